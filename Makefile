@@ -1,0 +1,35 @@
+# Every target sets up what it needs; a second run starts in seconds.
+PY := .venv/bin/python
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: help setup demo test lint bench serve clean
+help:            ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
+
+.venv/.ready: pyproject.toml constraints.txt scripts/setup.sh
+	@bash scripts/setup.sh
+setup: .venv/.ready  ## make .venv with everything (uv when present)
+
+demo: .venv/.ready   ## the main job end to end on the embedded defaults
+	@$(PY) scripts/demo.py
+
+test: .venv/.ready   ## the whole suite
+	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+lint: .venv/.ready   ## ruff and strict mypy
+	@.venv/bin/ruff check src tests bench scripts
+	@.venv/bin/ruff format --check src tests bench scripts
+	@.venv/bin/mypy
+
+format: .venv/.ready
+	@.venv/bin/ruff check --fix -q src tests bench scripts; .venv/bin/ruff format -q src tests bench scripts
+
+bench: .venv/.ready  ## every table in docs/benchmarks.md
+	@bash scripts/bench.sh
+
+serve: .venv/.ready  ## the strict provider emulator and the local model on 127.0.0.1
+	@.venv/bin/quire model serve
+
+clean:           ## remove the environment and caches
+	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis

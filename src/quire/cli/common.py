@@ -1,0 +1,90 @@
+"""What every command shares: where the database is, reading FILE or -, printing JSON or a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import platformdirs
+from rich.console import Console
+from rich.table import Table
+
+from quire.errors import CallError, FormatError
+
+F = TypeVar("F")
+
+
+def default_db() -> Path:
+    """QUIRE_DB, else quire.db under the platform's data directory."""
+    return Path(os.environ.get("QUIRE_DB") or Path(platformdirs.user_data_dir("quire")) / "quire.db")
+
+
+db_option = click.option(
+    "--db",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Database file (default: $QUIRE_DB, else the platform's data directory).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+def read_text(file: str) -> str:
+    """The text of FILE, or of standard input for '-'; bytes that are not UTF-8 are an error with a place."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise CallError(f"cannot read {file}: {error.strerror}", hint="Check the path, or use - for stdin.") from error
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FormatError(
+            f"{file} is not UTF-8 (byte {error.start}: 0x{data[error.start]:02x})",
+            line=line,
+            column=error.start - data.rfind(b"\n", 0, error.start),
+            hint="Convert the file to UTF-8 first.",
+        ) from error
+
+
+def read_json(file: str) -> Any:
+    """The JSON value of FILE or stdin."""
+    try:
+        return json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"{file} is not JSON: {error.msg}", line=error.lineno, column=error.colno, hint="Check the file."
+        ) from error
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout, readable, without ASCII escapes."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_text(text: str) -> None:
+    """Text to stdout to the byte: no newline is added, none translated."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def console() -> Console:
+    """A console that colours terminals only and respects NO_COLOR."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """A plain table for people; numbers are right-aligned."""
+    kept = [list(row) for row in rows]
+    table = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in kept:
+        table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row])
+    console().print(table)

@@ -1,0 +1,106 @@
+"""The `quire` command: finds the subcommand's module, turns Quire's errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from quire.errors import QuireError
+
+# name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "log": ("quire.cli.log", "log", "Keep threads: new, append, show, list, fork, verify, export, import, delete."),
+    "format": ("quire.cli.format", "format_", "Turn items or entries into markdown, xml, json, clean or replay, and back."),
+    "tokens": ("quire.cli.tokens", "tokens", "Count tokens for a model."),
+    "schema": ("quire.cli.schema", "schema", "Print the JSON schema of an item, a window or an entry."),
+    "assemble": ("quire.cli.assemble", "assemble", "Show each request's layers, tokens, reuse and what was left out."),
+    "plan": ("quire.cli.plan", "plan", "What a thread cost, what each policy would have cost, and the optimum."),
+    "show": ("quire.cli.show", "show", "Print the original of an entry or a handle."),
+    "diff": ("quire.cli.diff", "diff", "Find the first byte that differs between two turns' requests."),
+    "render": ("quire.cli.render", "render", "Render a thread as a provider's request."),
+    "import": ("quire.cli.convert", "import_", "Read a conversation from another format into a thread."),
+    "export": ("quire.cli.convert", "export", "Write a thread in another format."),
+    "lint": ("quire.cli.lint", "lint", "Check any request against its provider's rules."),
+    "simulate": ("quire.cli.simulate", "simulate", "Predict cache reads, writes and money for a list of requests."),
+    "models": ("quire.cli.models", "models", "What is known of each model: window, vocabulary, prices, minimum."),
+    "emulate": ("quire.cli.emulate", "emulate", "Run a strict local stand-in for a provider."),
+    "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
+    "index": ("quire.cli.index", "index", "Bring the search index up to date."),
+    "record": ("quire.cli.record", "record", "Create, read, search and update records."),
+    "build": ("quire.cli.build", "build", "Build the context of a consumer from records."),
+    "model": ("quire.cli.model", "model", "Install and serve the embedded local model."),
+    "chat": ("quire.cli.chat", "chat", "Talk to a model in the terminal."),
+    "run": ("quire.cli.run", "run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
+    "resume": ("quire.cli.resume", "resume", "Continue a cycle that was interrupted."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from quire import __version__
+
+        click.echo(f"quire {__version__}")
+        ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version.")
+def quire() -> None:
+    """Assemble what a language model receives: one log in, cache-optimal requests out.
+
+    \b
+    Examples:
+      quire log new demo
+      quire log append demo --user "Hello"
+      quire assemble demo
+    """
+
+
+def main() -> None:
+    """Run the command; an error is one line, its hint, and an exit code (1 the data, 2 the call)."""
+    try:
+        quire.main(standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped; everything acknowledged is stored", err=True)
+        sys.exit(130)
+    except QuireError as error:
+        report(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader (head, less) has gone; point stdout at nothing so that the exit flush is quiet.
+        sys.stdout = None  # type: ignore[assignment]  # nothing may be written any more
+        sys.exit(0)
+
+
+def report(error: QuireError) -> None:
+    """Print an error on stderr: what happened, then the next step."""
+    click.echo(click.style("error: ", fg="red") + str(error), err=True)
+    if error.hint:
+        click.echo(click.style("hint: ", fg="yellow") + error.hint, err=True)
+
+
+if __name__ == "__main__":
+    main()
