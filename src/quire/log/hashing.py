@@ -23,7 +23,9 @@ def canonical(value: Json) -> bytes:
             hint="Decode the bytes with errors='replace' before handing them over.",
         ) from error
     except (TypeError, ValueError) as error:
-        raise FormatError(f"not JSON: {error}", hint="Use null, numbers, strings, lists and objects.") from error
+        raise FormatError(
+            f"not JSON: {error}", hint="Use null, numbers, strings, lists and objects."
+        ) from error
 
 
 def sha256_hex(data: str | bytes) -> str:

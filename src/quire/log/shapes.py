@@ -1,0 +1,204 @@
+"""Shapes of JSON values: one table of them both checks an entry and prints its JSON schema.
+
+A shape knows what it accepts and how to say so; where the value stands in a file is for `places`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import TypeAlias
+
+import msgspec
+
+from quire.values import Json, JsonObject
+
+Path: TypeAlias = tuple[str | int, ...]
+
+# Deeper than any real argument, shallow enough for every reader's stack.
+MAX_DEPTH = 256
+
+
+class Fault(Exception):
+    """What is wrong and at which path; `key` when the key itself is the fault, not its value."""
+
+    def __init__(self, path: Path, problem: str, *, key: bool = False, hint: str = "") -> None:
+        super().__init__(problem)
+        self.path, self.problem, self.key, self.hint = path, problem, key, hint
+
+
+class Plain(msgspec.Struct, frozen=True):
+    """A value that one predicate decides: `says` completes 'must be …'."""
+
+    says: str
+    schema: JsonObject
+    fits: Callable[[Json], bool]
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A list whose every member has one shape."""
+
+    member: Shape
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """An object with these fields and no others; `also` looks at the object as a whole."""
+
+    required: Mapping[str, Shape]
+    optional: Mapping[str, Shape] = {}
+    also: Callable[[JsonObject, Path], None] | None = None
+
+
+Shape: TypeAlias = Plain | Listed | Fields
+
+_HEX = re.compile(r"[0-9a-f]{64}\Z")
+_ID = re.compile(r"sha256:[0-9a-f]{64}\Z")
+
+
+def _is_int(value: Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_hex(value: Json) -> bool:
+    return isinstance(value, str) and bool(_HEX.match(value))
+
+
+def _is_id(value: Json) -> bool:
+    return isinstance(value, str) and bool(_ID.match(value))
+
+
+STRING = Plain("a string", {"type": "string"}, lambda v: isinstance(v, str))
+INTEGER = Plain("an integer", {"type": "integer"}, _is_int)
+NATURAL = Plain(
+    "an integer of at least 0", {"type": "integer", "minimum": 0}, lambda v: _is_int(v) and v >= 0
+)
+COUNTED = Plain(
+    "an integer of at least 1", {"type": "integer", "minimum": 1}, lambda v: _is_int(v) and v >= 1
+)
+BOOLEAN = Plain("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool))
+OBJECT = Plain("an object", {"type": "object"}, lambda v: isinstance(v, dict))
+ANYTHING = Plain("JSON", {}, lambda v: True)
+SHA256 = Plain("64 hexadecimal digits (sha256)", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, _is_hex)
+ENTRY_ID = Plain(
+    "sha256: and 64 hexadecimal digits", {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}, _is_id
+)
+
+
+def one_of(names: tuple[str, ...]) -> Plain:
+    """One of a closed set of strings."""
+    listed = ", ".join(names)
+    return Plain(f"one of {listed}", {"enum": list(names)}, lambda v: isinstance(v, str) and v in names)
+
+
+def either(*shapes: Plain) -> Plain:
+    """A value that fits any of these."""
+    says = " or ".join(shape.says for shape in shapes)
+    return Plain(
+        says, {"anyOf": [shape.schema for shape in shapes]}, lambda v: any(s.fits(v) for s in shapes)
+    )
+
+
+NULL = Plain("null", {"type": "null"}, lambda v: v is None)
+
+
+def short(value: Json, limit: int = 60) -> str:
+    """A value for an error message: its JSON, cut when long, never a lone surrogate."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list | tuple):
+        return "a list"
+    names = {None: "null", True: "true", False: "false"}
+    if value is None or isinstance(value, bool):
+        return names[value]
+    text = repr(value[:limit] if isinstance(value, str) else value)
+    return text if len(text) <= limit + 2 else text[:limit] + "…"
+
+
+def fit(shape: Shape, value: Json, path: Path = ()) -> None:
+    """Raise the first Fault of a value against its shape, in the order the value was written."""
+    if isinstance(shape, Plain):
+        if not shape.fits(value):
+            raise Fault(path, f"must be {shape.says}, not {short(value)}")
+    elif isinstance(shape, Listed):
+        if not isinstance(value, list):
+            raise Fault(path, f"must be a list, not {short(value)}")
+        for index, member in enumerate(value):
+            fit(shape.member, member, (*path, index))
+    else:
+        _fit_fields(shape, value, path)
+
+
+def _fit_fields(shape: Fields, value: Json, path: Path) -> None:
+    if not isinstance(value, dict):
+        raise Fault(path, f"must be an object, not {short(value)}")
+    for key, member in value.items():
+        wanted = shape.required.get(key) or shape.optional.get(key)
+        if wanted is None:
+            raise Fault((*path, key), "unknown field", key=True, hint=f"Known here: {_names(shape)}.")
+        fit(wanted, member, (*path, key))
+    for key in shape.required:
+        if key not in value:
+            raise Fault(path, f"field {key!r} is missing", hint=f"Known here: {_names(shape)}.")
+    if shape.also:
+        shape.also(value, path)
+
+
+def _names(shape: Fields) -> str:
+    return ", ".join([*shape.required, *(f"{name}?" for name in shape.optional)])
+
+
+def check_json(value: Json, path: Path = ()) -> None:
+    """Raise a Fault unless a value is JSON: string keys, finite numbers, no lone surrogate, not too deep."""
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, dict):
+        _check_depth(path)
+        for key, member in value.items():
+            if not isinstance(key, str):
+                raise Fault(path, f"key {key!r} is not a string")
+            _check_text(key, (*path, key), key=True)
+            check_json(member, (*path, key))
+    elif isinstance(value, list):
+        _check_depth(path)
+        for index, member in enumerate(value):
+            check_json(member, (*path, index))
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise Fault(path, f"{value} is not a JSON number", hint="Use null where there is no number.")
+    elif value is not None and not isinstance(value, int):
+        raise Fault(
+            path, f"{type(value).__name__} is not JSON", hint="Use null, numbers, strings, lists and objects."
+        )
+
+
+def _check_depth(path: Path) -> None:
+    if len(path) >= MAX_DEPTH:
+        raise Fault(path, f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_text(text: str, path: Path, *, key: bool = False) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Fault(
+            path,
+            f"holds a lone surrogate (U+{ord(text[error.start]):04X} at character {error.start})",
+            key=key,
+            hint="Decode the bytes with errors='replace' before handing them over.",
+        ) from error
+
+
+def json_schema(shape: Shape) -> JsonObject:
+    """The JSON schema of a shape; what `also` looks at cannot be said there."""
+    if isinstance(shape, Plain):
+        return dict(shape.schema)
+    if isinstance(shape, Listed):
+        return {"type": "array", "items": json_schema(shape.member)}
+    fields = {**shape.required, **shape.optional}
+    return {
+        "type": "object",
+        "properties": {name: json_schema(field) for name, field in fields.items()},
+        "required": list(shape.required),
+        "additionalProperties": False,
+    }
