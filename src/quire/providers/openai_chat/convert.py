@@ -1,0 +1,141 @@
+"""Chat messages into entries, and back verbatim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.errors import FormatError
+from quire.providers.images import from_url, image_json
+from quire.providers.openai_chat.render import write_messages
+from quire.providers.origin import parsed_arguments, regrouped, tagged
+from quire.providers.project import project
+from quire.values import (
+    Entry,
+    Json,
+    JsonObject,
+    call,
+    respond,
+    result,
+    system,
+    think,
+    tools,
+    user,
+)
+
+FORMAT = "openai-chat"
+
+
+def import_messages(value: Json, model: str = "") -> list[Entry]:
+    """Entries of a list of messages, or of an object that holds one under `messages` (a trace, a request)."""
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "")
+        defined = [tool_entry(tool) for tool in value.get("tools") or ()]
+        value = value.get("messages")
+    else:
+        defined = []
+    if not isinstance(value, list):
+        raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
+    out = [tools(defined, wire={"format": FORMAT})] if defined else []
+    for place, message in enumerate(value):
+        out += tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
+    return out
+
+
+def export_messages(entries: Iterable[Entry]) -> list[JsonObject]:
+    """Chat messages of a thread: imported ones as they came, all others written from their entries."""
+    out: list[JsonObject] = []
+    for group in regrouped(entries, FORMAT, _entries):
+        out += write_messages(project(group)) if isinstance(group, list) else [group]
+    return out
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """{"type": "function", "function": {…}} -> the tool as entries define it."""
+    function = tool.get("function") or tool
+    return {
+        "name": str(function.get("name") or ""),
+        "description": str(function.get("description") or ""),
+        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _entries(message: Json, where: str = "message") -> list[Entry]:
+    role = message.get("role") if isinstance(message, dict) else None
+    match role:
+        case "system" | "developer":
+            return [system(text_of(message.get("content")))]
+        case "user":
+            return [_user(message.get("content"))]
+        case "assistant":
+            return _assistant(message)
+        case "tool" | "function":
+            # Servers of the old function calls name no id: the function's name stands in for it.
+            call_id = str(message.get("tool_call_id") or message.get("name") or "")
+            failed = True if message.get("_err") is True else None
+            return [result(call_id, content=text_of(message.get("content")), error=failed)]
+    raise FormatError(
+        f"{where}: unknown role {role!r}",
+        hint="Roles are system, developer, user, assistant, tool, function.",
+    )
+
+
+def _user(content: Json) -> Entry:
+    images = [
+        image_json(from_url(_url(part)))
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, dict) and part.get("type") == "image_url"
+    ]
+    return user(text_of(content), images=images or None)
+
+
+def _url(part: JsonObject) -> str:
+    given = part.get("image_url")
+    return str(given.get("url") or "") if isinstance(given, dict) else str(given or "")
+
+
+def _assistant(message: JsonObject) -> list[Entry]:
+    """Thinking, text and calls in that order; a message with none of them is an empty respond."""
+    out = []
+    if thought := message.get("reasoning_content") or message.get("reasoning"):
+        out.append(think(str(thought), wire=_details(message)))
+    if text := text_of(message.get("content")) or message.get("refusal"):
+        out.append(respond(str(text)))
+    out += [_call(one) for one in message.get("tool_calls") or ()]
+    if function := message.get("function_call"):
+        out.append(_call({"id": function.get("name"), "function": function}))
+    return out or [respond("")]
+
+
+def _details(message: JsonObject) -> JsonObject | None:
+    """Thinking in its provider's own form (signatures, encrypted), which some servers want back."""
+    details = message.get("reasoning_details")
+    return {"block": {"reasoning_details": details}} if details else None
+
+
+def _call(given: JsonObject) -> Entry:
+    call_id = str(given.get("id") or "")
+    if custom := given.get("custom"):
+        return call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": given})
+    function = given.get("function") or {}
+    arguments = function.get("arguments")
+    # Some recorders keep arguments parsed.
+    args, kept = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})
+    return call(call_id, str(function.get("name") or ""), args, wire=kept or None)
+
+
+def text_of(content: Json) -> str:
+    """The text of a message's content; parts that are no text and no image are named in brackets."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(text for part in content if (text := _part_text(part)))
+
+
+def _part_text(part: Json) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    if "text" in part:
+        return str(part["text"])
+    kind = str(part.get("type") or "part")
+    if kind == "refusal":
+        return str(part.get("refusal") or "")
+    return "" if kind == "image_url" else f"[{kind}]"

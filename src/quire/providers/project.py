@@ -1,0 +1,71 @@
+"""Entries as messages, one after the other, with nothing folded or fitted: for exporting a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.providers.images import image
+from quire.values import SPOKEN, Call, Entry, Message, Part, Result, Role, Text, Think, ToolSet
+
+_ROLES: dict[str, Role] = {
+    "user": "user",
+    "think": "assistant",
+    "respond": "assistant",
+    "call": "assistant",
+    "result": "tool",
+    "system": "note",
+    "note": "note",
+    "tools": "tools",
+}
+
+
+def project(entries: Iterable[Entry]) -> list[Message]:
+    """Each entry's part, gathered into messages where one message of the model began and ended."""
+    out: list[Message] = []
+    names: dict[str, str] = {}
+    for entry in entries:
+        if entry.kind not in _ROLES:
+            continue
+        if entry.kind == "call":
+            names[entry.call_id] = entry.name
+        parts = parts_of(entry, names)
+        if out and _continues(entry, out[-1]):
+            out[-1] = Message(out[-1].role, (*out[-1].parts, *parts), (*out[-1].seqs, entry.seq))
+        else:
+            out.append(Message(_ROLES[entry.kind], parts, (entry.seq,)))
+    return out
+
+
+def _continues(entry: Entry, last: Message) -> bool:
+    """Whether an entry is part of the message before it: spoken in one go, or a result of the same group."""
+    if "message" in entry.wire and entry.kind in SPOKEN:
+        return False
+    return _ROLES[entry.kind] == last.role and last.role in ("assistant", "tool")
+
+
+def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
+    """What an entry says; `names` tells which tool a result is from."""
+    match entry.kind:
+        case "user":
+            texts = [str(item.get("content", "")) for item in entry.attached] + [entry.text]
+            images = [image(one) for one in entry.body.get("images") or ()]
+            return (Text("\n\n".join(text for text in texts if text)), *images)
+        case "think":
+            return (Think(entry.text, entry.wire),)
+        case "call":
+            raw = str(entry.wire.get("arguments", ""))
+            return (Call(entry.call_id, entry.name, entry.args, entry.wire, raw),)
+        case "result":
+            failed = bool(entry.body.get("error"))
+            return (
+                Result(entry.call_id, names.get(entry.call_id, ""), result_text(entry), failed, entry.wire),
+            )
+        case "tools":
+            return (ToolSet(tuple(entry.tools)),)
+    return (Text(entry.text, entry.wire),)
+
+
+def result_text(entry: Entry) -> str:
+    """Outcome and content of a result, whichever there are, with a blank line between."""
+    given = (entry.body.get("outcome"), entry.body.get("content"))
+    return "\n\n".join(text for text in given if text)
