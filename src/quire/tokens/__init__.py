@@ -1,6 +1,24 @@
 """Token counts: a counter per vocabulary, the budget's count, incremental ledgers, calibration."""
 
 from quire.tokens.budget import MESSAGE_TOKENS, message_tokens, text_tokens, tools_tokens
-from quire.tokens.counting import Counter, count, counter
+from quire.tokens.calibration import Calibration, Calibrations, calibration
+from quire.tokens.counting import Counter, VocabularyCounter, count, counter
+from quire.tokens.ledger import Ledger, entry_tokens
+from quire.tokens.vocabulary import vocabulary_for
 
-__all__ = ["MESSAGE_TOKENS", "Counter", "count", "counter", "message_tokens", "text_tokens", "tools_tokens"]
+__all__ = [
+    "MESSAGE_TOKENS",
+    "Calibration",
+    "Calibrations",
+    "Counter",
+    "Ledger",
+    "VocabularyCounter",
+    "calibration",
+    "count",
+    "counter",
+    "entry_tokens",
+    "message_tokens",
+    "text_tokens",
+    "tools_tokens",
+    "vocabulary_for",
+]
