@@ -138,10 +138,8 @@ def _served(provider: str, row: Row) -> Row:
     """What of a maker's row holds where another provider serves the model."""
     carries = provider_facts(provider)["upstream"]["carries"]
     maker = provider_facts(row.owner)
-    facts: JsonObject = {
-        name: maker[name] for name in ("vocabulary", "vocabulary_exact", "token_factor") if name in maker
-    }
-    facts |= {name: fact for name, fact in row.facts.items() if name not in ("features", "aliases", "cache")}
+    own = ("features", "aliases", "cache")
+    facts: JsonObject = {name: fact for name, fact in row.facts.items() if name not in own}
     facts["features"] = {k: v for k, v in row.facts.get("features", {}).items() if k in carries}
     if "cache" in carries:
         facts["cache"] = row.facts.get("cache", maker["cache"])

@@ -7,7 +7,7 @@ A model without a row gets its provider's defaults and says `known=False`.
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from quire.providers.facts import (
     resolve,
     split_target,
 )
+from quire.tokens.vocabulary import vocabulary
 
 __all__ = [
     "Cache",
@@ -38,6 +39,7 @@ __all__ = [
     "split_target",
 ]
 
+_F = TypeVar("_F", float, float | None)
 Engine = Literal[
     "anthropic",
     "openai-breakpoints",
@@ -164,22 +166,22 @@ class ModelInfo(msgspec.Struct, frozen=True):
     @property
     def r(self) -> float:
         """What a cached token costs, relative to an uncached one."""
-        return self._relative("read") or self.cache.read_x
+        return self._relative("read", self.cache.read_x)
 
     @property
     def w(self) -> float:
         """What writing a token to the cache costs, relative to an uncached one."""
-        return self._relative("write_5m") or self.cache.write_x
+        return self._relative("write_5m", self.cache.write_x)
 
     @property
     def w_long(self) -> float | None:
         """The same for the longer cache life; None where the price is not known."""
-        return self._relative("write_1h") or self.cache.write_long_x
+        return self._relative("write_1h", self.cache.write_long_x)
 
-    def _relative(self, name: str) -> float | None:
+    def _relative(self, name: str, otherwise: _F) -> float | _F:
         first = self.prices.tier(0)
         price: float | None = getattr(first, name)
-        return round(price / first.input, 6) if price is not None and first.input else None
+        return round(price / first.input, 6) if price is not None and first.input else otherwise
 
 
 def model_info(target: str) -> ModelInfo:
@@ -201,6 +203,8 @@ def known_models() -> list[ModelInfo]:
 def _info(provider: str, wire: Wire, model: str) -> ModelInfo:
     row, defaults = find_row(provider, model), provider_facts(provider)
     facts = {**defaults, **row.facts}
+    # Without a model nothing is known of its vocabulary; tokens would take that for "the default one".
+    words = vocabulary(model or provider)
     features = {**defaults["features"], **row.facts.get("features", {})}
     return ModelInfo(
         provider=provider,
@@ -209,9 +213,9 @@ def _info(provider: str, wire: Wire, model: str) -> ModelInfo:
         known=row.known,
         window=facts["window"],
         max_output=facts["max_output"],
-        vocabulary=facts["vocabulary"],
-        vocabulary_exact=facts["vocabulary_exact"],
-        token_factor=facts.get("token_factor", 1.0),
+        vocabulary=words.name,
+        vocabulary_exact=words.exact,
+        token_factor=words.factor,
         prices=_prices(provider, model, row),
         cache=_cache(facts),
         features=msgspec.convert(features, Features),

@@ -1,0 +1,209 @@
+"""Reported usage in one form: {input_total, cache_read, cache_write_5m, cache_write_1h, output, reasoning}.
+
+`input_total` counts every prompt token once, cached or not; `output` includes reasoning.
+Takes the usage object or the whole reply, in JSON's or an SDK's spelling. Absent and null are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from quire.providers.facts import resolve
+from quire.values import Json, JsonObject, Usage
+
+Reader: TypeAlias = Callable[[JsonObject], Usage]
+
+
+def usage(provider: str, raw: Json) -> Usage:
+    """What a reply used; `raw` is its usage object, or the whole reply."""
+    name, wire = resolve(provider)
+    reported = _reported(raw)
+    if name == "xai":
+        return _xai(reported)
+    return _reader(reported, wire)(reported)
+
+
+def _reported(raw: Json) -> JsonObject:
+    """The usage object of a reply; llama.cpp's timings stand beside it and are kept."""
+    body = _object(raw)
+    inner = next(
+        (body[name] for name in ("usage", "usageMetadata", "usage_metadata") if body.get(name)), None
+    )
+    if inner is None and isinstance(body.get("x_groq"), Mapping):
+        inner = body["x_groq"].get("usage")
+    if inner is None:
+        return body
+    timings = {"timings": body["timings"]} if body.get("timings") else {}
+    return {**_object(inner), **timings}
+
+
+def _reader(reported: JsonObject, wire: str) -> Reader:
+    """How to read it: by the fields that only one form has, else by the wire format."""
+    for field, reader in _BY_FIELD.items():
+        if reported.get(field) is not None:
+            return reader
+    return _responses if wire == "openai-responses" else _anthropic
+
+
+def _anthropic(reported: JsonObject) -> Usage:
+    # With compaction the top level leaves the summarising call out; the iterations hold everything.
+    iterations = [one for one in _list(reported, "iterations") if isinstance(one, Mapping)]
+    parts = [_anthropic_part(_object(one)) for one in iterations] or [_anthropic_part(reported)]
+    return Usage(
+        input_total=sum(part.input_total for part in parts),
+        cache_read=sum(part.cache_read for part in parts),
+        cache_write_5m=sum(part.cache_write_5m for part in parts),
+        cache_write_1h=sum(part.cache_write_1h for part in parts),
+        output=sum(part.output for part in parts),
+        reasoning=_number(_sub(reported, "output_tokens_details"), "thinking_tokens"),
+    )
+
+
+def _anthropic_part(reported: JsonObject) -> Usage:
+    by_ttl = _sub(reported, "cache_creation")
+    long = _number(by_ttl, "ephemeral_1h_input_tokens")
+    short = _number(by_ttl, "ephemeral_5m_input_tokens")
+    written = max(_number(reported, "cache_creation_input_tokens"), long + short)
+    read = _number(reported, "cache_read_input_tokens")
+    return Usage(
+        input_total=_number(reported, "input_tokens") + written + read,
+        cache_read=read,
+        cache_write_5m=written - long,
+        cache_write_1h=long,
+        output=_number(reported, "output_tokens"),
+    )
+
+
+def _responses(reported: JsonObject) -> Usage:
+    details = _sub(reported, "input_tokens_details")
+    long = _number(_sub(details, "cache_write_tokens_details"), "ttl_12h_tokens")
+    short = _number(_sub(details, "cache_write_tokens_details"), "ttl_30m_tokens")
+    written = max(_number(details, "cache_write_tokens"), long + short)
+    return Usage(
+        input_total=_number(reported, "input_tokens"),
+        cache_read=_number(details, "cached_tokens"),
+        cache_write_5m=written - long,
+        cache_write_1h=long,
+        output=_number(reported, "output_tokens"),
+        reasoning=_number(_sub(reported, "output_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def _chat(reported: JsonObject) -> Usage:
+    details = _sub(reported, "prompt_tokens_details")
+    hit, missed = _number(reported, "prompt_cache_hit_tokens"), _number(reported, "prompt_cache_miss_tokens")
+    groq = _number(reported, "dram_cached_tokens") + _number(reported, "sram_cached_tokens")
+    xai = _number(reported, "cached_prompt_text_tokens")
+    return Usage(
+        input_total=_number(reported, "prompt_tokens") or hit + missed,
+        cache_read=_number(details, "cached_tokens") or hit or xai or groq,
+        cache_write_5m=_number(details, "cache_write_tokens"),
+        output=_number(reported, "completion_tokens"),
+        reasoning=_number(_sub(reported, "completion_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def _xai(reported: JsonObject) -> Usage:
+    """xAI's Chat counts reasoning beside the completion; its own total tells."""
+    read = _reader(reported, "openai-chat")(reported)
+    both = read.input_total + read.output + read.reasoning
+    if read.reasoning and _number(reported, "total_tokens") == both and "prompt_tokens" in reported:
+        return Usage(
+            input_total=read.input_total,
+            cache_read=read.cache_read,
+            cache_write_5m=read.cache_write_5m,
+            output=read.output + read.reasoning,
+            reasoning=read.reasoning,
+        )
+    return read
+
+
+def _gemini(reported: JsonObject) -> Usage:
+    thoughts = _either(reported, "thoughtsTokenCount", "thoughts_token_count")
+    answered = _either(reported, "candidatesTokenCount", "candidates_token_count")
+    answered = answered or _either(reported, "responseTokenCount", "response_token_count")
+    fetched = _either(reported, "toolUsePromptTokenCount", "tool_use_prompt_token_count")
+    by_kind = _list(reported, "cacheTokensDetails") or _list(reported, "cache_tokens_details")
+    details = sum(_either(_object(one), "tokenCount", "token_count") for one in by_kind)
+    return Usage(
+        input_total=_either(reported, "promptTokenCount", "prompt_token_count") + fetched,
+        cache_read=_either(reported, "cachedContentTokenCount", "cached_content_token_count") or details,
+        output=answered + thoughts,
+        reasoning=thoughts,
+    )
+
+
+def _interactions(reported: JsonObject) -> Usage:
+    thoughts = _number(reported, "total_thought_tokens")
+    return Usage(
+        input_total=_number(reported, "total_input_tokens") + _number(reported, "total_tool_use_tokens"),
+        cache_read=_number(reported, "total_cached_tokens"),
+        output=_number(reported, "total_output_tokens") + thoughts,
+        reasoning=thoughts,
+    )
+
+
+def _bedrock(reported: JsonObject) -> Usage:
+    read, written = _number(reported, "cacheReadInputTokens"), _number(reported, "cacheWriteInputTokens")
+    details = [_object(one) for one in _list(reported, "cacheDetails")]
+    long = sum(_number(one, "inputTokens") for one in details if one.get("ttl") == "1h")
+    short = sum(_number(one, "inputTokens") for one in details if one.get("ttl") != "1h")
+    written = max(written, long + short)
+    return Usage(
+        input_total=_number(reported, "inputTokens") + read + written,
+        cache_read=read,
+        cache_write_5m=written - long,
+        cache_write_1h=long,
+        output=_number(reported, "outputTokens"),
+    )
+
+
+def _llamacpp(reported: JsonObject) -> Usage:
+    timings = _sub(reported, "timings")
+    fresh, cached = _number(timings, "prompt_n"), _number(timings, "cache_n")
+    return Usage(input_total=fresh + cached, cache_read=cached, output=_number(timings, "predicted_n"))
+
+
+# Looked at in this order: a field here says which form it is, whoever sent it.
+_BY_FIELD: dict[str, Reader] = {
+    "timings": _llamacpp,
+    "promptTokenCount": _gemini,
+    "prompt_token_count": _gemini,
+    "totalTokenCount": _gemini,
+    "total_token_count": _gemini,
+    "total_input_tokens": _interactions,
+    "total_cached_tokens": _interactions,
+    "inputTokens": _bedrock,
+    "prompt_tokens": _chat,
+    "prompt_cache_hit_tokens": _chat,
+    "completion_tokens": _chat,
+    "cache_read_input_tokens": _anthropic,
+    "cache_creation_input_tokens": _anthropic,
+    "input_tokens_details": _responses,
+}
+
+
+def _object(value: Json) -> JsonObject:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _sub(reported: JsonObject, name: str) -> JsonObject:
+    return _object(reported.get(name))
+
+
+def _list(reported: JsonObject, name: str) -> list[Json]:
+    value = reported.get(name)
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _number(reported: JsonObject, name: str) -> int:
+    """A count; null, absent and what is no count are 0."""
+    value = reported.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return 0
+    return max(0, int(value)) if value < float("inf") else 0
+
+
+def _either(reported: JsonObject, one: str, other: str) -> int:
+    return _number(reported, one) or _number(reported, other)
