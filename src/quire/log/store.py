@@ -19,7 +19,6 @@ class ThreadInfo(msgspec.Struct, frozen=True):
     id: str
     parent: str = ""
     forked_at: int = 0
-    entries: dict[str, int] = {}
 
 
 class Verified(msgspec.Struct, frozen=True):

@@ -1,0 +1,78 @@
+"""Opening the SQLite file durably, transactions, and SQLite's errors in Quire's words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quire.errors import CallError, ConflictError, QuireError
+
+BUSY_TIMEOUT_S = 60.0
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def connect(path: str | Path) -> sqlite3.Connection:
+    """A connection whose commits are on the disk when they return, and whose deletes leave nothing behind."""
+    # autocommit: every transaction here is begun and ended by name.
+    conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        conn.execute("PRAGMA journal_mode = WAL")
+        conn.execute("PRAGMA synchronous = FULL")
+        conn.execute("PRAGMA foreign_keys = ON")
+        conn.execute("PRAGMA secure_delete = ON")
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def connect_to_read_damaged(path: str | Path) -> sqlite3.Connection:
+    """A read-only connection that reads what is left of a damaged file.
+
+    SQLite refuses every query on a file that is shorter than its header says, unless the schema is declared
+    writable; the connection is read-only, so nothing is written.
+    """
+    conn = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    conn.execute("PRAGMA writable_schema = ON")
+    return conn
+
+
+@contextmanager
+def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
+    """All or nothing; IMMEDIATE takes the write lock at once, so that a later step cannot find it taken."""
+    conn.execute(f"BEGIN {how}")
+    try:
+        yield
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite says that the file itself is broken."""
+    return _code(error) in _DAMAGED
+
+
+def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
+    """An error of SQLite that is not about damage, for whoever must act."""
+    if _code(error) in _BUSY:
+        return ConflictError(
+            f"{path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
+            hint="Try again when the other process has finished writing.",
+        )
+    if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return CallError(f"cannot write {path}: {error}", hint="Check that the path is a file you may write.")
+    return QuireError(
+        f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept."
+    )
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary error code; 0 for an error of Python's own layer."""
+    code = getattr(error, "sqlite_errorcode", None)  # absent on errors that SQLite did not raise
+    return (code or 0) & 0xFF

@@ -1,0 +1,343 @@
+"""The log in one SQLite file: durable appends, shared history, several processes at once.
+
+A thread is a name for a branch; a branch is a stretch of entries behind some entry of its parent branch.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from quire.errors import CallError, ConflictError, DamageError, NotFound
+from quire.log import migrations, verify
+from quire.log.connect import connect, is_damage, transaction, translate
+from quire.log.entries import check, encode_body
+from quire.log.hashing import chain
+from quire.log.names import check_name, id_range
+from quire.log.store import Hook, ThreadInfo, Verified
+from quire.values import Entry, Json
+
+_TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
+_INFO = """
+SELECT t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
+FROM threads t JOIN branches b USING (branch) LEFT JOIN threads p ON p.branch = b.parent
+"""
+
+
+class SqliteStore:
+    """A `Store` in the file at `path`; hooks keep their own tables in step, in the same transactions.
+
+    Each Python thread has its own connection, so a store may be shared between threads.
+    """
+
+    def __init__(self, path: str | Path, hooks: Sequence[Hook] = ()) -> None:
+        self.path = path
+        self.hooks = tuple(hooks)
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        with self._guard():
+            self._local.conn = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        conn = connect(self.path)
+        self._opened.append(conn)
+        owners = [
+            (migrations.OWNER, migrations.MIGRATIONS),
+            *((hook.name, hook.migrations) for hook in self.hooks),
+        ]
+        migrations.migrate(conn, self.path, owners)
+        return conn
+
+    def connection(self) -> sqlite3.Connection:
+        """This Python thread's connection, for the owners of hooks; they begin and end their own transactions."""
+        conn: sqlite3.Connection | None = getattr(self._local, "conn", None)
+        if conn is None:
+            conn = self._local.conn = self._open()
+        return conn
+
+    def close(self) -> None:
+        while self._opened:
+            self._opened.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """SQLite's errors in Quire's words: damage names the first bad entry."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise verify.diagnose(self.path, str(error)) from error
+            raise translate(error, self.path) from error
+
+    @contextmanager
+    def _transaction(self, how: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        with self._guard():
+            conn = self.connection()
+            with transaction(conn, how):
+                yield conn
+
+    def create(self, thread: str) -> None:
+        """Make an empty thread; a CallError when the name is taken."""
+        with self._transaction() as conn:
+            self._name(conn, thread, _new_branch(conn))
+
+    def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
+        """Append all or nothing, durably; a thread that does not exist yet is made."""
+        checked = [_checked(entry) for entry in entries]
+        with self._transaction() as conn:
+            branch, seq, tip = self._ensure(conn, thread)
+            if expected_seq is not None and expected_seq != seq:
+                now = f"is at seq {seq} ({tip})" if seq else "is empty (seq 0)"
+                raise ConflictError(f"thread {thread!r} {now}, not at seq {expected_seq}")
+            chained = list(chain(checked, parent=tip, seq=seq))
+            _insert(conn, branch, chained)
+            for hook in self.hooks:
+                hook.appended(conn, thread, chained)
+        return chained
+
+    def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
+        """The entries with seq > after, in order; a damaged one is an error that names it."""
+        if after < 0 or (limit is not None and limit < 0):
+            raise CallError(f"after and limit are at least 0, not {after} and {limit}")
+        with self._transaction("DEFERRED") as conn:
+            _, end, _ = self._tip(conn, thread)
+            wanted = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
+            rows = _rows(conn, thread, after, wanted)
+        return _entries(thread, rows, after, wanted)
+
+    def info(self, thread: str) -> ThreadInfo:
+        """Where a thread stands now."""
+        with self._guard():
+            row = self.connection().execute(_INFO + "WHERE t.name = ?", (thread,)).fetchone()
+        if row is None:
+            raise _no_thread(thread)
+        return ThreadInfo(*row)
+
+    def threads(self) -> list[ThreadInfo]:
+        """All threads, oldest first."""
+        with self._guard():
+            rows = self.connection().execute(_INFO + "ORDER BY t.branch").fetchall()
+        return [ThreadInfo(*row) for row in rows]
+
+    def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
+        """A new thread that shares everything up to at_seq without copying it; its name is thread@at_seq if not given."""
+        with self._transaction() as conn:
+            branch, seq, _ = self._tip(conn, thread)
+            if not 0 <= at_seq <= seq:
+                raise CallError(f"cannot fork {thread!r} at seq {at_seq}: it has 0 to {seq}")
+            name = name if name is not None else _free_name(conn, f"{thread}@{at_seq}")
+            child = _new_branch(conn, *_source(conn, thread, at_seq))
+            conn.execute("INSERT INTO windows SELECT ?, body FROM windows WHERE branch = ?", (child, branch))
+            self._name(conn, name, child)
+        return name
+
+    def delete(self, thread: str) -> None:
+        """Remove a thread and what no fork uses: the only way anything disappears."""
+        with self._transaction() as conn:
+            branch, _, _ = self._tip(conn, thread)
+            conn.execute("DELETE FROM threads WHERE name = ?", (thread,))
+            conn.execute("DELETE FROM windows WHERE branch = ?", (branch,))
+            conn.execute("DELETE FROM state WHERE branch = ?", (branch,))
+            _prune(conn, branch)
+            for hook in self.hooks:
+                hook.deleted(conn, thread)
+        # What was deleted should not live on in the write-ahead log; a busy reader may put this off.
+        with self._guard():
+            self.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def verify(self, thread: str | None = None) -> Verified:
+        """Re-derive every hash; a DamageError names the first bad entry."""
+        with self._transaction("DEFERRED") as conn:
+            if thread is None:
+                return verify.verify_all(conn)
+            self._tip(conn, thread)
+            return verify.verify_thread(conn, thread)
+
+    def find(self, entry_id: str) -> tuple[str, Entry] | None:
+        """An entry by its id or a unique beginning of it, with the oldest thread that has it."""
+        bounds = id_range(entry_id)
+        if bounds is None:
+            return None
+        with self._transaction("DEFERRED") as conn:
+            ids = conn.execute(
+                "SELECT DISTINCT id FROM entries WHERE id >= ? AND id < ? LIMIT 2", bounds
+            ).fetchall()
+            if not ids:
+                return None
+            if len(ids) > 1:
+                raise CallError(
+                    f"{entry_id!r} begins several ids ({ids[0][0]}, {ids[1][0]}, …)",
+                    hint="Give more of its digits.",
+                )
+            thread, seq = _first_holder(conn, ids[0][0])
+        return thread, self.read(thread, after=seq - 1, limit=1)[0]
+
+    def window(self, thread: str) -> Json:
+        """The item window saved with a thread, None when there is none."""
+        with self._guard():
+            branch, _, _ = self._tip(self.connection(), thread)
+            row = self.connection().execute("SELECT body FROM windows WHERE branch = ?", (branch,)).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def save_window(self, thread: str, window: Json) -> None:
+        """Keep a thread's item window with it; the thread is made when there is none."""
+        with self._transaction() as conn:
+            branch, _, _ = self._ensure(conn, thread)
+            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, encode_body(window)))
+
+    def get_state(self, thread: str, key: str) -> Json:
+        """Derived state that may be thrown away at any time; None when absent."""
+        with self._guard():
+            branch, _, _ = self._tip(self.connection(), thread)
+            query = "SELECT value FROM state WHERE branch = ? AND key = ?"
+            row = self.connection().execute(query, (branch, key)).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def set_state(self, thread: str, key: str, value: Json) -> None:
+        """Keep derived state with a thread."""
+        with self._transaction() as conn:
+            branch, _, _ = self._tip(conn, thread)
+            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, encode_body(value)))
+
+    def _tip(self, conn: sqlite3.Connection, thread: str) -> tuple[int, int, str]:
+        """A thread's branch, and the seq and id of its last entry."""
+        row: tuple[int, int, str] | None = conn.execute(_TIP, (thread,)).fetchone()
+        if row is None:
+            raise _no_thread(thread)
+        return row
+
+    def _ensure(self, conn: sqlite3.Connection, thread: str) -> tuple[int, int, str]:
+        row: tuple[int, int, str] | None = conn.execute(_TIP, (thread,)).fetchone()
+        if row is not None:
+            return row
+        branch = _new_branch(conn)
+        self._name(conn, thread, branch)
+        return branch, 0, ""
+
+    def _name(self, conn: sqlite3.Connection, thread: str, branch: int) -> None:
+        check_name(thread)
+        if conn.execute("SELECT 1 FROM threads WHERE name = ?", (thread,)).fetchone():
+            raise CallError(f"thread {thread!r} exists already", hint="Choose another name, or append to it.")
+        conn.execute("INSERT INTO threads VALUES (?, ?)", (thread, branch))
+
+
+def _no_thread(thread: str) -> NotFound:
+    return NotFound(
+        f"there is no thread {thread!r}",
+        hint="`quire log list` shows the threads; `quire log new` makes one.",
+    )
+
+
+def _checked(entry: Entry) -> Entry:
+    made = check(entry.body)
+    if made.kind != entry.kind:
+        raise CallError(f"the entry is a {entry.kind!r}, but its body says {made.kind!r}")
+    return made
+
+
+def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:
+    rows = []
+    for entry in entries:
+        body = encode_body(entry.body)
+        rows.append((branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
+    conn.executemany("INSERT INTO entries (branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def _rows(conn: sqlite3.Connection, thread: str, after: int, wanted: int) -> list[verify.Row]:
+    rows: list[verify.Row] = []
+    for piece in verify.pieces(conn, thread):
+        if piece.high > after and len(rows) < wanted:
+            bounds = (piece.branch, max(piece.low, after), piece.high, wanted - len(rows))
+            rows += conn.execute(verify.ROWS, bounds).fetchall()
+    return rows
+
+
+def _entries(thread: str, rows: Sequence[verify.Row], after: int, wanted: int) -> list[Entry]:
+    """Entries from their rows; one that is missing or changed is an error that names it."""
+    out = []
+    for seq, (found, id, body, crc) in enumerate(rows, after + 1):
+        if found != seq:
+            raise verify.bad_entry(thread, seq, "it is missing")
+        try:
+            value = verify.body_of(body, crc)
+            out.append(Entry(value["kind"], value, seq, id.decode()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise verify.bad_entry(thread, seq, str(error)) from error
+    if len(out) != wanted:
+        raise verify.bad_entry(thread, after + len(out) + 1, "it is missing")
+    return out
+
+
+def _new_branch(conn: sqlite3.Connection, parent: int | None = None, at_seq: int = 0, tip: str = "") -> int:
+    row = (parent, at_seq, at_seq, tip)
+    made = conn.execute("INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?)", row)
+    assert made.lastrowid is not None
+    return made.lastrowid
+
+
+def _source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | None, int, str]:
+    """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
+    for piece in verify.pieces(conn, thread):
+        if piece.low < at_seq <= piece.high:
+            row = conn.execute(
+                "SELECT id FROM entries WHERE branch = ? AND seq = ?", (piece.branch, at_seq)
+            ).fetchone()
+            if row is None:
+                raise verify.bad_entry(thread, at_seq, "it is missing")
+            return piece.branch, at_seq, row[0]
+    return None, 0, ""
+
+
+def _free_name(conn: sqlite3.Connection, wanted: str) -> str:
+    name, count = wanted, 1
+    while conn.execute("SELECT 1 FROM threads WHERE name = ?", (name,)).fetchone():
+        count += 1
+        name = f"{wanted}.{count}"
+    return name
+
+
+def _prune(conn: sqlite3.Connection, branch: int) -> None:
+    """Remove what no thread reaches any more, from a branch that lost its name or its last child upwards."""
+    if conn.execute("SELECT 1 FROM threads WHERE branch = ?", (branch,)).fetchone():
+        return
+    parent, at_seq = conn.execute(
+        "SELECT parent, at_seq FROM branches WHERE branch = ?", (branch,)
+    ).fetchone()
+    used = conn.execute("SELECT max(at_seq) FROM branches WHERE parent = ?", (branch,)).fetchone()[0]
+    keep = at_seq if used is None else used
+    conn.execute("INSERT INTO deleting VALUES (?, ?)", (branch, keep))
+    conn.execute("DELETE FROM entries WHERE branch = ? AND seq > ?", (branch, keep))
+    conn.execute("DELETE FROM deleting WHERE branch = ?", (branch,))
+    if used is not None:
+        tip = "SELECT id FROM entries WHERE branch = :branch AND seq = :keep"
+        conn.execute(
+            f"UPDATE branches SET seq = :keep, tip = ({tip}) WHERE branch = :branch",
+            {"branch": branch, "keep": keep},
+        )
+        return
+    conn.execute("DELETE FROM branches WHERE branch = ?", (branch,))
+    if parent is not None:
+        _prune(conn, parent)
+
+
+def _first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
+    for branch, seq in conn.execute("SELECT branch, seq FROM entries WHERE id = ? ORDER BY branch", (id,)):
+        thread = verify.holder(conn, branch, seq)
+        if thread:
+            return thread, seq
+    raise DamageError(f"entry {id} belongs to no thread")
