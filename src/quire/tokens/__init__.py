@@ -1,7 +1,7 @@
 """Token counts: a counter per vocabulary, the budget's count, incremental ledgers, calibration."""
 
 from quire.tokens.budget import MESSAGE_TOKENS, message_tokens, text_tokens, tools_tokens
-from quire.tokens.calibration import Calibration, Calibrations, calibration
+from quire.tokens.calibration import Calibration, Calibrations, uncalibrated
 from quire.tokens.counting import Counter, VocabularyCounter, count, counter
 from quire.tokens.ledger import Ledger, entry_tokens
 from quire.tokens.vocabulary import vocabulary_for
@@ -13,12 +13,12 @@ __all__ = [
     "Counter",
     "Ledger",
     "VocabularyCounter",
-    "calibration",
     "count",
     "counter",
     "entry_tokens",
     "message_tokens",
     "text_tokens",
     "tools_tokens",
+    "uncalibrated",
     "vocabulary_for",
 ]

@@ -72,7 +72,7 @@ class Calibrations(msgspec.Struct, frozen=True):
     by_model: dict[str, Calibration] = {}
 
     def of(self, model: str) -> Calibration:
-        return self.by_model.get(model) or calibration(model)
+        return self.by_model.get(model) or uncalibrated(model)
 
     def predict(self, model: str, estimate: int) -> Count:
         return self.of(model).predict(estimate)
@@ -81,7 +81,7 @@ class Calibrations(msgspec.Struct, frozen=True):
         return Calibrations({**self.by_model, model: self.of(model).observe(estimate, reported)})
 
 
-def calibration(model: str, like: Iterable[Calibration] = ()) -> Calibration:
+def uncalibrated(model: str, like: Iterable[Calibration] = ()) -> Calibration:
     """A calibration to begin a thread with: the scale other threads found for the model, else the stated factor."""
     found = [other.scale for other in like if other.reports >= SETTLED]
     chosen = vocabulary(model)

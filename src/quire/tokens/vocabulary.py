@@ -105,7 +105,7 @@ _FAMILY = tuple((re.compile(rf"(?<![a-z0-9])(?:{pattern})"), choice) for pattern
 # OpenAI's own names; they must begin the name, for many other models are called after them.
 _OPENAI: tuple[tuple[re.Pattern[str], Vocabulary], ...] = (
     (re.compile(r"gpt-(4o|4\.1|4\.5|5)(?![0-9])|chatgpt-4o|o[134](?![a-z0-9])|codex-mini"), _exactly("o200k_base")),
-    (re.compile(r"gpt-(4|3\.5|35)(?![0-9.])|text-embedding-(3-|ada-002)|(davinci|babbage)-002"),
+    (re.compile(r"gpt-(4|3\.5|35)(?![0-9.a-z])|text-embedding-(3-|ada-002)|(davinci|babbage)-002"),
      _exactly("cl100k_base")),
     (re.compile(r"gpt-|chatgpt"), _about("o200k_base")),
 )  # fmt: skip
