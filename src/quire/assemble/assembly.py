@@ -1,0 +1,361 @@
+"""The fold over a thread: entries are fed in order, a request can be asked for at any point.
+
+Everything here is derived from the entries and the policy; throwing it away and feeding the log again
+gives the same bytes. `request` looks ahead on a copy and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from quire.assemble import rebase
+from quire.assemble.blocks import block, normal
+from quire.assemble.built import Built, Refused
+from quire.assemble.epoch import Epoch, merge_tools, ordered
+from quire.assemble.leaves import assistant, leaf, results
+from quire.assemble.library import unique
+from quire.assemble.policy import Policy
+from quire.assemble.summary import Summarise, extract
+from quire.assemble.turn import UserTurn, result_text
+from quire.assemble.write import Decision, decide
+from quire.errors import BudgetError
+from quire.log.hashing import chain
+from quire.tokens import Calibration
+from quire.values import SPOKEN, Entry, JsonObject, LeftOut, Message, Text, ToolSet
+
+
+class Group(msgspec.Struct):
+    """One message of the model while it is still growing, and its calls with their results."""
+
+    entries: list[Entry] = []
+    pairs: list[tuple[Entry, Entry | None]] = []
+
+    def copy(self) -> Group:
+        return Group(self.entries[:], self.pairs[:])
+
+
+class Assembly:
+    """A thread as it would be sent: feed entries, ask for the next request."""
+
+    def __init__(self, policy: Policy | None = None, summarise: Summarise = extract) -> None:
+        self.policy = policy or Policy()
+        self.summarise = summarise
+        self.epoch = Epoch()
+        self.carried = rebase.Carried({}, {}, {})
+        self.turn = 0
+        self.step = 0
+        self.left_out: list[LeftOut] = []
+        self.rebases: list[JsonObject] = []
+        self.calibration = Calibration()
+        # The tail that no request has shown yet: a user turn, groups of the model, late instructions.
+        self._user: UserTurn | None = None
+        self._context: list[tuple[Entry, Entry | None]] = []
+        self._groups: list[Group] = []
+        self._late: list[Message] = []
+        self._attached: list[tuple[int, JsonObject]] = []
+        # Every entry fed that carries text, for summaries and handles.
+        self.entries: dict[int, Entry] = {}
+        self.pins: list[tuple[int, str]] = []
+        self.rent = 0.0
+        self.broken = False
+        self.requests = 0
+        self.tools_moved = False
+        self._interrupted: dict[str, list[Entry]] = {}
+        self._speaking = False
+        self._passed = False
+        self._decided = False
+        self._at: int | None = None
+        self._last_at: int | None = None
+        self._last_model = ""
+        self._estimate = 0
+        self._memo: tuple[int, Decision] | None = None
+
+    # Feeding
+
+    def extend(self, entries: Iterable[Entry]) -> Assembly:
+        for entry in entries:
+            self.feed(entry)
+        return self
+
+    def asks(self, entry: Entry) -> bool:
+        """Whether a request stands in front of this entry: the model begins to speak after a user has."""
+        if self._is_context(entry) or self.turn == 0 or self._passed:
+            return False
+        return entry.kind in SPOKEN and not self._speaking
+
+    def feed(self, entry: Entry) -> None:
+        """Take one entry in; the request that stands in front of it, if any, is passed first."""
+        if self.asks(entry):
+            self._pass()
+        if entry.kind not in SPOKEN or self._is_context(entry):
+            self._speaking = False
+        if entry.at is not None:
+            self._at = entry.at
+        self.entries[entry.seq] = entry
+        self._note_pin(entry)
+        getattr(self, f"_feed_{entry.kind}")(entry)
+
+    def _is_context(self, entry: Entry) -> bool:
+        return entry.kind == "call" and entry.meta.get("placement") == "context" and self._user is not None
+
+    def _feed_system(self, entry: Entry) -> None:
+        if not self.epoch.l1 and not self.requests:
+            self.epoch.l1.append(normal(entry.text))
+        else:
+            self._late.append(Message("note", (Text(entry.text),), (entry.seq,)))
+            self.carried.late[entry.seq] = (normal(entry.text), True)
+
+    def _feed_note(self, entry: Entry) -> None:
+        if entry.text.strip():
+            self._late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
+            self.carried.late[entry.seq] = (normal(entry.text), False)
+
+    def _feed_tools(self, entry: Entry) -> None:
+        known = self.carried.tools
+        self.carried.tools = merge_tools(known, entry)
+        if self.carried.tools == known:
+            return
+        if not self.requests:
+            self.epoch.tools = ordered(self.carried.tools)
+        elif self.policy.late_tools and set(known) <= set(self.carried.tools):
+            new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)
+            self._late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
+        else:
+            self.tools_moved = True
+
+    def _feed_attach(self, entry: Entry) -> None:
+        self._attached.append((entry.seq, entry.body["item"]))
+
+    def _feed_user(self, entry: Entry) -> None:
+        self._close()
+        self.turn += 1
+        self.step = 0
+        self.carried.turn = self.turn
+        items = [item for _, item in self._attached] + entry.attached
+        blocks = tuple(unique(block(item, self.policy.times) for item in items))
+        self.carried.versions.update({(one.id, one.sha256): one for one in blocks})
+        seqs = (*(seq for seq, _ in self._attached), entry.seq)
+        self._user = UserTurn(entry, blocks, (), seqs)
+        self._attached = []
+
+    def _feed_think(self, entry: Entry) -> None:
+        self._speak(entry)
+
+    def _feed_respond(self, entry: Entry) -> None:
+        self._speak(entry)
+
+    def _feed_call(self, entry: Entry) -> None:
+        if self._is_context(entry):
+            self._context.append((entry, None))
+            return
+        self._speak(entry)
+        self._groups[-1].pairs.append((entry, None))
+
+    def _speak(self, entry: Entry) -> None:
+        """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
+        starts = not self._speaking or "message" in entry.wire
+        if starts or not self._groups:
+            self._groups.append(Group([], []))
+        self._groups[-1].entries.append(entry)
+        self._speaking, self._passed = True, False
+
+    def _feed_result(self, entry: Entry) -> None:
+        """A result belongs to the nearest earlier unanswered call with its id."""
+        for pairs in [group.pairs for group in reversed(self._groups)] + [self._context]:
+            for index in range(len(pairs) - 1, -1, -1):
+                call, result = pairs[index]
+                if result is None and call.call_id == entry.call_id:
+                    pairs[index] = (call, entry)
+                    self.carried.results[entry.seq] = entry
+                    return
+        self._late_result(entry)
+
+    def _late_result(self, entry: Entry) -> None:
+        """Its call was already shown as interrupted: those bytes stand, the result is said behind them."""
+        waiting = self._interrupted.get(entry.call_id)
+        if not waiting:
+            self._leave_out(entry.seq, "a result whose call is not in the log")
+            return
+        call = waiting.pop()
+        text = f"The result of {call.name} ({call.call_id}) arrived late:\n\n{result_text(entry)}"
+        self._late.append(Message("note", (Text(text),), (entry.seq,)))
+        self.carried.late[entry.seq] = ("", False)
+
+    def _feed_sent(self, entry: Entry) -> None:
+        """A request that was really sent; with usage, what the provider counted of the newest one."""
+        if usage := entry.body.get("usage"):
+            total = usage.get("input_total") if isinstance(usage, dict) else None
+            if total and self._estimate:
+                self.calibration = self.calibration.observe(self._estimate, total)
+        elif entry.body.get("stop") is None and not self._passed:
+            self._decided = True
+            self._pass()
+            self._passed = True
+        self._last_model = entry.body.get("model") or self._last_model
+
+    def _feed_rebase(self, entry: Entry) -> None:
+        self._close(final=True)
+        self._apply(entry.body)
+        self._decided = True
+
+    # Closing the tail and passing a request
+
+    def _close(self, final: bool = False) -> None:
+        """Turn the tail into leaves; late instructions join only in front of the model's next words."""
+        self._close_user()
+        for group in self._groups:
+            self._close_group(group)
+        self._groups = []
+        if final:
+            for message in self._late:
+                self.epoch.strip.add(leaf(message, self.turn))
+            self._late = []
+
+    def _close_user(self) -> None:
+        if self._user is None:
+            return
+        turn = msgspec.structs.replace(
+            self._user,
+            context=tuple(self._context),
+            seqs=(*self._user.seqs, *(e.seq for pair in self._context for e in pair if e is not None)),
+        )
+        self.epoch.say(turn, self.turn, self.policy)
+        self._user, self._context = None, []
+
+    def _close_group(self, group: Group) -> None:
+        message = assistant(group.entries, self.policy.thinking)
+        shown = set(message.seqs)
+        for entry in group.entries:
+            if entry.seq not in shown:
+                thought = entry.kind == "think"
+                self._leave_out(entry.seq, "thinking is not sent in this format" if thought else "empty message")
+        if message.parts:
+            self.epoch.strip.add(leaf(message, self.turn))
+        if group.pairs:
+            answered = [result for _, result in group.pairs if result is not None]
+            self.epoch.strip.add(leaf(results(group.pairs), self.turn, answered))
+            for call, result in group.pairs:
+                if result is None:
+                    self._interrupted.setdefault(call.call_id, []).append(call)
+
+    def _pass(self) -> None:
+        """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
+        self._close(final=True)
+        try:
+            decision = self._decide()
+        except BudgetError:
+            decision = Decision(None, self.rent)
+        self.rent = decision.rent
+        if decision.record is not None:
+            self._apply(decision.record)
+        self.epoch.sent = len(self.epoch.strip.leaves)
+        self._estimate = self.epoch.total_tokens()
+        self.requests += 1
+        self.step += 1
+        self._last_at, self._decided, self._memo = self._at, False, None
+
+    def _decide(self) -> Decision:
+        if self._decided:
+            return Decision(None, self.rent)
+        if self._memo is not None and self._memo[0] == len(self.entries):
+            return self._memo[1]
+        return decide(self)
+
+    def _apply(self, record: JsonObject) -> None:
+        before = self.epoch.total_tokens()
+        self.epoch = rebase.apply(self.epoch, record, self.policy, self.carried)
+        for seq in [s for s, (_, always) in self.carried.late.items() if always or self._names(record, s)]:
+            del self.carried.late[seq]
+        for edit in record["edits"]:
+            if edit["action"] == "drop":
+                self._leave_out(edit["entry"], f"rebase into epoch {self.epoch.number} ({record['reason']})")
+        self.rebases.append(record)
+        self.rent, self.tools_moved = 0.0, False
+        self.broken = record["freed"] < 0.10 * before and bool(record["edits"])
+
+    @staticmethod
+    def _names(record: JsonObject, seq: int) -> bool:
+        return any(edit["entry"] == seq for edit in record["edits"])
+
+    def _leave_out(self, seq: int, reason: str) -> None:
+        self.left_out.append(LeftOut(seq, reason))
+
+    def _note_pin(self, entry: Entry) -> None:
+        pin = entry.meta.get("pin")
+        if pin is True:
+            self.pins.append((entry.seq, entry.text or result_text(entry)))
+        elif isinstance(pin, str) and pin:
+            self.pins.append((entry.seq, pin))
+        for seq in entry.meta.get("pins") or ():
+            if seq in self.entries:
+                pinned = self.entries[seq]
+                self.pins.append((seq, pinned.text or result_text(pinned)))
+
+    # Asking
+
+    @property
+    def cold(self) -> bool:
+        """Whether the provider's cache holds nothing for this thread: the first request, a pause, another model."""
+        if self.requests == 0 or (self._last_model and self.policy.model not in ("", self._last_model)):
+            return True
+        if self.policy.ttl_s is None or self._at is None or self._last_at is None:
+            return False
+        return self._at - self._last_at > self.policy.ttl_s * 1000
+
+    def copy(self) -> Assembly:
+        """A twin to look ahead on."""
+        twin = Assembly.__new__(Assembly)
+        twin.__dict__.update(self.__dict__)
+        twin.epoch = self.epoch.copy()
+        twin.carried = rebase.Carried(
+            self.carried.tools, self.carried.versions, dict(self.carried.late), self.turn, self.carried.results
+        )
+        twin.left_out, twin.rebases = self.left_out[:], self.rebases[:]
+        twin._groups = [group.copy() for group in self._groups]
+        twin._late, twin._context, twin._attached = self._late[:], self._context[:], self._attached[:]
+        twin._interrupted = {}
+        return twin
+
+    def request(self) -> Built:
+        """The request that would be sent now; with the rebase that has to be recorded first, if one is due."""
+        if self.turn == 0:
+            raise BudgetError("there is no user entry yet, so there is nothing to ask", hint="Append a user entry first.")
+        twin = self.copy()
+        twin._close(final=True)
+        decision = twin._decide()
+        self._memo = (len(self.entries), decision)
+        if decision.record is not None:
+            twin._apply(decision.record)
+        return Built(
+            prompt=twin.epoch.prompt(),
+            turn=self.turn,
+            step=self.step + 1,
+            rebase=decision.record,
+            head_tokens=twin.epoch.head_tokens(),
+            sizes=tuple(one.tokens for one in twin.epoch.strip.leaves),
+            blocks=twin.epoch.l2,
+            said=twin.epoch.said,
+            left_out=tuple(twin.left_out),
+        )
+
+
+def numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Entries with ids and seqs, given where they are missing."""
+    listed = list(entries)
+    return iter(listed) if all(entry.id for entry in listed) else chain(listed)
+
+
+def requests(
+    entries: Iterable[Entry], policy: Policy | None = None, summarise: Summarise = extract
+) -> Iterator[Built | Refused]:
+    """One request at every point where the model spoke, each from everything before it."""
+    assembly = Assembly(policy, summarise)
+    for entry in numbered(entries):
+        if assembly.asks(entry):
+            try:
+                yield assembly.request()
+            except BudgetError as error:
+                yield Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
+        assembly.feed(entry)

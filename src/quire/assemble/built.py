@@ -1,0 +1,53 @@
+"""A request before any provider's format, with what it is made of: layers, sizes, reuse, what was left out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.assemble.blocks import Block
+from quire.assemble.turn import Said
+from quire.values import JsonObject, LeftOut, Prompt
+
+
+class Built(msgspec.Struct, frozen=True):
+    """The fitted prompt of one request; `rebase` is the entry to record before it is sent."""
+
+    prompt: Prompt
+    turn: int
+    step: int
+    rebase: JsonObject | None
+    head_tokens: int
+    # Tokens of each message, in the prompt's order.
+    sizes: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    said: Said | None
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def epoch(self) -> int:
+        return self.prompt.epoch
+
+    @property
+    def tokens(self) -> int:
+        return self.head_tokens + sum(self.sizes)
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A request that cannot fit: nothing is sent, and the reason is counted apart."""
+
+    turn: int
+    step: int
+    error: str
+    hint: str = ""
+
+
+def reused_tokens(before: Built | None, now: Built) -> int:
+    """Tokens of the longest common prefix of two requests, by whole messages."""
+    if before is None or before.prompt.tools != now.prompt.tools or before.prompt.system != now.prompt.system:
+        return 0
+    reused = now.head_tokens
+    for old, new, size in zip(before.prompt.messages, now.prompt.messages, now.sizes, strict=False):
+        if old is not new and old != new:
+            break
+        reused += size
+    return reused

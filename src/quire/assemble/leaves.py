@@ -1,0 +1,108 @@
+"""The messages that stand in an epoch, each with its size and what it shrinks to in the handle tier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from quire.assemble.turn import INTERRUPTED, UserTurn, result_text
+from quire.tokens import counter, message_tokens
+from quire.values import Call, Entry, Message, Part, Result, Text, Think
+
+# A result up to this many tokens is shorter than the handle that would replace it is useful.
+SMALL = 160
+_HEAD, _TAIL = 240, 160
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """One message in place. `handled` is the same with its tool results as handles (None: no shorter)."""
+
+    message: Message
+    tokens: int
+    turn: int
+    handled: Message | None = None
+    handled_tokens: int = 0
+    user: UserTurn | None = None
+
+
+def leaf(message: Message, turn: int, entries: Sequence[Entry] = (), user: UserTurn | None = None) -> Leaf:
+    """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
+    tokens = message_tokens(message)
+    if message.role != "tool" or tokens <= SMALL:
+        return Leaf(message, tokens, turn, None, tokens, user)
+    ids = {entry.seq: entry.id for entry in entries}
+    parts = tuple(
+        _handled(part, ids.get(seq, "")) for part, seq in zip(message.parts, message.seqs, strict=True)
+    )
+    if parts == message.parts:
+        return Leaf(message, tokens, turn, None, tokens, user)
+    handled = Message("tool", parts, message.seqs)
+    return Leaf(message, tokens, turn, handled, message_tokens(handled), user)
+
+
+def _handled(part: Part, entry_id: str) -> Part:
+    if not isinstance(part, Result) or not entry_id:
+        return part
+    tokens = counter().count(part.text)
+    if tokens <= SMALL:
+        return part
+    text = handle_text(part.text, tokens, handle_of(entry_id))
+    return msgspec.structs.replace(part, text=text, wire={})
+
+
+def handle_of(entry_id: str) -> str:
+    """The short name of an entry's original: the first 12 hex digits of its id."""
+    return entry_id.removeprefix("sha256:")[:12]
+
+
+def handle_text(text: str, tokens: int, handle: str) -> str:
+    """Head and tail of a long text around the handle of the whole."""
+    head, tail = _head(text), _tail(text)
+    mark = f"[… {tokens} tokens in all; the whole text: recall with handle {handle} …]"
+    return "\n".join(part for part in (head, mark, tail) if part)
+
+
+def _head(text: str) -> str:
+    """The first lines that fit, or a cut at white space: never in mid-word where there is a choice."""
+    cut = text[:_HEAD]
+    end = cut.rfind("\n")
+    if end < _HEAD // 2:
+        end = max(end, cut.rfind(" "))
+    return cut[: end if end > 0 else _HEAD].rstrip()
+
+
+def _tail(text: str) -> str:
+    cut = text[-_TAIL:]
+    start = cut.find("\n")
+    if start < 0 or start > _TAIL // 2:
+        start = min((i for i in (start, cut.find(" ")) if i >= 0), default=-1)
+    return cut[start + 1 :].strip()
+
+
+def assistant(entries: Sequence[Entry], thinking: bool) -> Message:
+    """One message of the model from the entries of its run; empty text is left out."""
+    kept = [(part, entry.seq) for entry in entries if (part := _spoken(entry, thinking)) is not None]
+    return Message("assistant", tuple(part for part, _ in kept), tuple(seq for _, seq in kept))
+
+
+def _spoken(entry: Entry, thinking: bool) -> Part | None:
+    if entry.kind == "think":
+        return Think(entry.text, entry.wire) if thinking else None
+    if entry.kind == "respond":
+        return Text(entry.text, entry.wire) if entry.text.strip() else None
+    raw = entry.wire.get("arguments")
+    return Call(entry.call_id, entry.name, entry.args, entry.wire, raw if isinstance(raw, str) else "")
+
+
+def results(pairs: Sequence[tuple[Entry, Entry | None]]) -> Message:
+    """The results of one group of calls, in the calls' order; a missing one is shown as interrupted."""
+    parts = tuple(_result(call, result) for call, result in pairs)
+    # An interrupted call has no result entry; its own seq stands for the result it should have had.
+    return Message("tool", parts, tuple((result or call).seq for call, result in pairs))
+
+
+def _result(call: Entry, result: Entry | None) -> Result:
+    if result is None:
+        return Result(call.call_id, call.name, INTERRUPTED, error=True)
+    return Result(call.call_id, call.name, result_text(result), bool(result.body.get("error")), result.wire)

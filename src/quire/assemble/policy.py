@@ -1,0 +1,67 @@
+"""How a thread is assembled: one frozen value, passed to every step and recorded by none of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quire.errors import CallError
+
+Promote = Literal["at-rebase", "each-turn"]
+# rent: rebase when keeping has cost as much as cutting would (ski rental); full: only when the budget is reached.
+When = Literal["rent", "full"]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget and the choices; shares are of what the budget leaves beside system prompt and tools.
+
+    floor: the newest tokens that always stay verbatim. handles: room for older turns whose tool results
+    are cut to handles. summary: room for the summary of what went. read and write: the model's prices
+    relative to plain input. ttl_s: when an unused cache is cold (None: never).
+    """
+
+    budget: int = 128_000
+    reply: int = 0
+    promote: Promote = "at-rebase"
+    when: When = "rent"
+    floor: float = 0.5
+    handles: float = 0.125
+    summary: float = 0.0625
+    read: float = 0.1
+    write: float = 1.25
+    ttl_s: int | None = 300
+    model: str = ""
+    library_turns: int = 20
+    late_tools: bool = False
+    thinking: bool = False
+    times: bool = False
+    # Optional ceilings for single layers, as shares of the budget: {"L2": 0.3}.
+    shares: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        if self.budget - self.reply < 1:
+            raise CallError(
+                f"budget {self.budget} leaves nothing beside {self.reply} tokens for the reply",
+                hint="Raise the budget or ask for a shorter reply.",
+            )
+        if not 0 < self.floor <= 1 or self.handles < 0 or self.summary < 0:
+            raise CallError(
+                f"floor {self.floor}, handles {self.handles}, summary {self.summary} are not shares",
+                hint="floor lies in (0, 1]; handles and summary are at least 0.",
+            )
+        if self.floor + self.handles + self.summary > 1:
+            raise CallError(
+                f"floor + handles + summary = {self.floor + self.handles + self.summary} exceeds the budget",
+                hint="Their sum is at most 1; the rest is the room in which the thread grows.",
+            )
+
+    @property
+    def limit(self) -> int:
+        """The tokens that one request may hold."""
+        return self.budget - self.reply
+
+
+# What other designs do, as values of the same policy.
+DROP_ONLY = Policy(handles=0.0, summary=0.0)
+TWO_TIER = Policy(floor=0.375, handles=0.25)

@@ -1,0 +1,134 @@
+"""The built-in summary of turns that leave: extractive, deterministic, offline.
+
+Keeps what later turns refer back to: the user's requests, decisions, files, ids and amounts.
+A summariser is a function `(Gone) -> str`; a model can take this one's place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from quire.assemble.cuts import truncate
+from quire.assemble.turn import result_text
+from quire.tokens import counter
+from quire.values import Entry
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """What a summary has to stand for, and how long it may be."""
+
+    entries: tuple[Entry, ...]
+    before: str
+    limit: int
+
+
+Summarise: TypeAlias = Callable[[Gone], str]
+
+# Things that later turns name again: paths, ids with digits, amounts, quoted codes, mail addresses.
+_FACT = re.compile(
+    r"""(?x)
+    [\w.+-]+@[\w-]+\.[\w.]+                                # mail
+  | \#?[A-Za-z]{0,4}\d[\w-]{3,}                            # order numbers, ids, dates
+  | \b[a-z]+(?:_[a-z0-9]+)+\b                              # snake_case ids
+  | (?<![\w/])(?:[\w.~-]+/)+[\w.-]+                        # paths
+  | \b[\w-]+\.(?:py|ts|tsx|js|md|json|toml|ya?ml|go|rs|c|h|java|txt|sh|sql|css|html)\b
+  | [$€£]\s?\d[\d,.]*                                      # money
+  | \b[A-Z0-9]{5,}\b                                       # codes
+    """
+)
+_DECISION = re.compile(
+    r"(?i)\b(decid|decision|agreed|must|never|always|should|confirm|fixed|because|instead|conclusion|"
+    r"root cause|done|cancel|refund|exchange|prefer|do not|don't|will use|chose)\w*"
+)
+
+
+def extract(gone: Gone) -> str:
+    """User requests first, then decisions, then the facts of results, as much as the limit holds."""
+    if gone.limit <= 0:
+        return ""
+    lines = _Lines(gone.limit, known=gone.before)
+    if gone.before:
+        lines.keep_block(gone.before, gone.limit // 2)
+    lines.take(_requests(gone.entries), gone.limit * 2 // 5)
+    lines.take(_facts(gone.entries, lines.known), gone.limit * 9 // 10)
+    lines.take(_decisions(gone.entries), gone.limit)
+    return lines.text()
+
+
+class _Lines:
+    """Lines in order of arrival, up to a number of tokens; remembers every fact already told."""
+
+    def __init__(self, limit: int, known: str) -> None:
+        self.limit, self.used, self.lines = limit, 0, list[str]()
+        self.known = set(_FACT.findall(known))
+        self.count = counter().count
+
+    def keep_block(self, text: str, limit: int) -> None:
+        """An earlier summary: its lines, the newest first dropped last."""
+        kept: list[str] = []
+        for line in reversed(text.split("\n")):
+            cost = self.count(line) + 1
+            if self.used + cost > limit:
+                break
+            self.used += cost
+            kept.append(line)
+        self.lines += reversed(kept)
+
+    def take(self, lines: Sequence[str], limit: int) -> None:
+        seen = set(self.lines)
+        for line in lines:
+            cost = self.count(line) + 1
+            if line in seen or self.used + cost > limit:
+                continue
+            seen.add(line)
+            self.used += cost
+            self.lines.append(line)
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def _requests(entries: Sequence[Entry]) -> list[str]:
+    spoken = [entry for entry in entries if entry.kind == "user" and entry.text.strip()]
+    return [f"User: {truncate(_flat(entry.text), 160)}" for entry in spoken]
+
+
+def _decisions(entries: Sequence[Entry]) -> list[str]:
+    """The sentences of the model in which something was settled."""
+    out = []
+    for entry in entries:
+        if entry.kind == "respond":
+            sentences = re.split(r"(?<=[.!?])\s+|\n+", entry.text)
+            out += [f"Assistant: {truncate(_flat(s), 160)}" for s in sentences if _DECISION.search(s)]
+    return out
+
+
+def _facts(entries: Sequence[Entry], known: set[str]) -> list[str]:
+    """One line per entry with the ids, paths and amounts it is the first to name, newest entry first."""
+    out: list[str] = []
+    for entry in reversed(entries):
+        fresh = list(dict.fromkeys(fact for fact in _FACT.findall(_text(entry)) if fact not in known))
+        known.update(fresh)
+        if fresh:
+            out.append(f"{_label(entry)}: {', '.join(fresh[:24])}")
+    return out
+
+
+def _text(entry: Entry) -> str:
+    if entry.kind == "result":
+        return result_text(entry)
+    if entry.kind == "call":
+        return " ".join(str(value) for value in entry.args.values()) if isinstance(entry.args, dict) else ""
+    return entry.text
+
+
+def _label(entry: Entry) -> str:
+    return f"{entry.name} called with" if entry.kind == "call" else f"Named in {entry.kind} {entry.seq}"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

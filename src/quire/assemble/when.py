@@ -1,0 +1,43 @@
+"""When to rebase: rent until the rent paid equals the price of moving (ski rental), at once when the cache is cold."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.assemble.policy import Policy
+
+# A cold cache is worth a cut that frees this share of what would be kept.
+COLD_SHARE = 0.05
+# After a rebase that freed less than this share, only the budget itself may ask for the next.
+BREAKER = 0.10
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """What the rule looks at, at one request, all in tokens."""
+
+    total: int
+    limit: int
+    kept: int
+    removed: int
+    # Of what would be kept behind the first changed byte, how much the provider still has cached.
+    cached: int
+    cold: bool
+    rent: float
+    broken: bool = False
+
+
+def rent_after(moment: Moment, policy: Policy) -> float:
+    """The rent paid so far, this request's share for what could be gone included."""
+    return moment.rent + policy.read * moment.removed
+
+
+def reason_to_cut(moment: Moment, policy: Policy) -> str:
+    """Why to cut now, or '': 'budget', 'cold' or 'rent'."""
+    if moment.total > moment.limit:
+        return "budget"
+    if policy.when == "full" or moment.removed <= 0 or moment.broken:
+        return ""
+    if moment.cold:
+        return "cold" if moment.removed >= COLD_SHARE * moment.kept else ""
+    price = (policy.write - policy.read) * moment.cached
+    return "rent" if rent_after(moment, policy) >= price else ""

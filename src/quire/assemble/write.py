@@ -1,0 +1,210 @@
+"""Deciding on a rebase and writing it down: the rule, the rungs, the summary, the pins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.assemble import rebase
+from quire.assemble.cuts import lines_that_fit
+from quire.assemble.leaves import Leaf, handle_of
+from quire.assemble.rebase import NO_CUT, RUNGS, Plan, Rung
+from quire.assemble.summary import Gone, extract
+from quire.assemble.when import Moment, reason_to_cut, rent_after
+from quire.errors import BudgetError, QuireError
+from quire.tokens import counter, text_tokens, tools_tokens
+from quire.values import Entry, JsonObject, Result
+
+if TYPE_CHECKING:
+    from quire.assemble.assembly import Assembly
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The rebase to record, if one is due, and the rent owed after this request."""
+
+    record: JsonObject | None
+    rent: float
+
+
+def decide(assembly: Assembly) -> Decision:
+    """Apply the rule to the request at hand; the tail has been closed."""
+    epoch, policy = assembly.epoch, assembly.policy
+    moving = _moving(assembly)
+    plan = rebase.plan(epoch, policy)
+    new = epoch.strip.total - epoch.strip.sums[epoch.sent]
+    moment = Moment(
+        total=scaled(assembly, epoch.total_tokens()),
+        limit=policy.limit,
+        kept=plan.kept,
+        removed=plan.removed,
+        cached=max(0, plan.kept - new),
+        cold=assembly.cold or bool(moving),
+        rent=assembly.rent,
+        broken=assembly.broken,
+    )
+    cutting = reason_to_cut(moment, policy)
+    if not cutting and not moving:
+        return Decision(None, rent_after(moment, policy))
+    reason = "+".join(part for part in (moving, cutting) if part)
+    return Decision(_fitting(assembly, reason, bool(cutting)), 0.0)
+
+
+def scaled(assembly: Assembly, tokens: int) -> int:
+    """Our count as the provider would report it, where it has reported before."""
+    return assembly.calibration.predict(tokens).tokens
+
+
+def _moving(assembly: Assembly) -> str:
+    """Why the prefix breaks at this request whatever the budget says."""
+    if assembly.tools_moved:
+        return "tools"
+    if assembly.policy.promote == "each-turn" and any(map(_unpromoted(assembly), assembly.epoch.strip.leaves)):
+        return "promotion"
+    return ""
+
+
+def _unpromoted(assembly: Assembly):  # type: ignore[no-untyped-def]  # a small predicate, typed by its use
+    def holds_context(one: Leaf) -> bool:
+        return (
+            one.user is not None
+            and one.turn < assembly.turn
+            and one.message != rebase.query_alone(one.user)
+        )
+
+    return holds_context
+
+
+def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
+    """The record of the first rung whose result fits the budget."""
+    tried = None
+    for rung in RUNGS if cutting else (None, *RUNGS):
+        record = written(assembly, reason, rung)
+        if record == tried:
+            continue
+        tried = record
+        after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
+        if scaled(assembly, after.total_tokens()) <= assembly.policy.limit:
+            return {**record, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
+    assert tried is not None  # RUNGS is not empty
+    return _with_results_cut(assembly, tried)
+
+
+def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
+    """A rebase entry's fields for one rung; None cuts nothing and only folds."""
+    epoch, policy = assembly.epoch, assembly.policy
+    library = rebase.folded(epoch, policy, assembly.turn, cutting=rung is not None)
+    head = _head_after(assembly, library) if rung is not None else None
+    plan = NO_CUT if rung is None else rebase.plan(epoch, policy, rung, head)
+    edits = rebase.edits(epoch, plan)
+    gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
+    pinned = _pinned(assembly, gone)
+    summary, fallbacks = _summary(assembly, plan, gone)
+    record: JsonObject = {
+        "kind": "rebase",
+        "reason": reason,
+        "before_seq": _before_seq(epoch.strip.leaves, plan),
+        "library": [{"id": one.id, "sha256": one.sha256} for one in library],
+        "edits": edits,
+        "freed": 0,
+    }
+    if summary:
+        record["summary"] = summary
+    meta = {"pinned": pinned, "fallbacks": fallbacks}
+    if any(meta.values()):
+        record["meta"] = {key: value for key, value in meta.items() if value}
+    return record
+
+
+def _head_after(assembly: Assembly, library: list[rebase.Block]) -> int:
+    """What stands in front of the messages once the library is folded."""
+    after = assembly.epoch.copy()
+    after.l2 = tuple(library)
+    return after.head_tokens()
+
+
+def _before_seq(leaves: list[Leaf], plan: Plan) -> int:
+    """The first entry that stays by place: everything before it is gone but for what an edit keeps."""
+    kept = [seq for one in leaves[plan.drop :] for seq in one.message.seqs]
+    return min(kept, default=0) if plan.drop else 0
+
+
+def _pinned(assembly: Assembly, gone: set[int]) -> list[str]:
+    """Pinned words whose entries leave, or left at an earlier rebase, verbatim."""
+    before = assembly.rebases[-1].get("meta", {}).get("pinned", []) if assembly.rebases else []
+    return [*before, *(text for seq, text in assembly.pins if seq in gone and text not in before)]
+
+
+def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[str]]:
+    """The summary of what leaves; an empty, failed or longer one falls back to the built-in, then to none."""
+    before = assembly.rebases[-1].get("summary", "") if assembly.rebases else ""
+    if not plan.summary_limit or not plan.drop:
+        return (before if not plan.drop else ""), []
+    entries = tuple(assembly.entries[seq] for seq in sorted(gone) if seq in assembly.entries)
+    asked = Gone(entries, before, plan.summary_limit)
+    fallbacks: list[str] = []
+    for summarise in dict.fromkeys((assembly.summarise, extract)):
+        try:
+            text = summarise(asked).strip()
+        except QuireError as error:
+            fallbacks.append(f"summary failed: {error}")
+            continue
+        if text and counter().count(text) <= plan.summary_limit * 1.25:
+            return text, fallbacks
+        fallbacks.append("summary was empty" if not text else "summary was longer than allowed")
+    return "", fallbacks
+
+
+def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
+    """The last rung: the largest results of the current turn cut at a line boundary, or a clear refusal."""
+    policy = assembly.policy
+    edits = list(record["edits"])
+    while True:
+        trial = {**record, "edits": edits}
+        after = rebase.apply(assembly.epoch, trial, policy, assembly.carried)
+        over = scaled(assembly, after.total_tokens()) - policy.limit
+        if over <= 0:
+            return {**trial, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
+        largest = _largest_result(after.strip.leaves, assembly.turn, {edit["entry"] for edit in edits if edit["action"] == "cut"})
+        if largest is None:
+            raise BudgetError(_too_large(assembly, after))
+        edits = [edit for edit in edits if edit["entry"] != largest[0]] + [_cut(assembly.entries, largest, over)]
+
+
+def _largest_result(leaves: list[Leaf], turn: int, done: set[int]) -> tuple[int, Result] | None:
+    found = [
+        (counter().count(part.text), seq, part)
+        for one in leaves
+        if one.turn == turn and one.message.role == "tool"
+        for part, seq in zip(one.message.parts, one.message.seqs, strict=True)
+        if isinstance(part, Result) and seq not in done
+    ]
+    size, seq, part = max(found, key=lambda one: (one[0], one[1]), default=(0, 0, None))
+    return (seq, part) if part is not None and size > 48 else None
+
+
+def _cut(entries: dict[int, Entry], largest: tuple[int, Result], over: int) -> JsonObject:
+    seq, part = largest
+    tokens = counter().count(part.text)
+    wanted = max(0, tokens - over - 40)
+    # Characters per token of this very text, with a little air: counting again decides in the end.
+    kept = lines_that_fit(part.text, int(len(part.text) / tokens * wanted * 0.95))
+    handle = handle_of(entries[seq].id) if seq in entries else ""
+    mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
+    text = f"{kept}\n{mark}" if kept else mark
+    return {"entry": seq, "action": "cut", "replacement": text, "freed": tokens - counter().count(text)}
+
+
+def _too_large(assembly: Assembly, after: rebase.Epoch) -> str:
+    """Names what may not be cut, with its size."""
+    prompt = after.prompt()
+    parts = {
+        "system prompt": text_tokens(prompt.l1) if prompt.l1 else 0,
+        "context library": text_tokens(prompt.l2) if prompt.l2 else 0,
+        "tools": tools_tokens(prompt.tools),
+        "the user's message": sum(o.tokens for o in after.strip.leaves if o.user is not None and o.turn == assembly.turn),
+        "pinned text": sum(o.tokens for o in after.strip.leaves if o.turn == rebase.SUMMARY_TURN),
+        "the newest calls and results": sum(o.tokens for o in after.strip.leaves if o.user is None and o.turn == assembly.turn),
+    }
+    named = ", ".join(f"{name} {size}" for name, size in sorted(parts.items(), key=lambda p: -p[1]) if size)
+    return f"{after.total_tokens()} tokens may not be cut but the budget is {assembly.policy.limit}: {named}"
