@@ -26,6 +26,7 @@ from quire.tokens.vocabulary import vocabulary
 
 __all__ = [
     "Cache",
+    "Change",
     "Engine",
     "Features",
     "ModelInfo",
@@ -65,6 +66,14 @@ class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: float | None = None
 
 
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"since": "from"}):
+    """Prices announced from a day on."""
+
+    since: str
+    tiers: tuple[Tier, ...]
+    storage_per_hour: float | None = None
+
+
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model's prices; no tiers means that none are known."""
 
@@ -73,8 +82,19 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage_per_hour: float | None = None
     # What a regional endpoint (Bedrock's us., eu., ...) multiplies every price by.
     regional: float = 1.0
+    changes: tuple[Change, ...] = ()
     source: str = ""
     as_of: str = ""
+
+    def on(self, day: str) -> Prices:
+        """The prices of a day, "2026-12-01": the last change announced for it or before it."""
+        past = [change for change in self.changes if change.since <= day]
+        if not past:
+            return self
+        last = past[-1]
+        return msgspec.structs.replace(
+            self, tiers=last.tiers, storage_per_hour=last.storage_per_hour, changes=()
+        )
 
     def tier(self, prompt_tokens: int) -> Tier:
         """The prices of a prompt of this length; the whole prompt is billed in one tier."""
@@ -122,6 +142,8 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     template: bool = False  # the model's chat template decides what is accepted
     alternation: bool = False  # that template wants user and assistant in turn
     cache_control: bool = False  # Anthropic's marks are passed on
+    legacy_bedrock: bool = False  # on Bedrock, an older interface without top-level cache_control
+    explicit_cache: bool = True  # Gemini's cachedContents
     phase: bool = False
     retention: tuple[str, ...] = ()  # values of prompt_cache_retention
     diagnostics: bool = False  # cache-miss diagnostics can be asked for

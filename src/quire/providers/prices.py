@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
 from quire.providers.models import ModelInfo, Tier, model_info
@@ -27,9 +29,9 @@ class Money(msgspec.Struct, frozen=True):
         return f"${self.amount_usd:.6f}"
 
 
-def cost(usage: Usage, target: str | ModelInfo) -> Money:
-    """What a call with this usage costs: `cost(Usage(input_total=1000), "anthropic:claude-opus-5-5")` is $0.004."""
-    info = model_info(target) if isinstance(target, str) else target
+def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
+    """What a call costs, at the prices of `at` (ms): 1,000 tokens in on anthropic:claude-opus-5-5 are $0.004."""
+    info = _at(model_info(target) if isinstance(target, str) else target, at)
     tier = info.prices.tier(usage.input_total)
     amounts = _amounts(usage)
     prices = _per_token(tier, info)
@@ -50,9 +52,17 @@ def cost(usage: Usage, target: str | ModelInfo) -> Money:
     )
 
 
-def storage(tokens: int, hours: float, target: str | ModelInfo) -> Money:
+def _at(info: ModelInfo, at: int | None) -> ModelInfo:
+    """The model with the prices of a moment; without one, those of the data's own date."""
+    if at is None:
+        return info
+    day = datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
+    return msgspec.structs.replace(info, prices=info.prices.on(day))
+
+
+def storage(tokens: int, hours: float, target: str | ModelInfo, at: int | None = None) -> Money:
     """What keeping `tokens` in an explicit cache for `hours` costs (Gemini); nothing where storage is free."""
-    info = model_info(target) if isinstance(target, str) else target
+    info = _at(model_info(target) if isinstance(target, str) else target, at)
     price = info.prices.storage_per_hour
     if price is None:
         free = info.engine != "gemini"
