@@ -6,28 +6,37 @@ messages goes out as it came in, whatever the entries between can express.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
 
-from quire.values import Entry, Json, JsonObject
+from quire.values import Entry, JsonObject
 
 Read: TypeAlias = Callable[[JsonObject], list[Entry]]
 
 
 def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
-    """The entries of one message, with the message kept on the first of them."""
-    origin: JsonObject = {"format": format, "model": model} if model else {"format": format}
+    """The entries of one imported message, with the message kept on the first of them."""
+    out = [
+        _with_wire(entry, {**_origin(format, model), **({"message": message} if first else {"more": True})})
+        for first, entry in _marked_first(entries)
+    ]
     at = _recorded_at(message)
-    out = []
-    for place, entry in enumerate(entries):
-        kept = {"message": message} if place == 0 else {"more": True}
-        body = {**entry.body, "wire": {**origin, **kept, **entry.wire}}
-        out.append(msgspec.structs.replace(entry, body=body if at is None else {**body, "at": at}))
-    return out
+    return out if at is None else [msgspec.structs.replace(one, body={**one.body, "at": at}) for one in out]
+
+
+def said(
+    entries: Iterable[Entry], format: str, model: str, names: Mapping[str, str] | None = None
+) -> list[Entry]:
+    """The entries of one reply; `names` turns respelled tool names back."""
+    return [
+        _with_wire(
+            _renamed(entry, names or {}), {**_origin(format, model), **({} if first else {"more": True})}
+        )
+        for first, entry in _marked_first(entries)
+    ]
 
 
 def regrouped(entries: Iterable[Entry], format: str, read: Read) -> Iterator[JsonObject | list[Entry]]:
@@ -57,26 +66,23 @@ def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def parsed_arguments(text: str) -> tuple[Json, JsonObject]:
-    """A call's arguments and what `wire` must keep: the string itself, unless it can be written again."""
-    if not text:
-        return {}, {}
-    try:
-        args = json.loads(text, parse_constant=_refuse)
-        written = compact(args)
-        written.encode()  # an escaped lone surrogate parses, but no log can hold it
-    except (ValueError, RecursionError):
-        return text, {"arguments": text}
-    return args, {} if written == text else {"arguments": text}
+def _marked_first(entries: Iterable[Entry]) -> Iterator[tuple[bool, Entry]]:
+    for place, entry in enumerate(entries):
+        yield place == 0, entry
 
 
-def compact(value: Json) -> str:
-    """JSON as models write arguments: no spaces, keys in the order given, no ASCII escapes."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+def _origin(format: str, model: str) -> JsonObject:
+    return {"format": format, "model": model} if model else {"format": format}
 
 
-def _refuse(constant: str) -> Json:
-    raise ValueError(f"{constant} is not JSON")
+def _with_wire(entry: Entry, origin: JsonObject) -> Entry:
+    return msgspec.structs.replace(entry, body={**entry.body, "wire": {**origin, **entry.wire}})
+
+
+def _renamed(entry: Entry, names: Mapping[str, str]) -> Entry:
+    if entry.kind != "call" or entry.name not in names:
+        return entry
+    return msgspec.structs.replace(entry, body={**entry.body, "name": names[entry.name]})
 
 
 def _recorded_at(message: JsonObject) -> int | None:

@@ -6,7 +6,9 @@ so an argument or a schema field that happens to be called `cache_control` stays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from quire.log.hashing import canonical
 from quire.values import Json, JsonObject
@@ -14,10 +16,21 @@ from quire.values import Json, JsonObject
 MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 
 
+class Layout(msgspec.Struct, frozen=True):
+    """Where a wire format keeps what its cache compares."""
+
+    head: Callable[[JsonObject], Iterable[Json]]
+    messages: str
+    unmarked: Callable[[JsonObject], Json]
+
+
 def prefix_parts(body: JsonObject, provider: str) -> list[bytes]:
     """One line for each tool, system block and message of a request body."""
-    pieces = _PIECES.get(provider, _chat)
-    return [canonical(piece) + b"\n" for piece in pieces(body)]
+    layout = layout_of(body, provider)
+    messages = body.get(layout.messages) or []
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    return [*map(line, layout.head(body)), *(line(layout.unmarked(message)) for message in messages)]
 
 
 def prefix_bytes(body: JsonObject, provider: str) -> bytes:
@@ -25,52 +38,70 @@ def prefix_bytes(body: JsonObject, provider: str) -> bytes:
     return b"".join(prefix_parts(body, provider))
 
 
-def _chat(body: JsonObject) -> Iterator[Json]:
-    yield from body.get("tools") or ()
-    for message in body.get("messages") or ():
-        yield _unmarked_in(message, "content")
+def line(piece: Json) -> bytes:
+    return canonical(piece) + b"\n"
 
 
-def _responses(body: JsonObject) -> Iterator[Json]:
-    yield from body.get("tools") or ()
-    if body.get("instructions"):
-        yield {"instructions": body["instructions"]}
-    given = body.get("input") or ()
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
-        yield _unmarked_in(_unmarked_in(item, "content"), "output")
+def layout_of(body: JsonObject, provider: str) -> Layout:
+    """The layout of a wire format by its name, or of a provider by the look of its request."""
+    if provider in LAYOUTS:
+        return LAYOUTS[provider]
+    if "contents" in body or "cachedContent" in body:
+        return LAYOUTS["gemini"]
+    return LAYOUTS["openai-responses" if "input" in body else "openai-chat"]
 
 
-def _anthropic(body: JsonObject) -> Iterator[Json]:
-    yield from (_unmarked(tool) for tool in body.get("tools") or ())
-    system = body.get("system") or ()
-    yield from [{"type": "text", "text": system}] if isinstance(system, str) else map(_unmarked, system)
-    for message in body.get("messages") or ():
-        content = message.get("content")
-        if isinstance(content, list):
-            message = {**message, "content": [_unmarked_in(_unmarked(block), "content") for block in content]}
-        yield message
+def _chat_head(body: JsonObject) -> Iterable[Json]:
+    return map(_unmarked, body.get("tools") or ())
 
 
-def _gemini(body: JsonObject) -> Iterator[Json]:
-    if body.get("cachedContent"):
-        yield {"cachedContent": body["cachedContent"]}
-    yield from body.get("tools") or ()
-    yield from (body.get("systemInstruction") or {}).get("parts") or ()
-    yield from body.get("contents") or ()
+def _chat_message(message: JsonObject) -> Json:
+    return _unmarked_in(message, "content")
 
 
-def _bedrock(body: JsonObject) -> Iterator[Json]:
-    yield from _without_points((body.get("toolConfig") or {}).get("tools"))
-    yield from _without_points(body.get("system"))
-    for message in body.get("messages") or ():
-        yield {**message, "content": _without_points(message.get("content"))}
+def _responses_head(body: JsonObject) -> Iterable[Json]:
+    instructions = [{"instructions": body["instructions"]}] if body.get("instructions") else []
+    return [*(body.get("tools") or ()), *instructions]
 
 
-_PIECES: dict[str, Callable[[JsonObject], Iterator[Json]]] = {
-    "anthropic": _anthropic,
-    "openai-responses": _responses,
-    "gemini": _gemini,
-    "bedrock": _bedrock,
+def _responses_item(item: JsonObject) -> Json:
+    return _unmarked_in(_unmarked_in(item, "content"), "output")
+
+
+def _anthropic_head(body: JsonObject) -> Iterable[Json]:
+    system = body.get("system") or []
+    blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system
+    return [*map(_unmarked, body.get("tools") or ()), *map(_unmarked, blocks)]
+
+
+def _anthropic_message(message: JsonObject) -> Json:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_unmarked_in(_unmarked(block), "content") for block in content]}
+
+
+def _gemini_head(body: JsonObject) -> Iterable[Json]:
+    cached = [{"cachedContent": body["cachedContent"]}] if body.get("cachedContent") else []
+    system = (body.get("systemInstruction") or {}).get("parts") or []
+    return [*cached, *(body.get("tools") or ()), *system]
+
+
+def _bedrock_head(body: JsonObject) -> Iterable[Json]:
+    tools = (body.get("toolConfig") or {}).get("tools")
+    return [*_without_points(tools), *_without_points(body.get("system"))]
+
+
+def _bedrock_message(message: JsonObject) -> Json:
+    return {**message, "content": _without_points(message.get("content"))}
+
+
+LAYOUTS: dict[str, Layout] = {
+    "anthropic": Layout(_anthropic_head, "messages", _anthropic_message),
+    "openai-chat": Layout(_chat_head, "messages", _chat_message),
+    "openai-responses": Layout(_responses_head, "input", _responses_item),
+    "gemini": Layout(_gemini_head, "contents", lambda content: content),
+    "bedrock": Layout(_bedrock_head, "messages", _bedrock_message),
 }
 
 

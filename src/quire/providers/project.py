@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.providers.images import image
-from quire.values import SPOKEN, Call, Entry, Message, Part, Result, Role, Text, Think, ToolSet
+from quire.values import SPOKEN, Call, Entry, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
+
+# In these every entry is an item of its own; a message of the model is a run of items.
+ITEM_FORMATS = ("openai-responses", "openai-agents")
 
 _ROLES: dict[str, Role] = {
     "user": "user",
@@ -38,9 +41,16 @@ def project(entries: Iterable[Entry]) -> list[Message]:
 
 def _continues(entry: Entry, last: Message) -> bool:
     """Whether an entry is part of the message before it: spoken in one go, or a result of the same group."""
-    if "message" in entry.wire and entry.kind in SPOKEN:
+    if entry.kind in SPOKEN and _begins(entry.wire):
         return False
     return _ROLES[entry.kind] == last.role and last.role in ("assistant", "tool")
+
+
+def _begins(wire: JsonObject) -> bool:
+    """Whether a message of the model began here, as far as its wire format shows."""
+    if "format" not in wire or wire.get("more"):
+        return False
+    return not ("message" in wire and wire["format"] in ITEM_FORMATS)
 
 
 def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:

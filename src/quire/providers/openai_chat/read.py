@@ -1,18 +1,26 @@
-"""Chat messages into entries, and back verbatim."""
+"""Chat messages into entries, and back verbatim; a reply is one more message."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from quire.errors import FormatError
+from quire.providers.arguments import parsed_arguments
 from quire.providers.images import from_url, image_json
-from quire.providers.openai_chat.render import write_messages
-from quire.providers.origin import parsed_arguments, regrouped, tagged
-from quire.providers.project import project
+from quire.providers.incoming import object_in, without_nulls
+from quire.providers.models import model_info
+from quire.providers.openai_chat.dialect import dialect_of
+from quire.providers.openai_chat.write import FORMAT, WRITER
+from quire.providers.origin import said, tagged
+from quire.providers.outgoing import exported
+from quire.providers.spelling import read_back
+from quire.providers.usage import usage
 from quire.values import (
     Entry,
     Json,
     JsonObject,
+    Reply,
     call,
     respond,
     result,
@@ -22,17 +30,14 @@ from quire.values import (
     user,
 )
 
-FORMAT = "openai-chat"
 
-
-def import_messages(value: Json, model: str = "") -> list[Entry]:
+def import_messages(value: Any, model: str = "") -> list[Entry]:
     """Entries of a list of messages, or of an object that holds one under `messages` (a trace, a request)."""
+    defined: list[JsonObject] = []
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         defined = [tool_entry(tool) for tool in value.get("tools") or ()]
         value = value.get("messages")
-    else:
-        defined = []
     if not isinstance(value, list):
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
     out = [tools(defined, wire={"format": FORMAT})] if defined else []
@@ -43,15 +48,43 @@ def import_messages(value: Json, model: str = "") -> list[Entry]:
 
 def export_messages(entries: Iterable[Entry]) -> list[JsonObject]:
     """Chat messages of a thread: imported ones as they came, all others written from their entries."""
-    out: list[JsonObject] = []
-    for group in regrouped(entries, FORMAT, _entries):
-        out += write_messages(project(group)) if isinstance(group, list) else [group]
-    return out
+    out = exported(entries, WRITER, _entries, model_info(f"{FORMAT}:"))
+    head = [{"role": "system", "content": out.system.text}] if out.system else []
+    return [*head, *out.messages]
+
+
+def parse_reply(value: Any, provider: str = FORMAT, names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a chat completion; `names` are the tools' own, where some had to be respelled."""
+    reply = object_in(value, "a chat completion")
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise FormatError(
+            "a chat completion without choices", hint="An error body is no reply; check the status."
+        )
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise FormatError(
+            "a chat completion without a message", hint="A streamed chunk goes into Stream.feed."
+        )
+    model = str(reply.get("model") or "")
+    return Reply(
+        entries=tuple(entries_of_reply(message, provider, model, names)),
+        usage=usage(provider, reply),
+        stop=str(choices[0].get("finish_reason") or ""),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def entries_of_reply(message: JsonObject, provider: str, model: str, names: Iterable[str]) -> list[Entry]:
+    """What a reply's message says, with names as the tools' owner wrote them."""
+    spelled = read_back(names, dialect_of(model_info(f"{provider}:{model}")).names)
+    return said(_assistant(without_nulls(message)), FORMAT, model, spelled)
 
 
 def tool_entry(tool: JsonObject) -> JsonObject:
     """{"type": "function", "function": {…}} -> the tool as entries define it."""
-    function = tool.get("function") or tool
+    function = tool.get("function") or tool.get("custom") or tool
     return {
         "name": str(function.get("name") or ""),
         "description": str(function.get("description") or ""),
@@ -96,7 +129,8 @@ def _url(part: JsonObject) -> str:
 def _assistant(message: JsonObject) -> list[Entry]:
     """Thinking, text and calls in that order; a message with none of them is an empty respond."""
     out = []
-    if thought := message.get("reasoning_content") or message.get("reasoning"):
+    thought = message.get("reasoning_content") or message.get("reasoning") or ""
+    if thought or message.get("reasoning_details"):
         out.append(think(str(thought), wire=_details(message)))
     if text := text_of(message.get("content")) or message.get("refusal"):
         out.append(respond(str(text)))
@@ -112,7 +146,11 @@ def _details(message: JsonObject) -> JsonObject | None:
     return {"block": {"reasoning_details": details}} if details else None
 
 
-def _call(given: JsonObject) -> Entry:
+def _call(given: Json) -> Entry:
+    if not isinstance(given, dict):
+        raise FormatError(
+            f"a tool call that is {type(given).__name__}", hint="Each is an object with id and function."
+        )
     call_id = str(given.get("id") or "")
     if custom := given.get("custom"):
         return call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": given})

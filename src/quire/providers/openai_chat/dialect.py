@@ -1,0 +1,44 @@
+"""What differs between the servers that speak Chat Completions: a row of data each, plus the model's features."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import msgspec
+
+from quire.providers.facts import data
+from quire.providers.models import ModelInfo
+from quire.providers.spelling import Spelling
+
+
+class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of data/dialects.json, where the fields are explained."""
+
+    note: Literal["developer", "system", "text"] = "system"
+    thinking: Literal["", "reasoning_content", "reasoning"] = ""
+    max_tokens: str = "max_tokens"
+    ids: Spelling = Spelling()
+    names: Spelling = Spelling()
+    json_arguments: bool = True
+    key_in: Literal["body", "extra", "header"] = "extra"
+
+
+@functools.cache
+def _rows() -> dict[str, Dialect]:
+    return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
+
+
+def dialect_of(info: ModelInfo) -> Dialect:
+    """How the provider of this model speaks Chat Completions."""
+    return _rows().get(info.provider, Dialect())
+
+
+def in_parts(info: ModelInfo) -> bool:
+    """Whether content is a list of parts even for text alone, so that a cache mark moves no byte."""
+    return info.cache.max_breakpoints > 0
+
+
+def alternates(info: ModelInfo) -> bool:
+    """Whether a chat template may insist on user and assistant taking turns."""
+    return info.features.template or not info.features.user_after_tool

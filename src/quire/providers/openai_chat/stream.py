@@ -1,0 +1,138 @@
+"""A streamed chat completion: chunks in, entries out when they are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quire.errors import FormatError
+from quire.providers.incoming import Partial, Tally, cut, number_in, object_in, refused, text_in
+from quire.providers.openai_chat.read import entries_of_reply
+from quire.providers.openai_chat.write import FORMAT
+from quire.providers.usage import usage
+from quire.values import Entry, JsonObject, Reply, Usage
+
+_THOUGHTS = ("reasoning_content", "reasoning")
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.id = self.name = ""
+        self.arguments: list[str] = []
+
+    def json(self) -> JsonObject:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+class Stream:
+    """Gathers chunks; nothing of a chat message is whole before its finish_reason has come."""
+
+    def __init__(self, provider: str = FORMAT, names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.names = tuple(names)
+        self.tally = Tally()
+        self.id = self.model = self.stop = ""
+        self.text: dict[str, list[str]] = {}
+        self.details: list[JsonObject] = []
+        self.calls: dict[int, _Call] = {}
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one chunk; the entries that it finished."""
+        if isinstance(event, str) and event.strip() == "[DONE]":
+            return []
+        chunk = object_in(event, "a chunk")
+        if chunk.get("error"):
+            raise refused(chunk["error"])
+        if "choices" not in chunk and "usage" not in chunk:
+            self.tally.unknown += 1
+            return []
+        self.id = self.id or text_in(chunk, "id")
+        self.model = self.model or text_in(chunk, "model")
+        self._usage(chunk)
+        return self._choices(chunk.get("choices"))
+
+    def _usage(self, chunk: JsonObject) -> None:
+        if chunk.get("usage") or chunk.get("x_groq") or chunk.get("timings"):
+            self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
+
+    def _choices(self, choices: Any) -> list[Entry]:
+        if choices is not None and not isinstance(choices, list):
+            raise FormatError(
+                f"choices is {type(choices).__name__}, not a list", hint="stream.partial() has the rest."
+            )
+        for choice in choices or ():
+            choice = object_in(choice, "a choice")
+            if choice.get("index"):
+                continue  # only the first of several answers is recorded
+            self._delta(object_in(choice.get("delta") or {}, "a delta"))
+            if stop := text_in(choice, "finish_reason"):
+                return self._finish(stop)
+        return []
+
+    def _delta(self, delta: JsonObject) -> None:
+        for field in ("content", "refusal", *_THOUGHTS):
+            if text := text_in(delta, field):
+                self.text.setdefault(field, []).append(self.tally.add(text))
+        self.details += delta.get("reasoning_details") or []
+        for piece in delta.get("tool_calls") or ():
+            self._call(object_in(piece, "a tool call"))
+
+    def _call(self, piece: JsonObject) -> None:
+        # Some servers leave the index out and send calls whole.
+        index = number_in(piece, "index") if piece.get("index") is not None else len(self.calls)
+        call = self.calls.setdefault(index, _Call())
+        function = object_in(piece.get("function") or {}, "a function call")
+        call.id = call.id or text_in(piece, "id")
+        call.name += text_in(function, "name")
+        call.arguments.append(self.tally.add(text_in(function, "arguments")))
+
+    def _finish(self, stop: str) -> list[Entry]:
+        if self.stop:
+            return []
+        self.stop = stop
+        self.entries = entries_of_reply(self._message(), self.provider, self.model, self.names)
+        return self.entries
+
+    def _message(self) -> JsonObject:
+        out: JsonObject = {field: "".join(pieces) for field, pieces in self.text.items()}
+        if self.details:
+            out["reasoning_details"] = self.details
+        if self.calls:
+            out["tool_calls"] = [self.calls[index].json() for index in sorted(self.calls)]
+        return out
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        unfinished: list[JsonObject] = []
+        if not self.stop:
+            kinds = {"content": "respond", "refusal": "respond"}
+            unfinished = [
+                {"kind": kinds.get(field, "think"), "text": "".join(pieces)}
+                for field, pieces in self.text.items()
+            ]
+            unfinished += [
+                {"kind": "call", "name": call.name, "text": "".join(call.arguments)}
+                for call in self.calls.values()
+            ]
+        return Partial(
+            tuple(self.entries),
+            tuple(unfinished),
+            self.usage,
+            self.stop,
+            self.id,
+            self.model,
+            self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once its finish_reason has come."""
+        if not self.stop:
+            raise cut("its finish_reason")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)

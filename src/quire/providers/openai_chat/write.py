@@ -1,0 +1,191 @@
+"""Messages in Chat Completions form, and the request around them."""
+
+from __future__ import annotations
+
+from quire.providers.arguments import compact, object_text
+from quire.providers.images import to_url
+from quire.providers.models import ModelInfo
+from quire.providers.openai_chat.dialect import alternates, dialect_of, in_parts
+from quire.providers.own import is_from, leave_out_thinking, own_block
+from quire.providers.sheet import (
+    GO_ON,
+    NO_REPLY,
+    Ask,
+    Sheet,
+    Writer,
+    note_text,
+    texts,
+    wanted_effort,
+)
+from quire.providers.spelling import Spelling
+from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Think, ToolSet
+
+FORMAT = "openai-chat"
+
+
+def write(sheet: Sheet, message: Message) -> None:
+    """Add a message's own Chat messages; a note that is text joins the message before it."""
+    match message.role:
+        case "user":
+            _take_turns(sheet, "user")
+            sheet.messages.append({"role": "user", "content": _user_content(sheet, message)})
+        case "assistant":
+            _assistant(sheet, message)
+        case "tool":
+            results = [part for part in message.parts if isinstance(part, Result)]
+            sheet.messages += [_tool_message(sheet, part) for part in results]
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            for part in message.parts:
+                if isinstance(part, ToolSet):
+                    sheet.add_tools_in_front(message, part.tools)
+
+
+def _take_turns(sheet: Sheet, role: str) -> None:
+    """Put a turn between two of one side, where a template would refuse them side by side."""
+    if not alternates(sheet.info):
+        return
+    before = sheet.last.get("role")
+    if role == "user" and before in ("user", "tool"):
+        sheet.messages.append({"role": "assistant", "content": NO_REPLY})
+    elif role == "assistant" and before in (None, "assistant"):
+        sheet.messages.append({"role": "user", "content": _content(sheet, GO_ON)})
+
+
+def _content(sheet: Sheet, text: str) -> str | list[JsonObject]:
+    return [{"type": "text", "text": text}] if text and in_parts(sheet.info) else text
+
+
+def _user_content(sheet: Sheet, message: Message) -> str | list[JsonObject]:
+    text = "\n\n".join(texts(message))
+    images = [part for part in message.parts if isinstance(part, Image)]
+    if images and not sheet.info.features.images:
+        sheet.leave_out(message, f"{sheet.info.provider}:{sheet.info.model} takes no images")
+        text, images = "\n\n".join([*texts(message), *["[image]"] * len(images)]), []
+    if not images:
+        return _content(sheet, text)
+    parts: list[JsonObject] = [{"type": "text", "text": text}] if text else []
+    return parts + [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in images]
+
+
+def _assistant(sheet: Sheet, message: Message) -> None:
+    text = "\n\n".join(texts(message))
+    calls = [_call(sheet, part) for part in message.parts if isinstance(part, Call)]
+    if not text and not calls:
+        sheet.leave_out(message, "empty message")
+        return
+    _take_turns(sheet, "assistant")
+    out: JsonObject = {"role": "assistant", "content": text or None}
+    out |= _thinking(sheet, message)
+    if calls:
+        out["tool_calls"] = calls
+    sheet.messages.append(out)
+
+
+def _thinking(sheet: Sheet, message: Message) -> JsonObject:
+    """Earlier thinking in the field that takes it back; to servers that demand it, an empty one too."""
+    field, wanted = dialect_of(sheet.info).thinking, sheet.info.features.reasoning_content
+    parts = [part for part in message.parts if isinstance(part, Think)]
+    kept = []
+    details: list[JsonObject] = []
+    for part in parts:
+        if field and (wanted == "required" or is_from(part.wire, (FORMAT,), sheet)):
+            kept.append(part.text)
+            details += (own_block(part, FORMAT, sheet) or {}).get("reasoning_details") or []
+        else:
+            leave_out_thinking(part, message, sheet)
+    out: JsonObject = {"reasoning_details": details} if details else {}
+    if field and (kept or wanted == "required"):
+        out[field] = "\n\n".join(kept)
+    return out
+
+
+def _call(sheet: Sheet, part: Call) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    if own and own.get("type") == "custom":
+        return {**own, "id": part.call_id}
+    dialect = dialect_of(sheet.info)
+    arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
+    if dialect.json_arguments:
+        arguments = object_text(part.args, arguments)
+    function = {"name": dialect.names.spell(part.name), "arguments": arguments}
+    return {"id": part.call_id, "type": "function", "function": function}
+
+
+def _tool_message(sheet: Sheet, part: Result) -> JsonObject:
+    return {"role": "tool", "tool_call_id": part.call_id, "content": _content(sheet, part.text)}
+
+
+def _note(sheet: Sheet, message: Message) -> None:
+    if effort := wanted_effort(message):
+        sheet.effort = effort
+        sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
+    role = dialect_of(sheet.info).note
+    if not texts(message):
+        return
+    if role != "text":
+        sheet.messages.append({"role": role, "content": _content(sheet, "\n\n".join(texts(message)))})
+    elif sheet.last.get("role") in ("user", "tool"):
+        sheet.messages[-1] = _with_text(sheet.last, note_text(message))
+    else:
+        sheet.messages.append({"role": "user", "content": _content(sheet, note_text(message))})
+
+
+def _with_text(message: JsonObject, text: str) -> JsonObject:
+    content = message["content"]
+    if isinstance(content, list):
+        return {**message, "content": [*content, {"type": "text", "text": text}]}
+    return {**message, "content": f"{content}\n\n{text}" if content else text}
+
+
+def _end(sheet: Sheet) -> None:
+    """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
+    if alternates(sheet.info) and not sheet.info.features.prefill:
+        _take_turns(sheet, "assistant" if sheet.last.get("role") == "assistant" else "")
+
+
+def _body(sheet: Sheet, prompt: Prompt, ask: Ask) -> JsonObject:
+    dialect = dialect_of(sheet.info)
+    messages = sheet.messages
+    if prompt.system:
+        messages = [{"role": "system", "content": _content(sheet, prompt.system)}, *messages]
+    body: JsonObject = {"model": sheet.info.model, "messages": messages}
+    if tools := (*prompt.tools, *sheet.late_tools):
+        body["tools"] = [_tool(tool, dialect.names) for tool in tools]
+    if ask.max_tokens:
+        body[dialect.max_tokens] = ask.max_tokens
+    if effort := sheet.effort or ask.effort:
+        body["reasoning_effort"] = effort
+    return {**body, **_key(sheet.info, ask), **ask.extra}
+
+
+def _key(info: ModelInfo, ask: Ask) -> JsonObject:
+    field, place = info.cache.key, dialect_of(info).key_in
+    if not (ask.key and field) or place == "header":
+        return {}
+    if field == "id_slot":
+        # llama.cpp numbers its slots; a name says nothing to it.
+        return {"extra_body": {field: int(ask.key)}} if ask.key.isdecimal() else {}
+    return {field: ask.key} if place == "body" else {"extra_body": {field: ask.key}}
+
+
+def _headers(sheet: Sheet, ask: Ask) -> dict[str, str]:
+    field = sheet.info.cache.key
+    return {field: ask.key} if ask.key and field and dialect_of(sheet.info).key_in == "header" else {}
+
+
+def _tool(tool: JsonObject, names: Spelling) -> JsonObject:
+    function = {
+        "name": names.spell(tool["name"]),
+        "description": tool.get("description", ""),
+        "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}
+
+
+def _ids(info: ModelInfo) -> Spelling:
+    return dialect_of(info).ids
+
+
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)

@@ -1,0 +1,165 @@
+"""The sheet a request is written on: the messages so far, what was left out, what the body needs besides.
+
+A wire format is a `Writer`: how one message is written and how the body is put together. `Rendering` keeps
+a thread's sheet between requests, so that the next one costs what is new in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from quire.providers.models import ModelInfo
+from quire.providers.prefix import LAYOUTS, line
+from quire.providers.settle import Settler
+from quire.providers.spelling import Spelling
+from quire.values import JsonObject, Message, Part, Prompt, Request, Text
+
+# What stands for a turn that was never taken, where a provider insists on one.
+NO_REPLY = "(no reply)"
+GO_ON = "(continue)"
+NO_OUTPUT = "(no output)"
+NO_TEXT = "(empty message)"
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What the caller wants of the reply, in no provider's words; `extra` goes into the body as it is."""
+
+    max_tokens: int = 0
+    effort: str = ""
+    # Names the thread, for providers that route requests with one key to one cache.
+    key: str = ""
+    extra: JsonObject = {}
+
+
+class Sheet:
+    """One request being written."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+        self.messages: list[JsonObject] = []
+        self.left_out: list[JsonObject] = []
+        self.late_tools: list[JsonObject] = []
+        self.effort = ""
+        self.betas: list[str] = []
+        # The message at hand was sent before the last rebase: what is bound to the old prefix is void.
+        self.stale = False
+
+    def copy(self) -> Sheet:
+        other = Sheet(self.info)
+        other.messages, other.left_out = list(self.messages), list(self.left_out)
+        other.late_tools, other.betas = list(self.late_tools), list(self.betas)
+        other.effort = self.effort
+        return other
+
+    @property
+    def last(self) -> JsonObject:
+        return self.messages[-1] if self.messages else {}
+
+    def leave_out(self, message: Message, reason: str, part: Part | None = None) -> None:
+        """Say why an entry is not in the request; with `part`, the entry of that part alone."""
+        seqs = message.seqs
+        if part is not None and len(seqs) == len(message.parts):
+            seqs = tuple(seq for seq, one in zip(seqs, message.parts, strict=True) if one is part)
+        self.left_out += [{"entry": seq, "reason": reason} for seq in dict.fromkeys(seqs)]
+
+    def need_beta(self, *names: str) -> None:
+        self.betas += [name for name in names if name not in self.betas]
+
+    def add_tools_in_front(self, message: Message, tools: tuple[JsonObject, ...]) -> None:
+        """Late tools where the provider has no place behind the messages for them."""
+        self.late_tools += tools
+        self.leave_out(message, "late tools join the list in front, which moves the prefix")
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """How a wire format writes messages, and puts the request around them."""
+
+    format: str
+    ids: Callable[[ModelInfo], Spelling]
+    write: Callable[[Sheet, Message], None]
+    # What the end of the messages may need (a provider that takes no last assistant message).
+    end: Callable[[Sheet], None]
+    body: Callable[[Sheet, Prompt, Ask], JsonObject]
+    headers: Callable[[Sheet, Ask], dict[str, str]]
+
+
+class Rendering:
+    """Renders one thread's prompts for one model, each from where it leaves the one before."""
+
+    def __init__(self, writer: Writer, info: ModelInfo, ask: Ask) -> None:
+        self.writer = writer
+        self.info = info
+        self.ask = ask
+        self._start(1, 0)
+
+    def request(self, prompt: Prompt) -> Request:
+        """The request for a prompt; the same bytes whether or not earlier prompts were seen."""
+        self._catch_up(prompt)
+        sheet = self.sheet.copy()
+        for message in self.settler.closing():
+            self.writer.write(sheet, message)
+        self.writer.end(sheet)
+        for seqs, reason in self.settler.dropped:
+            sheet.leave_out(Message("tool", (), seqs), reason)
+        body = self.writer.body(sheet, prompt, self.ask)
+        return Request(
+            provider=self.info.provider,
+            model=self.info.model,
+            body=body,
+            prefix=self._prefix(body),
+            headers=self.writer.headers(sheet, self.ask),
+            left_out=tuple(sheet.left_out),
+        )
+
+    def _start(self, epoch: int, fold: int) -> None:
+        self.epoch = epoch
+        self.fold = fold
+        self.taken: list[Message] = []
+        self.sheet = Sheet(self.info)
+        self.settler = Settler(self.writer.ids(self.info))
+        self.lines: list[tuple[JsonObject, bytes]] = []
+
+    def _catch_up(self, prompt: Prompt) -> None:
+        known = len(self.taken)
+        same = (prompt.epoch, prompt.fold) == (self.epoch, self.fold)
+        if not same or list(prompt.messages[:known]) != self.taken:
+            self._start(prompt.epoch, prompt.fold)
+            known = 0
+        for place in range(known, len(prompt.messages)):
+            message = prompt.messages[place]
+            self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
+            for settled in self.settler.take(message):
+                self.writer.write(self.sheet, settled)
+            self.taken.append(message)
+
+    def _prefix(self, body: JsonObject) -> bytes:
+        layout = LAYOUTS[self.writer.format]
+        messages: list[JsonObject] = body[layout.messages]
+        for place, message in enumerate(messages):
+            if place < len(self.lines) and self.lines[place][0] is message:
+                continue
+            self.lines[place : place + 1] = [(message, line(layout.unmarked(message)))]
+        lines = [written for _, written in self.lines[: len(messages)]]
+        return b"".join([*map(line, layout.head(body)), *lines])
+
+
+def texts(message: Message) -> list[str]:
+    """The texts of a message that say something."""
+    return [part.text for part in message.parts if isinstance(part, Text) and part.text.strip()]
+
+
+def note_text(message: Message) -> str:
+    """A late instruction as text among others, where the provider has no role for it."""
+    return "\n\n".join(f"[Note]: {text}" for text in texts(message))
+
+
+def wanted_effort(message: Message) -> str:
+    """The reasoning effort that a note sets from here on: note("", wire={"effort": "low"})."""
+    given = [
+        str(part.wire["effort"])
+        for part in message.parts
+        if isinstance(part, Text) and part.wire.get("effort")
+    ]
+    return given[-1] if given else ""

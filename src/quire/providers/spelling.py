@@ -1,0 +1,43 @@
+"""Names and ids in the letters a provider takes, and back again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from quire.log.hashing import sha256_hex
+
+
+class Spelling(msgspec.Struct, frozen=True):
+    """Which strings a provider takes as a name or an id."""
+
+    allowed: str = "A-Za-z0-9_-"
+    longest: int = 64
+    # Exactly `longest` characters (Mistral's ids): anything else is replaced by a digest.
+    exact: bool = False
+
+    def spell(self, text: str) -> str:
+        """The text itself where it fits, else a readable replacement that depends on nothing else."""
+        least = self.longest if self.exact else 1
+        if re.fullmatch(f"[{self.allowed}]{{{least},{self.longest}}}", text):
+            return text
+        digest = sha256_hex(text)
+        if self.exact:
+            return digest[: self.longest]
+        readable = re.sub(f"[^{self.allowed}]", "_", text)[: self.longest - 9]
+        return f"{readable}_{digest[:8]}"
+
+    def candidates(self, text: str) -> Iterator[str]:
+        """Ever more spellings of an id that may be taken: call_1, call_1-2, call_1-3, …"""
+        yield self.spell(text)
+        count = 2
+        while True:
+            yield self.spell(f"{text}-{count}")
+            count += 1
+
+
+def read_back(names: Iterable[str], spelling: Spelling) -> dict[str, str]:
+    """What each spelled name stands for, for those that had to change: {"a_b_1f2e3d4c": "a.b"}."""
+    return {spelled: name for name in names if (spelled := spelling.spell(name)) != name}
