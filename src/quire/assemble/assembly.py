@@ -318,12 +318,17 @@ class Assembly:
         twin._interrupted = {}
         return twin
 
+    def ahead(self) -> Assembly:
+        """A twin with the tail closed: how things stand when the next request is made."""
+        twin = self.copy()
+        twin._close(final=True)
+        return twin
+
     def request(self) -> Built:
         """The request that would be sent now; with the rebase that has to be recorded first, if one is due."""
         if self.turn == 0:
             raise BudgetError("there is no user entry yet, so there is nothing to ask", hint="Append a user entry first.")
-        twin = self.copy()
-        twin._close(final=True)
+        twin = self.ahead()
         decision = twin._decide()
         self._memo = (len(self.entries), decision)
         if decision.record is not None:

@@ -32,6 +32,8 @@ class Plan(msgspec.Struct, frozen=True):
     summary_limit: int
     kept: int
     removed: int
+    # Tokens in front of the first byte that the plan changes.
+    same: int = 0
 
 
 class Rung(msgspec.Struct, frozen=True):
@@ -68,7 +70,10 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     limit = min(int(policy.summary * room), gone // 10) if rung.summary and drop else 0
     kept = strip.total - gone + limit - (strip.sums[handle] - strip.sums[drop])
     kept += strip.handled[handle] - strip.handled[drop]
-    return Plan(drop, handle, request, limit, kept, strip.total - kept)
+    same = strip.sums[strip.first_long(0, handle)] if not drop else 0
+    if drop and request == 0 and not limit and not old:
+        same = strip.leaves[0].tokens
+    return Plan(drop, handle, request, limit, kept, strip.total - kept, same)
 
 
 NO_CUT = Plan(0, 0, None, 0, 0, 0)

@@ -17,6 +17,8 @@ class Strip:
         self.handled: list[int] = [0]
         self.turn_starts: list[int] = []
         self.group_starts: list[int] = []
+        # Leaves that the handle tier would shorten.
+        self.long: list[int] = []
         for one in leaves:
             self.add(one)
 
@@ -26,6 +28,8 @@ class Strip:
             self.turn_starts.append(index)
         elif leaf.message.role == "assistant":
             self.group_starts.append(index)
+        if leaf.handled is not None:
+            self.long.append(index)
         self.leaves.append(leaf)
         self.sums.append(self.sums[-1] + leaf.tokens)
         self.handled.append(self.handled[-1] + leaf.handled_tokens)
@@ -34,6 +38,7 @@ class Strip:
         twin = Strip()
         twin.leaves, twin.sums, twin.handled = self.leaves[:], self.sums[:], self.handled[:]
         twin.turn_starts, twin.group_starts = self.turn_starts[:], self.group_starts[:]
+        twin.long = self.long[:]
         return twin
 
     @property
@@ -76,6 +81,11 @@ class Strip:
         """The earliest legal start whose leaves up to `end`, as handles, fit into `room`."""
         index = bisect_left(self.handled, self.handled[end] - room)
         return min(end, self.legal_at_or_after(index, everywhere)) if index < end else end
+
+    def first_long(self, start: int, end: int) -> int:
+        """The first leaf in [start, end) that a handle would shorten; `end` when there is none."""
+        at = bisect_left(self.long, start)
+        return min(self.long[at], end) if at < len(self.long) else end
 
     def turn_of(self, index: int) -> int | None:
         """The user leaf of the turn that a group at `index` belongs to, if it stands before it."""

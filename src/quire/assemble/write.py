@@ -38,7 +38,7 @@ def decide(assembly: Assembly) -> Decision:
         limit=policy.limit,
         kept=plan.kept,
         removed=plan.removed,
-        cached=max(0, plan.kept - new),
+        cached=max(0, plan.kept - plan.same - new),
         cold=assembly.cold or bool(moving),
         rent=assembly.rent,
         broken=assembly.broken,
