@@ -1,0 +1,260 @@
+"""Anthropic's cache, and Bedrock's: written at marks only, found by walking back from them.
+
+Entries are keyed by a running hash over tools, system and messages. Settings that a provider's table says
+invalidate a level are hashed where that level begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.log.hashing import canonical
+from quire.providers.models import ModelInfo
+from quire.providers.simulate.blocks import Block
+from quire.providers.simulate.seen import Cause, Seen, Shares, common
+from quire.values import JsonObject
+
+# Server tools whose presence changes the system prompt and leaves the tools' cache alone.
+_WEB = ("web_search", "web_fetch")
+_UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
+# Runs of these count as one place where the walk back is concerned.
+_RUNS = frozenset({"tool_use", "tool_result"})
+# From these versions on, earlier thinking stays in the prompt when the user speaks again.
+_KEEPS_THINKING = {"opus": (4, 5), "sonnet": (4, 6), "haiku": (5, 5)}
+_VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
+
+
+class Entry(msgspec.Struct):
+    """One stored prefix: its life starts again with each request that uses it."""
+
+    life_ms: int
+    used_ms: int
+    readable_ms: int
+
+    def alive(self, at_ms: int) -> bool:
+        return at_ms - self.used_ms < self.life_ms
+
+
+class AnthropicCache:
+    """One workspace's cache; `runs_as_one` is the Claude API's reading of tool blocks, Bedrock counts each."""
+
+    by_ids = False
+    keeps_answers = False
+
+    def __init__(self, info: ModelInfo, runs_as_one: bool = True) -> None:
+        self._info = info
+        self._runs_as_one = runs_as_one
+        self._entries: dict[bytes, Entry] = {}
+        # The requests that a new one is compared with to say what moved: threads may alternate.
+        self._recent: deque[list[bytes]] = deque(maxlen=16)
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        """Find the longest stored prefix, then store what the marks ask for."""
+        row = Row(seen, self._info, self._runs_as_one)
+        hit = self._hit(row, at_ms)
+        cause, note = self._why(row, hit, at_ms)
+        self._keep(row, hit, at_ms, max(at_ms + 1, began_ms or 0))
+        return self._shares(row, hit, cause, note)
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """Answers are not stored: they are written when the next request marks them."""
+
+    def _hit(self, row: Row, at_ms: int) -> int | None:
+        """The place of the longest prefix that a walk from the last mark, or an earlier one, reaches."""
+        for mark in reversed(row.marks):
+            for place in row.back_from(mark, self._info.cache.lookback):
+                entry = self._entries.get(row.hashes[place])
+                if entry and entry.alive(at_ms) and entry.readable_ms <= at_ms:
+                    return place
+        return None
+
+    def _keep(self, row: Row, hit: int | None, at_ms: int, readable_ms: int) -> None:
+        """Store each marked prefix; one that is there already starts its own life again, and no other is bought."""
+        for place in row.marks if hit is None else [hit, *row.marks]:
+            entry = self._entries.get(row.hashes[place])
+            if entry and entry.alive(at_ms):
+                entry.used_ms = at_ms
+            else:
+                self._entries[row.hashes[place]] = Entry(row.life_ms(place), at_ms, readable_ms)
+        self._recent.append(row.hashes)
+
+    def _shares(self, row: Row, hit: int | None, cause: Cause, note: str) -> Shares:
+        """Read up to the hit (A), the longer life up to its last mark (B), the shorter one up to the last (C)."""
+        a = row.ends[hit] if hit is not None else 0
+        behind = [place for place in row.marks if hit is None or place > hit]
+        short_life = self._info.cache.ttl_s[0] * 1000
+        b = max((row.ends[place] for place in behind if row.life_ms(place) > short_life), default=a)
+        c = max((row.ends[place] for place in behind), default=a)
+        return Shares(a, max(0, c - max(a, b)), max(0, b - a), cause, note)
+
+    def _why(self, row: Row, hit: int | None, at_ms: int) -> tuple[Cause, str]:
+        """Why this request does not read all that an earlier one had in common with it."""
+        if not self._recent:
+            return "first", "nothing was stored before this request"
+        if not row.marked:
+            return "marker", "no block carries a mark"
+        if not row.marks:
+            return "minimum", f"no mark stands behind {row.minimum:,} tokens"
+        before = max(reversed(self._recent), key=lambda hashes: common(hashes, row.hashes))
+        same = common(before, row.hashes)
+        stored = next(
+            (place for place in range(same - 1, -1, -1) if row.hashes[place] in self._entries), None
+        )
+        if stored is not None and (hit is None or hit < stored):
+            return self._lost(self._entries[row.hashes[stored]], at_ms)
+        if same < len(before):
+            return "moved", row.place(same)
+        if stored is None:
+            return "minimum", f"the request before had no mark behind {row.minimum:,} tokens"
+        return "", ""
+
+    def _lost(self, entry: Entry, at_ms: int) -> tuple[Cause, str]:
+        if entry.readable_ms > at_ms:
+            return "in-flight", "the request that stores it had not begun to answer"
+        if not entry.alive(at_ms):
+            passed = (at_ms - entry.used_ms) // 1000
+            return "ttl", f"last used {passed:,} s before, kept for {entry.life_ms // 1000:,} s"
+        return "marker", f"the stored prefix ends {self._info.cache.lookback} places or more before a mark"
+
+
+class Row:
+    """The blocks of one request with their running hashes, token ends, places and marks."""
+
+    def __init__(self, seen: Seen, info: ModelInfo, runs_as_one: bool) -> None:
+        self.minimum = info.min_cache_tokens
+        kept = list(_kept(seen.blocks, info))
+        self.blocks = [seen.blocks[place] for place in kept]
+        self.ends = _ends(seen, kept)
+        self.hashes = list(_hashes(self.blocks, seen.body, info))
+        self._default_life_ms = info.cache.ttl_s[0] * 1000
+        self._places = list(_places(self.blocks, runs_as_one))
+        self._lives = _lives(self.blocks, seen.body)
+        self.marked = sorted(self._lives)
+        # A mark before the minimum is passed over in silence.
+        self.marks = [place for place in self.marked if self.ends[place] >= self.minimum]
+
+    def life_ms(self, place: int) -> int:
+        life = self._lives[place]
+        return life * 1000 if life > 0 else self._default_life_ms
+
+    def back_from(self, mark: int, lookback: int) -> Iterator[int]:
+        """The blocks a walk back from a mark looks at, the mark's own first."""
+        for place in range(mark, -1, -1):
+            if self._places[mark] - self._places[place] >= lookback:
+                return
+            yield place
+
+    def place(self, index: int) -> str:
+        """Where the first block that differs stands."""
+        if index >= len(self.blocks):
+            return "the request is shorter than the one before"
+        return f"{self.blocks[index].path} differs from the request before"
+
+
+def _ends(seen: Seen, kept: list[int]) -> list[int]:
+    total, ends = 0, []
+    for place in kept:
+        total += seen.ends[place] - (seen.ends[place - 1] if place else 0)
+        ends.append(total)
+    return ends
+
+
+def _kept(blocks: list[Block], info: ModelInfo) -> Iterator[int]:
+    """The places that are in the prompt: older models forget thinking once the user says something new."""
+    spoken = (
+        -1
+        if _keeps_thinking(info.model)
+        else max(
+            (
+                place
+                for place, block in enumerate(blocks)
+                if block.role == "user" and block.kind != "tool_result"
+            ),
+            default=-1,
+        )
+    )
+    for place, block in enumerate(blocks):
+        if place > spoken or block.kind not in _UNMARKABLE:
+            yield place
+
+
+def _keeps_thinking(model: str) -> bool:
+    version = _VERSION.search(model)
+    if version is None:
+        return True
+    return (int(version[2]), int(version[3] or 0)) >= _KEEPS_THINKING[version[1]]
+
+
+def _hashes(blocks: list[Block], body: JsonObject, info: ModelInfo) -> Iterator[bytes]:
+    """The running hash at each block; a level's settings are hashed in front of its first block."""
+    running = hashlib.sha256(info.model.encode()).digest()
+    settings = {
+        "tools": b"",
+        "system": _system_settings(blocks, body),
+        "messages": _message_settings(blocks, body, info),
+    }
+    level = "tools"
+    for block in blocks:
+        while level != block.section:
+            level = "system" if level == "tools" else "messages"
+            running = hashlib.sha256(running + settings[level]).digest()
+        if not block.kind.startswith(_WEB):
+            running = hashlib.sha256(running + block.data).digest()
+        yield running
+
+
+def _system_settings(blocks: list[Block], body: JsonObject) -> bytes:
+    """What breaks the cache from the system prompt on: web tools, citations, speed."""
+    web = [block.data.decode() for block in blocks if block.kind.startswith(_WEB)]
+    citations = any(b'"citations":{"enabled":true}' in block.data for block in blocks)
+    return canonical([sorted(web), citations, body.get("speed") or "standard"])
+
+
+def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) -> bytes:
+    """What breaks the cache from the messages on: tool choice, images at all, thinking and effort."""
+    choice = body.get("tool_choice")
+    images = any(block.kind == "image" or b'"type":"image"' in block.data for block in blocks)
+    thinking = body.get("thinking") or {}
+    usual = "disabled" if "disabled" in info.features.thinking else "adaptive"
+    effort = (body.get("output_config") or {}).get("effort") or "high"
+    return canonical(
+        [
+            None if choice == {"type": "auto"} else choice,
+            images,
+            thinking.get("type") or usual,
+            thinking.get("budget_tokens"),
+            effort,
+        ]
+    )
+
+
+def _places(blocks: list[Block], runs_as_one: bool) -> Iterator[int]:
+    """The number of each block's place; with `runs_as_one`, a run of tool blocks of one kind shares its place."""
+    place, before = -1, ""
+    for block in blocks:
+        if not (runs_as_one and block.kind in _RUNS and block.kind == before):
+            place += 1
+        before = block.kind
+        yield place
+
+
+def _lives(blocks: list[Block], body: JsonObject) -> dict[int, int]:
+    """Marked places and the lives they ask for; a mark on the request itself sits on the last block that may have one."""
+    lives = {place: block.ttl_s for place, block in enumerate(blocks) if block.ttl_s and markable(block)}
+    auto = body.get("cache_control")
+    if auto:
+        last = next((place for place in range(len(blocks) - 1, -1, -1) if markable(blocks[place])), None)
+        if last is not None:
+            lives.setdefault(last, 3600 if auto.get("ttl") == "1h" else -1)
+    return lives
+
+
+def markable(block: Block) -> bool:
+    """Whether a block may carry a mark: thinking and empty text may not."""
+    return block.kind not in _UNMARKABLE and not (block.kind == "text" and not block.text)

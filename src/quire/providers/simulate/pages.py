@@ -1,0 +1,54 @@
+"""vLLM's cache: full blocks of tokens, each keyed by its tokens and the key of the block before it."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from quire.providers.models import ModelInfo
+from quire.providers.simulate.seen import Cause, Seen, Shares
+
+
+class BlockCache:
+    """Blocks of one size, the longest unused evicted first; a block that is not full is never stored."""
+
+    by_ids = True
+    keeps_answers = True
+
+    def __init__(self, info: ModelInfo, size: int | None = None, capacity_blocks: int | None = None) -> None:
+        self._size = size or info.cache.step
+        self._capacity = capacity_blocks
+        self._stored: OrderedDict[bytes, None] = OrderedDict()
+        self._salt = ""
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        """Read leading blocks that are stored; at least one token is always computed."""
+        self._salt = str(seen.body.get("cache_salt") or "")
+        first: Cause = "" if self._stored else "first"
+        keys = list(self._keys(seen.ids))
+        most = max(0, len(seen.ids) - 1) // self._size
+        read = 0
+        while read < min(most, len(keys)) and keys[read] in self._stored:
+            read += 1
+        self._store(keys)
+        return Shares(read * self._size, cause=first)
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """Full blocks of prompt and answer are kept."""
+        self._store(list(self._keys(prompt + held)))
+
+    def _keys(self, ids: array[int]) -> Iterator[bytes]:
+        parent = hashlib.sha256(self._salt.encode()).digest()
+        for start in range(0, len(ids) - self._size + 1, self._size):
+            parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
+            yield parent
+
+    def _store(self, keys: list[bytes]) -> None:
+        # Blocks are freed from the end of a request, so its tail is evicted before its head.
+        for key in reversed(keys):
+            self._stored[key] = None
+            self._stored.move_to_end(key)
+        while self._capacity is not None and len(self._stored) > self._capacity:
+            self._stored.popitem(last=False)

@@ -1,0 +1,182 @@
+"""A provider's cache over a sequence of requests: each request's tokens read, written and plain, and their money."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from quire.errors import CallError
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.prices import Money, cost, storage
+from quire.providers.simulate.anthropic import AnthropicCache
+from quire.providers.simulate.blocks import blocks
+from quire.providers.simulate.breakpoints import BreakpointCache
+from quire.providers.simulate.counted import Counted, Tokenize
+from quire.providers.simulate.gemini import GeminiCache
+from quire.providers.simulate.none import NoCache
+from quire.providers.simulate.pages import BlockCache
+from quire.providers.simulate.radix import RadixCache
+from quire.providers.simulate.seen import Cause, Engine, PromptIds, Seen, Shares
+from quire.providers.simulate.slot import SlotCache
+from quire.providers.simulate.steps import StepCache
+from quire.providers.simulate.units import UnitCache
+from quire.values import JsonObject, Usage
+
+
+class Predicted(msgspec.Struct, frozen=True):
+    """How one request's tokens split, what that costs, and why not more was read."""
+
+    read: int
+    write_5m: int
+    write_1h: int
+    plain: int
+    money: Money
+    cause: Cause = ""
+    note: str = ""
+    # Whether the tokens were counted with the model's own vocabulary.
+    exact: bool = False
+    # Tokens kept in explicit caches since the request before, times hours (Gemini).
+    storage_token_hours: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return self.read + self.write_5m + self.write_1h + self.plain
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.total, self.read, self.write_5m, self.write_1h)
+
+
+# The marks' longer and shorter life are `write_1h` and `write_5m` for every provider (OpenAI: 12 h and 30 min).
+_ENGINES: dict[str, Callable[..., Engine]] = {
+    "anthropic": AnthropicCache,
+    "openai-breakpoints": BreakpointCache,
+    "openai-steps": StepCache,
+    "gemini": GeminiCache,
+    "deepseek-units": UnitCache,
+    "blocks": BlockCache,
+    "radix": RadixCache,
+    "slot": SlotCache,
+    "none": NoCache,
+}
+
+
+class Simulator:
+    """One cache, request after request; `options` are the engine's own (slots, size, capacity_tokens, …)."""
+
+    def __init__(
+        self,
+        target: str | ModelInfo,
+        tokenize: Tokenize | None = None,
+        prompt_ids: PromptIds | None = None,
+        **options: Any,
+    ) -> None:
+        self.info = model_info(target) if isinstance(target, str) else target
+        self._counted = Counted(f"{self.info.provider}:{self.info.model}", tokenize)
+        self._prompt_ids = prompt_ids
+        self.engine = _engine(self.info, options)
+        self._exact = self._counted.exact or prompt_ids is not None
+        # Prompts that no answer is known for yet, by the hash of their blocks.
+        self._unanswered: dict[bytes, array[int]] = {}
+        self._last: tuple[array[int], int] | None = None
+
+    def step(self, at_ms: int, body: JsonObject, began_ms: int | None = None) -> Predicted:
+        """Send one more request at `at_ms`; `began_ms` is when its answer began, if that is known."""
+        seen = Seen(body, blocks(body, self.info.wire), self._counted, self._prompt_ids)
+        if self.engine.keeps_answers and self._prompt_ids is None:
+            self._presume_answers(seen, at_ms)
+        shares = self.engine.look(at_ms, seen, began_ms)
+        if self.engine.keeps_answers:
+            self._last = (seen.ids, at_ms)
+        return self._predicted(seen, shares)
+
+    def answered(self, answer: str | Sequence[int]) -> None:
+        """The answer to the last request, as text or as all its token ids: some engines keep it behind its prompt."""
+        if self._last is None:
+            return
+        prompt, at_ms = self._last
+        # Upon the last id of an answer nothing was computed any more.
+        held = self._counted.spoken(answer) if isinstance(answer, str) else array("i", answer[:-1])
+        self._unanswered = {key: kept for key, kept in self._unanswered.items() if kept is not prompt}
+        self.engine.answered(prompt, held, at_ms)
+
+    def _presume_answers(self, seen: Seen, at_ms: int) -> None:
+        """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
+        running, said = hashlib.sha256(), array("i")
+        prompt: array[int] | None = None
+        for block in seen.blocks:
+            if block.role in ("assistant", "model"):
+                prompt = prompt if prompt is not None else self._unanswered.pop(running.digest(), None)
+                said.extend(self._counted.ids(block))
+            else:
+                self._presume(prompt, said, at_ms)
+                prompt, said = None, array("i")
+            running.update(hashlib.sha256(block.data).digest())
+        self._presume(prompt, said, at_ms)
+        self._unanswered[running.digest()] = seen.ids
+
+    def _presume(self, prompt: array[int] | None, said: array[int], at_ms: int) -> None:
+        if prompt is not None and said:
+            self.engine.answered(prompt, said, at_ms - 1)
+
+    def _predicted(self, seen: Seen, shares: Shares) -> Predicted:
+        total = self._total(seen)
+        written = shares.write_short + shares.write_long
+        read = min(shares.read, total)
+        usage = Usage(total, read, shares.write_short, shares.write_long)
+        return Predicted(
+            read=read,
+            write_5m=shares.write_short,
+            write_1h=shares.write_long,
+            plain=total - read - written,
+            money=_with_storage(cost(usage, self.info), shares.storage_token_hours, self.info),
+            cause=shares.cause,
+            note=shares.note,
+            exact=self._exact,
+            storage_token_hours=shares.storage_token_hours,
+        )
+
+    def _total(self, seen: Seen) -> int:
+        if isinstance(self.engine, GeminiCache):
+            return len(self.engine.prompt(seen.body, seen.ids))
+        return len(seen.ids) if self.engine.by_ids else seen.total_counted
+
+
+def simulate(
+    requests: Iterable[tuple[int, JsonObject]],
+    target: str | ModelInfo,
+    tokenize: Tokenize | None = None,
+    prompt_ids: PromptIds | None = None,
+    **options: Any,
+) -> list[Predicted]:
+    """What each of a sequence of (time in ms, request body) reads, writes and costs."""
+    simulator = Simulator(target, tokenize, prompt_ids, **options)
+    return [simulator.step(at_ms, body) for at_ms, body in requests]
+
+
+def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:
+    if info.engine == "anthropic":
+        options = {"runs_as_one": info.provider != "bedrock", **options}
+    try:
+        return _ENGINES[info.engine](info, **options)
+    except TypeError as error:
+        raise CallError(
+            f"the {info.engine} cache of {info.provider} takes no such option: {', '.join(options)}",
+            hint="Options belong to engines: slots and memory_tokens to llama.cpp, size to vLLM, page to SGLang.",
+        ) from error
+
+
+def _with_storage(money: Money, token_hours: float, info: ModelInfo) -> Money:
+    if not token_hours:
+        return money
+    kept = storage(1, token_hours, info)
+    if money.amount_usd is None or kept.amount_usd is None:
+        return msgspec.structs.replace(
+            money, amount_usd=None, known=False, unknown=(*money.unknown, *kept.unknown)
+        )
+    parts = {**money.parts, **kept.parts}
+    return msgspec.structs.replace(money, amount_usd=money.amount_usd + kept.amount_usd, parts=parts)

