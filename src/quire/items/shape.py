@@ -1,0 +1,86 @@
+"""The JSON of items and windows: what may stand where. The published schemas say the same."""
+
+from __future__ import annotations
+
+import re
+
+from quire.errors import FormatError
+from quire.log.shapes import (
+    COUNTED,
+    INTEGER,
+    NULL,
+    OBJECT,
+    SHA256,
+    STRING,
+    Fault,
+    Fields,
+    Listed,
+    Path,
+    Plain,
+    check_json,
+    either,
+    fit,
+    one_of,
+)  # fmt: skip
+from quire.values import ITEM_TYPES, Json, JsonObject
+
+MAX_ITEMS = 50
+MOST_ITEMS = 1000
+_ID = re.compile(r"ctx-[0-9]+")
+
+
+def is_capacity(value: Json) -> bool:
+    """An integer from 1 to 1000."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ITEMS
+
+
+CTX_ID = Plain(
+    "ctx- and digits",
+    {"type": "string", "pattern": "^ctx-[0-9]+$"},
+    lambda v: isinstance(v, str) and bool(_ID.fullmatch(v)),
+)
+CAPACITY = Plain(
+    f"an integer from 1 to {MOST_ITEMS}",
+    {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS},
+    is_capacity,
+)
+ITEM = Fields(
+    required={"content": STRING},
+    optional={
+        "id": CTX_ID,
+        "type": one_of(ITEM_TYPES),
+        "metadata": either(OBJECT, NULL),
+        "timestamp": INTEGER,
+        "sha256": SHA256,
+    },
+)
+LIMIT = either(COUNTED, NULL)
+WINDOW = Fields(
+    required={"items": Listed(ITEM)},
+    optional={
+        "max_items": CAPACITY,
+        # The seed's own spelling, read but never written.
+        "maxItems": CAPACITY,
+        "max_tokens": LIMIT,
+        "max_item_tokens": LIMIT,
+        "pinned": Listed(CTX_ID),
+        "next_id": COUNTED,
+    },
+)
+
+
+def checked(value: Json) -> JsonObject:
+    """A window's JSON, or an error that names the field."""
+    try:
+        fit(WINDOW, value)
+        check_json(value)
+    except Fault as fault:
+        raise FormatError(f"{place(fault.path)}: {fault.problem}", hint=fault.hint) from fault
+    out: JsonObject = value
+    return out
+
+
+def place(path: Path) -> str:
+    """('items', 0, 'type') -> 'items[0].type'; the whole is 'window'."""
+    out = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return out.removeprefix(".") or "window"

@@ -1,0 +1,312 @@
+"""The window: a bounded, first-in-first-out collection of items, by count and by tokens.
+
+Adding is O(1) at any size: the oldest item that may go is always the first of those not pinned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireError
+from quire.items.cut import cut
+from quire.items.item import item, remade
+from quire.items.numbers import Numbers
+from quire.items.shape import MAX_ITEMS, MOST_ITEMS, checked, is_capacity
+from quire.items.sizes import Sizes
+from quire.log.shapes import short
+from quire.tokens import Counter, counter
+from quire.values import Item, JsonObject, item_json
+
+
+def now_ms() -> int:
+    """Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Window:
+    """Items in the order they came; the oldest unpinned ones make room for new ones."""
+
+    def __init__(
+        self,
+        max_items: int = MAX_ITEMS,
+        *,
+        max_tokens: int | None = None,
+        max_item_tokens: int | None = None,
+        with_: Counter | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._max_items = _capacity(max_items)
+        self._max_tokens: int | None = None
+        self._max_item_tokens: int | None = None
+        self._clock = clock
+        self._items: OrderedDict[str, Item] = OrderedDict()
+        # The unpinned ids in order of age: the first is the next to go. (Not a dict: finding the first key of
+        # one whose first keys keep being deleted is not O(1).)
+        self._loose: OrderedDict[str, None] = OrderedDict()
+        self._pinned: set[str] = set()
+        self._sizes = Sizes(with_ or counter())
+        self._numbers = Numbers()
+        self.max_tokens = max_tokens
+        self.max_item_tokens = max_item_tokens
+
+    # Adding
+
+    def add(
+        self,
+        given: Item | str,
+        type: str = "code",
+        metadata: JsonObject | None = None,
+        *,
+        timestamp: int | None = None,
+        truncate: bool = False,
+    ) -> Item:
+        """Add an item (its own type and metadata count) or a string, evicting the oldest where needed."""
+        if isinstance(given, Item):
+            made = remade(given)
+        else:
+            made = item(given, type, metadata, timestamp=self._clock() if timestamp is None else timestamp)
+        if made.id:
+            self._numbers.check(made.id)
+        made, size = self._sized(made, truncate)
+        self._refuse_if_all_is_pinned()
+        placed = msgspec.structs.replace(
+            made,
+            id=self._numbers.claim(made.id) if made.id else self._numbers.take(),
+            timestamp=self._not_before_the_newest(made.timestamp),
+        )
+        self._evict(self._max_items - 1, size)
+        self._items[placed.id] = placed
+        self._loose[placed.id] = None
+        self._sizes.put(placed.id, size)
+        return placed
+
+    def _sized(self, made: Item, truncate: bool) -> tuple[Item, int]:
+        """The item, cut where it is too large and may be, and its tokens."""
+        size, room = self._sizes.count(made.content), self._room()
+        if room is None or size <= room:
+            return made, size
+        if not truncate or not room:
+            raise BudgetError(
+                f"the item has {size:,} tokens but there is room for {room:,}",
+                hint="Pass truncate=True to cut it at a line, raise the limit, or unpin something.",
+            )
+        shorter = cut(made.content, lambda text: self._sizes.count(text) <= room)
+        metadata = shorter.noted(made.metadata)
+        made = item(shorter.content, made.type, metadata, id=made.id, timestamp=made.timestamp)
+        return made, self._sizes.count(made.content)
+
+    def _room(self) -> int | None:
+        """The most tokens one new item may have."""
+        beside_pins = None if self._max_tokens is None else self._max_tokens - self._sizes.pinned
+        limits = [limit for limit in (self._max_item_tokens, beside_pins) if limit is not None]
+        return min(limits) if limits else None
+
+    def _refuse_if_all_is_pinned(self) -> None:
+        if len(self._pinned) >= self._max_items:
+            raise BudgetError(
+                f"the window holds {self._max_items} items and all of them are pinned",
+                hint="Unpin or remove an item, or raise max_items.",
+            )
+
+    def _not_before_the_newest(self, timestamp: int) -> int:
+        if not self._items:
+            return timestamp
+        return max(timestamp, self._items[next(reversed(self._items))].timestamp)
+
+    def _evict(self, items: int, tokens: int = 0) -> None:
+        """Let the oldest unpinned items go until at most so many remain and so many tokens are free."""
+        while len(self._items) > items or (
+            self._max_tokens is not None and self._sizes.total + tokens > self._max_tokens
+        ):
+            self._drop(next(iter(self._loose)))
+
+    def _drop(self, id: str) -> Item:
+        self._sizes.drop(id, id in self._pinned)
+        if id in self._pinned:
+            self._pinned.remove(id)
+        else:
+            del self._loose[id]
+        return self._items.pop(id)
+
+    # Reading
+
+    def get(self, types: Iterable[str] | None = None, limit: int | None = None) -> list[Item]:
+        """Items of these types (none given: all), the last `limit` of them, oldest first."""
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise CallError(
+                f"limit must be 0 or more, not {short(limit)}", hint="Leave it out for all items."
+            )
+        wanted = frozenset([types] if isinstance(types, str) else types or ())
+        found = [one for one in self._items.values() if not wanted or one.type in wanted]
+        return found if limit is None else found[max(0, len(found) - limit) :]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.get())
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._items
+
+    def __getitem__(self, id: str) -> Item:
+        if id not in self._items:
+            raise NotFound(f"no item {short(id)} in this window", hint=_holding(list(self._items)))
+        return self._items[id]
+
+    # Removing and pinning
+
+    def remove(self, id: str) -> Item:
+        """Take an item out, pinned or not; its id is not given again."""
+        return self._drop(self[id].id)
+
+    def clear(self) -> None:
+        """Take everything out, pinned or not; numbering goes on."""
+        for id in list(self._items):
+            self._drop(id)
+
+    def pin(self, id: str) -> None:
+        """Keep an item: it is never evicted, only removed."""
+        if self[id].id not in self._pinned:
+            del self._loose[id]
+            self._pinned.add(id)
+            self._sizes.pin(id, True)
+
+    def unpin(self, id: str) -> None:
+        """Let an item be evicted again, in its turn by age."""
+        if self[id].id in self._pinned:
+            self._pinned.remove(id)
+            self._sizes.pin(id, False)
+            self._loose = OrderedDict.fromkeys(id for id in self._items if id not in self._pinned)
+
+    @property
+    def pinned(self) -> list[str]:
+        """The ids of pinned items, oldest first."""
+        return [id for id in self._items if id in self._pinned]
+
+    # Capacity
+
+    @property
+    def max_items(self) -> int:
+        return self._max_items
+
+    @max_items.setter
+    def max_items(self, value: int) -> None:
+        if len(self._pinned) > _capacity(value):
+            raise BudgetError(
+                f"{len(self._pinned)} items are pinned but max_items would be {value}",
+                hint="Unpin or remove some first.",
+            )
+        self._max_items = value
+        self._evict(value)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The most tokens of all content together."""
+        return self._max_tokens
+
+    @max_tokens.setter
+    def max_tokens(self, value: int | None) -> None:
+        if _limit("max_tokens", value) is not None:
+            self._count()
+        if value is not None and self._sizes.pinned > value:
+            raise BudgetError(
+                f"pinned items have {self._sizes.pinned:,} tokens but max_tokens would be {value:,}",
+                hint="Unpin or remove some first.",
+            )
+        self._max_tokens = value
+        self._evict(self._max_items)
+
+    @property
+    def max_item_tokens(self) -> int | None:
+        """The most tokens of one item, for what is added from now on."""
+        return self._max_item_tokens
+
+    @max_item_tokens.setter
+    def max_item_tokens(self, value: int | None) -> None:
+        self._max_item_tokens = _limit("max_item_tokens", value)
+        if value is not None:
+            self._count()
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all content."""
+        self._count()
+        return self._sizes.total
+
+    def _count(self) -> None:
+        self._sizes.start(self._items.values(), self._pinned)
+
+    # JSON
+
+    def to_json(self) -> JsonObject:
+        """The window as JSON; what is as by default is left out, except max_items."""
+        out: JsonObject = {"items": [item_json(one) for one in self], "max_items": self._max_items}
+        for name in ("max_tokens", "max_item_tokens"):
+            if (limit := getattr(self, name)) is not None:
+                out[name] = limit
+        if self._pinned:
+            out["pinned"] = self.pinned
+        if self._numbers.next != Numbers.after(self._items):
+            out["next_id"] = self._numbers.next
+        return out
+
+    @classmethod
+    def from_json(
+        cls, value: JsonObject, *, with_: Counter | None = None, clock: Callable[[], int] = now_ms
+    ) -> Window:
+        """A window from JSON: absent ids are counted, absent timestamps are 0 (never the clock)."""
+        given = checked(value)
+        if "maxItems" in given and "max_items" in given:
+            raise FormatError("both max_items and maxItems are given", hint="Leave maxItems out.")
+        max_items = given.get("max_items") or given.get("maxItems") or MAX_ITEMS
+        window = cls(max_items, with_=with_, clock=clock)
+        window.max_tokens = given.get("max_tokens")
+        window._load(given["items"], given.get("pinned", []))
+        # Not before: items may be older than the limit.
+        window.max_item_tokens = given.get("max_item_tokens")
+        window._numbers = _numbers(window._numbers.next, given.get("next_id"))
+        return window
+
+    def _load(self, items: list[JsonObject], pinned: list[str]) -> None:
+        for index, one in enumerate(items):
+            try:
+                added = self.add(Item(**{"id": "", **one}))
+            except QuireError as error:
+                raise FormatError(f"items[{index}]: {error}", hint=error.hint) from error
+            if added.id in pinned:
+                self.pin(added.id)
+        for id in pinned:
+            if id not in self:
+                raise FormatError(f"pinned: no item {id!r}", hint=_holding(list(self._items)))
+
+
+def _numbers(counted: int, given: int | None) -> Numbers:
+    if given is not None and given < counted:
+        raise FormatError(f"next_id: {given} is not behind every item", hint=f"Use at least {counted}.")
+    # Which of the lower numbers were used before is no longer known, so none is given again.
+    return Numbers(given or counted, unused=[])
+
+
+def _holding(ids: list[str]) -> str:
+    listed = ", ".join(ids if len(ids) <= 6 else [*ids[:3], "…", *ids[-2:]])
+    return f"It holds {listed}." if ids else "It is empty."
+
+
+def _capacity(value: int) -> int:
+    if not is_capacity(value):
+        raise CallError(
+            f"max_items must be an integer from 1 to {MOST_ITEMS}, not {short(value)}",
+            hint="The default is 50.",
+        )
+    return value
+
+
+def _limit(name: str, value: int | None) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise CallError(f"{name} must be 1 or more, not {short(value)}", hint="Leave it out for no limit.")
+    return value
