@@ -23,10 +23,19 @@ def connect(path: str | Path) -> sqlite3.Connection:
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA secure_delete = ON")
+    except (
+        UnicodeDecodeError
+    ) as error:  # SQLite quotes a broken schema in its message, and Python cannot read that
+        conn.close()
+        raise BrokenSchema("malformed database schema") from error
     except BaseException:
         conn.close()
         raise
     return conn
+
+
+class BrokenSchema(sqlite3.DatabaseError):
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 def connect_to_read_damaged(path: str | Path) -> sqlite3.Connection:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from quire.errors import CallError, ConflictError, DamageError, NotFound
-from quire.log import migrations, verify
+from quire.errors import CallError, ConflictError, NotFound
+from quire.log import branches, migrations, verify
+from quire.log.branches import TIP, Row, bad_entry
 from quire.log.connect import connect, is_damage, transaction, translate
 from quire.log.entries import check, encode_body
 from quire.log.hashing import chain
@@ -24,7 +24,6 @@ from quire.log.names import check_name, id_range
 from quire.log.store import Hook, ThreadInfo, Verified
 from quire.values import Entry, Json
 
-_TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
 _INFO = """
 SELECT t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
 FROM threads t JOIN branches b USING (branch) LEFT JOIN threads p ON p.branch = b.parent
@@ -58,6 +57,8 @@ class SqliteStore:
     def connection(self) -> sqlite3.Connection:
         """This Python thread's connection, for the owners of hooks; they begin and end their own transactions."""
         conn: sqlite3.Connection | None = getattr(self._local, "conn", None)
+        if conn is None and str(self.path) == ":memory:":
+            return self._opened[0]  # another connection would be another, empty database
         if conn is None:
             conn = self._local.conn = self._open()
         return conn
@@ -94,7 +95,7 @@ class SqliteStore:
     def create(self, thread: str) -> None:
         """Make an empty thread; a CallError when the name is taken."""
         with self._transaction() as conn:
-            self._name(conn, thread, _new_branch(conn))
+            self._name(conn, thread, branches.new_branch(conn))
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         """Append all or nothing, durably; a thread that does not exist yet is made."""
@@ -105,7 +106,7 @@ class SqliteStore:
                 now = f"is at seq {seq} ({tip})" if seq else "is empty (seq 0)"
                 raise ConflictError(f"thread {thread!r} {now}, not at seq {expected_seq}")
             chained = list(chain(checked, parent=tip, seq=seq))
-            _insert(conn, branch, chained)
+            branches.insert(conn, branch, chained)
             for hook in self.hooks:
                 hook.appended(conn, thread, chained)
         return chained
@@ -117,7 +118,7 @@ class SqliteStore:
         with self._transaction("DEFERRED") as conn:
             _, end, _ = self._tip(conn, thread)
             wanted = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
-            rows = _rows(conn, thread, after, wanted)
+            rows = branches.rows_of(conn, thread, after, wanted)
         return _entries(thread, rows, after, wanted)
 
     def info(self, thread: str) -> ThreadInfo:
@@ -141,7 +142,7 @@ class SqliteStore:
             if not 0 <= at_seq <= seq:
                 raise CallError(f"cannot fork {thread!r} at seq {at_seq}: it has 0 to {seq}")
             name = name if name is not None else _free_name(conn, f"{thread}@{at_seq}")
-            child = _new_branch(conn, *_source(conn, thread, at_seq))
+            child = branches.new_branch(conn, *branches.source(conn, thread, at_seq))
             conn.execute("INSERT INTO windows SELECT ?, body FROM windows WHERE branch = ?", (child, branch))
             self._name(conn, name, child)
         return name
@@ -153,7 +154,7 @@ class SqliteStore:
             conn.execute("DELETE FROM threads WHERE name = ?", (thread,))
             conn.execute("DELETE FROM windows WHERE branch = ?", (branch,))
             conn.execute("DELETE FROM state WHERE branch = ?", (branch,))
-            _prune(conn, branch)
+            branches.prune(conn, branch)
             for hook in self.hooks:
                 hook.deleted(conn, thread)
         # What was deleted should not live on in the write-ahead log; a busy reader may put this off.
@@ -184,7 +185,7 @@ class SqliteStore:
                     f"{entry_id!r} begins several ids ({ids[0][0]}, {ids[1][0]}, …)",
                     hint="Give more of its digits.",
                 )
-            thread, seq = _first_holder(conn, ids[0][0])
+            thread, seq = branches.first_holder(conn, ids[0][0])
         return thread, self.read(thread, after=seq - 1, limit=1)[0]
 
     def window(self, thread: str) -> Json:
@@ -216,16 +217,16 @@ class SqliteStore:
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> tuple[int, int, str]:
         """A thread's branch, and the seq and id of its last entry."""
-        row: tuple[int, int, str] | None = conn.execute(_TIP, (thread,)).fetchone()
+        row: tuple[int, int, str] | None = conn.execute(TIP, (thread,)).fetchone()
         if row is None:
             raise _no_thread(thread)
         return row
 
     def _ensure(self, conn: sqlite3.Connection, thread: str) -> tuple[int, int, str]:
-        row: tuple[int, int, str] | None = conn.execute(_TIP, (thread,)).fetchone()
+        row: tuple[int, int, str] | None = conn.execute(TIP, (thread,)).fetchone()
         if row is not None:
             return row
-        branch = _new_branch(conn)
+        branch = branches.new_branch(conn)
         self._name(conn, thread, branch)
         return branch, 0, ""
 
@@ -250,57 +251,20 @@ def _checked(entry: Entry) -> Entry:
     return made
 
 
-def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:
-    rows = []
-    for entry in entries:
-        body = encode_body(entry.body)
-        rows.append((branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
-    conn.executemany("INSERT INTO entries (branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?)", rows)
-
-
-def _rows(conn: sqlite3.Connection, thread: str, after: int, wanted: int) -> list[verify.Row]:
-    rows: list[verify.Row] = []
-    for piece in verify.pieces(conn, thread):
-        if piece.high > after and len(rows) < wanted:
-            bounds = (piece.branch, max(piece.low, after), piece.high, wanted - len(rows))
-            rows += conn.execute(verify.ROWS, bounds).fetchall()
-    return rows
-
-
-def _entries(thread: str, rows: Sequence[verify.Row], after: int, wanted: int) -> list[Entry]:
+def _entries(thread: str, rows: Sequence[Row], after: int, wanted: int) -> list[Entry]:
     """Entries from their rows; one that is missing or changed is an error that names it."""
     out = []
     for seq, (found, id, body, crc) in enumerate(rows, after + 1):
         if found != seq:
-            raise verify.bad_entry(thread, seq, "it is missing")
+            raise bad_entry(thread, seq, "it is missing")
         try:
             value = verify.body_of(body, crc)
             out.append(Entry(value["kind"], value, seq, id.decode()))
         except (ValueError, KeyError, AttributeError) as error:
-            raise verify.bad_entry(thread, seq, str(error)) from error
+            raise bad_entry(thread, seq, str(error)) from error
     if len(out) != wanted:
-        raise verify.bad_entry(thread, after + len(out) + 1, "it is missing")
+        raise bad_entry(thread, after + len(out) + 1, "it is missing")
     return out
-
-
-def _new_branch(conn: sqlite3.Connection, parent: int | None = None, at_seq: int = 0, tip: str = "") -> int:
-    row = (parent, at_seq, at_seq, tip)
-    made = conn.execute("INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?)", row)
-    assert made.lastrowid is not None
-    return made.lastrowid
-
-
-def _source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | None, int, str]:
-    """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
-    for piece in verify.pieces(conn, thread):
-        if piece.low < at_seq <= piece.high:
-            row = conn.execute(
-                "SELECT id FROM entries WHERE branch = ? AND seq = ?", (piece.branch, at_seq)
-            ).fetchone()
-            if row is None:
-                raise verify.bad_entry(thread, at_seq, "it is missing")
-            return piece.branch, at_seq, row[0]
-    return None, 0, ""
 
 
 def _free_name(conn: sqlite3.Connection, wanted: str) -> str:
@@ -309,35 +273,3 @@ def _free_name(conn: sqlite3.Connection, wanted: str) -> str:
         count += 1
         name = f"{wanted}.{count}"
     return name
-
-
-def _prune(conn: sqlite3.Connection, branch: int) -> None:
-    """Remove what no thread reaches any more, from a branch that lost its name or its last child upwards."""
-    if conn.execute("SELECT 1 FROM threads WHERE branch = ?", (branch,)).fetchone():
-        return
-    parent, at_seq = conn.execute(
-        "SELECT parent, at_seq FROM branches WHERE branch = ?", (branch,)
-    ).fetchone()
-    used = conn.execute("SELECT max(at_seq) FROM branches WHERE parent = ?", (branch,)).fetchone()[0]
-    keep = at_seq if used is None else used
-    conn.execute("INSERT INTO deleting VALUES (?, ?)", (branch, keep))
-    conn.execute("DELETE FROM entries WHERE branch = ? AND seq > ?", (branch, keep))
-    conn.execute("DELETE FROM deleting WHERE branch = ?", (branch,))
-    if used is not None:
-        tip = "SELECT id FROM entries WHERE branch = :branch AND seq = :keep"
-        conn.execute(
-            f"UPDATE branches SET seq = :keep, tip = ({tip}) WHERE branch = :branch",
-            {"branch": branch, "keep": keep},
-        )
-        return
-    conn.execute("DELETE FROM branches WHERE branch = ?", (branch,))
-    if parent is not None:
-        _prune(conn, parent)
-
-
-def _first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
-    for branch, seq in conn.execute("SELECT branch, seq FROM entries WHERE id = ? ORDER BY branch", (id,)):
-        thread = verify.holder(conn, branch, seq)
-        if thread:
-            return thread, seq
-    raise DamageError(f"entry {id} belongs to no thread")

@@ -9,58 +9,17 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TypeAlias
-
-import msgspec
 
 from quire.errors import DamageError, FormatError
+from quire.log.branches import ROWS, Piece, Row, bad_entry, holder, pieces
 from quire.log.connect import connect_to_read_damaged
 from quire.log.entries import encode_body
 from quire.log.hashing import entry_id
+from quire.log.migrations import MIGRATIONS, OWNER, migrate
 from quire.log.store import Verified
-from quire.values import JsonObject
-
-Row: TypeAlias = tuple[int, bytes, bytes, int]
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """The entries low < seq <= high of one branch; a thread is a row of pieces, oldest first."""
-
-    branch: int
-    low: int
-    high: int
-
-
-# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
-PIECES = """
-WITH RECURSIVE piece (branch, low, high, parent) AS (
-    SELECT b.branch, b.at_seq, b.seq, b.parent FROM threads t JOIN branches b USING (branch) WHERE t.name = :thread
-    UNION ALL
-    SELECT b.branch, b.at_seq, piece.low, b.parent FROM piece JOIN branches b ON b.branch = piece.parent
-)
-"""
-
-ROWS = """
-SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
-WHERE branch = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
-"""
-
-# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
-_HOLDERS = """
-WITH RECURSIVE holder (branch) AS (
-    VALUES (:branch)
-    UNION
-    SELECT b.branch FROM holder JOIN branches b ON b.parent = holder.branch AND b.at_seq >= :seq
-)
-SELECT t.name FROM holder JOIN threads t USING (branch) ORDER BY t.branch LIMIT 1
-"""
-
-
-def holder(conn: sqlite3.Connection, branch: int, seq: int) -> str:
-    """A thread that holds this entry, the oldest first; empty when there is none."""
-    found = conn.execute(_HOLDERS, {"branch": branch, "seq": seq}).fetchone()
-    return found[0] if found else ""
+from quire.values import Entry, JsonObject
 
 
 def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
@@ -80,63 +39,59 @@ def body_of(body: bytes, crc: int) -> JsonObject:
     return value
 
 
-def pieces(conn: sqlite3.Connection, thread: str) -> list[Piece]:
-    """The pieces of a thread, oldest first; none when there is no such thread."""
-    rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", {"thread": thread})
-    return [Piece(*row) for row in rows]
+def verified_entries(conn: sqlite3.Connection, thread: str) -> Iterator[Entry]:
+    """The entries of a thread, each re-derived; a DamageError at the first bad one."""
+    parent, seq = "", 0
+    for piece in pieces(conn, thread):
+        if piece.low != seq:
+            raise bad_entry(thread, seq + 1, "it is missing")
+        for entry in _entries_of(conn, piece, parent, thread):
+            parent, seq = entry.id, entry.seq
+            yield entry
 
 
 def verify_thread(conn: sqlite3.Connection, thread: str) -> Verified:
     """Re-derive the hashes of one thread."""
-    parent, entries = "", 0
-    for piece in pieces(conn, thread):
-        if piece.low != entries:
-            raise bad_entry(thread, entries + 1, "it is missing")
-        parent = _verify_piece(conn, piece, parent, thread)
-        entries += piece.high - piece.low
+    end, seq = "", 0
+    for entry in verified_entries(conn, thread):
+        end, seq = entry.id, entry.seq
     tip = conn.execute(
         "SELECT tip FROM threads JOIN branches USING (branch) WHERE name = ?", (thread,)
     ).fetchone()
-    _check_tip(tip[0], parent, thread, entries)
-    return Verified(threads=1, entries=entries)
+    _check_tip(tip[0], end, thread, seq)
+    return Verified(threads=1, entries=seq)
 
 
 def verify_all(conn: sqlite3.Connection) -> Verified:
     """Re-derive the hashes of the whole file, shared history once, and check the file's own structure."""
-    tips: dict[tuple[int, int], str] = {}
-    entries = 0
     rows = conn.execute("SELECT branch, parent, at_seq, seq, tip FROM branches ORDER BY branch").fetchall()
-    forked_at = {(parent, at_seq) for _, parent, at_seq, _, _ in rows if parent is not None}
+    # Where forks begin: the id each of them continues, filled in as its parent is verified.
+    starts: dict[tuple[int, int], str] = {(parent, at_seq): "" for _, parent, at_seq, _, _ in rows if parent}
+    count = 0
     for branch, parent, at_seq, seq, tip in rows:
         thread = _holder_if_readable(conn, branch, seq)
-        if parent is not None and (parent, at_seq) not in tips:
+        end = starts[parent, at_seq] if parent else ""
+        if parent and not end:
             raise bad_entry(thread, at_seq, "it is missing")
-        start = "" if parent is None else tips[parent, at_seq]
-        end = _verify_piece(conn, Piece(branch, at_seq, seq), start, thread, forked_at, tips)
+        for entry in _entries_of(conn, Piece(branch, at_seq, seq), end, thread):
+            end, count = entry.id, count + 1
+            if (branch, entry.seq) in starts:
+                starts[branch, entry.seq] = end
         _check_tip(tip, end, thread, seq)
-        entries += seq - at_seq
     _check_structure(conn)
-    return Verified(threads=conn.execute("SELECT count(*) FROM threads").fetchone()[0], entries=entries)
+    return Verified(threads=conn.execute("SELECT count(*) FROM threads").fetchone()[0], entries=count)
 
 
-def _verify_piece(
-    conn: sqlite3.Connection,
-    piece: Piece,
-    parent: str,
-    thread: str,
-    forked_at: set[tuple[int, int]] = frozenset(),  # type: ignore[assignment]  # read only
-    tips: dict[tuple[int, int], str] | None = None,
-) -> str:
-    """Check a piece behind `parent`; returns the id of its last entry, and notes the ids where forks begin."""
+def _entries_of(conn: sqlite3.Connection, piece: Piece, parent: str, thread: str) -> Iterator[Entry]:
+    """The entries of a piece behind the entry `parent`, each re-derived."""
     seq = piece.low
     for row in _rows(conn, piece, thread):
         seq += 1
-        parent = _verify_row(row, parent, thread, seq)
-        if tips is not None and (piece.branch, seq) in forked_at:
-            tips[piece.branch, seq] = parent
+        entry = _verified(row, parent, thread, seq)
+        parent = entry.id
+        yield entry
     if seq != piece.high:
         raise bad_entry(thread, seq + 1, "it is missing")
-    return parent
 
 
 def _rows(conn: sqlite3.Connection, piece: Piece, thread: str) -> Iterator[Row]:
@@ -150,7 +105,7 @@ def _rows(conn: sqlite3.Connection, piece: Piece, thread: str) -> Iterator[Row]:
         raise bad_entry(thread, seq + 1, f"it cannot be read: {error}") from error
 
 
-def _verify_row(row: Row, parent: str, thread: str, seq: int) -> str:
+def _verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
     found, id, body, crc = row
     if found != seq:
         raise bad_entry(thread, seq, "it is missing")
@@ -163,7 +118,7 @@ def _verify_row(row: Row, parent: str, thread: str, seq: int) -> str:
         raise bad_entry(thread, seq, str(error)) from error
     if id != real.encode():
         raise bad_entry(thread, seq, f"its id is {_printable(id)}, but its content gives {real}")
-    return real
+    return Entry(value["kind"], value, seq, real)
 
 
 def _printable(id: bytes) -> str:
@@ -178,19 +133,36 @@ def _check_tip(tip: str, end: str, thread: str, seq: int) -> None:
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:
-    """What SQLite itself knows to be wrong outside of the entries' bytes."""
+    """What is wrong outside of the entries' bytes: SQLite's own structure, rows of nothing, tables and triggers."""
     problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
-        raise DamageError(f"the file's structure is damaged, though every entry holds: {problem}")
+        raise DamageError(f"every entry holds, but the file's structure is damaged: {problem}")
     broken = conn.execute("PRAGMA foreign_key_check").fetchone()
     if broken:
-        raise DamageError(f"row {broken[1]} of {broken[0]} belongs to nothing in {broken[2]}")
+        raise DamageError(
+            f"every entry holds, but row {broken[1]} of {broken[0]} belongs to nothing in {broken[2]}"
+        )
+    found = _schema(conn)
+    for name, sql in _expected_schema().items():
+        if found.get(name) != sql:
+            raise DamageError(
+                f"every entry holds, but {name!r} was changed or removed from the file's schema"
+            )
 
 
-def bad_entry(thread: str, seq: int, problem: str) -> DamageError:
-    """The error that names an entry."""
-    where = f"entry {seq} of thread {thread!r}" if thread else f"entry {seq} of a thread that cannot be named"
-    return DamageError(f"{where} is damaged: {problem}", thread=thread, seq=seq)
+def _schema(conn: sqlite3.Connection) -> dict[str, bytes]:
+    return dict(
+        conn.execute("SELECT name, CAST (sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    )
+
+
+@cache
+def _expected_schema() -> dict[str, bytes]:
+    conn = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(conn, ":memory:", [(OWNER, MIGRATIONS)])
+    schema = _schema(conn)
+    conn.close()
+    return schema
 
 
 def diagnose(path: str | Path, cause: str) -> DamageError:
@@ -202,7 +174,7 @@ def diagnose(path: str | Path, cause: str) -> DamageError:
     try:
         verify_all(conn)
     except DamageError as damage:
-        return DamageError(f"{path}: {damage} (the file: {cause})", thread=damage.thread, seq=damage.seq)
+        return DamageError(f"{path}: {damage}", thread=damage.thread, seq=damage.seq)
     except sqlite3.Error:
         return _unreadable(path, cause)
     finally:

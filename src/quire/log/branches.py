@@ -1,0 +1,152 @@
+"""Branches: the stretches of entries that threads are made of and forks share.
+
+A branch begins behind an entry of its parent; a thread is a name for a branch, and owns what leads to its end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from quire.errors import DamageError
+from quire.log.entries import encode_body
+from quire.values import Entry
+
+# seq, id, body, crc; id and body as bytes, because damaged text could not be read otherwise.
+Row: TypeAlias = tuple[int, bytes, bytes, int]
+
+
+# A thread's branch, and the seq and id of its last entry.
+TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """The entries low < seq <= high of one branch; a thread is a row of pieces, oldest first."""
+
+    branch: int
+    low: int
+    high: int
+
+
+# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
+PIECES = """
+WITH RECURSIVE piece (branch, low, high, parent) AS (
+    SELECT b.branch, b.at_seq, b.seq, b.parent FROM threads t JOIN branches b USING (branch) WHERE t.name = :thread
+    UNION ALL
+    SELECT b.branch, b.at_seq, piece.low, b.parent FROM piece JOIN branches b ON b.branch = piece.parent
+)
+"""
+
+ROWS = """
+SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
+WHERE branch = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+"""
+
+# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
+_HOLDERS = """
+WITH RECURSIVE holder (branch) AS (
+    VALUES (:branch)
+    UNION
+    SELECT b.branch FROM holder JOIN branches b ON b.parent = holder.branch AND b.at_seq >= :seq
+)
+SELECT t.name FROM holder JOIN threads t USING (branch) ORDER BY t.branch LIMIT 1
+"""
+
+
+def bad_entry(thread: str, seq: int, problem: str) -> DamageError:
+    """The error that names an entry."""
+    where = f"entry {seq} of thread {thread!r}" if thread else f"entry {seq} of a thread that cannot be named"
+    return DamageError(f"{where} is damaged: {problem}", thread=thread, seq=seq)
+
+
+def holder(conn: sqlite3.Connection, branch: int, seq: int) -> str:
+    """A thread that holds this entry, the oldest first; empty when there is none."""
+    found = conn.execute(_HOLDERS, {"branch": branch, "seq": seq}).fetchone()
+    return found[0] if found else ""
+
+
+def pieces(conn: sqlite3.Connection, thread: str) -> list[Piece]:
+    """The pieces of a thread, oldest first; none when there is no such thread."""
+    rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", {"thread": thread})
+    return [Piece(*row) for row in rows]
+
+
+def insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:
+    """Write chained entries at the end of a branch; a trigger refuses any other place."""
+    rows = []
+    for entry in entries:
+        body = encode_body(entry.body)
+        rows.append((branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
+    conn.executemany("INSERT INTO entries (branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def rows_of(conn: sqlite3.Connection, thread: str, after: int, wanted: int) -> list[Row]:
+    """The rows of a thread behind seq `after`, piece by piece, so that a page costs only its own rows."""
+    rows: list[Row] = []
+    for piece in pieces(conn, thread):
+        if piece.high > after and len(rows) < wanted:
+            bounds = (piece.branch, max(piece.low, after), piece.high, wanted - len(rows))
+            rows += conn.execute(ROWS, bounds).fetchall()
+    return rows
+
+
+def new_branch(conn: sqlite3.Connection, parent: int | None = None, at_seq: int = 0, tip: str = "") -> int:
+    """A branch behind entry at_seq of its parent, whose id is `tip`."""
+    row = (parent, at_seq, at_seq, tip)
+    made = conn.execute("INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?)", row)
+    assert made.lastrowid is not None
+    return made.lastrowid
+
+
+def source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | None, int, str]:
+    """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
+    for piece in pieces(conn, thread):
+        if piece.low < at_seq <= piece.high:
+            row = conn.execute(
+                "SELECT id FROM entries WHERE branch = ? AND seq = ?", (piece.branch, at_seq)
+            ).fetchone()
+            if row is None:
+                raise bad_entry(thread, at_seq, "it is missing")
+            return piece.branch, at_seq, row[0]
+    return None, 0, ""
+
+
+def prune(conn: sqlite3.Connection, branch: int | None) -> None:
+    """Remove what no thread reaches any more: from a branch that lost its name upwards."""
+    while branch is not None and not _is_named(conn, branch):
+        used = conn.execute("SELECT max(at_seq) FROM branches WHERE parent = ?", (branch,)).fetchone()[0]
+        parent, begin = conn.execute(
+            "SELECT parent, at_seq FROM branches WHERE branch = ?", (branch,)
+        ).fetchone()
+        _cut(conn, branch, begin if used is None else used)
+        if used is not None:
+            return
+        conn.execute("DELETE FROM branches WHERE branch = ?", (branch,))
+        branch = parent
+
+
+def _is_named(conn: sqlite3.Connection, branch: int) -> bool:
+    return conn.execute("SELECT 1 FROM threads WHERE branch = ?", (branch,)).fetchone() is not None
+
+
+def _cut(conn: sqlite3.Connection, branch: int, keep: int) -> None:
+    """Delete the entries of a branch behind seq `keep`; the trigger lets pass only what is declared."""
+    named = {"branch": branch, "keep": keep}
+    conn.execute("INSERT INTO deleting VALUES (:branch, :keep)", named)
+    conn.execute("DELETE FROM entries WHERE branch = :branch AND seq > :keep", named)
+    conn.execute("DELETE FROM deleting WHERE branch = :branch", named)
+    tip = "coalesce((SELECT id FROM entries WHERE branch = :branch AND seq = :keep), '')"
+    conn.execute(f"UPDATE branches SET seq = :keep, tip = {tip} WHERE branch = :branch", named)
+
+
+def first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
+    """The oldest thread that holds the entry of this id, and its seq."""
+    for branch, seq in conn.execute("SELECT branch, seq FROM entries WHERE id = ? ORDER BY branch", (id,)):
+        thread = holder(conn, branch, seq)
+        if thread:
+            return thread, seq
+    raise DamageError(f"entry {id} belongs to no thread")
