@@ -1,0 +1,134 @@
+"""Bedrock Converse: blank texts, empty errors, the order of roles and cache points (rows 35, 36)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from quire.providers.rules.check import Check
+from quire.providers.rules.claude import forced, modes
+from quire.providers.rules.finding import Finding, found, where
+from quire.providers.rules.marks import TTLS, Mark, out_of_order, too_many, ttl_of
+from quire.providers.rules.pairs import pairs
+from quire.providers.rules.shape import fields, obj, objects, shape, shapes, strays, text
+from quire.providers.rules.turns import Block, Talk
+from quire.values import Json, JsonObject
+
+
+def bedrock_shape(check: Check) -> Iterator[Finding]:
+    """Types of messages, blocks, calls and results."""
+    spec, body = shapes("bedrock"), check.body
+    for name in ("messages", "system"):
+        yield from strays(body.get(name), f"$.{name}")
+    for path, message in objects(body.get("messages"), "$.messages"):
+        yield from fields(message, spec["message"], path)
+        role = message.get("role")
+        if isinstance(role, str) and role not in spec["roles"]:
+            yield shape(f"{path}.role", f"Value '{role}' failed to satisfy enum", "Use user or assistant.")
+        yield from strays(message.get("content"), f"{path}.content")
+        for place, block in objects(message.get("content"), f"{path}.content"):
+            yield from _block_shape(block, place, spec)
+
+
+def _block_shape(block: JsonObject, path: str, spec: JsonObject) -> Iterator[Finding]:
+    yield from fields(block, spec["block"], path)
+    held = [name for name, value in block.items() if value is not None]
+    if len(held) != 1:
+        yield shape(
+            path, f"exactly one member of the ContentBlock must be set, not {len(held)}", "Split the block."
+        )
+    if isinstance(block.get("toolUse"), dict):
+        yield from fields(block["toolUse"], spec["call"], f"{path}.toolUse")
+    if isinstance(block.get("toolResult"), dict):
+        yield from fields(block["toolResult"], spec["result"], f"{path}.toolResult")
+
+
+def blank_blocks(talk: Talk) -> Iterator[Finding]:
+    """Row 35, in messages and system blocks."""
+    blocks = [*talk.system, *(block for message in talk.messages for block in message.blocks)]
+    for block in blocks:
+        said = block.raw.get("text")
+        if block.type == "text" and isinstance(said, str) and not said.strip():
+            yield found("B2.35", block.path)
+
+
+def empty_errors(talk: Talk) -> Iterator[Finding]:
+    """Row 36."""
+    for message in talk.messages:
+        for block in message.blocks:
+            if block.type == "tool_result" and block.raw["is_error"] and not _says(block.raw.get("content")):
+                yield found("B2.36", block.path)
+
+
+def _says(content: Json) -> bool:
+    kept = [one for _, one in objects(content, "")]
+    return any(not isinstance(one.get("text"), str) or one["text"].strip() for one in kept)
+
+
+def converse_order(check: Check, talk: Talk) -> Iterator[Finding]:
+    """Roles take turns, the user first, and calls are answered in the next message."""
+    spoken = [message for message in talk.messages if message.role in ("user", "assistant")]
+    if spoken and spoken[0].role != "user":
+        problem = "A conversation must start with a user message. Try again with a conversation that starts with a user message."
+        yield found("B.converse", spoken[0].path, problem=problem, fix="Begin with a user message.")
+    for before, message in pairwise(spoken):
+        if before.role == message.role:
+            problem = "A conversation must alternate between user and assistant roles."
+            yield found(
+                "B.converse", message.path, problem=problem, fix="Join it with the message before it."
+            )
+    for finding in pairs(check, talk):
+        yield _converse_pair(finding) if finding.row != "B2.3" else finding
+
+
+def _converse_pair(finding: Finding) -> Finding:
+    if finding.row == "B2.1":
+        problem = f"Expected toolResult blocks behind {where(finding.path)} for its toolUse id."
+    else:
+        problem = f"The toolResult at {where(finding.path)} has no toolUse in the previous turn."
+    return found("B.converse", finding.path, problem=problem, fix=finding.fix)
+
+
+def cache_points(check: Check, talk: Talk) -> Iterator[Finding]:
+    """Rows 6 and 7 for cache points, and a point's own fields."""
+    points = [block for block in _all(talk) if block.type == "cache_point"]
+    marks = [Mark(block.path, ttl_of(block.raw)) for block in points]
+    yield from too_many(check, marks)
+    yield from out_of_order(marks)
+    for block in points:
+        if block.raw.get("ttl") is not None and block.raw["ttl"] not in TTLS:
+            problem = f"ttl should be '5m' or '1h', not {block.raw['ttl']!r}"
+            yield found(
+                "A3.mark", f"{block.path}.cachePoint", problem=problem, type="default", ttls=" or ".join(TTLS)
+            )
+
+
+def _all(talk: Talk) -> Iterator[Block]:
+    yield from talk.tools
+    yield from talk.system
+    for message in talk.messages:
+        yield from message.blocks
+
+
+def converse_model(check: Check) -> Iterator[Finding]:
+    """Rows 15 and 16, where Converse keeps them."""
+    choice = obj(obj(check.body.get("toolConfig")).get("toolChoice"))
+    extra = obj(check.body.get("additionalModelRequestFields"))
+    thinking = obj(extra.get("thinking"))
+    kind = next((name for name in ("any", "tool") if choice.get(name) is not None), None)
+    yield from forced(check, kind, "$.toolConfig.toolChoice", thinking)
+    most = obj(check.body.get("inferenceConfig")).get("maxTokens")
+    yield from modes(check, thinking, "$.additionalModelRequestFields.thinking", most)
+
+
+def converse_names(talk: Talk) -> Iterator[tuple[str, Json]]:
+    """Every tool name with its path."""
+    yield from (
+        (f"{block.path}.toolSpec.name", block.raw.get("name"))
+        for block in talk.tools
+        if block.type == "custom"
+    )
+    for message in talk.messages:
+        for block in message.blocks:
+            if block.type == "tool_use":
+                yield f"{block.path}.toolUse.name", text(block.raw.get("name"))

@@ -1,0 +1,189 @@
+"""Gemini's turns: order of roles, as many responses as calls, thought signatures (rows 28 to 31)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.providers.facts import data
+from quire.providers.rules.check import Check
+from quire.providers.rules.finding import Finding, found
+from quire.providers.rules.seen import Seen, fingerprint
+from quire.providers.rules.shape import fields, has_type, obj, objects, shape, shapes, strays, text
+from quire.values import Json, JsonObject
+
+
+class Content(msgspec.Struct, frozen=True):
+    """One turn; `parts` with their paths."""
+
+    role: str
+    path: str
+    parts: tuple[tuple[str, JsonObject], ...]
+
+    def having(self, name: str) -> list[tuple[str, JsonObject]]:
+        return [(path, part) for path, part in self.parts if get(part, name) is not None]
+
+
+def get(value: JsonObject, name: str) -> Json:
+    """A field in JSON's spelling or the SDK's: functionCall, function_call."""
+    return value.get(name, value.get(snake(name)))
+
+
+def snake(name: str) -> str:
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)
+
+
+def setting(body: JsonObject, name: str) -> tuple[str, Json]:
+    """A request setting and its path: at the top (REST) or under `config` (the SDK's call)."""
+    for base, holder in (("$", body), ("$.config", obj(body.get("config")))):
+        for spelling in (name, snake(name)):
+            if holder.get(spelling) is not None:
+                return f"{base}.{spelling}", holder[spelling]
+    return f"$.{name}", None
+
+
+def contents(body: JsonObject) -> list[Content]:
+    """The turns of a request; the SDK also takes texts and single parts, which are the user's."""
+    given = setting(body, "contents")[1]
+    path = setting(body, "contents")[0]
+    if isinstance(given, str | dict):
+        given = [given]
+    found_contents = []
+    for index, one in enumerate(given if isinstance(given, list | tuple) else ()):
+        place = f"{path}[{index}]"
+        if isinstance(one, str):
+            found_contents.append(Content("user", place, ((place, {"text": one}),)))
+        elif isinstance(one, dict) and "parts" in one:
+            parts = tuple(objects(one["parts"], f"{place}.parts"))
+            found_contents.append(Content(text(one.get("role")) or "user", place, parts))
+        elif isinstance(one, dict):
+            found_contents.append(Content(text(one.get("role")) or "user", place, ((place, one),)))
+    return found_contents
+
+
+def gemini_shape(check: Check) -> Iterator[Finding]:
+    """Types of contents, parts, calls and declarations."""
+    spec = shapes("gemini")
+    path, given = setting(check.body, "contents")
+    if given is None and setting(check.body, "cachedContent")[1] is None:
+        yield shape("$.contents", "contents is not specified", "Send at least one content.")
+    elif isinstance(given, list | tuple):
+        if not given:
+            yield shape(path, "contents is not specified", "Send at least one content.")
+        for index, one in enumerate(given):
+            yield from _content_shape(one, f"{path}[{index}]", spec)
+    for place, declaration in declarations(check.body):
+        yield from fields(declaration, spec["declaration"], place)
+
+
+def _content_shape(one: Json, path: str, spec: JsonObject) -> Iterator[Finding]:
+    if isinstance(one, str):
+        return
+    if not isinstance(one, dict):
+        yield shape(path, "Input should be an object", "Make it an object with role and parts.")
+        return
+    if "parts" in one or "role" in one or not any(get(one, name) is not None for name in spec["part"]):
+        yield from fields(one, spec["content"], path)
+    role = one.get("role")
+    if isinstance(role, str) and role not in spec["roles"]:
+        yield shape(f"{path}.role", "Please use a valid role: user, model.", "Use user or model.")
+    yield from strays(one.get("parts"), f"{path}.parts")
+    for place, part in objects(one.get("parts"), f"{path}.parts"):
+        yield from fields({name: get(part, name) for name in spec["part"]}, spec["part"], place)
+        for name, inner in (("functionCall", "call"), ("functionResponse", "response")):
+            if isinstance(get(part, name), dict):
+                yield from fields(get(part, name), spec[inner], f"{place}.{name}")
+
+
+def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
+    """Every function declaration with its path."""
+    path, tools = setting(body, "tools")
+    for place, tool in objects(tools, path):
+        name = "functionDeclarations" if "functionDeclarations" in tool else "function_declarations"
+        yield from objects(tool.get(name), f"{place}.{name}")
+
+
+def order(check: Check) -> Iterator[Finding]:
+    """Row 28. Behind a cached content the conversation has already begun."""
+    turns = contents(check.body)
+    cached = setting(check.body, "cachedContent")[1] is not None
+    for index, turn in enumerate(turns):
+        if index == 0 and turn.role == "model" and not cached:
+            yield found("B2.28", turn.path, fix="Begin contents with a user turn.")
+        elif index and turn.having("functionCall") and turns[index - 1].role == "model":
+            yield found(
+                "B2.28", turn.path, fix="Join it with the model turn before it, or answer that one first."
+            )
+
+
+def responses(check: Check) -> Iterator[Finding]:
+    """Row 29: calls and responses turn by turn."""
+    turns = contents(check.body)
+    cached = setting(check.body, "cachedContent")[1] is not None
+    asked = None if cached else 0
+    for index, turn in enumerate(turns):
+        given = len(turn.having("functionResponse"))
+        if asked is not None and turn.role != "model" and given != asked:
+            at = turn.path if given or not index else turns[index - 1].path
+            yield found("B2.29", at, calls=asked, responses=given)
+        asked = len(turn.having("functionCall")) if turn.role == "model" else 0
+    if asked:
+        yield found("B2.29", turns[-1].path, calls=asked, responses=0)
+
+
+def signatures(check: Check) -> Iterator[Finding]:
+    """Rows 30 and 31."""
+    if not check.model_named or not check.info.features.signatures:
+        return
+    turns = contents(check.body)
+    for turn in turns[_current(turns) :]:
+        calls = turn.having("functionCall") if turn.role == "model" else []
+        if calls and not get(calls[0][1], "thoughtSignature"):
+            path, part = calls[0]
+            name = text(obj(get(part, "functionCall")).get("name"))
+            yield found("B2.30", path, name=name)
+    for turn in turns:
+        for path, part in turn.having("thoughtSignature"):
+            problem = _foreign(check.seen, part)
+            if problem:
+                yield found("B2.31", path, problem=problem)
+
+
+def _current(turns: list[Content]) -> int:
+    """Where the current turn begins: the last user content that is no function response."""
+    starts = [
+        i for i, turn in enumerate(turns) if turn.role == "user" and not turn.having("functionResponse")
+    ]
+    return starts[-1] if starts else 0
+
+
+def _foreign(seen: Seen | None, part: JsonObject) -> str:
+    signature = get(part, "thoughtSignature")
+    if isinstance(signature, bytes):
+        return ""
+    if not has_type(signature, "string") or any(
+        char.isspace() or not char.isprintable() for char in signature
+    ):
+        return "Corrupted thought signature."
+    if seen is None or signature in data("rules")["gemini"]["open_signatures"]:
+        return ""
+    if signature not in seen.sealed:
+        return "Invalid thought signature." if seen.complete else ""
+    call = get(part, "functionCall")
+    moved = call is not None and seen.sealed[signature] != _call_print(call)
+    return "Invalid thought signature." if moved else ""
+
+
+def _call_print(call: Json) -> str:
+    # Ids may be left out on the way back; the name and arguments may not change.
+    return fingerprint({"name": obj(call).get("name"), "args": obj(call).get("args") or {}})
+
+
+def remember_parts(seen: Seen, turns: list[Content]) -> None:
+    """Record the thought signatures of contents as given out with these parts."""
+    for turn in turns:
+        for _, part in turn.having("thoughtSignature"):
+            signature = get(part, "thoughtSignature")
+            if isinstance(signature, str):
+                seen.sealed.setdefault(signature, _call_print(get(part, "functionCall") or {}))
