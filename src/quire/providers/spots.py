@@ -1,0 +1,134 @@
+"""A request body as spots that may carry a cache mark. Only the shape is looked at: nothing is hashed or counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from quire.values import Json, JsonObject
+
+Path: TypeAlias = tuple[str | int, ...]
+Side = Literal["head", "asking", "speaking"]
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """One block of a body: who speaks there, and whether it may carry a mark."""
+
+    path: Path
+    side: Side
+    markable: bool
+    block: Json
+
+
+def spots(body: JsonObject, wire: str) -> list[Spot]:
+    """The blocks of a body in the order its provider compares them."""
+    return list(_WALKS[wire](body))
+
+
+def turns(row: list[Spot]) -> list[int]:
+    """The spots that end what was asked, each right before the model speaks."""
+    return [
+        index
+        for index in range(len(row) - 1)
+        if row[index].side != "speaking" and row[index + 1].side == "speaking"
+    ]
+
+
+def sizes(row: list[Spot]) -> tuple[int, int]:
+    """Characters in all, and since the model last spoke: how much a request adds."""
+    ends = turns(row)
+    new = row[ends[-1] + 1 :] if ends else row
+    return sum(_size(spot.block) for spot in row), sum(_size(spot.block) for spot in new)
+
+
+def _size(value: Json) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list) else 1
+
+
+def _anthropic(body: JsonObject) -> Iterator[Spot]:
+    yield from _listed(body.get("tools"), ("tools",), "head")
+    yield from _listed(body.get("system"), ("system",), "head")
+    for index, message in enumerate(body.get("messages") or ()):
+        passing = message.get("role") == "system" and message.get("clear_at")
+        side: Side = "speaking" if message.get("role") == "assistant" else "asking"
+        for spot in _listed(message.get("content"), ("messages", index, "content"), side):
+            yield msgspec.structs.replace(spot, markable=False) if passing else spot
+
+
+def _bedrock(body: JsonObject) -> Iterator[Spot]:
+    yield from _listed((body.get("toolConfig") or {}).get("tools"), ("toolConfig", "tools"), "head")
+    yield from _listed(body.get("system"), ("system",), "head")
+    for index, message in enumerate(body.get("messages") or ()):
+        side: Side = "speaking" if message.get("role") == "assistant" else "asking"
+        yield from _listed(message.get("content"), ("messages", index, "content"), side)
+
+
+def _chat(body: JsonObject) -> Iterator[Spot]:
+    yield from _unmarkable(body.get("tools"), ("tools",))
+    leading = True
+    for index, message in enumerate(body.get("messages") or ()):
+        role = message.get("role")
+        leading = leading and role in ("system", "developer")
+        side: Side = "head" if leading else "speaking" if role == "assistant" else "asking"
+        yield from _listed(message.get("content"), ("messages", index, "content"), side)
+        if message.get("tool_calls"):
+            yield Spot(
+                ("messages", index, "tool_calls"), "speaking", False, {"tool_calls": message["tool_calls"]}
+            )
+
+
+def _responses(body: JsonObject) -> Iterator[Spot]:
+    yield from _unmarkable(body.get("tools"), ("tools",))
+    if body.get("instructions"):
+        yield Spot(("instructions",), "head", False, {"text": body["instructions"]})
+    leading = True
+    items = body.get("input")
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        kind, role = str(item.get("type", "message")), item.get("role")
+        leading = leading and role in ("system", "developer") and kind == "message"
+        asking = role in ("user", "system", "developer") or kind.endswith("_output")
+        side: Side = "head" if leading else "asking" if asking else "speaking"
+        field = "content" if kind == "message" else "output"
+        if isinstance(item.get(field), list):
+            yield from _listed(item[field], ("input", index, field), side)
+        else:
+            yield Spot(("input", index), side, False, item)
+
+
+_WALKS: dict[str, Callable[[JsonObject], Iterator[Spot]]] = {
+    "anthropic": _anthropic,
+    "bedrock": _bedrock,
+    "openai-chat": _chat,
+    "openai-responses": _responses,
+    "gemini": lambda body: iter(()),
+}
+
+
+def _listed(blocks: Json, path: Path, side: Side) -> Iterator[Spot]:
+    """The blocks of a list; a string cannot be marked without changing what is compared."""
+    if isinstance(blocks, str):
+        yield Spot(path, side, False, {"type": "text", "text": blocks})
+        return
+    for index, block in enumerate(blocks or ()):
+        yield Spot((*path, index), side, _may_carry(block), block)
+
+
+def _unmarkable(tools: Json, path: Path) -> Iterator[Spot]:
+    for index, tool in enumerate(tools or ()):
+        yield Spot((*path, index), "head", False, {"input": tool})
+
+
+def _may_carry(block: Json) -> bool:
+    if not isinstance(block, dict) or block.get("defer_loading"):
+        return False
+    if block.get("type") in _THINKING or "reasoningContent" in block or "cachePoint" in block:
+        return False
+    return not ("text" in block and not str(block["text"]).strip())
