@@ -1,1 +1,130 @@
+"""One prompt, every provider's request: wire formats by name, and a reply's entries back.
 
+`render(prompt, "anthropic:claude-opus-5-5")` gives the body for the official SDK's call. Everything here is
+pure: sending is for `quire.send`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from quire.errors import CallError
+from quire.providers.facts import resolve, split_target
+from quire.providers.incoming import Partial
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.prefix import prefix_bytes, prefix_parts
+from quire.providers.sheet import Ask, Rendering
+from quire.values import Entry, Json, JsonObject, Prompt, Reply, Request
+
+__all__ = [
+    "FORMATS",
+    "Ask",
+    "ModelInfo",
+    "Partial",
+    "Rendering",
+    "export",
+    "http_body",
+    "import_",
+    "model_info",
+    "parse_reply",
+    "prefix_bytes",
+    "prefix_parts",
+    "render",
+    "rendering",
+    "sdk_kwargs",
+    "split_target",
+    "stream",
+]
+
+# format -> the module that reads and writes it
+FORMATS: dict[str, str] = {
+    "openai-chat": "quire.providers.openai_chat",
+    "openai-responses": "quire.providers.openai_responses",
+    "anthropic": "quire.providers.anthropic",
+    "gemini": "quire.providers.gemini",
+    "bedrock": "quire.providers.bedrock",
+    "langchain": "quire.providers.langchain",
+    "openai-agents": "quire.providers.agents",
+}
+
+
+def render(
+    prompt: Prompt,
+    target: str,
+    *,
+    cache: bool = False,
+    key: str = "",
+    max_tokens: int = 0,
+    effort: str = "",
+    **extra: Json,
+) -> Request:
+    """The request for "provider:model"; `extra` goes into the body as it is, `cache` adds cache marks."""
+    ask = Ask(max_tokens=max_tokens, effort=effort, key=key, extra=extra)
+    request = rendering(target, ask).request(prompt)
+    return marked(request, prompt) if cache else request
+
+
+def rendering(target: str, ask: Ask | None = None) -> Rendering:
+    """Renders a thread's prompts one after the other, each from where it leaves the one before."""
+    info = model_info(target)
+    return Rendering(_module(info.wire).WRITER, info, ask or Ask(), split_target(target)[0])
+
+
+def marked(request: Request, prompt: Prompt | None = None, **how: Any) -> Request:
+    """The request with cache marks; its prefix stays what it was."""
+    from quire.providers.marks import mark
+
+    info = model_info(f"{request.provider}:{request.model}")
+    return msgspec.structs.replace(request, body=mark(request.body, prompt, info, **how))
+
+
+def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a provider's reply: JSON, or the SDK's object."""
+    provider, model = split_target(target)
+    parsed: Reply = _module(resolve(provider)[1]).parse_reply(
+        reply, provider=provider, model=model, names=names
+    )
+    return parsed
+
+
+def stream(target: str, names: Iterable[str] = ()) -> Any:
+    """A reader of the provider's stream: feed(event), partial(), reply()."""
+    provider, model = split_target(target)
+    return _module(resolve(provider)[1]).Stream(provider=provider, model=model, names=names)
+
+
+def import_(format: str, value: Any, model: str = "") -> list[Entry]:
+    """Entries of a conversation in another format."""
+    entries: list[Entry] = _module(format).import_messages(value, model)
+    return entries
+
+
+def export(format: str, entries: Iterable[Entry]) -> Json:
+    """A thread in another format; what was imported from it goes out as it came in."""
+    return _module(format).export_messages(entries)
+
+
+def http_body(request: Request) -> JsonObject:
+    """The JSON to post: what the OpenAI SDK takes under `extra_body` is part of it."""
+    body = {key: value for key, value in request.body.items() if key != "extra_body"}
+    return {**body, **(request.body.get("extra_body") or {})}
+
+
+def sdk_kwargs(request: Request) -> dict[str, Any]:
+    """The keyword arguments of the official SDK's call."""
+    module = _module(resolve(request.provider)[1])
+    if hasattr(module, "sdk_kwargs"):
+        kwargs: dict[str, Any] = module.sdk_kwargs(request)
+        return kwargs
+    return {**request.body, "extra_headers": request.headers} if request.headers else request.body
+
+
+def _module(format: str) -> ModuleType:
+    if format not in FORMATS:
+        raise CallError(f"unknown format {format!r}", hint="Known: " + ", ".join(FORMATS) + ".")
+    return importlib.import_module(FORMATS[format])

@@ -20,7 +20,7 @@ LIMIT_BLOCKS = 10_000
 def plain(value: Any) -> Json:
     """JSON of an SDK's object or dictionary; bytes become base64, as they are on the wire."""
     if hasattr(value, "model_dump"):
-        value = value.model_dump(mode="json", exclude_none=True, by_alias=True)
+        value = value.model_dump(mode="json", exclude_none=True, by_alias=True, warnings=False)
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

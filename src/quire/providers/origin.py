@@ -14,7 +14,14 @@ import msgspec
 
 from quire.values import Entry, JsonObject
 
-Read: TypeAlias = Callable[[JsonObject], list[Entry]]
+# From the entries of one message and a format to the messages they came from, if they came in it.
+Original: TypeAlias = Callable[[list[Entry], str], list[JsonObject] | None]
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """Messages to go out as they came in."""
+
+    messages: list[JsonObject]
 
 
 def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
@@ -28,31 +35,47 @@ def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: st
 
 
 def said(
-    entries: Iterable[Entry], format: str, model: str, names: Mapping[str, str] | None = None
+    entries: Iterable[Entry],
+    format: str,
+    model: str,
+    names: Mapping[str, str] | None = None,
+    *,
+    begun: bool = False,
 ) -> list[Entry]:
-    """The entries of one reply; `names` turns respelled tool names back."""
+    """Entries of one reply (`begun`: not its first); `names` turns respelled tool names back."""
     return [
         _with_wire(
-            _renamed(entry, names or {}), {**_origin(format, model), **({} if first else {"more": True})}
+            _renamed(entry, names or {}),
+            {**_origin(format, model), **({"more": True} if begun or not first else {})},
         )
         for first, entry in _marked_first(entries)
     ]
 
 
-def regrouped(entries: Iterable[Entry], format: str, read: Read) -> Iterator[JsonObject | list[Entry]]:
+def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iterator[Whole | list[Entry]]:
     """Whole messages of this format as they came in, and runs of entries that have to be written anew."""
     run: list[Entry] = []
     for group in _groups(entries):
-        message = group[0].wire.get("message")
-        if group[0].wire.get("format") == format and message is not None and len(read(message)) == len(group):
-            if run:
-                yield run
-            yield message
-            run = []
-        else:
+        if (messages := original(group, format)) is None:
             run.extend(group)
+            continue
+        if run:
+            yield run
+        yield Whole(messages)
+        run = []
     if run:
         yield run
+
+
+def whole_message(read: Callable[[JsonObject], list[Entry]]) -> Original:
+    """How to find the message that a group of entries came from: kept on the first, if none is missing."""
+
+    def original(group: list[Entry], format: str) -> list[JsonObject] | None:
+        wire = group[0].wire
+        message = wire.get("message") if wire.get("format") == format else None
+        return [message] if message is not None and len(read(message)) == len(group) else None
+
+    return original
 
 
 def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -2,50 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from quire.providers.models import ModelInfo
-from quire.providers.origin import Read, regrouped
+from quire.providers.origin import Original, Whole, regrouped
 from quire.providers.project import project
 from quire.providers.sheet import Sheet, Writer
-from quire.values import Entry, JsonObject
+from quire.values import Entry, Json, JsonObject
 
 
 class Exported(msgspec.Struct, frozen=True):
     """A thread in one wire format; what stands before the conversation is apart."""
 
     system: Entry | None
-    tools: tuple[JsonObject, ...]
+    tools: tuple[Entry, ...]
     messages: list[JsonObject]
 
+    def listed_tools(self, format: str, define: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
+        """The tools in front, in this format's words; those that came in it, as they came."""
+        out: list[JsonObject] = []
+        for entry in self.tools:
+            came = entry.wire.get("tools") if entry.wire.get("format") == format else None
+            out += came if came is not None else [define(tool) for tool in entry.tools]
+        return out
 
-def exported(entries: Iterable[Entry], writer: Writer, read: Read, info: ModelInfo) -> Exported:
+    def system_as(self, format: str, anew: Json) -> Json:
+        """The system prompt as it came in this format, else as it is written anew."""
+        wire = self.system.wire if self.system else {}
+        return wire["system"] if wire.get("format") == format and "system" in wire else anew
+
+
+def exported(
+    entries: Iterable[Entry], writer: Writer, original: Original, info: ModelInfo, format: str = ""
+) -> Exported:
     """The messages of a thread, nothing repaired: an export says what the log says."""
-    listed = list(entries)
-    system, tools, rest = _head(listed, writer.format)
+    format = format or writer.format
+    system, tools, rest = _head(list(entries), format)
     sheet = Sheet(info)
-    for group in regrouped(rest, writer.format, read):
-        if isinstance(group, dict):
-            sheet.messages.append(group)
+    sheet.faithful = True
+    for group in regrouped(rest, format, original):
+        if isinstance(group, Whole):
+            sheet.messages += group.messages
             continue
         for message in project(group):
             writer.write(sheet, message)
     return Exported(system, tools, sheet.messages)
 
 
-def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[JsonObject, ...], list[Entry]]:
+def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry, ...], list[Entry]]:
     """The first system entry and the tools in front, where they are not messages of this format themselves."""
     system: Entry | None = None
-    tools: tuple[JsonObject, ...] = ()
+    tools: tuple[Entry, ...] = ()
     for place, entry in enumerate(entries):
         if "message" in entry.wire and entry.wire.get("format") == format:
             return system, tools, entries[place:]
         if entry.kind == "system" and system is None:
             system = entry
         elif entry.kind == "tools":
-            tools = (*tools, *entry.tools)
+            tools = (*tools, entry)
         else:
             return system, tools, entries[place:]
     return system, tools, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from quire.providers.project import ITEM_FORMATS
 from quire.providers.sheet import Sheet
 from quire.values import Call, JsonObject, Message, Result, Text, Think
 
@@ -31,8 +32,10 @@ def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Sheet) -> bool:
 
 def own_block(part: Text | Think | Call | Result, format: str, sheet: Sheet) -> JsonObject | None:
     """The block as this provider and model wrote it, if there is one."""
-    block = part.wire.get("block")
-    return block if isinstance(block, dict) and is_from(part.wire, (format,), sheet) else None
+    formats = ITEM_FORMATS if format in ITEM_FORMATS else (format,)
+    # Where every message is one item, the message kept on import is the block.
+    block = part.wire.get("block") or (part.wire.get("message") if format in ITEM_FORMATS else None)
+    return block if isinstance(block, dict) and is_from(part.wire, formats, sheet) else None
 
 
 def leave_out_thinking(part: Think, message: Message, sheet: Sheet) -> None:

@@ -46,9 +46,19 @@ def layout_of(body: JsonObject, provider: str) -> Layout:
     """The layout of a wire format by its name, or of a provider by the look of its request."""
     if provider in LAYOUTS:
         return LAYOUTS[provider]
-    if "contents" in body or "cachedContent" in body:
-        return LAYOUTS["gemini"]
-    return LAYOUTS["openai-responses" if "input" in body else "openai-chat"]
+    for fields, format in _SIGNS:
+        if fields & body.keys():
+            return LAYOUTS[format]
+    return LAYOUTS["openai-chat"]
+
+
+# Fields that only requests of one format have.
+_SIGNS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"contents", "cachedContent"}), "gemini"),
+    (frozenset({"input", "instructions"}), "openai-responses"),
+    (frozenset({"modelId", "toolConfig"}), "bedrock"),
+    (frozenset({"system", "thinking"}), "anthropic"),
+)
 
 
 def _chat_head(body: JsonObject) -> Iterable[Json]:
@@ -84,7 +94,15 @@ def _anthropic_message(message: JsonObject) -> Json:
 def _gemini_head(body: JsonObject) -> Iterable[Json]:
     cached = [{"cachedContent": body["cachedContent"]}] if body.get("cachedContent") else []
     system = (body.get("systemInstruction") or {}).get("parts") or []
-    return [*cached, *(body.get("tools") or ()), *system]
+    return [*cached, *_declared(body.get("tools") or ()), *system]
+
+
+def _declared(tools: Iterable[JsonObject]) -> Iterable[Json]:
+    """Each function by itself, and what else a tool holds."""
+    for tool in tools:
+        yield from tool.get("functionDeclarations") or ()
+        if rest := {key: value for key, value in tool.items() if key != "functionDeclarations"}:
+            yield rest
 
 
 def _bedrock_head(body: JsonObject) -> Iterable[Json]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from quire.providers.images import image
 from quire.values import SPOKEN, Call, Entry, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
 
-# In these every entry is an item of its own; a message of the model is a run of items.
+# In these every entry is an item of its own.
 ITEM_FORMATS = ("openai-responses", "openai-agents")
 
 _ROLES: dict[str, Role] = {
@@ -48,9 +48,7 @@ def _continues(entry: Entry, last: Message) -> bool:
 
 def _begins(wire: JsonObject) -> bool:
     """Whether a message of the model began here, as far as its wire format shows."""
-    if "format" not in wire or wire.get("more"):
-        return False
-    return not ("message" in wire and wire["format"] in ITEM_FORMATS)
+    return "format" in wire and not wire.get("more")
 
 
 def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:

@@ -33,21 +33,27 @@ class Ask(msgspec.Struct, frozen=True):
     extra: JsonObject = {}
 
 
+NOTHING_ASKED = Ask()
+
+
 class Sheet:
     """One request being written."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, info: ModelInfo, ask: Ask = NOTHING_ASKED) -> None:
         self.info = info
+        self.ask = ask
         self.messages: list[JsonObject] = []
         self.left_out: list[JsonObject] = []
         self.late_tools: list[JsonObject] = []
         self.effort = ""
         self.betas: list[str] = []
+        # An export says what the log says; only a request puts in turns that were never taken.
+        self.faithful = False
         # The message at hand was sent before the last rebase: what is bound to the old prefix is void.
         self.stale = False
 
     def copy(self) -> Sheet:
-        other = Sheet(self.info)
+        other = Sheet(self.info, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
         other.effort = self.effort
@@ -56,6 +62,11 @@ class Sheet:
     @property
     def last(self) -> JsonObject:
         return self.messages[-1] if self.messages else {}
+
+    def bridge(self, message: JsonObject) -> None:
+        """Put a turn in that was never taken, because the provider insists on one."""
+        if not self.faithful:
+            self.messages.append(message)
 
     def leave_out(self, message: Message, reason: str, part: Part | None = None) -> None:
         """Say why an entry is not in the request; with `part`, the entry of that part alone."""
@@ -81,15 +92,17 @@ class Writer(msgspec.Struct, frozen=True):
     write: Callable[[Sheet, Message], None]
     # What the end of the messages may need (a provider that takes no last assistant message).
     end: Callable[[Sheet], None]
-    body: Callable[[Sheet, Prompt, Ask], JsonObject]
-    headers: Callable[[Sheet, Ask], dict[str, str]]
+    body: Callable[[Sheet, Prompt], JsonObject]
+    headers: Callable[[Sheet], dict[str, str]]
 
 
 class Rendering:
     """Renders one thread's prompts for one model, each from where it leaves the one before."""
 
-    def __init__(self, writer: Writer, info: ModelInfo, ask: Ask) -> None:
+    def __init__(self, writer: Writer, info: ModelInfo, ask: Ask = NOTHING_ASKED, provider: str = "") -> None:
         self.writer = writer
+        # As the caller names it: "openai-chat" says more than "openai".
+        self.provider = provider or info.provider
         self.info = info
         self.ask = ask
         self._start(1, 0)
@@ -103,13 +116,13 @@ class Rendering:
         self.writer.end(sheet)
         for seqs, reason in self.settler.dropped:
             sheet.leave_out(Message("tool", (), seqs), reason)
-        body = self.writer.body(sheet, prompt, self.ask)
+        body = self.writer.body(sheet, prompt)
         return Request(
-            provider=self.info.provider,
+            provider=self.provider,
             model=self.info.model,
             body=body,
             prefix=self._prefix(body),
-            headers=self.writer.headers(sheet, self.ask),
+            headers=self.writer.headers(sheet),
             left_out=tuple(sheet.left_out),
         )
 
@@ -117,7 +130,7 @@ class Rendering:
         self.epoch = epoch
         self.fold = fold
         self.taken: list[Message] = []
-        self.sheet = Sheet(self.info)
+        self.sheet = Sheet(self.info, self.ask)
         self.settler = Settler(self.writer.ids(self.info))
         self.lines: list[tuple[JsonObject, bytes]] = []
 

@@ -15,19 +15,26 @@ class Spelling(msgspec.Struct, frozen=True):
 
     allowed: str = "A-Za-z0-9_-"
     longest: int = 64
+    # What the first character may be, where that is fewer.
+    first: str = ""
     # Exactly `longest` characters (Mistral's ids): anything else is replaced by a digest.
     exact: bool = False
 
     def spell(self, text: str) -> str:
         """The text itself where it fits, else a readable replacement that depends on nothing else."""
-        least = self.longest if self.exact else 1
-        if re.fullmatch(f"[{self.allowed}]{{{least},{self.longest}}}", text):
+        if len(text) <= self.longest and re.fullmatch(self._pattern(), text):
             return text
         digest = sha256_hex(text)
         if self.exact:
             return digest[: self.longest]
-        readable = re.sub(f"[^{self.allowed}]", "_", text)[: self.longest - 9]
-        return f"{readable}_{digest[:8]}"
+        readable = re.sub(f"[^{self.allowed}]", "_", text)[: self.longest - 10]
+        start = "" if not self.first or re.match(f"[{self.first}]", readable) else "_"
+        return f"{start}{readable}_{digest[:8]}"
+
+    def _pattern(self) -> str:
+        if self.exact:
+            return f"[{self.allowed}]{{{self.longest}}}"
+        return f"[{self.first or self.allowed}][{self.allowed}]*"
 
     def candidates(self, text: str) -> Iterator[str]:
         """Ever more spellings of an id that may be taken: call_1, call_1-2, call_1-3, …"""

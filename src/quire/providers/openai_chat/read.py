@@ -7,12 +7,12 @@ from typing import Any
 
 from quire.errors import FormatError
 from quire.providers.arguments import parsed_arguments
+from quire.providers.dialect import dialect_of
 from quire.providers.images import from_url, image_json
 from quire.providers.incoming import object_in, without_nulls
 from quire.providers.models import model_info
-from quire.providers.openai_chat.dialect import dialect_of
 from quire.providers.openai_chat.write import FORMAT, WRITER
-from quire.providers.origin import said, tagged
+from quire.providers.origin import said, tagged, whole_message
 from quire.providers.outgoing import exported
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
@@ -48,12 +48,12 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 
 def export_messages(entries: Iterable[Entry]) -> list[JsonObject]:
     """Chat messages of a thread: imported ones as they came, all others written from their entries."""
-    out = exported(entries, WRITER, _entries, model_info(f"{FORMAT}:"))
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
     head = [{"role": "system", "content": out.system.text}] if out.system else []
     return [*head, *out.messages]
 
 
-def parse_reply(value: Any, provider: str = FORMAT, names: Iterable[str] = ()) -> Reply:
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
     """Entries and usage of a chat completion; `names` are the tools' own, where some had to be respelled."""
     reply = object_in(value, "a chat completion")
     choices = reply.get("choices")
@@ -66,7 +66,7 @@ def parse_reply(value: Any, provider: str = FORMAT, names: Iterable[str] = ()) -
         raise FormatError(
             "a chat completion without a message", hint="A streamed chunk goes into Stream.feed."
         )
-    model = str(reply.get("model") or "")
+    model = str(reply.get("model") or model)
     return Reply(
         entries=tuple(entries_of_reply(message, provider, model, names)),
         usage=usage(provider, reply),

@@ -28,11 +28,11 @@ class _Call:
 class Stream:
     """Gathers chunks; nothing of a chat message is whole before its finish_reason has come."""
 
-    def __init__(self, provider: str = FORMAT, names: Iterable[str] = ()) -> None:
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
         self.provider = provider
         self.names = tuple(names)
         self.tally = Tally()
-        self.id = self.model = self.stop = ""
+        self.id, self.model, self.stop = "", model, ""
         self.text: dict[str, list[str]] = {}
         self.details: list[JsonObject] = []
         self.calls: dict[int, _Call] = {}
@@ -50,7 +50,7 @@ class Stream:
             self.tally.unknown += 1
             return []
         self.id = self.id or text_in(chunk, "id")
-        self.model = self.model or text_in(chunk, "model")
+        self.model = text_in(chunk, "model") or self.model
         self._usage(chunk)
         return self._choices(chunk.get("choices"))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quire.providers.arguments import compact, object_text
+from quire.providers.dialect import alternates, dialect_of, in_parts
 from quire.providers.images import to_url
 from quire.providers.models import ModelInfo
-from quire.providers.openai_chat.dialect import alternates, dialect_of, in_parts
 from quire.providers.own import is_from, leave_out_thinking, own_block
 from quire.providers.sheet import (
     GO_ON,
@@ -48,9 +48,9 @@ def _take_turns(sheet: Sheet, role: str) -> None:
         return
     before = sheet.last.get("role")
     if role == "user" and before in ("user", "tool"):
-        sheet.messages.append({"role": "assistant", "content": NO_REPLY})
+        sheet.bridge({"role": "assistant", "content": NO_REPLY})
     elif role == "assistant" and before in (None, "assistant"):
-        sheet.messages.append({"role": "user", "content": _content(sheet, GO_ON)})
+        sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
 
 
 def _content(sheet: Sheet, text: str) -> str | list[JsonObject]:
@@ -145,7 +145,8 @@ def _end(sheet: Sheet) -> None:
         _take_turns(sheet, "assistant" if sheet.last.get("role") == "assistant" else "")
 
 
-def _body(sheet: Sheet, prompt: Prompt, ask: Ask) -> JsonObject:
+def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+    ask = sheet.ask
     dialect = dialect_of(sheet.info)
     messages = sheet.messages
     if prompt.system:
@@ -170,9 +171,9 @@ def _key(info: ModelInfo, ask: Ask) -> JsonObject:
     return {field: ask.key} if place == "body" else {"extra_body": {field: ask.key}}
 
 
-def _headers(sheet: Sheet, ask: Ask) -> dict[str, str]:
-    field = sheet.info.cache.key
-    return {field: ask.key} if ask.key and field and dialect_of(sheet.info).key_in == "header" else {}
+def _headers(sheet: Sheet) -> dict[str, str]:
+    field, key = sheet.info.cache.key, sheet.ask.key
+    return {field: key} if key and field and dialect_of(sheet.info).key_in == "header" else {}
 
 
 def _tool(tool: JsonObject, names: Spelling) -> JsonObject:

@@ -1,4 +1,4 @@
-"""What differs between the servers that speak Chat Completions: a row of data each, plus the model's features."""
+"""What differs between the servers that speak OpenAI's formats: a row of data each, plus the model's features."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ids: Spelling = Spelling()
     names: Spelling = Spelling()
     json_arguments: bool = True
+    encrypted: bool = False
     key_in: Literal["body", "extra", "header"] = "extra"
 
 

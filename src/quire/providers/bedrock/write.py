@@ -1,0 +1,126 @@
+"""Messages in Converse's form, and the request around them.
+
+User and assistant take turns here; where two of one side would stand together, a turn that was never taken
+stands between them, so that no message changes when another follows.
+"""
+
+from __future__ import annotations
+
+from quire.providers.bedrock.blocks import FORMAT, IDS, NAMES, image, tool_result, written
+from quire.providers.models import ModelInfo
+from quire.providers.sheet import GO_ON, NO_REPLY, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
+from quire.providers.spelling import Spelling
+from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
+
+
+def write(sheet: Sheet, message: Message) -> None:
+    """Add a message's own messages; a note without a role of its own joins the user message before it."""
+    match message.role:
+        case "user":
+            if sheet.last.get("role") in ("user", "system"):
+                sheet.bridge({"role": "assistant", "content": [{"text": NO_REPLY}]})
+            sheet.messages.append({"role": "user", "content": _user(sheet, message)})
+        case "assistant":
+            _assistant(sheet, message)
+        case "tool":
+            results = [tool_result(part, sheet) for part in message.parts if isinstance(part, Result)]
+            sheet.messages.append({"role": "user", "content": results})
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            # A toolAddition names a tool of toolConfig; it cannot define one.
+            for part in message.parts:
+                if isinstance(part, ToolSet):
+                    sheet.add_tools_in_front(message, part.tools)
+
+
+def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
+    blocks: list[JsonObject] = [{"text": text} for text in texts(message)]
+    for part in message.parts:
+        if isinstance(part, Image) and (shown := image(part)):
+            blocks.append(shown)
+        elif isinstance(part, Image):
+            blocks.append({"text": f"[image: {part.url}]"})
+            sheet.leave_out(message, "Converse takes no image by URL")
+    return blocks or [{"text": NO_TEXT}]
+
+
+def _assistant(sheet: Sheet, message: Message) -> None:
+    blocks = [
+        block
+        for part in message.parts
+        if isinstance(part, Text | Think | Call) and (block := written(part, message, sheet))
+    ]
+    if all("reasoningContent" in block for block in blocks):
+        sheet.leave_out(message, "empty message")
+        return
+    if sheet.last.get("role") in (None, "assistant"):
+        sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
+    sheet.messages.append({"role": "assistant", "content": blocks})
+
+
+def _note(sheet: Sheet, message: Message) -> None:
+    if effort := wanted_effort(message):
+        sheet.effort = effort
+        sheet.leave_out(
+            message, "effort is set for the whole request, which moves the prefix of the messages"
+        )
+    said = texts(message)
+    role = sheet.last.get("role")
+    if not said:
+        return
+    if sheet.info.features.late_system and role in ("user", "system"):
+        before = sheet.messages.pop()["content"] if role == "system" else []
+        sheet.messages.append({"role": "system", "content": [*before, *({"text": text} for text in said)]})
+    elif role == "user":
+        added = {"text": note_text(message)}
+        sheet.messages[-1] = {**sheet.last, "content": [*sheet.last["content"], added]}
+    else:
+        sheet.messages.append({"role": "user", "content": [{"text": note_text(message)}]})
+
+
+def _end(sheet: Sheet) -> None:
+    if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
+        sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
+
+
+def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+    ask = sheet.ask
+    body: JsonObject = {"modelId": sheet.info.model}
+    if specs := _specs(sheet, prompt):
+        body["toolConfig"] = {"tools": specs}
+    if prompt.system.strip():
+        body["system"] = [{"text": prompt.system}]
+    body["messages"] = sheet.messages
+    if ask.max_tokens:
+        body["inferenceConfig"] = {"maxTokens": ask.max_tokens}
+    if effort := sheet.effort or ask.effort:
+        body["outputConfig"] = {"effort": effort}
+    return {**body, **ask.extra}
+
+
+def _specs(sheet: Sheet, prompt: Prompt) -> list[JsonObject]:
+    """The tools; where there are none any more but calls to them remain, Converse wants their names at least."""
+    if tools := (*prompt.tools, *sheet.late_tools):
+        return [tool_spec(tool) for tool in tools]
+    blocks = [block for message in sheet.messages for block in message["content"]]
+    names = dict.fromkeys(block["toolUse"]["name"] for block in blocks if "toolUse" in block)
+    return [tool_spec({"name": name}) for name in names]
+
+
+def tool_spec(tool: JsonObject) -> JsonObject:
+    """A tool as Converse defines one."""
+    schema = {"type": "object", **(tool.get("parameters") or {"properties": {}})}
+    description = {"description": tool["description"]} if tool.get("description") else {}
+    return {"toolSpec": {"name": NAMES.spell(tool["name"]), **description, "inputSchema": {"json": schema}}}
+
+
+def _headers(sheet: Sheet) -> dict[str, str]:
+    return {}
+
+
+def _ids(info: ModelInfo) -> Spelling:
+    return IDS
+
+
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)

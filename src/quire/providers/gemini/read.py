@@ -1,0 +1,143 @@
+"""Gemini's contents into entries, and back verbatim; a reply is one more content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quire.errors import FormatError, ProviderError
+from quire.providers.gemini.parts import FORMAT, answered, image_of, is_image, part_in, spoken, text_of
+from quire.providers.gemini.schema import NAMES, declaration, tool_entry
+from quire.providers.gemini.write import WRITER
+from quire.providers.images import image_json
+from quire.providers.incoming import object_in, refused
+from quire.providers.models import model_info
+from quire.providers.origin import said, tagged, whole_message
+from quire.providers.outgoing import exported
+from quire.providers.spelling import read_back
+from quire.providers.usage import usage
+from quire.values import Entry, Json, JsonObject, Reply, respond, system, tools, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of contents, or of a request that holds one (with its instruction and tools)."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "").removeprefix("models/")
+        out += _head(value)
+        value = value.get("contents")
+    if not isinstance(value, list):
+        raise FormatError("no list of contents", hint='Give a list, or {"contents": [...]}.')
+    waiting: list[Entry] = []
+    for place, content in enumerate(value):
+        entries = _entries(content, f"contents[{place}]", waiting)
+        out += tagged(entries, FORMAT, content, model)
+        if calls := [entry for entry in entries if entry.kind == "call"]:
+            waiting = calls
+    return out
+
+
+def _head(request: JsonObject) -> list[Entry]:
+    out = []
+    if defined := request.get("tools"):
+        declared = [one for tool in defined for one in tool.get("functionDeclarations") or ()]
+        out.append(tools([tool_entry(one) for one in declared], wire={"format": FORMAT, "tools": defined}))
+    if told := request.get("systemInstruction") or request.get("system_instruction"):
+        parts = (
+            [part_in(part) for part in (told.get("parts") or ())]
+            if isinstance(told, dict)
+            else [{"text": told}]
+        )
+        out.append(system(text_of(parts), wire={"format": FORMAT, "system": told}))
+    return out
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The contents; with an instruction or tools, the object a request holds them in."""
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    head: JsonObject = {}
+    if out.system:
+        head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
+    if out.tools:
+        head["tools"] = out.tools[0].wire.get("tools") if _came(out.tools[0]) else _declared(out.tools)
+    return {**head, "contents": out.messages} if head else out.messages
+
+
+def _came(entry: Entry) -> bool:
+    return entry.wire.get("format") == FORMAT and "tools" in entry.wire
+
+
+def _declared(entries: Iterable[Entry]) -> list[JsonObject]:
+    return [{"functionDeclarations": [declaration(tool) for entry in entries for tool in entry.tools]}]
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a generateContent response."""
+    reply = object_in(value, "a response")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    candidate = candidate_in(reply)
+    model = model_of(reply) or model
+    said_parts = [spoken(part, place) for place, part in enumerate(parts_in(candidate))]
+    return Reply(
+        entries=tuple(said(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES))),
+        usage=usage(provider, reply),
+        stop=str(candidate.get("finishReason") or candidate.get("finish_reason") or ""),
+        id=str(reply.get("responseId") or reply.get("response_id") or ""),
+        model=model,
+    )
+
+
+def model_of(reply: JsonObject) -> str:
+    return str(reply.get("modelVersion") or reply.get("model_version") or "").removeprefix("models/")
+
+
+def candidate_in(reply: JsonObject) -> JsonObject:
+    """The first candidate; a prompt that was blocked has none."""
+    feedback = reply.get("promptFeedback") or reply.get("prompt_feedback") or {}
+    blocked = feedback.get("blockReason") or feedback.get("block_reason")
+    candidates = reply.get("candidates")
+    if isinstance(candidates, list) and candidates:
+        return object_in(candidates[0], "a candidate")
+    if blocked:
+        raise ProviderError(
+            f"the prompt was blocked: {blocked}", hint="Change the prompt or the safety settings."
+        )
+    raise FormatError("a response without candidates", hint="An error body is no reply; check the status.")
+
+
+def parts_in(candidate: JsonObject) -> list[JsonObject]:
+    content = candidate.get("content") or {}
+    parts = content.get("parts") if isinstance(content, dict) else None
+    if parts is not None and not isinstance(parts, list):
+        raise FormatError(f"parts is {type(parts).__name__}, not a list", hint="Hand over the decoded JSON.")
+    return [part_in(part) for part in parts or ()]
+
+
+def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = ()) -> list[Entry]:
+    role = content.get("role") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or role not in (None, "user", "model", "function"):
+        raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user and model.")
+    parts = parts_in({"content": content})
+    if role == "model":
+        return [spoken(part, place) for place, part in enumerate(parts)] or [respond("")]
+    results = _results(parts, list(waiting))
+    rest = [part for part in parts if "functionResponse" not in part]
+    images = [image_json(image_of(part)) for part in rest if is_image(part)]
+    return results if results and not rest else [*results, user(text_of(rest), images=images or None)]
+
+
+def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
+    """Function responses; those without an id answer the first open call of their name."""
+    out = []
+    for part in parts:
+        if "functionResponse" not in part:
+            continue
+        given = part["functionResponse"]
+        match = next((one for one in waiting if one.name == given.get("name") and not given.get("id")), None)
+        if match:
+            waiting.remove(match)
+        out.append(
+            answered(part, str(given.get("id") or (match.call_id if match else given.get("name") or "")))
+        )
+    return out

@@ -1,0 +1,171 @@
+"""What the Responses API's items mean: one item, one entry; one part, one item."""
+
+from __future__ import annotations
+
+from quire.errors import FormatError
+from quire.providers.arguments import compact, parsed_arguments
+from quire.providers.dialect import in_parts
+from quire.providers.images import from_url, image_json, to_url
+from quire.providers.own import leave_out_thinking, own_block
+from quire.providers.sheet import Sheet
+from quire.providers.spelling import Spelling
+from quire.values import (
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Result,
+    Text,
+    Think,
+    call,
+    respond,
+    result,
+    think,
+    user,
+)
+
+FORMAT = "openai-responses"
+NAMES = Spelling()
+IDS = Spelling()
+
+_TEXTS = ("text", "refusal")
+
+
+def spoken(item: Json, after: str = "") -> Entry:
+    """An item of the model as an entry; `after` is the reasoning it must not be parted from."""
+    if not isinstance(item, dict):
+        raise FormatError(f"an item that is {type(item).__name__}", hint="Items are objects with a type.")
+    wire: JsonObject = {"block": item, "after": after} if after else {"block": item}
+    kind = str(item.get("type") or "message")
+    if kind == "message":
+        return respond(text_of(item.get("content")), wire=wire)
+    if kind == "reasoning":
+        return think(_thought(item), wire={"block": item})
+    if kind in ("function_call", "custom_tool_call"):
+        return _called(item, wire)
+    if kind.endswith("_call") and item.get("call_id"):
+        # A hosted tool that the client carries out (computer, shell, apply_patch): a call like any other.
+        args = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
+        return call(str(item["call_id"]), kind, args, wire=wire)
+    return respond("", wire=wire)
+
+
+def _thought(item: JsonObject) -> str:
+    """The readable part of a reasoning item: its text where there is one, else its summary."""
+    parts = item.get("content") or item.get("summary") or ()
+    return "\n\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+
+
+def _called(item: JsonObject, wire: JsonObject) -> Entry:
+    call_id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
+    if item["type"] == "custom_tool_call":
+        return call(call_id, name, str(item.get("input") or ""), wire=wire)
+    args, raw = parsed_arguments(str(item.get("arguments") or ""))
+    return call(call_id, name, args, wire={**wire, **raw})
+
+
+def answered(item: JsonObject) -> Entry:
+    """A tool's output as an entry."""
+    output = item.get("output")
+    plain = isinstance(output, str) and item.get("type") == "function_call_output"
+    text = text_of(output) if isinstance(output, str | list) else compact(output)
+    return result(str(item.get("call_id") or ""), content=text, wire=None if plain else {"block": item})
+
+
+def asked(content: Json) -> Entry:
+    """A user's message as an entry."""
+    images = [
+        image_json(from_url(str(part.get("image_url") or part.get("file_id") or "")))
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, dict) and part.get("type") == "input_image"
+    ]
+    return user(text_of(content), images=images or None)
+
+
+def text_of(content: Json) -> str:
+    """The text of a message's content; what is neither text nor image is named in brackets."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(text for part in content if (text := _part_text(part)))
+
+
+def _part_text(part: Json) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    for field in _TEXTS:
+        if field in part:
+            return str(part[field] or "")
+    kind = str(part.get("type") or "part")
+    return (
+        ""
+        if kind == "input_image"
+        else f"[{kind}: {part['filename']}]"
+        if part.get("filename")
+        else f"[{kind}]"
+    )
+
+
+def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
+    """The item of an assistant's part, or None where there is nothing to send."""
+    match part:
+        case Text():
+            return _message(part, sheet)
+        case Think():
+            return _reasoning(part, message, sheet)
+        case Call():
+            return _call(part, sheet)
+
+
+def _message(part: Text, sheet: Sheet) -> JsonObject | None:
+    own = own_block(part, FORMAT, sheet)
+    if own and (own.get("type", "message") != "message" or text_of(own.get("content")) == part.text):
+        return _unparted(own, part.wire, sheet)
+    return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
+
+
+def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
+    own = own_block(part, FORMAT, sheet)
+    if own is None:
+        leave_out_thinking(part, message, sheet)
+    elif not own.get("encrypted_content") and not sheet.ask.extra.get("store"):
+        sheet.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
+        own = None
+    return own
+
+
+def _call(part: Call, sheet: Sheet) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    if own and own["type"] != "function_call":
+        return {**_unparted(own, part.wire, sheet), "call_id": part.call_id}
+    arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
+    fields = {"call_id": part.call_id, "name": NAMES.spell(part.name), "arguments": arguments}
+    if own and own.get("arguments") == arguments:
+        return {**_unparted(own, part.wire, sheet), **fields}
+    return {"type": "function_call", **fields}
+
+
+def _unparted(item: JsonObject, wire: JsonObject, sheet: Sheet) -> JsonObject:
+    """The item as it came; without its id where its reasoning is gone, or the API would miss that."""
+    after = wire.get("after")
+    if not after or any(one.get("id") == after for one in reversed(sheet.messages[-64:])):
+        return item
+    return {key: value for key, value in item.items() if key != "id"}
+
+
+def output(part: Result, sheet: Sheet) -> JsonObject:
+    """The item of a result; it has the kind of its call."""
+    asked_by = next((one for one in reversed(sheet.messages) if one.get("call_id") == part.call_id), {})
+    own = own_block(part, FORMAT, sheet)
+    if own and text_of(own.get("output")) == part.text:
+        return {**own, "call_id": part.call_id}
+    text: Json = part.text
+    if text and in_parts(sheet.info):
+        text = [{"type": "input_text", "text": text}]
+    kind = f"{asked_by.get('type', 'function_call')}_output"
+    return {"type": kind, "call_id": part.call_id, "output": text}
+
+
+def image(part: Image) -> JsonObject:
+    return {"type": "input_image", "detail": "auto", "image_url": to_url(part)}

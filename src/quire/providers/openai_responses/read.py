@@ -1,0 +1,147 @@
+"""The Responses API's items into entries, and back verbatim; a reply is a run of items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from quire.errors import FormatError
+from quire.providers.incoming import object_in, refused, without_nulls
+from quire.providers.models import model_info
+from quire.providers.openai_responses.items import FORMAT, NAMES, answered, asked, spoken, text_of
+from quire.providers.openai_responses.write import WRITER, tool_definition
+from quire.providers.origin import said, tagged
+from quire.providers.outgoing import exported
+from quire.providers.project import ITEM_FORMATS
+from quire.providers.spelling import read_back
+from quire.providers.usage import usage
+from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, note, respond, system, tools
+
+
+def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[Entry]:
+    """Entries of a list of items, or of a request that holds one under `input`."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "")
+        if defined := value.get("tools"):
+            out.append(
+                tools([tool_entry(tool) for tool in defined], wire={"format": format, "tools": defined})
+            )
+        if told := value.get("instructions"):
+            out.append(system(str(told), wire={"format": format, "system": told}))
+        value = value.get("input")
+        value = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(value, list):
+        raise FormatError("no list of items", hint='Give a list, or {"input": [...]}.')
+    after, speaking = "", False
+    for place, item in enumerate(value):
+        entry, after = _entry(item, after, f"input[{place}]")
+        if entry.wire.get("block") is item and entry.kind in SPOKEN:
+            # The items of one answer are one message of the model; each is its own entry's block.
+            out += said([entry], format, model, begun=speaking)
+            speaking = True
+        else:
+            out += tagged([_without_block(entry)], format, item, model)
+            speaking = False
+    return out
+
+
+def _without_block(entry: Entry) -> Entry:
+    """An item that is kept whole as the entry's message is not kept twice."""
+    wire = {key: value for key, value in entry.wire.items() if key != "block"}
+    return msgspec.structs.replace(entry, body={**entry.body, "wire": wire})
+
+
+def export_messages(entries: Iterable[Entry], format: str = FORMAT) -> Json:
+    """The items; with instructions or tools apart from them, the object a request holds them in."""
+    out = exported(entries, WRITER, own_item, model_info(f"{FORMAT}:"), format)
+    head: JsonObject = {}
+    if defined := out.listed_tools(format, tool_definition):
+        head["tools"] = defined
+    if out.system:
+        head["instructions"] = out.system_as(format, out.system.text)
+    return {**head, "input": out.messages} if head else out.messages
+
+
+def own_item(group: list[Entry], format: str) -> list[JsonObject] | None:
+    """The items that entries came from; every entry has its own."""
+    items = [entry.wire.get("message") or entry.wire.get("block") for entry in group]
+    came = all(entry.wire.get("format") in ITEM_FORMATS for entry in group) and all(items)
+    return [item for item in items if item] if came else None
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a response."""
+    reply = object_in(value, "a response")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    if not isinstance(reply.get("output"), list):
+        raise FormatError("a response without output", hint="A streamed event goes into Stream.feed.")
+    model = str(reply.get("model") or model)
+    return Reply(
+        entries=tuple(said(entries_of(reply["output"]), FORMAT, model, read_back(names, NAMES))),
+        usage=usage(provider, reply),
+        stop=stop_of(reply),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def entries_of(items: Iterable[Any]) -> list[Entry]:
+    """What a response's items say."""
+    out, after = [], ""
+    for item in items:
+        entry, after = entry_of(item, after)
+        out.append(entry)
+    return out or [respond("")]
+
+
+def entry_of(item: Any, after: str) -> tuple[Entry, str]:
+    """What one output item says, and the id of the reasoning that the next one belongs to."""
+    item = without_nulls(object_in(item, "an output item"))
+    if item.get("type") == "reasoning":
+        return spoken(item), str(item.get("id") or "")
+    return spoken(item, after), after
+
+
+def stop_of(reply: JsonObject) -> str:
+    """Why a response ended: completed, or the reason it is incomplete."""
+    details = reply.get("incomplete_details") or {}
+    return str(details.get("reason") or reply.get("status") or "")
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it; a hosted tool is known by its type."""
+    return {
+        "name": str(tool.get("name") or tool.get("type") or ""),
+        "description": str(tool.get("description") or ""),
+        "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
+    """What one item of a list says; a user's or a tool's item ends the reach of reasoning."""
+    if not isinstance(item, dict):
+        raise FormatError(
+            f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type."
+        )
+    kind, role = str(item.get("type") or "message"), item.get("role")
+    if kind == "message" and role in ("system", "developer"):
+        return system(text_of(item.get("content"))), ""
+    if kind == "message" and role == "user":
+        return asked(item.get("content")), ""
+    if kind == "message" and role != "assistant":
+        raise FormatError(
+            f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer."
+        )
+    if kind.endswith("_output") and item.get("call_id"):
+        return answered(item), ""
+    if kind == "additional_tools":
+        return tools([tool_entry(tool) for tool in item.get("tools") or ()]), ""
+    if kind == "configuration_update":
+        return note("", wire={"effort": (item.get("reasoning") or {}).get("effort")}), ""
+    if kind == "reasoning":
+        return spoken(item), str(item.get("id") or "")
+    return spoken(item, after), after
