@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("nightly", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile("ci")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def shared_data(name: str = "") -> Path:

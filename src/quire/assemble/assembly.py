@@ -230,7 +230,9 @@ class Assembly:
         for entry in group.entries:
             if entry.seq not in shown:
                 thought = entry.kind == "think"
-                self._leave_out(entry.seq, "thinking is not sent in this format" if thought else "empty message")
+                self._leave_out(
+                    entry.seq, "thinking is not sent in this format" if thought else "empty message"
+                )
         if message.parts:
             self.epoch.strip.add(leaf(message, self.turn))
         if group.pairs:
@@ -310,7 +312,11 @@ class Assembly:
         twin.__dict__.update(self.__dict__)
         twin.epoch = self.epoch.copy()
         twin.carried = rebase.Carried(
-            self.carried.tools, self.carried.versions, dict(self.carried.late), self.turn, self.carried.results
+            self.carried.tools,
+            self.carried.versions,
+            dict(self.carried.late),
+            self.turn,
+            self.carried.results,
         )
         twin.left_out, twin.rebases = self.left_out[:], self.rebases[:]
         twin._groups = [group.copy() for group in self._groups]
@@ -327,13 +333,19 @@ class Assembly:
     def request(self) -> Built:
         """The request that would be sent now; with the rebase that has to be recorded first, if one is due."""
         if self.turn == 0:
-            raise BudgetError("there is no user entry yet, so there is nothing to ask", hint="Append a user entry first.")
+            raise BudgetError(
+                "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
+            )
         twin = self.ahead()
         decision = twin._decide()
         self._memo = (len(self.entries), decision)
         if decision.record is not None:
             twin._apply(decision.record)
+        starts = twin.epoch.strip.turn_starts
+        newest = twin.epoch.strip.leaves[starts[-1]].user if starts else None
         return Built(
+            query=newest.entry.text if newest else "",
+            user=starts[-1] if starts else None,
             prompt=twin.epoch.prompt(),
             turn=self.turn,
             step=self.step + 1,

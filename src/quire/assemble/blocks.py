@@ -90,7 +90,9 @@ def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
     tag, names = _TAGS[source]
     fields = _fields(item, meta)
     if times:
-        names = tuple(out for name in names for out in ((name, "ctime", "mtime") if name == "path" else (name,)))
+        names = tuple(
+            out for name in names for out in ((name, "ctime", "mtime") if name == "path" else (name,))
+        )
     lines = [f"<{name}>{_field(fields[name])}</{name}>" for name in names if name in fields]
     body = escaped(item["content"], tag, "content")
     return "\n".join([f"<{tag}>", *lines, f"<content>\n{body}\n</content>", f"</{tag}>"])
@@ -131,7 +133,9 @@ def update(new: Block, old: Block) -> str:
 def _fenced_diff(old: Block, new: Block) -> str:
     """A unified diff by \\n lines, named by the identity, in a fence that it cannot close."""
     name = shown(new.id)
-    lines = difflib.unified_diff(old.content.split("\n"), new.content.split("\n"), name, name, n=2, lineterm="")
+    lines = difflib.unified_diff(
+        old.content.split("\n"), new.content.split("\n"), name, name, n=2, lineterm=""
+    )
     diff = "\n".join(lines)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", diff)), default=0))
     return f"{fence}diff\n{_inside_update(diff)}\n{fence}"

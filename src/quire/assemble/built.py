@@ -21,6 +21,9 @@ class Built(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]
     blocks: tuple[Block, ...]
     said: Said | None
+    # The current user's words, and the place of their message in the prompt.
+    query: str
+    user: int | None
     left_out: tuple[LeftOut, ...]
 
     @property

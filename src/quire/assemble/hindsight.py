@@ -116,6 +116,10 @@ def _spared(thread: Trail, before: int, start: int, policy: Policy) -> float:
         handled = thread.strip.handled
         same = handled[thread.strip.first_long(old.handle, new.handle)] - handled[new.drop]
         same += old.summary_limit
-    if new.request is not None and not new.summary_limit and new.request in (old.request, 0 if not old.drop else None):
+    if (
+        new.request is not None
+        and not new.summary_limit
+        and new.request in (old.request, 0 if not old.drop else None)
+    ):
         same += thread.steps[start].request
     return (policy.write - policy.read) * same

@@ -101,7 +101,8 @@ def _drops(one: Leaf, action: str) -> list[JsonObject]:
     seqs = list(dict.fromkeys(one.message.seqs))
     share, rest = divmod(one.tokens, max(1, len(seqs)))
     return [
-        {"entry": seq, "action": action, "freed": share + (rest if n == 0 else 0)} for n, seq in enumerate(seqs)
+        {"entry": seq, "action": action, "freed": share + (rest if n == 0 else 0)}
+        for n, seq in enumerate(seqs)
     ]
 
 
@@ -203,7 +204,9 @@ def _carry(after: Epoch, one: Leaf, edited: dict[int, JsonObject], policy: Polic
                 after.strip.add(one)
                 return
             shorter = Message(message.role, parts, tuple(seq for _, seq in pairs))
-            entries = [state.results[seq] for seq in shorter.seqs if seq in state.results and seq not in edited]
+            entries = [
+                state.results[seq] for seq in shorter.seqs if seq in state.results and seq not in edited
+            ]
             after.strip.add(leaf(shorter, one.turn, entries))
 
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.assemble import rebase
+from quire.assemble.blocks import Block
 from quire.assemble.cuts import lines_that_fit
+from quire.assemble.epoch import SUMMARY_TURN, Epoch
 from quire.assemble.leaves import Leaf, handle_of
 from quire.assemble.rebase import NO_CUT, RUNGS, Plan, Rung
 from quire.assemble.summary import Gone, extract
+from quire.assemble.turn import query_alone
 from quire.assemble.when import Moment, reason_to_cut, rent_after
 from quire.errors import BudgetError, QuireError
 from quire.tokens import counter, text_tokens, tools_tokens
@@ -59,20 +62,16 @@ def _moving(assembly: Assembly) -> str:
     """Why the prefix breaks at this request whatever the budget says."""
     if assembly.tools_moved:
         return "tools"
-    if assembly.policy.promote == "each-turn" and any(map(_unpromoted(assembly), assembly.epoch.strip.leaves)):
+    if assembly.policy.promote == "each-turn" and any(
+        map(_unpromoted(assembly), assembly.epoch.strip.leaves)
+    ):
         return "promotion"
     return ""
 
 
-def _unpromoted(assembly: Assembly):  # type: ignore[no-untyped-def]  # a small predicate, typed by its use
-    def holds_context(one: Leaf) -> bool:
-        return (
-            one.user is not None
-            and one.turn < assembly.turn
-            and one.message != rebase.query_alone(one.user)
-        )
-
-    return holds_context
+def _holds_context(one: Leaf, turn: int) -> bool:
+    """Whether an earlier turn's message still says more than its query."""
+    return one.user is not None and one.turn < turn and one.message != query_alone(one.user)
 
 
 def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
@@ -116,7 +115,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     return record
 
 
-def _head_after(assembly: Assembly, library: list[rebase.Block]) -> int:
+def _head_after(assembly: Assembly, library: list[Block]) -> int:
     """What stands in front of the messages once the library is folded."""
     after = assembly.epoch.copy()
     after.l2 = tuple(library)
@@ -165,10 +164,14 @@ def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
         over = scaled(assembly, after.total_tokens()) - policy.limit
         if over <= 0:
             return {**trial, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
-        largest = _largest_result(after.strip.leaves, assembly.turn, {edit["entry"] for edit in edits if edit["action"] == "cut"})
+        largest = _largest_result(
+            after.strip.leaves, assembly.turn, {edit["entry"] for edit in edits if edit["action"] == "cut"}
+        )
         if largest is None:
             raise BudgetError(_too_large(assembly, after))
-        edits = [edit for edit in edits if edit["entry"] != largest[0]] + [_cut(assembly.entries, largest, over)]
+        edits = [edit for edit in edits if edit["entry"] != largest[0]] + [
+            _cut(assembly.entries, largest, over)
+        ]
 
 
 def _largest_result(leaves: list[Leaf], turn: int, done: set[int]) -> tuple[int, Result] | None:
@@ -195,16 +198,20 @@ def _cut(entries: dict[int, Entry], largest: tuple[int, Result], over: int) -> J
     return {"entry": seq, "action": "cut", "replacement": text, "freed": tokens - counter().count(text)}
 
 
-def _too_large(assembly: Assembly, after: rebase.Epoch) -> str:
+def _too_large(assembly: Assembly, after: Epoch) -> str:
     """Names what may not be cut, with its size."""
     prompt = after.prompt()
     parts = {
         "system prompt": text_tokens(prompt.l1) if prompt.l1 else 0,
         "context library": text_tokens(prompt.l2) if prompt.l2 else 0,
         "tools": tools_tokens(prompt.tools),
-        "the user's message": sum(o.tokens for o in after.strip.leaves if o.user is not None and o.turn == assembly.turn),
-        "pinned text": sum(o.tokens for o in after.strip.leaves if o.turn == rebase.SUMMARY_TURN),
-        "the newest calls and results": sum(o.tokens for o in after.strip.leaves if o.user is None and o.turn == assembly.turn),
+        "the user's message": sum(
+            o.tokens for o in after.strip.leaves if o.user is not None and o.turn == assembly.turn
+        ),
+        "pinned text": sum(o.tokens for o in after.strip.leaves if o.turn == SUMMARY_TURN),
+        "the newest calls and results": sum(
+            o.tokens for o in after.strip.leaves if o.user is None and o.turn == assembly.turn
+        ),
     }
     named = ", ".join(f"{name} {size}" for name, size in sorted(parts.items(), key=lambda p: -p[1]) if size)
     return f"{after.total_tokens()} tokens may not be cut but the budget is {assembly.policy.limit}: {named}"

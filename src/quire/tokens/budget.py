@@ -24,7 +24,11 @@ def message_tokens(message: Message, with_: Counter | None = None, image_tokens:
     # Each result of a group of parallel calls is a wire message of its own.
     results = sum(isinstance(part, Result) for part in message.parts)
     framing = MESSAGE_TOKENS * max(1, results if message.role == "tool" else 1)
-    return framing + sum(part_tokens(part, chosen, image_tokens) for part in message.parts)
+    texts = [part.text for part in message.parts if isinstance(part, Text) and part.text]
+    others = [part for part in message.parts if not isinstance(part, Text)]
+    # Several texts of one message are one text on the wire, a blank line between them.
+    words = chosen.count("\n\n".join(texts)) if texts else 0
+    return framing + words + sum(part_tokens(part, chosen, image_tokens) for part in others)
 
 
 def part_tokens(part: Part, with_: Counter, image_tokens: int = 0) -> int:

@@ -1,0 +1,109 @@
+"""The five layers of a request as an envelope: segments with hashes, and tokens per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from quire.assemble.blocks import normal
+from quire.assemble.built import Built
+from quire.assemble.library import references
+from quire.assemble.policy import Promote
+from quire.assemble.turn import user_text
+from quire.log.hashing import canonical, sha256_hex
+from quire.tokens import counter, text_tokens, tools_tokens
+from quire.values import LAYERS, Envelope, JsonObject, Layer, LayerId, Prompt, Segment
+
+
+def segment(id: str, content: str, stable: bool = True, **metadata: object) -> Segment:
+    return Segment(id, content, sha256_hex(content), stable, dict(metadata))
+
+
+def layer(id: LayerId, segments: Iterable[Segment]) -> Layer:
+    """A layer's text is its non-empty segments with a blank line between."""
+    kept = tuple(segments)
+    text = "\n\n".join(one.content for one in kept if one.content)
+    return Layer(id, kept, text, sha256_hex(text))
+
+
+def envelope(layers: Iterable[Layer]) -> Envelope:
+    """Always five layers; the combined hash is over those that say something."""
+    given = {one.id: one for one in layers}
+    five = tuple(given.get(id) or layer(id, ()) for id in LAYERS)
+    return Envelope(five, sha256_hex("\n\n".join(one.text for one in five if one.text)))
+
+
+def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
+    """The envelope of a built request; `messages` are its messages in wire form, system message left out."""
+    last = max((n for n, one in enumerate(messages) if one.get("role") == "user"), default=-1)
+    history = [one for n, one in enumerate(messages) if n != last]
+    return envelope(
+        [
+            layer("L1_SYSTEM", [segment("system", built.prompt.l1)]),
+            layer("L2_PREVIOUS", [segment(one.id, one.text, sha256=one.sha256) for one in built.blocks]),
+            layer("L3_TURN", _turn_segments(built)),
+            layer("L4_STRIP", [_message_segment(n, one) for n, one in enumerate(history)]),
+            layer("L5_USER", [segment("query", built.query, stable=False)]),
+        ]
+    )
+
+
+def _message_segment(index: int, message: JsonObject) -> Segment:
+    return segment(f"message-{index + 1}", canonical(message).decode(), role=message.get("role"))
+
+
+def _turn_segments(built: Built) -> list[Segment]:
+    """This turn's context: what was recalled, what tools gave, what is referred to and what is new."""
+    said = built.said
+    if said is None:
+        return []
+    named = [
+        segment(f"reference:{name}", f"- {name}", stable=False, reference=True) for name in said.references
+    ]
+    texts = [segment(f"item-{n + 1}", text, stable=False) for n, text in enumerate(said.texts)]
+    fixed = [segment("recalled", said.recalled, False), segment("tools", said.tools, False)]
+    return [one for one in fixed if one.content] + named + texts
+
+
+def layer_tokens(built: Built) -> dict[str, int]:
+    """Tokens by layer (and of the tools); the sum is the whole request."""
+    prompt = built.prompt
+    system = text_tokens(prompt.system) if prompt.system else 0
+    l1 = text_tokens(prompt.l1) if prompt.l1 else 0
+    l5 = counter().count(built.query)
+    current = built.sizes[built.user] if built.user is not None else 0
+    return {
+        "L1": l1,
+        "L2": system - l1,
+        "L3": max(0, current - l5),
+        "L4": sum(built.sizes) - current,
+        "L5": min(l5, current),
+        "tools": tools_tokens(prompt.tools),
+    }
+
+
+def system_text(
+    base: str,
+    memory: str | None = None,
+    project_prompt: str | None = None,
+    project_context: str | None = None,
+    tool_text: str | None = None,
+) -> str:
+    """L1: user memory, the base prompt, the project's prompt and context, tool descriptions; absent ones leave no trace."""
+    text = f"{memory}\n{base}" if memory else base
+    if project_prompt is not None:
+        text += f"\n\n<project_system_prompt>\n{project_prompt}\n</project_system_prompt>"
+    if project_context:
+        text += f"\n\n<project_context>\n{project_context}\n</project_context>"
+    return f"{text}\n\n{tool_text}" if tool_text else text
+
+
+def messages_of(
+    l1: str, l2: Sequence[Segment], l3: Sequence[Segment], l5: str, promote: Promote = "each-turn"
+) -> list[JsonObject]:
+    """System and user message of plain layers: what stands in L2 with the same content is referred to by id."""
+    known = {one.id: one.sha256 for one in l2}
+    named = [one.id for one in l3 if known.get(one.id) == one.sha256]
+    texts = [normal(one.content) for one in l3 if known.get(one.id) != one.sha256]
+    system = Prompt(normal(l1), "\n\n".join(normal(one.content) for one in l2), (), ()).system
+    user = {"role": "user", "content": user_text([references(named, promote), *texts], l5)}
+    return [{"role": "system", "content": system}, user] if system else [user]

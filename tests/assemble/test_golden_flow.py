@@ -1,0 +1,197 @@
+"""The example flow of the layered design, turn by turn, for both promotions."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire import values
+from quire.assemble import Built, Policy, requests
+from quire.assemble.layers import messages_of, segment, system_text
+from quire.providers import openai_chat
+
+SPEC = {
+    "id": "Piano Lessons/project-spec.md",
+    "type": "text",
+    "content": "Build a piano app.",
+    "metadata": {"source": "note", "path": "Piano Lessons/project-spec.md", "title": "project-spec"},
+}
+API = {
+    "id": "Piano Lessons/api-docs.md",
+    "type": "text",
+    "content": "GET /songs",
+    "metadata": {"source": "note", "path": "Piano Lessons/api-docs.md", "title": "api-docs"},
+}
+S = (
+    "<note_context>\n<title>project-spec</title>\n<path>Piano Lessons/project-spec.md</path>\n"
+    "<content>\nBuild a piano app.\n</content>\n</note_context>"
+)
+D = (
+    "<note_context>\n<title>api-docs</title>\n<path>Piano Lessons/api-docs.md</path>\n"
+    "<content>\nGET /songs\n</content>\n</note_context>"
+)
+LIBRARY = "SYS\n\n## Context Library\n\nThe following notes are available for reference:\n\n"
+QUERY = "\n\n---\n\n[User query]:\n\n"
+FLOW = [
+    values.system("SYS"),
+    values.user("Summarize this", [SPEC]),
+    values.respond("answer 1"),
+    values.user("What's the API?", [SPEC, API]),
+    values.respond("answer 2"),
+    values.user("Explain that", [SPEC]),
+    values.respond("answer 3"),
+]
+
+
+def messages(promote: str) -> list[list[tuple[str, str]]]:
+    policy = Policy(promote=promote)  # type: ignore[arg-type]
+    made = [one for one in requests(FLOW, policy) if isinstance(one, Built)]
+    return [
+        [(m["role"], m["content"]) for m in openai_chat.render(one.prompt).body["messages"]] for one in made
+    ]
+
+
+def refs(where: str) -> str:
+    return f"Context attached:\n- Piano Lessons/project-spec.md\nFind them {where}."
+
+
+@pytest.mark.moves_prefix(reason="each-turn promotion moves items in front of the history")
+def test_each_turn_promotes_the_turn_before_into_the_library() -> None:
+    above = refs("in the Context Library above")
+    history = [("user", "Summarize this"), ("assistant", "answer 1")]
+    assert messages("each-turn") == [
+        [("system", "SYS"), ("user", f"{S}{QUERY}Summarize this")],
+        [("system", f"{LIBRARY}{S}"), *history, ("user", f"{above}\n\n{D}{QUERY}What's the API?")],
+        [
+            ("system", f"{LIBRARY}{S}\n\n{D}"),
+            *history,
+            ("user", "What's the API?"),
+            ("assistant", "answer 2"),
+            ("user", f"{above}{QUERY}Explain that"),
+        ],
+    ]
+
+
+def test_at_rebase_keeps_every_message_as_it_was_sent() -> None:
+    above = refs("above in this conversation")
+    first = [("system", "SYS"), ("user", f"{S}{QUERY}Summarize this")]
+    second = [*first, ("assistant", "answer 1"), ("user", f"{above}\n\n{D}{QUERY}What's the API?")]
+    third = [*second, ("assistant", "answer 2"), ("user", f"{above}{QUERY}Explain that")]
+    assert messages("at-rebase") == [first, second, third]
+
+
+def test_layers_given_as_segments_refer_to_what_stands_in_the_library() -> None:
+    made = messages_of("SYS", [segment("a.md", "A")], [segment("a.md", "A"), segment("b.md", "B")], "Q")
+    assert made == [
+        {"role": "system", "content": f"{LIBRARY}A"},
+        {
+            "role": "user",
+            "content": "Context attached:\n- a.md\nFind them in the Context Library above.\n\nB\n\n---\n\n[User query]:\n\nQ",
+        },
+    ]
+
+
+def test_an_empty_first_layer_leaves_the_library_alone() -> None:
+    made = messages_of("", [segment("a.md", "A")], [], "Q")
+    assert made[0]["content"] == LIBRARY.removeprefix("SYS\n\n") + "A"
+    assert messages_of("", [], [], "Q") == [{"role": "user", "content": "Q"}]
+
+
+def test_changed_content_is_an_update_that_names_what_it_replaces() -> None:
+    long = "\n".join(f"line {n}" for n in range(80))
+    old, new = ({**SPEC, "content": text} for text in (long, long.replace("line 40", "line forty")))
+    entries = [
+        values.user("one", [old]),
+        values.respond("ok"),
+        values.user("two", [new]),
+        values.respond("ok"),
+    ]
+    last = [one for one in requests(entries) if isinstance(one, Built)][-1]
+    text = openai_chat.render(last.prompt).body["messages"][-1]["content"]
+    assert text.startswith('<note_context_update replaces="')
+    assert "```diff" in text
+    assert "+line forty" in text
+    short = [
+        values.user("one", [SPEC]),
+        values.respond("ok"),
+        values.user("two", [{**SPEC, "content": "New."}]),
+        values.respond("ok"),
+    ]
+    whole = [one for one in requests(short) if isinstance(one, Built)][-1]
+    assert "<content>\nNew.\n</content>" in openai_chat.render(whole.prompt).body["messages"][-1]["content"]
+
+
+@pytest.mark.moves_prefix(reason="the tools change, which Chat can only say in front of everything")
+def test_late_tools_are_a_recorded_break_in_name_order() -> None:
+    def tool(name: str) -> dict[str, object]:
+        return {"name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
+
+    entries = [
+        values.tools([tool("b")]),
+        values.user("x"),
+        values.respond("y"),
+        values.tools([tool("a")]),
+        values.user("z"),
+        values.respond("w"),
+    ]
+    first, second = (one for one in requests(entries) if isinstance(one, Built))
+    assert [t["name"] for t in first.prompt.tools] == ["b"]
+    assert [t["name"] for t in second.prompt.tools] == ["a", "b"]
+    assert second.rebase is not None
+    assert second.rebase["reason"] == "tools"
+
+
+def test_a_note_stands_behind_the_next_user_or_tool_message() -> None:
+    entries = [
+        values.user("go"),
+        values.call("c", "f", {}),
+        values.note("be brief"),
+        values.result("c", None, "r"),
+        values.respond("done"),
+        values.note("stop soon"),
+        values.user("more"),
+        values.respond("ok"),
+    ]
+    last = [one for one in requests(entries) if isinstance(one, Built)][-1]
+    assert [m.role for m in last.prompt.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "note",
+        "assistant",
+        "user",
+        "note",
+    ]
+
+
+def test_context_calls_go_into_the_user_message_and_stay_there() -> None:
+    entries = [
+        values.user("what is new?"),
+        values.call(
+            "p1",
+            "webSearch",
+            {"q": "new", "timeRange": "last week"},
+            meta={"placement": "context", "shown": ["timeRange"]},
+        ),
+        values.result("p1", None, "found </webSearch> it"),
+        values.respond("this"),
+        values.user("thanks"),
+        values.respond("ok"),
+    ]
+    first, second = (one for one in requests(entries) if isinstance(one, Built))
+    text = openai_chat.render(first.prompt).body["messages"][0]["content"]
+    assert text == (
+        '# Additional context:\n\n<webSearch timeRange="last week">\nfound <\\/webSearch> it\n</webSearch>'
+        f"{QUERY}what is new?"
+    )
+    assert openai_chat.render(second.prompt).body["messages"][0]["content"] == text
+
+
+def test_the_system_text_never_says_null() -> None:
+    assert system_text("BASE") == "BASE"
+    assert system_text("BASE", memory="MEM") == "MEM\nBASE"
+    assert system_text("BASE", project_prompt="P", project_context=None) == (
+        "BASE\n\n<project_system_prompt>\nP\n</project_system_prompt>"
+    )
+    assert system_text("BASE", project_prompt="P", project_context="C", tool_text="T") == (
+        "BASE\n\n<project_system_prompt>\nP\n</project_system_prompt>\n\n<project_context>\nC\n</project_context>\n\nT"
+    )

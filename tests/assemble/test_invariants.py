@@ -1,0 +1,184 @@
+"""The invariants of a request, over random threads and budgets."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from thread_strategies import agent_threads, threads
+
+from quire.assemble import Assembly, Built, Policy, Refused, requests
+from quire.errors import BudgetError
+from quire.log.hashing import chain
+from quire.providers import openai_chat
+from quire.tokens import counter
+from quire.values import Call, Entry, Result
+
+any_thread = st.one_of(threads, agent_threads)
+policies = st.builds(
+    lambda budget, promote, handles, floor, thinking: Policy(
+        budget=budget, promote=promote, handles=handles, floor=floor, thinking=thinking
+    ),
+    st.sampled_from([150, 400, 1_000, 4_000, 100_000]),
+    st.sampled_from(["at-rebase", "each-turn"]),
+    st.sampled_from([0.0, 0.125, 0.25]),
+    st.sampled_from([0.375, 0.5]),
+    st.booleans(),
+)
+
+
+def built(entries: list[Entry], policy: Policy) -> list[Built]:
+    return [one for one in requests(entries, policy) if isinstance(one, Built)]
+
+
+@given(any_thread, policies)
+def test_the_same_entries_and_policy_give_the_same_bytes(entries: list[Entry], policy: Policy) -> None:
+    assert msgspec.json.encode(list(requests(entries, policy))) == msgspec.json.encode(
+        list(requests(entries, policy))
+    )
+
+
+@given(any_thread, policies)
+def test_within_an_epoch_each_request_extends_the_one_before(entries: list[Entry], policy: Policy) -> None:
+    before: Built | None = None
+    for one in requests(entries, policy):
+        if isinstance(one, Refused):
+            before = None  # nothing was sent, so nothing is extended
+            continue
+        now = openai_chat.render(one.prompt).prefix
+        if before is not None and before.epoch == one.epoch:
+            assert now.startswith(openai_chat.render(before.prompt).prefix)
+        elif before is not None:
+            assert one.rebase is not None
+            assert one.rebase["reason"]
+        before = one
+
+
+@given(any_thread, policies)
+def test_every_call_has_its_result_directly_behind_its_group(entries: list[Entry], policy: Policy) -> None:
+    for one in built(entries, policy):
+        waiting: list[str] = []
+        for message in one.prompt.messages:
+            if message.role == "tool":
+                assert [part.call_id for part in message.parts if isinstance(part, Result)] == waiting
+                waiting = []
+            else:
+                assert not waiting
+                waiting = [part.call_id for part in message.parts if isinstance(part, Call)]
+        assert not waiting
+
+
+@given(any_thread, policies)
+def test_no_request_exceeds_the_budget(entries: list[Entry], policy: Policy) -> None:
+    count = counter().count
+    for one in built(entries, policy):
+        body = openai_chat.render(one.prompt).body
+        size = sum(4 + _message_size(message, count) for message in body["messages"])
+        size += (
+            count(
+                json.dumps(list(one.prompt.tools), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+            )
+            if one.prompt.tools
+            else 0
+        )
+        assert size <= one.tokens <= policy.limit
+
+
+def _message_size(message: dict[str, object], count: object) -> int:
+    total = count(message.get("content") or "")  # type: ignore[operator]
+    for call in message.get("tool_calls") or ():  # type: ignore[attr-defined]
+        total += count(call["function"]["name"]) + count(call["function"]["arguments"])  # type: ignore[operator]
+    return total
+
+
+@given(any_thread, policies)
+def test_every_entry_is_shown_or_left_out_with_a_reason(entries: list[Entry], policy: Policy) -> None:
+    assembly = Assembly(policy)
+    numbered = list(chain(entries))
+    for entry in numbered:
+        if assembly.asks(entry):
+            try:
+                one = assembly.request()
+            except BudgetError:
+                pass  # refused: nothing is shown
+            else:
+                _explained(one, numbered[: entry.seq - 1], assembly)
+        assembly.feed(entry)
+
+
+def _explained(one: Built, entries: list[Entry], assembly: Assembly) -> None:
+    shown = {seq for message in one.prompt.messages for seq in message.seqs}
+    reasons = {left.entry for left in one.left_out}
+    silent = {"tools", "sent", "rebase", "system"}
+    for entry in entries:
+        if entry.kind in silent or (entry.kind == "note" and not entry.text.strip()):
+            continue
+        if entry.kind == "attach" and not any(e.kind == "user" and e.seq > entry.seq for e in entries):
+            continue  # waits for the next user entry
+        folded = entry.kind == "note" and entry.text.strip() in one.prompt.l1
+        assert entry.seq in shown or entry.seq in reasons or folded, entry
+
+
+@given(any_thread, policies)
+def test_asking_changes_nothing(entries: list[Entry], policy: Policy) -> None:
+    """Requests asked for at every entry leave the thread as if none had been asked."""
+    asked, silent = Assembly(policy), Assembly(policy)
+    for entry in chain(entries):
+        for assembly in (asked, silent):
+            assembly.feed(entry)
+        if asked.turn:
+            _try(asked)
+    if asked.turn:
+        assert _try(asked) == _try(silent)
+
+
+def _try(assembly: Assembly) -> object:
+    try:
+        return assembly.request()
+    except BudgetError as error:
+        return str(error)
+
+
+@given(any_thread, policies)
+def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(
+    entries: list[Entry], policy: Policy
+) -> None:
+    """What an engine sends live, recording rebases and sends, is what the recorded log assembles to."""
+    live, log, sent = Assembly(policy), list[Entry](), list[bytes]()
+
+    def record(*new: Entry) -> None:
+        nonlocal log
+        parent, seq = (log[-1].id, log[-1].seq) if log else ("", 0)
+        for one in chain(new, parent, seq):
+            live.feed(one)
+            log.append(one)
+
+    probe = Assembly(policy)
+    for entry in chain(entries):
+        asks = probe.asks(entry)
+        probe.feed(entry)
+        if asks:
+            try:
+                request = live.request()
+            except BudgetError:
+                pass
+            else:
+                if request.rebase is not None:
+                    record(Entry("rebase", request.rebase))
+                record(
+                    Entry(
+                        "sent",
+                        {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "", "segments": []},
+                    )
+                )
+                sent.append(openai_chat.render(live.request().prompt).prefix)
+        record(Entry(entry.kind, entry.body))
+    again = Assembly(policy)
+    replayed = []
+    for entry in log:
+        again.feed(entry)
+        if entry.kind == "sent":
+            replayed.append(openai_chat.render(again.request().prompt).prefix)
+    assert replayed == sent
