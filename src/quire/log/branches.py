@@ -21,6 +21,7 @@ Row: TypeAlias = tuple[int, bytes, bytes, int]
 
 
 # A thread's branch, and the seq and id of its last entry.
+Tip: TypeAlias = tuple[int, int, str]
 TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
 
 
@@ -45,6 +46,9 @@ ROWS = """
 SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
 WHERE branch = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
+
+# The same without the index, for a file whose index is damaged; rows lie in the order they were appended.
+SCAN = ROWS.replace("FROM entries", "FROM entries NOT INDEXED").replace("ORDER BY seq", "")
 
 # The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
 _HOLDERS = """

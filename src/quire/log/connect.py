@@ -38,13 +38,21 @@ class BrokenSchema(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-def connect_to_read_damaged(path: str | Path) -> sqlite3.Connection:
+class DamagedConnection(sqlite3.Connection):
+    """A connection to a file that SQLite refuses to work with."""
+
+
+def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
     """A read-only connection that reads what is left of a damaged file.
 
     SQLite refuses every query on a file that is shorter than its header says, unless the schema is declared
     writable; the connection is read-only, so nothing is written.
     """
-    conn = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    # A reader of a write-ahead log leaves its index file behind; without a log there is no need for one.
+    log = Path(f"{path}-wal")
+    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    uri = f"{Path(path).absolute().as_uri()}?{mode}"
+    conn = sqlite3.connect(uri, uri=True, isolation_level=None, factory=DamagedConnection)
     conn.execute("PRAGMA writable_schema = ON")
     return conn
 

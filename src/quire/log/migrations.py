@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from quire.errors import CallError, VersionError
+from quire.log.connect import transaction
 
 OWNER = "log"
 # "QUIR": tells a Quire file from any other SQLite database.
@@ -84,7 +85,8 @@ def statements(script: str) -> Iterator[str]:
     for part in script.split(";"):
         begun += part + ";"
         if sqlite3.complete_statement(begun):
-            yield begun
+            if begun.strip() != ";":
+                yield begun
             begun = ""
 
 
@@ -92,17 +94,14 @@ def migrate(
     conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[str, tuple[str, ...]]]
 ) -> None:
     """Bring the file up to date for each owner, in one transaction; refuse a newer or a foreign file."""
-    if not _pending(conn, path, owners):
+    with transaction(conn, "DEFERRED"):  # one view of the file, whatever other processes do meanwhile
+        pending = _pending(conn, path, owners)
+    if not pending:
         return
-    conn.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(conn):
         # Another process may have migrated between the look and the lock.
         for owner, number, script in _pending(conn, path, owners):
             _apply(conn, owner, number, script)
-        conn.execute("COMMIT")
-    except BaseException:
-        conn.execute("ROLLBACK")
-        raise
 
 
 def _apply(conn: sqlite3.Connection, owner: str, number: int, script: str) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 
 from quire.errors import CallError, ConflictError, NotFound
 from quire.log import branches, migrations, verify
-from quire.log.branches import TIP, Row, bad_entry
+from quire.log.branches import TIP, Row, Tip, bad_entry
 from quire.log.connect import connect, is_damage, transaction, translate
 from quire.log.entries import check, encode_body
 from quire.log.hashing import chain
@@ -42,22 +42,24 @@ class SqliteStore:
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
         with self._guard():
-            self._local.conn = self._open()
+            self.connection()
 
     def _open(self) -> sqlite3.Connection:
         conn = connect(self.path)
+        owners = [(migrations.OWNER, migrations.MIGRATIONS)]
+        owners += [(hook.name, hook.migrations) for hook in self.hooks]
+        try:
+            migrations.migrate(conn, self.path, owners)
+        except BaseException:
+            conn.close()
+            raise
         self._opened.append(conn)
-        owners = [
-            (migrations.OWNER, migrations.MIGRATIONS),
-            *((hook.name, hook.migrations) for hook in self.hooks),
-        ]
-        migrations.migrate(conn, self.path, owners)
         return conn
 
     def connection(self) -> sqlite3.Connection:
         """This Python thread's connection, for the owners of hooks; they begin and end their own transactions."""
         conn: sqlite3.Connection | None = getattr(self._local, "conn", None)
-        if conn is None and str(self.path) == ":memory:":
+        if conn is None and self._opened and str(self.path) == ":memory:":
             return self._opened[0]  # another connection would be another, empty database
         if conn is None:
             conn = self._local.conn = self._open()
@@ -124,9 +126,8 @@ class SqliteStore:
     def info(self, thread: str) -> ThreadInfo:
         """Where a thread stands now."""
         with self._guard():
+            self._tip(self.connection(), thread)
             row = self.connection().execute(_INFO + "WHERE t.name = ?", (thread,)).fetchone()
-        if row is None:
-            raise _no_thread(thread)
         return ThreadInfo(*row)
 
     def threads(self) -> list[ThreadInfo]:
@@ -215,17 +216,17 @@ class SqliteStore:
             branch, _, _ = self._tip(conn, thread)
             conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, encode_body(value)))
 
-    def _tip(self, conn: sqlite3.Connection, thread: str) -> tuple[int, int, str]:
+    def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
         """A thread's branch, and the seq and id of its last entry."""
-        row: tuple[int, int, str] | None = conn.execute(TIP, (thread,)).fetchone()
-        if row is None:
+        found = _lookup(conn, thread)
+        if found is None:
             raise _no_thread(thread)
-        return row
+        return found
 
-    def _ensure(self, conn: sqlite3.Connection, thread: str) -> tuple[int, int, str]:
-        row: tuple[int, int, str] | None = conn.execute(TIP, (thread,)).fetchone()
-        if row is not None:
-            return row
+    def _ensure(self, conn: sqlite3.Connection, thread: str) -> Tip:
+        found = _lookup(conn, thread)
+        if found is not None:
+            return found
         branch = branches.new_branch(conn)
         self._name(conn, thread, branch)
         return branch, 0, ""
@@ -235,6 +236,12 @@ class SqliteStore:
         if conn.execute("SELECT 1 FROM threads WHERE name = ?", (thread,)).fetchone():
             raise CallError(f"thread {thread!r} exists already", hint="Choose another name, or append to it.")
         conn.execute("INSERT INTO threads VALUES (?, ?)", (thread, branch))
+
+
+def _lookup(conn: sqlite3.Connection, thread: str) -> Tip | None:
+    check_name(thread)
+    found: Tip | None = conn.execute(TIP, (thread,)).fetchone()
+    return found
 
 
 def _no_thread(thread: str) -> NotFound:

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from quire.errors import DamageError, FormatError
-from quire.log.branches import ROWS, Piece, Row, bad_entry, holder, pieces
-from quire.log.connect import connect_to_read_damaged
+from quire.log.branches import ROWS, SCAN, Piece, Row, bad_entry, holder, pieces
+from quire.log.connect import DamagedConnection, connect_to_read_damaged
 from quire.log.entries import encode_body
 from quire.log.hashing import entry_id
 from quire.log.migrations import MIGRATIONS, OWNER, migrate
@@ -96,13 +96,19 @@ def _entries_of(conn: sqlite3.Connection, piece: Piece, parent: str, thread: str
 
 def _rows(conn: sqlite3.Connection, piece: Piece, thread: str) -> Iterator[Row]:
     """The rows of a piece; where SQLite cannot go on, the entry it stopped at is the bad one."""
-    seq = piece.low
-    try:
-        for row in conn.execute(ROWS, (piece.branch, piece.low, piece.high, -1)):
-            yield row
-            seq += 1
-    except sqlite3.DatabaseError as error:
-        raise bad_entry(thread, seq + 1, f"it cannot be read: {error}") from error
+    if not isinstance(conn, DamagedConnection):
+        yield from conn.execute(ROWS, (piece.branch, piece.low, piece.high, -1))
+        return
+    seq, cause = piece.low, None
+    for query in (ROWS, SCAN):
+        try:
+            for row in conn.execute(query, (piece.branch, seq, piece.high, -1)):
+                yield row
+                seq += 1
+            return
+        except sqlite3.DatabaseError as error:
+            cause = error
+    raise bad_entry(thread, seq + 1, f"it cannot be read: {cause}") from cause
 
 
 def _verified(row: Row, parent: str, thread: str, seq: int) -> Entry:

@@ -1,0 +1,237 @@
+"""A damaged file gives an error that names the first bad entry, and is never changed or repaired."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from entry_strategies import bodies
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire import values
+from quire.errors import CallError, DamageError, NotFound, QuireError
+from quire.log.entries import check
+from quire.log.salvage import salvage
+from quire.log.sqlite import SqliteStore
+from quire.values import Entry
+
+TRIGGERS = ("entries_never_change", "entries_never_go_alone", "entries_only_at_the_end")
+
+
+def tamper(conn: sqlite3.Connection, statement: str, *values: Any) -> None:
+    """Change the file behind the triggers' back, and put them in place again."""
+    kept = [
+        conn.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (name,)).fetchone()[0]
+        for name in TRIGGERS
+    ]
+    for name in TRIGGERS:
+        conn.execute(f"DROP TRIGGER {name}")
+    conn.execute("PRAGMA foreign_keys = OFF")
+    conn.execute(statement, values)
+    for sql in kept:
+        conn.execute(sql)
+
+
+@given(st.lists(bodies, min_size=1, max_size=3), st.data(), st.booleans())
+def test_any_changed_byte_of_a_stored_body_is_found(
+    given_bodies: list[dict[str, Any]], data: st.DataObject, with_checksum: bool
+) -> None:
+    with SqliteStore(":memory:") as store:
+        store.append("t", [check(body) for body in given_bodies])
+        seq = data.draw(st.integers(1, len(given_bodies)))
+        conn = store.connection()
+        body = bytearray(
+            conn.execute("SELECT CAST (body AS BLOB) FROM entries WHERE seq = ?", (seq,)).fetchone()[0]
+        )
+        body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
+        crc = zlib.crc32(body) if with_checksum else 0
+        change = "UPDATE entries SET body = CAST (? AS TEXT), crc = iif(?, ?, crc) WHERE seq = ?"
+        tamper(conn, change, bytes(body), with_checksum, crc, seq)
+        for thread in (None, "t"):
+            with pytest.raises(DamageError) as caught:
+                store.verify(thread)
+            assert (caught.value.thread, caught.value.seq) == ("t", seq)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Two threads and a fork: t has 6 entries, other 3, fork shares 4 of t and has 2 of its own."""
+    file = tmp_path / "q.db"
+    with SqliteStore(file) as store:
+        store.append("t", [values.user(f"entry number {number}") for number in range(1, 7)])
+        store.append("other", [values.user(f"other number {number}") for number in range(1, 4)])
+        store.fork("t", 4, "fork")
+        store.append("fork", [values.user("five"), values.user("six")])
+    return file
+
+
+def damaged(path: Path, thread: str | None = None) -> DamageError:
+    with pytest.raises(DamageError) as caught, SqliteStore(path) as store:
+        store.verify(thread)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("statement", "thread", "seq", "problem"),
+    [
+        (
+            "UPDATE entries SET body = replace(body, 'number 3', 'number 9') WHERE branch = 1",
+            "t",
+            3,
+            "have changed",
+        ),
+        ("UPDATE entries SET id = 'sha256:00' WHERE branch = 1 AND seq = 2", "t", 2, "its id is sha256:00"),
+        ("UPDATE entries SET id = x'ff' WHERE branch = 2 AND seq = 1", "other", 1, "its id is \\xff"),
+        ("UPDATE entries SET crc = 1 WHERE branch = 3 AND seq = 5", "fork", 5, "checksum"),
+        ("DELETE FROM entries WHERE branch = 1 AND seq = 4", "t", 4, "missing"),
+        ("DELETE FROM entries WHERE branch = 1 AND seq = 6", "t", 6, "missing"),
+        ("DELETE FROM entries WHERE branch = 3", "fork", 5, "missing"),
+        ("UPDATE entries SET branch = 2, seq = 4 WHERE branch = 1 AND seq = 6", "t", 6, "missing"),
+        ("UPDATE branches SET seq = 2 WHERE branch = 2", "other", 2, "noted to end with"),
+        ("UPDATE branches SET tip = 'x' WHERE branch = 3", "fork", 6, "noted to end with x"),
+        ("UPDATE branches SET at_seq = 3 WHERE branch = 3", "fork", 4, "missing"),
+        ("DELETE FROM branches WHERE branch = 1", "fork", 4, "missing"),
+    ],
+)
+def test_the_first_bad_entry_is_named(
+    path: Path, statement: str, thread: str, seq: int, problem: str
+) -> None:
+    conn = sqlite3.connect(path, isolation_level=None)
+    tamper(conn, statement)
+    conn.close()
+    for error in (damaged(path), damaged(path, thread)):
+        assert error.thread == thread
+        assert error.seq == seq or "branches WHERE" in statement
+        assert problem in str(error)
+    with SqliteStore(path) as store:
+        for sound in {"t", "other"} - {thread} - ({"t"} if thread == "fork" else set()):
+            store.verify(sound)
+
+
+@pytest.mark.parametrize("thread", ["t", "fork"])
+def test_reading_a_damaged_entry_is_an_error_that_names_it(path: Path, thread: str) -> None:
+    data = path.read_bytes()
+    assert data.count(b"entry number 3") == 1
+    path.write_bytes(data.replace(b"entry number 3", b"entry nunber 3"))
+    with SqliteStore(path) as store:
+        assert [entry.seq for entry in store.read(thread, limit=2)] == [1, 2]
+        with pytest.raises(DamageError, match=rf"entry 3 of thread '{thread}' is damaged"):
+            store.read(thread)
+        assert len(store.read("other")) == 3
+    assert damaged(path).seq == 3
+
+
+@pytest.mark.parametrize("statement", [f"DROP TRIGGER {name}" for name in TRIGGERS])
+def test_a_missing_guard_is_noticed(path: Path, statement: str) -> None:
+    conn = sqlite3.connect(path)
+    conn.execute(statement)
+    conn.close()
+    assert "changed or removed from the file's schema" in str(damaged(path))
+
+
+def long_file(tmp_path: Path) -> Path:
+    """Large enough that entries fill many pages."""
+    file = tmp_path / "long.db"
+    with SqliteStore(file) as store:
+        for thread in ("a", "b"):
+            for number in range(40):
+                store.append(thread, [values.user(f"{thread} {number} " + "text " * 200)])
+    return file
+
+
+def open_and_verify(path: Path) -> str:
+    with SqliteStore(path) as store:
+        store.verify()
+        return content(store)
+
+
+def content(store: SqliteStore) -> str:
+    return "".join(
+        f"{info.name}{[(e.seq, e.id, e.body) for e in store.read(info.name)]}" for info in store.threads()
+    )
+
+
+def test_a_truncated_file_names_the_first_entry_that_is_gone(tmp_path: Path) -> None:
+    whole = long_file(tmp_path).read_bytes()
+    path = tmp_path / "cut.db"
+    named = set()
+    for share in range(1, 100, 3):
+        path.write_bytes(cut := whole[: len(whole) * share // 100])
+        error = damaged(path)
+        assert error.seq >= 1, error
+        assert path.read_bytes() == cut, "the damaged file was changed"
+        assert set(tmp_path.glob("cut.db-*")) == set()
+        named.add((error.thread, error.seq))
+    assert len(named) > 10
+    assert {thread for thread, _ in named} >= {"a", "b"}
+
+
+def salvaged(path: Path, thread: str) -> tuple[list[Entry], DamageError]:
+    out = []
+    try:
+        for entry in salvage(path, thread):
+            out.append(entry)  # what came before the error counts
+    except DamageError as error:
+        return out, error
+    raise AssertionError("no damage was found")
+
+
+def test_what_stands_before_the_damage_can_be_salvaged(tmp_path: Path) -> None:
+    path = long_file(tmp_path)
+    with SqliteStore(path) as store:
+        wanted = store.read("a")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    first_bad = damaged(path)
+    saved, error = salvaged(path, "a")
+    assert 0 < len(saved) < len(wanted)
+    assert saved == wanted[: len(saved)]
+    assert (first_bad.thread, first_bad.seq) == ("a", len(saved) + 1) == (error.thread, error.seq)
+    with pytest.raises(NotFound):
+        list(salvage(path, "nope"))
+    with pytest.raises(NotFound):
+        list(salvage(tmp_path / "nothing.db", "a"))
+
+
+def test_a_flipped_bit_anywhere_is_found_or_changes_nothing(tmp_path: Path) -> None:
+    """Whatever verify() accepts after a bit was flipped reads exactly as before."""
+    original = long_file(tmp_path)
+    whole, rng = original.read_bytes(), random.Random(5)
+    path = tmp_path / "flipped.db"
+    with SqliteStore(original) as store:
+        wanted = content(store)
+    found = 0
+    for _ in range(150):
+        data = bytearray(whole)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        try:
+            assert open_and_verify(path) == wanted
+        except QuireError:
+            found += 1
+        for left in tmp_path.glob("flipped.db-*"):
+            left.unlink()
+    assert found > 75
+
+
+def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    conn = sqlite3.connect(path)
+    conn.execute("CREATE TABLE theirs (x)")
+    conn.close()
+    with pytest.raises(CallError, match="another program's database"):
+        SqliteStore(path)
+    tables = sqlite3.connect(path)
+    assert tables.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
+    tables.close()
+    path.write_bytes(b"not a database at all, but a text of some length\n" * 100)
+    with pytest.raises(DamageError, match="file is not a database"):
+        SqliteStore(path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CallError, match="unable to open"):
+        SqliteStore(tmp_path / "folder")

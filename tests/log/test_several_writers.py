@@ -1,0 +1,127 @@
+"""Several processes and threads on one file: nobody's entries are lost, and nobody writes over another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from quire import values
+from quire.errors import ConflictError
+from quire.log.sqlite import SqliteStore
+
+# Each writer opens the file itself (at first none exists), waits for nobody, and appends to its own thread,
+# and to a common one under expected_seq, reading again whenever someone was first.
+WRITER = """
+import sys
+import threading
+from quire import values
+from quire.errors import ConflictError
+from quire.log.sqlite import SqliteStore
+
+path, me, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+conflicts = 0
+with SqliteStore(path) as store:
+    for turn in range(rounds):
+        store.append(me, [values.user(f"{me} {turn}")] * 2)
+        while True:
+            seq = next((info.seq for info in store.threads() if info.name == "common"), 0)
+            try:
+                store.append("common", [values.user(f"{me} {turn}", meta={"expected": seq})], expected_seq=seq)
+                break
+            except ConflictError:
+                conflicts += 1
+print(conflicts)
+"""
+
+
+def test_processes_write_their_own_threads_and_a_common_one_at_once(tmp_path: Path) -> None:
+    path, writers, rounds = tmp_path / "q.db", 4, 25
+    command = [sys.executable, "-c", WRITER, str(path)]
+    started = [
+        subprocess.Popen(
+            [*command, f"w{number}", str(rounds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for number in range(writers)
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    with SqliteStore(path) as store:
+        assert store.verify().threads == writers + 1
+        common = store.read("common")
+        for number in range(writers):
+            mine = f"w{number}"
+            assert [e.text for e in store.read(mine)] == [f"{mine} {t}" for t in range(rounds) for _ in "ab"]
+            assert [e.text for e in common if e.text.startswith(mine)] == [
+                f"{mine} {t}" for t in range(rounds)
+            ]
+    assert [entry.meta["expected"] for entry in common] == list(range(writers * rounds))
+
+
+def test_a_store_may_be_shared_between_threads(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store, ThreadPoolExecutor(6) as pool:
+
+        def work(number: int) -> None:
+            for turn in range(10):
+                store.append(f"t{number}", [values.user(str(turn))])
+                store.append("common", [values.user(f"{number} {turn}")])
+                assert len(store.read(f"t{number}")) == turn + 1
+
+        list(pool.map(work, range(6)))
+        assert len(store.read("common")) == 60
+        assert store.verify().entries == 120
+
+
+def test_a_writer_that_lost_the_race_is_told_and_can_go_on(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as one, SqliteStore(tmp_path / "q.db") as two:
+        one.append("t", [values.user("a")])
+        theirs = two.append("t", [values.user("b")], expected_seq=1)[0]
+        with pytest.raises(ConflictError, match=f"is at seq 2 .{theirs.id}., not at seq 1"):
+            one.append("t", [values.user("c")], expected_seq=1)
+        assert [entry.text for entry in one.read("t", after=1)] == ["b"]
+        one.append("t", [values.user("c")], expected_seq=2)
+        assert [entry.text for entry in two.read("t")] == ["a", "b", "c"]
+
+
+def test_a_lock_that_outlasts_the_patience_is_a_conflict(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    with SqliteStore(path) as store, SqliteStore(path) as holder:
+        store.append("t", [values.user("a")])
+        store.connection().execute("PRAGMA busy_timeout = 1")
+        holder.connection().execute("BEGIN IMMEDIATE")
+        with pytest.raises(ConflictError, match="locked by another process"):
+            store.append("t", [values.user("b")])
+        assert len(store.read("t")) == 1, "reading does not wait for writers"
+        holder.connection().execute("ROLLBACK")
+        store.append("t", [values.user("b")])
+
+
+def test_commits_are_durable_and_in_a_write_ahead_log(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store:
+        settings = [
+            store.connection().execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous")
+        ]
+    assert json.dumps(settings) == '["wal", 2]'
+
+
+def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    """Making the tables is a race that every opener survives."""
+    together = threading.Barrier(4)
+
+    def open_and_append(number: int) -> None:
+        together.wait()
+        with SqliteStore(tmp_path / f"{number // 4}.db") as store:
+            store.append("t", [values.user("x")])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(open_and_append, range(32)))
+    for number in range(8):
+        with SqliteStore(tmp_path / f"{number}.db") as store:
+            assert store.verify().entries == 4
