@@ -250,7 +250,7 @@ def _info(provider: str, wire: Wire, model: str) -> ModelInfo:
 def _cache(facts: dict[str, Any]) -> Cache:
     cache = msgspec.convert(data("caching")["caches"][facts["cache"]], Cache)
     least = facts.get("min_cache_tokens", cache.min_tokens)
-    return msgspec.structs.replace(cache, min_tokens=least)
+    return msgspec.structs.replace(cache, min_tokens=least, unsure=(*cache.unsure, *facts.get("unsure", ())))
 
 
 def _prices(provider: str, model: str, row: Row) -> Prices:

@@ -82,18 +82,20 @@ def _is_bound(check: Check, seen: Seen) -> bool:
 
 
 def signed(talk: Talk) -> Iterator[Signed]:
-    """Every signed thinking block of a conversation."""
+    """Every signed thinking block of a conversation, with the hash of what stands before its turn."""
     heads = sum(block.type != "cache_point" for block in (*talk.tools, *talk.system))
-    places = [
-        (index, block)
-        for index, message in enumerate(talk.messages)
-        for block in message.blocks
-        if block.type != "cache_point"
-    ]
-    hashes = list(chain(pieces(talk)))[heads:]
-    for (index, block), (prefix, content) in zip(places, hashes, strict=True):
-        if block.type in _THINKING and (key := _key(block.raw)):
-            yield Signed(key, block, index, prefix, content)
+    hashes = iter(list(chain(pieces(talk)))[heads:])
+    role = before = ""
+    for index, message in enumerate(talk.messages):
+        for block in message.blocks:
+            if block.type == "cache_point":
+                continue
+            prefix, content = next(hashes)
+            # Neighbours of one role are one turn, and what stands inside it is no part of its prefix.
+            if message.role != role:
+                role, before = message.role, prefix
+            if block.type in _THINKING and (key := _key(block.raw)):
+                yield Signed(key, block, index, before, content)
 
 
 def _key(raw: JsonObject) -> str:

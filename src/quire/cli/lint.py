@@ -1,0 +1,129 @@
+"""`quire lint`: anybody's request against its provider's rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from quire.cli.common import json_option, print_json, read_text
+from quire.errors import CallError, FormatError
+from quire.providers.rules import Finding, Note, Seen, detect, observe, unchecked, validate
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was found in one request; `line` counts from 1 in a file of many, else it is 0."""
+
+    line: int
+    provider: str
+    model: str
+    findings: list[Finding]
+    unchecked: list[Note]
+
+
+@click.command()
+@click.argument("file")
+@click.option("--provider", "-p", help="Provider or wire format (default: by the shape of the request).")
+@click.option("--model", "-m", help="Model (default: the one the request names).")
+@json_option
+def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> None:
+    """Check requests against their provider's rules, without sending them.
+
+    FILE holds one JSON request, or one a line (- is standard input). A line may also be
+    {"body": {...}, "headers": {...}}: then beta headers are checked too. Requests of one file are
+    taken as one conversation, so that changed thinking blocks are noticed.
+    Exit code 1 when anything was found.
+
+    \b
+    Examples:
+      quire lint request.json
+      quire lint requests.jsonl --provider anthropic --model claude-opus-5-5
+      curl -s localhost/last | quire lint - --provider openai-chat --json
+    """
+    reports = list(_reports(_requests(read_text(file), file), provider, model))
+    if as_json:
+        print_json(msgspec.to_builtins(reports))
+    else:
+        _print(reports)
+    if any(report.findings for report in reports):
+        raise SystemExit(1)
+
+
+def _requests(text: str, file: str) -> Iterator[tuple[int, Any]]:
+    """One JSON value, or JSON lines; a JSON array of requests counts as many."""
+    try:
+        whole = json.loads(text)
+    except json.JSONDecodeError as error:
+        if not text.lstrip().startswith(("{", "[")) or "\n" not in text.strip():
+            message = f"{file} is not JSON: {error.msg}"
+            raise FormatError(
+                message, line=error.lineno, column=error.colno, hint="Check the file."
+            ) from error
+        yield from _lines(text, file)
+        return
+    except RecursionError as error:
+        raise FormatError(f"{file} is nested too deeply", hint="Check the file.") from error
+    if isinstance(whole, list):
+        yield from enumerate(whole, start=1)
+    else:
+        yield 0, whole
+
+
+def _lines(text: str, file: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except json.JSONDecodeError as error:
+            message = f"{file} is neither JSON nor JSON lines: {error.msg}"
+            raise FormatError(message, line=number, column=error.colno, hint="One request a line.") from error
+
+
+def _reports(
+    requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None
+) -> Iterator[Report]:
+    seen = Seen(complete=False)
+    for line, request in requests:
+        body, headers = _unwrapped(request)
+        name = provider or detect(body)
+        if name is None:
+            place = f"line {line} of the file" if line else "the request"
+            raise CallError(f"cannot tell whose request {place} is", hint="Say it with --provider.")
+        findings = validate(body, name, model, seen=seen, headers=headers)
+        notes = unchecked(body, name, model, seen=None, headers=headers)
+        yield Report(line, name, model or _model(body), findings, notes)
+        if isinstance(body, dict):
+            observe(seen, body, name)
+
+
+def _unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
+    """A recorded request is {"body", "headers"}; anything else is the body itself."""
+    if isinstance(request, dict) and isinstance(request.get("body"), dict) and "messages" not in request:
+        headers = request.get("headers")
+        return request["body"], headers if isinstance(headers, dict) else None
+    return request, None
+
+
+def _model(body: Any) -> str:
+    named = (body.get("model") or body.get("modelId")) if isinstance(body, dict) else None
+    return named if isinstance(named, str) else ""
+
+
+def _print(reports: list[Report]) -> None:
+    found = 0
+    for report in reports:
+        place = f"line {report.line}: " if report.line else ""
+        for finding in report.findings:
+            click.echo(f"{place}{click.style(finding.row, fg='red', bold=True)} {finding.path}")
+            click.echo(f"  {finding.message}")
+            click.echo(f"  {click.style('fix:', fg='green')} {finding.fix}")
+        for note in report.unchecked:
+            click.echo(f"{place}not checked, {note.row}: {note.why}", err=True)
+        found += len(report.findings)
+    names = ", ".join(dict.fromkeys(f"{one.provider} {one.model}".strip() for one in reports))
+    count = f"{len(reports)} request{'s' * (len(reports) != 1)}"
+    click.echo(f"{count} ({names}): {found or 'no'} finding{'s' * (found != 1)}")

@@ -1,0 +1,223 @@
+"""What only a server that remembers can tell: signatures bound to a prefix, items that belong together."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from rule_bodies import (
+    Body,
+    ask,
+    claude,
+    contents,
+    converse,
+    fc,
+    fr,
+    function_call,
+    items,
+    output,
+    say,
+    spoken,
+    thought,
+    tool,
+    turn,
+    use,
+    user,
+)
+from rule_bodies import result as answered
+
+from quire.providers.rules import Seen, issue, observe, unchecked, validate
+
+BOUND, ALWAYS, FREE = "claude-opus-5-5", "claude-fable-5-2", "claude-opus-5"
+
+
+def reflect(text: str = "t", signature: str = "sig-1") -> Body:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+REPLY = [reflect(), {"type": "redacted_thinking", "data": "r"}, say("I look."), use()]
+
+
+def asked(**extra: Any) -> Body:
+    return claude(user(), system="S", tools=[tool()], **extra)
+
+
+def followed(content: list[Body] | None = None, **extra: Any) -> Body:
+    body = asked(**extra)
+    body["messages"] += [{"role": "assistant", "content": content or REPLY}, user(answered())]
+    return body
+
+
+@pytest.fixture
+def seen() -> Seen:
+    memory = Seen()
+    issue(memory, asked(), "anthropic", {"content": REPLY})
+    return memory
+
+
+def rows(
+    body: Body, seen: Seen, provider: str = "anthropic", model: str | None = None
+) -> list[tuple[str, str]]:
+    return [(one.row, one.path) for one in validate(body, provider, model, seen=seen)]
+
+
+@pytest.mark.proves("anthropic", "thinking kept")
+def test_a_reply_sent_back_verbatim_passes(seen: Seen) -> None:
+    assert rows(followed(), seen) == []
+
+
+def test_marks_effort_and_limits_are_no_part_of_the_binding(seen: Seen) -> None:
+    body = followed(max_tokens=500, output_config={"effort": "low"}, cache_control={"type": "ephemeral"})
+    body["tools"][0]["cache_control"] = {"type": "ephemeral"}
+    body["system"] = [say("S", cache_control={"type": "ephemeral"})]
+    assert rows(body, seen) == []
+
+
+def test_row_10_thinking_of_the_latest_message_cannot_be_changed(seen: Seen) -> None:
+    changed = [reflect("other"), *REPLY[1:]]
+    assert rows(followed(changed), seen) == [("B2.10", "$.messages[1].content[0]")]
+
+
+def test_row_10_thinking_of_the_latest_message_cannot_be_taken_apart_or_moved(seen: Seen) -> None:
+    assert rows(followed(REPLY[1:]), seen) == [("B2.10", "$.messages[1]")]
+    swapped = [REPLY[1], REPLY[0], *REPLY[2:]]
+    assert rows(followed(swapped), seen) == [("B2.10", "$.messages[1]")]
+
+
+def test_row_10_all_thinking_may_be_left_out(seen: Seen) -> None:
+    assert rows(followed(REPLY[2:]), seen) == []
+
+
+@pytest.mark.parametrize("place", ["system", "tools", "message"])
+def test_row_11_a_changed_prefix_is_refused(seen: Seen, place: str) -> None:
+    body = followed()
+    if place == "system":
+        body["system"] = "S2"
+    elif place == "tools":
+        body["tools"] = [tool("g")]
+    else:
+        body["messages"][0] = user(say("something else"))
+    assert rows(body, seen)[0] == ("B2.11", "$.messages[1].content[0]")
+
+
+def test_row_11_depends_on_the_model_the_account_and_the_request(seen: Seen) -> None:
+    body = {**followed(), "system": "S2"}
+    assert rows(body, seen, model=FREE) == []
+    assert ("B2.11", "$.messages[1].content[0]") in rows(body, seen, model=ALWAYS)
+    seen.enforce = False
+    assert rows(body, seen, model=BOUND) == []
+    assert ("B2.11", "$.messages[1].content[0]") in rows(body, seen, model=ALWAYS)
+    asks = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
+    betas = ["thinking-binding-controls-2026-08-01"]
+    assert ("B2.11", "$.messages[1].content[0]") in rows({**body, "thinking": asks, "betas": betas}, seen)
+    drops = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    assert rows({**body, "thinking": drops, "betas": betas}, seen, model=ALWAYS) == []
+
+
+def test_row_12_a_signature_the_server_never_gave_is_refused_even_with_drop_block(seen: Seen) -> None:
+    forged = [reflect(signature="forged"), *REPLY[2:]]
+    drops = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    body = followed(forged, thinking=drops, betas=["thinking-binding-controls-2026-08-01"])
+    assert rows(body, seen) == [("B2.12", "$.messages[1].content[0]")]
+
+
+def test_row_12_older_thinking_cannot_be_changed_either(seen: Seen) -> None:
+    body = followed([reflect("other"), *REPLY[1:]])
+    body["messages"] += [{"role": "assistant", "content": "done"}, user()]
+    assert ("B2.12", "$.messages[1].content[0]") in rows(body, seen)
+
+
+def test_a_linter_tells_changes_but_not_strangers() -> None:
+    log = Seen(complete=False)
+    assert rows(followed(), log) == []
+    observe(log, followed(), "anthropic")
+    assert rows(followed(), log) == []
+    moved = copy.deepcopy(followed())
+    moved["messages"][0] = user(say("cut"))
+    assert rows(moved, log)[0] == ("B2.11", "$.messages[1].content[0]")
+
+
+def test_what_cannot_be_checked_is_said() -> None:
+    notes = unchecked(followed(), "anthropic")
+    assert [note.row for note in notes] == ["B2.10, B2.11, B2.12"]
+    assert unchecked(claude(), "anthropic") == []
+    assert [note.row for note in unchecked({"messages": [user()]}, "anthropic")] == ["model", "max_tokens"]
+
+
+@pytest.mark.proves("bedrock", "thinking kept")
+def test_bedrock_thinking_is_bound_like_claudes() -> None:
+    memory = Seen()
+    said = [{"reasoningContent": {"reasoningText": {"text": "t", "signature": "s"}}}, {"text": "a"}]
+    first = converse(turn("user"))
+    issue(memory, first, "bedrock", {"output": {"message": {"role": "assistant", "content": said}}})
+    second = converse(turn("user"), turn("assistant", *said), turn("user"))
+    assert rows(second, memory, "bedrock") == []
+    second["messages"][0]["content"] = [{"text": "changed"}]
+    assert rows(second, memory, "bedrock") == [("B2.11", "$.messages[1].content[0]")]
+
+
+@pytest.mark.proves("gemini", "thinking kept")
+def test_row_31_a_thought_signature_from_elsewhere_is_refused() -> None:
+    memory = Seen()
+    call = fc(thoughtSignature="mine")
+    issue(
+        memory, contents(ask()), "gemini", {"candidates": [{"content": {"role": "model", "parts": [call]}}]}
+    )
+
+    def again(part: Body) -> list[tuple[str, str]]:
+        return rows(
+            contents(ask(), {"role": "model", "parts": [part]}, ask(fr())),
+            memory,
+            "gemini",
+            "gemini-3.8-flash",
+        )
+
+    assert again(call) == []
+    assert again(fc(thoughtSignature="skip_thought_signature_validator")) == []
+    assert again(fc(thoughtSignature="theirs")) == [("B2.31", "$.contents[1].parts[0]")]
+    assert again(fc("other", thoughtSignature="mine")) == [("B2.31", "$.contents[1].parts[0]")]
+
+
+@pytest.mark.proves("openai", "thinking kept")
+def test_rows_23_and_24_know_the_pairs_that_were_issued() -> None:
+    memory = Seen()
+    given = [thought("rs_1"), function_call("c1", id="fc_1"), function_call("c2", id="fc_2")]
+    issue(memory, items(), "openai", {"output": given})
+    outputs = [output("c1"), output("c2")]
+    assert rows(items(*given, *outputs), memory, "openai") == []
+    alone = rows(items(*given[1:], *outputs), memory, "openai")
+    assert alone == [("B2.23", "$.input[1]"), ("B2.23", "$.input[2]")]
+    message = validate(items(*given[1:], *outputs), "openai", seen=memory)[0].message
+    assert "'fc_1'" in message
+    assert "'rs_1'" in message
+    swapped = rows(items(given[0], given[2], output("c2")), memory, "openai")
+    assert swapped == [("B2.24", "$.input[1]")]
+    # A call that never had reasoning needs none.
+    issue(memory, items(), "openai", {"output": [function_call("c9", id="fc_9")]})
+    assert rows(items(function_call("c9", id="fc_9"), output("c9")), memory, "openai") == []
+    assert rows(items(spoken()), memory, "openai") == []
+
+
+def test_row_19_a_compaction_block_goes_back_verbatim() -> None:
+    memory = Seen()
+    block = {"type": "compaction", "content": "summary", "signature": "s", "encrypted_content": None}
+    issue(memory, claude(compaction={"type": "summarize"}), "anthropic", {"content": [block]})
+
+    def sent(**changes: Any) -> list[str]:
+        first = {"role": "assistant", "content": [{**block, **changes}]}
+        return [
+            one.message.partition(":")[0] for one in validate(claude(first, user()), "anthropic", seen=memory)
+        ]
+
+    assert sent() == []
+    assert sent(cache_control={"type": "ephemeral"}) == []
+    assert sent(content="shorter") == ["compaction_content_mismatch"]
+    assert sent(signature="x") == ["compaction_signature_invalid"]
+
+
+def test_row_19_leaves_threshold_compaction_alone() -> None:
+    block = {"type": "compaction", "content": "summary"}
+    edits = {"edits": [{"type": "compact_20260112"}]}
+    body = claude(user(), {"role": "assistant", "content": [block, say()]}, user(), context_management=edits)
+    assert validate(body, "anthropic") == []
