@@ -1,0 +1,73 @@
+"""Dotted paths into a JSON value: looking one up, keeping or dropping what they name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from quire.values import Json
+
+
+class Missing:
+    """The answer for a path that leads nowhere; null is a value, this is not."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = Missing()
+
+
+def child(value: Json, name: str) -> Json:
+    """One step: a key of an object, an index or `length` of a list, `length` of a string."""
+    if isinstance(value, dict):
+        return value.get(name, MISSING)
+    if isinstance(value, list) and name.isascii() and name.isdigit() and len(name) < 10:
+        return value[int(name)] if int(name) < len(value) else MISSING
+    if isinstance(value, list | str) and name == "length":
+        return len(value)
+    return MISSING
+
+
+def look_up(value: Json, names: Iterable[str]) -> Json:
+    """Follow the names as far as they lead: {"a": [{"b": 1}]}, a 0 b -> 1."""
+    for name in names:
+        value = child(value, name)
+        if value is MISSING:
+            break
+    return value
+
+
+def as_text(value: Json) -> str:
+    """A value inside a text: strings as they are, nothing for missing and null, else compact JSON."""
+    if isinstance(value, str):
+        return value
+    if value is MISSING or value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def drop(value: Json, paths: Sequence[str]) -> Json:
+    """The value without what the paths name; parents stay, lists are looked through."""
+    if isinstance(value, list):
+        return [drop(one, paths) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: drop(one, below(paths, key)) for key, one in value.items() if key not in paths}
+
+
+def keep(value: Json, paths: Sequence[str]) -> Json:
+    """Only what the paths name, in the value's own order; MISSING where they name nothing of it."""
+    if isinstance(value, list):
+        kept = [one for one in (keep(each, paths) for each in value) if one is not MISSING]
+        return kept if kept or not value else MISSING
+    if not isinstance(value, dict):
+        return MISSING
+    named = {key: one if key in paths else keep(one, below(paths, key)) for key, one in value.items()}
+    return {key: one for key, one in named.items() if one is not MISSING} or MISSING
+
+
+def below(paths: Sequence[str], key: str) -> list[str]:
+    """The paths that lead through `key`, from there on: [a.b, c], a -> [b]."""
+    return [path[len(key) + 1 :] for path in paths if path.startswith(key + ".")]

@@ -1,0 +1,134 @@
+"""A record (a breadcrumb): a stored document with tags, a version and hints on how a model should see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from quire.errors import CallError
+from quire.log.hashing import canonical
+from quire.records.hints import apply_hints, check_hints
+from quire.records.limits import check_depth
+from quire.records.paths import as_text
+from quire.values import Json, JsonObject
+
+# What a catalog of tools shows when it brings no hints of its own.
+CATALOG_HINTS: Final[JsonObject] = {
+    "mode": "merge",
+    "transform": {
+        "tool_list": {"type": "tools", "tools": "$.tools"},
+        "available_tools": {"type": "extract", "value": "$.tools[*].name", "many": True},
+    },
+}
+DEFAULT_HINTS: Final[dict[str, JsonObject]] = {"tool.catalog.v1": CATALOG_HINTS}
+MAX_BYTES: Final = 4 * 1024 * 1024
+MAX_DEPTH: Final = 100
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is kept of one version; times are Unix milliseconds, None where no clock was given."""
+
+    id: str = ""
+    schema_name: str
+    title: str = ""
+    tags: tuple[str, ...] = ()
+    context: JsonObject = {}
+    llm_hints: JsonObject | None = None
+    version: int = 1
+    owner: str = ""
+    created_at: int | None = None
+    updated_at: int | None = None
+    expires_at: int | None = None
+
+    def expired(self, now: int | None) -> bool:
+        """Whether its time had passed at `now`; without a `now` nothing expires."""
+        return now is not None and self.expires_at is not None and self.expires_at <= now
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A record as a model sees it: its hints applied, or `error` and the context as it is."""
+
+    id: str
+    schema_name: str
+    title: str
+    tags: tuple[str, ...]
+    context: Json
+    version: int
+    updated_at: int | None = None
+    error: str | None = None
+
+
+def view(record: Record) -> View:
+    """Apply the record's hints."""
+    context, error = apply_hints(record.context, record.llm_hints)
+    return View(
+        id=record.id,
+        schema_name=record.schema_name,
+        title=record.title,
+        tags=record.tags,
+        context=context,
+        version=record.version,
+        updated_at=record.updated_at,
+        error=error,
+    )
+
+
+def to_json(value: Record | View) -> JsonObject:
+    """As JSON, fields in their order, without those that hold nothing."""
+    fields: JsonObject = msgspec.to_builtins(value)
+    return {key: one for key, one in fields.items() if one is not None and not (key == "owner" and one == "")}
+
+
+def encode(record: Record) -> str:
+    return json.dumps(msgspec.to_builtins(record), ensure_ascii=False, separators=(",", ":"))
+
+
+def decode(body: str) -> Record:
+    fields = json.loads(body)
+    return Record(**{**fields, "tags": tuple(fields["tags"])})
+
+
+def checked(record: Record) -> Record:
+    """The record, if all of it is what it should be; the first thing that is not is the error."""
+    if not isinstance(record.schema_name, str) or not record.schema_name:
+        raise CallError("a record needs a schema_name", hint='For example "user.message.v1".')
+    for name in ("title", "owner"):
+        if not isinstance(getattr(record, name), str):
+            raise CallError(f"{name} is a string, not {as_text(getattr(record, name))[:40]!r}")
+    if not isinstance(record.context, dict):
+        raise CallError(f"context is an object, not {as_text(record.context)[:40]!r}")
+    check_depth(record.context, MAX_DEPTH)
+    if record.llm_hints is not None:
+        check_hints(record.llm_hints)
+        check_depth(record.llm_hints, MAX_DEPTH)
+    size = len(canonical([record.schema_name, record.title, *record.tags, record.context, record.llm_hints]))
+    if size > MAX_BYTES:
+        raise CallError(f"the record has {size:,} bytes; at most {MAX_BYTES:,} are kept", hint="Split it.")
+    return record
+
+
+def tag_list(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags in the order given, each once."""
+    if isinstance(tags, str):
+        raise CallError(f"tags is a list, not {tags!r}", hint=f"Write [{tags!r}].")
+    kept = tuple(dict.fromkeys(tags))
+    for tag in kept:
+        if not isinstance(tag, str) or not tag:
+            raise CallError(f"a tag is a non-empty string, not {as_text(tag)!r}")
+    return kept
+
+
+FIELDS: Final = ("schema_name", "title", "tags", "context", "llm_hints", "ttl_s", "owner")
+
+
+def fields_of(value: Json) -> JsonObject:
+    """The arguments of `create` or `update` from a JSON object; unknown fields are an error."""
+    if not isinstance(value, Mapping):
+        raise CallError(f"a record is a JSON object, not {as_text(value)[:40]!r}")
+    unknown = [key for key in value if key not in FIELDS]
+    if unknown:
+        raise CallError(f"a record has no field {unknown[0]!r} to set", hint=f"Fields: {', '.join(FIELDS)}.")
+    return dict(value)

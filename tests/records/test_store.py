@@ -1,0 +1,359 @@
+"""Records in SQLite: versions, time, tags, and that a kill or a second writer cannot break them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.errors import CallError, ConflictError, DataError, FormatError, NotFound
+from quire.log.sqlite import SqliteStore
+from quire.records import TABLES, Match, Record, Records, Selector, catalog, keep_catalog, registered, view
+from quire.values import user
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Records]:
+    with SqliteStore(tmp_path / "q.db", hooks=(TABLES,)) as store:
+        yield Records(store)
+
+
+def test_a_record_is_created_read_changed_and_deleted(records: Records) -> None:
+    made = records.create(
+        "note.v1", {"text": "a", "secret": 1}, title="T", tags=["x", "y", "x"], llm_hints={"exclude": ["secret"]},
+        owner="me", now=1000,
+    )  # fmt: skip
+    assert made == Record(
+        id="rec-1", schema_name="note.v1", title="T", tags=("x", "y"), context={"text": "a", "secret": 1},
+        llm_hints={"exclude": ["secret"]}, version=1, owner="me", created_at=1000, updated_at=1000,
+    )  # fmt: skip
+    assert records.read_full("rec-1") == made
+    assert records.read("rec-1").context == {"text": "a"}
+    changed = records.update("rec-1", 1, context={"text": "b"}, now=2000)
+    assert (changed.version, changed.title, changed.created_at, changed.updated_at) == (2, "T", 1000, 2000)
+    assert records.read("rec-1").context == {"text": "b"}
+    records.delete("rec-1")
+    with pytest.raises(NotFound, match="there is no record 'rec-1'"):
+        records.read("rec-1")
+    assert records.create("note.v1", {}).id == "rec-2"
+
+
+def test_reading_with_a_bad_hint_gives_the_raw_context_and_the_error(records: Records) -> None:
+    records.create("note.v1", {"a": 1}, llm_hints={"transform": {"x": {"template": "{{"}}})
+    shown = records.read("rec-1")
+    assert shown.context == {"a": 1}
+    assert shown.error == "transform.x: template: line 1, column 1: '{{' is never closed"
+
+
+def test_an_update_names_the_version_it_saw(records: Records) -> None:
+    records.create("note.v1", {"n": 1}, title="Plan")
+    records.update("rec-1", 1, context={"n": 2})
+    with pytest.raises(ConflictError, match=r"rec-1 is at version 2 \(Plan\), not 1") as error:
+        records.update("rec-1", 1, context={"n": 3})
+    assert error.value.retryable
+    with pytest.raises(ConflictError):
+        records.delete("rec-1", version=1)
+    assert records.read_full("rec-1").context == {"n": 2}
+    records.delete("rec-1", version=2)
+
+
+def test_every_version_stays_readable(records: Records) -> None:
+    records.create("note.v1", {"n": 1}, llm_hints={"include": ["n"]}, tags=["a"])
+    records.update("rec-1", 1, context={"n": 2}, tags=["b"])
+    records.update("rec-1", 2, llm_hints={})
+    history = records.history("rec-1")
+    assert [(one.version, one.context, one.tags) for one in history] == [
+        (1, {"n": 1}, ("a",)),
+        (2, {"n": 2}, ("b",)),
+        (3, {"n": 2}, ("b",)),
+    ]
+    assert history[2].llm_hints is None
+    assert [records.read_full("rec-1", version=n) for n in (1, 2, 3)] == history
+    with pytest.raises(NotFound, match="rec-1 has versions 1 to 3, not 4"):
+        records.read_full("rec-1", version=4)
+
+
+def test_a_record_expires_by_the_time_it_is_asked_at(records: Records) -> None:
+    records.create("note.v1", {}, ttl_s=10, now=1_000)
+    records.create("note.v1", {})
+    assert records.read_full("rec-1").expires_at == 11_000
+    assert records.read("rec-1", now=10_999).id == "rec-1"
+    assert [one.id for one in records.list(now=10_999)] == ["rec-1", "rec-2"]
+    assert [one.id for one in records.list(now=11_000)] == ["rec-2"]
+    for call in (records.read, records.history):
+        with pytest.raises(NotFound, match="record 'rec-1' has expired"):
+            call("rec-1", now=11_000)
+    with pytest.raises(NotFound, match="has expired"):
+        records.update("rec-1", 1, title="late", now=11_000)
+    assert records.read("rec-1").id == "rec-1"
+    assert records.purge(now=11_000) == 1
+    assert [one.id for one in records.list()] == ["rec-2"]
+    assert records.purge(now=11_000) == 0
+
+
+def test_an_update_with_a_ttl_begins_it_anew(records: Records) -> None:
+    records.create("note.v1", {}, ttl_s=10, now=0)
+    assert records.update("rec-1", 1, title="t", now=5_000).expires_at == 10_000
+    assert records.update("rec-1", 2, ttl_s=60, now=5_000).expires_at == 65_000
+
+
+def test_lists_go_by_tag_schema_and_owner_in_order_of_creation(records: Records) -> None:
+    for n in range(6):
+        tags = [f"t{n % 2}", *(["third"] if n % 3 == 0 else [])]
+        records.create(f"s{n % 3}", {"n": n}, tags=tags, owner="a" if n < 3 else "b")
+
+    def ids(**wanted: object) -> list[str]:
+        return [one.id for one in records.list(**wanted)]  # type: ignore[arg-type]
+
+    assert ids() == [f"rec-{n}" for n in range(1, 7)]
+    assert ids(schema_name="s0") == ["rec-1", "rec-4"]
+    assert ids(tag="t1") == ["rec-2", "rec-4", "rec-6"]
+    assert ids(tag=["t1", "third"]) == ["rec-4"]
+    assert ids(tag="t0", schema_name="s2", owner="a") == ["rec-3"]
+    assert ids(limit=2) == ["rec-5", "rec-6"]
+    assert ids(limit=0) == []
+    assert ids(tag="none") == []
+
+
+def test_newest_goes_by_the_last_change_not_by_creation(records: Records) -> None:
+    for n in range(4):
+        records.create("s", {"n": n})
+    records.update("rec-1", 1, title="changed")
+    newest = records.select(Selector(schemas=("s",)), newest=2)
+    assert [one.id for one in newest] == ["rec-1", "rec-4"]
+
+
+@pytest.mark.parametrize(
+    ("match", "holds"),
+    [
+        (Match("a.b", "eq", 1), True),
+        (Match("$.a.b", "eq", 1), True),
+        (Match("a.b", "eq", True), False),
+        (Match("a.b", "ne", 2), True),
+        (Match("nope", "ne", 2), True),
+        (Match("a.b", "gt", 0), True),
+        (Match("a.b", "gt", "0"), False),
+        (Match("a.b", "gte", 1), True),
+        (Match("a.b", "lt", 1), False),
+        (Match("a.b", "lte", 1), True),
+        (Match("l", "contains", "x"), True),
+        (Match("l", "contains", "z"), False),
+        (Match("s", "contains", "ell"), True),
+        (Match("l", "contains_any", ["z", "y"]), True),
+        (Match("s", "in", ["hello", "bye"]), True),
+        (Match("nope", "exists", True), False),
+        (Match("nope", "exists", False), True),
+        (Match("$.l[*]", "eq", "y"), True),
+    ],
+)
+def test_a_context_matches(match: Match, holds: bool) -> None:
+    context = {"a": {"b": 1}, "l": ["x", "y"], "s": "hello"}
+    assert match.holds(context) is holds
+
+
+def test_a_selector_takes_any_all_and_none_of_tags() -> None:
+    record = Record(schema_name="s", tags=("a", "b"), context={"k": 1})
+    assert Selector(any_tags=("b", "z")).matches(record)
+    assert not Selector(any_tags=("y", "z")).matches(record)
+    assert Selector(all_tags=("a", "b")).matches(record)
+    assert not Selector(all_tags=("a", "z")).matches(record)
+    assert Selector(none_tags=("z",)).matches(record)
+    assert not Selector(none_tags=("z", "a")).matches(record)
+    assert not Selector(schemas=("t",)).matches(record)
+    with pytest.raises(CallError, match="no operator 'like'"):
+        Match("a", "like", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"schema_name": ""}, CallError, "needs a schema_name"),
+        ({"context": [1]}, CallError, "context is an object"),
+        ({"context": {"a": float("nan")}}, FormatError, "not JSON"),
+        ({"context": {"a": "\ud800"}}, FormatError, "lone surrogate"),
+        ({"context": {"a": "x" * 5_000_000}}, CallError, "at most 4,194,304"),
+        ({"tags": "abc"}, CallError, "tags is a list"),
+        ({"tags": ["a", ""]}, CallError, "a tag is a non-empty string"),
+        ({"tags": ["\ud800"]}, FormatError, "lone surrogate"),
+        ({"title": 5}, CallError, "title is a string"),
+        ({"ttl_s": 5}, CallError, "needs the time"),
+        ({"ttl_s": -5, "now": 1}, CallError, "positive number of seconds"),
+        ({"llm_hints": {"exlude": []}}, DataError, "llm_hints has no 'exlude'"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(
+    records: Records, arguments: dict[str, object], error: type[Exception], message: str
+) -> None:
+    given = {"schema_name": "s", "context": {}, **arguments}
+    with pytest.raises(error, match=message):
+        records.create(**given)  # type: ignore[arg-type]
+    assert records.list() == []
+
+
+@pytest.mark.parametrize("id", ["", "rec", "rec-", "rec-x", "1", "rec-1;", "REC-1", "rec-²"])
+def test_what_is_no_id_is_refused(records: Records, id: str) -> None:
+    with pytest.raises(CallError, match="is not the id of a record"):
+        records.read(id)
+
+
+def test_records_and_threads_share_a_file_and_records_open_any_store(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store:
+        store.append("t", [user("hello")])
+        Records(store).create("note.v1", {"a": 1})
+    with SqliteStore(tmp_path / "q.db", hooks=(TABLES,)) as store:
+        assert [entry.text for entry in store.read("t")] == ["hello"]
+        store.delete("t")
+        assert Records(store).read("rec-1").context == {"a": 1}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=10),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=3),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@settings(max_examples=100)
+@given(st.dictionaries(st.text(alphabet=st.characters(exclude_categories=["Cs"])), json_values), st.randoms())
+def test_any_context_comes_back_as_it_was_order_included(
+    context: dict[str, object], rng: random.Random
+) -> None:
+    with SqliteStore(":memory:") as store:
+        records = Records(store)
+        made = records.create("s", context)
+        found = records.read_full(made.id)
+    assert found == made
+    assert list(found.context) == list(context)
+    assert view(found).context == context
+
+
+def test_of_many_writers_each_version_has_one_winner(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store:
+        records = Records(store)
+        records.create("counter.v1", {"n": 0})
+
+        def count(times: int) -> None:
+            done = 0
+            while done < times:
+                seen = records.read_full("rec-1")
+                try:
+                    records.update("rec-1", seen.version, context={"n": seen.context["n"] + 1})
+                    done += 1
+                except ConflictError:
+                    pass
+
+        threads = [Thread(target=count, args=(15,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        last = records.read_full("rec-1")
+        assert (last.context, last.version) == ({"n": 60}, 61)
+        assert [one.context["n"] for one in records.history("rec-1")] == list(range(61))
+
+
+WRITER = """
+import sys
+from quire.log.sqlite import SqliteStore
+from quire.records import Records
+records = Records(SqliteStore(sys.argv[1]))
+while True:
+    found = records.list()
+    if len(found) < 3:
+        records.create("s", {"n": 0}, tags=["v1"])
+        continue
+    one = found[-1]
+    if one.version >= 5:
+        records.delete(one.id)
+        continue
+    made = records.update(one.id, one.version, context={"n": one.version}, tags=[f"v{one.version + 1}"])
+    print(made.id, made.version, flush=True)
+"""
+
+
+def test_a_kill_at_any_moment_leaves_whole_records(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    path = tmp_path / "q.db"
+    for _ in range(12):
+        child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        acknowledged = [child.stdout.readline().split() for _ in range(rng.randint(1, 15))][-1]
+        os.kill(child.pid, signal.SIGKILL)
+        child.communicate()
+        with SqliteStore(path) as store:
+            check_whole(Records(store), acknowledged[0], int(acknowledged[1]))
+
+
+def check_whole(records: Records, id: str, version: int) -> None:
+    """The acknowledged version is there (unless deleted since), and every record agrees with its versions and tags."""
+    found = {one.id: one for one in records.list()}
+    if id in found:
+        assert found[id].version >= version
+    for one in found.values():
+        history = records.history(one.id)
+        assert [each.version for each in history] == list(range(1, one.version + 1))
+        assert history[-1] == one
+        assert one.tags == (f"v{one.version}",)
+        assert one.id in [each.id for each in records.list(tag=one.tags)]
+
+
+TOOLS = [
+    {
+        "name": "b",
+        "description": "Second (really)",
+        "category": "x",
+        "output": ["o"],
+        "parameters": {"type": "object"},
+    },
+    {"name": "a", "description": "First", "example": "e\nf"},
+]
+TEXT = "You have access to 2 tools:\n\n• b (x): Second (really)\n  Output: o\n\n• a (general): First\n  Example: e\n    f"
+
+
+def test_a_catalog_has_its_tools_and_by_its_hints_their_text_and_names() -> None:
+    made = catalog(TOOLS)
+    assert made.context == {"tools": TOOLS}
+    assert view(made).context == {"tools": TOOLS, "tool_list": TEXT, "available_tools": ["b", "a"]}
+    one = view(catalog(TOOLS[1:])).context
+    assert one["available_tools"] == ["a"]
+    assert one["tool_list"].startswith("You have access to 1 tool:\n\n• a (general)")
+    assert view(catalog([])).context["available_tools"] == []
+
+
+def test_the_catalog_follows_the_registered_tools(records: Records) -> None:
+    for tool in TOOLS:
+        records.create("tool.v1", tool)
+    assert registered(records) == TOOLS
+    made = keep_catalog(records)
+    assert records.read(made.id).context["available_tools"] == ["b", "a"]
+    assert keep_catalog(records) == made
+    records.create("tool.v1", {"name": "b", "description": "new"})
+    changed = keep_catalog(records)
+    assert (changed.id, changed.version) == (made.id, 2)
+    shown = records.read(made.id).context
+    assert shown["available_tools"] == ["b", "a"]
+    assert "• b (general): new" in shown["tool_list"]
+
+
+def test_a_catalog_kept_without_hints_gets_them(records: Records) -> None:
+    records.create("tool.catalog.v1", {"tools": TOOLS})
+    assert records.read("rec-1").context["tool_list"] == TEXT
+    records.create("tool.catalog.v1", {"tools": TOOLS}, llm_hints={})
+    assert records.read("rec-2").context == {"tools": TOOLS}
+
+
+@pytest.mark.parametrize("tool", [{}, {"name": ""}, "x", {"name": "a", "output": 5}])
+def test_what_is_no_tool_is_refused(tool: object) -> None:
+    with pytest.raises(CallError):
+        catalog([tool])  # type: ignore[list-item]
