@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from quire.assemble import Assembly, Built
+from quire.values import Prompt
+
 ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-settings.register_profile("nightly", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile(
+    "nightly", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck)
+)
 settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -22,3 +28,32 @@ def shared_data(name: str = "") -> Path:
     if not path.exists():
         pytest.skip(f"real traces are not here: {path.name or 'shared/data'}")
     return path
+
+
+@pytest.fixture(autouse=True)
+def prefix_rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every request built in any test extends its predecessor, unless the test says why it does not."""
+    made: dict[int, tuple[Assembly, Prompt]] = {}
+    broken: list[str] = []
+    ask = Assembly.request
+
+    def watched(self: Assembly) -> Built:
+        built = ask(self)
+        before = made.get(id(self))
+        if before is not None and before[0] is self and not _extends(before[1], built.prompt):
+            broken.append(f"turn {built.turn}.{built.step} (epoch {built.epoch})")
+        made[id(self)] = (self, built.prompt)
+        return built
+
+    monkeypatch.setattr(Assembly, "request", watched)
+    yield
+    marked = request.node.get_closest_marker("moves_prefix")
+    if marked is None:
+        assert not broken, f"these requests do not extend the one before: {broken[:3]}"
+    else:
+        assert marked.kwargs.get("reason"), "a test that moves the prefix says why"
+
+
+def _extends(before: Prompt, now: Prompt) -> bool:
+    same_head = (before.system, before.tools) == (now.system, now.tools)
+    return same_head and now.messages[: len(before.messages)] == before.messages

@@ -89,12 +89,17 @@ class Assembly:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
         if self.asks(entry):
             self._pass()
+        spoke = self._speaking
         if entry.kind not in SPOKEN or self._is_context(entry):
             self._speaking = False
+        if entry.kind in ("user", "result"):
+            self._passed = False
         if entry.at is not None:
             self._at = entry.at
         self.entries[entry.seq] = entry
         self._note_pin(entry)
+        if entry.kind == "sent" and not spoke:
+            self._pass_sent()
         getattr(self, f"_feed_{entry.kind}")(entry)
 
     def _is_context(self, entry: Entry) -> bool:
@@ -183,17 +188,20 @@ class Assembly:
         self._late.append(Message("note", (Text(text),), (entry.seq,)))
         self.carried.late[entry.seq] = ("", False)
 
-    def _feed_sent(self, entry: Entry) -> None:
-        """A request that was really sent; with usage, what the provider counted of the newest one."""
-        if usage := entry.body.get("usage"):
-            total = usage.get("input_total") if isinstance(usage, dict) else None
-            if total and self._estimate:
-                self.calibration = self.calibration.observe(self._estimate, total)
-        elif entry.body.get("stop") is None and not self._passed:
+    def _pass_sent(self) -> None:
+        """A request that was really sent stands in front of the model's words; nothing is decided again."""
+        if self.turn and not self._passed:
             self._decided = True
             self._pass()
             self._passed = True
-        self._last_model = entry.body.get("model") or self._last_model
+
+    def _feed_sent(self, entry: Entry) -> None:
+        """What the provider counted of the newest request corrects our own count."""
+        usage = entry.body.get("usage")
+        total = usage.get("input_total") if isinstance(usage, dict) else None
+        if total and self._estimate:
+            self.calibration = self.calibration.observe(self._estimate, total)
+        self._last_model = f"{entry.body.get('provider')}:{entry.body.get('model')}"
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)

@@ -69,14 +69,15 @@ def layer_tokens(built: Built) -> dict[str, int]:
     prompt = built.prompt
     system = text_tokens(prompt.system) if prompt.system else 0
     l1 = text_tokens(prompt.l1) if prompt.l1 else 0
-    l5 = counter().count(built.query)
     current = built.sizes[built.user] if built.user is not None else 0
+    # The message's framing goes with the context where there is any, else with the query.
+    l5 = min(current, counter().count(built.query)) if _turn_segments(built) else current
     return {
         "L1": l1,
         "L2": system - l1,
-        "L3": max(0, current - l5),
+        "L3": current - l5,
         "L4": sum(built.sizes) - current,
-        "L5": min(l5, current),
+        "L5": l5,
         "tools": tools_tokens(prompt.tools),
     }
 

@@ -63,7 +63,7 @@ def _moving(assembly: Assembly) -> str:
     if assembly.tools_moved:
         return "tools"
     if assembly.policy.promote == "each-turn" and any(
-        map(_unpromoted(assembly), assembly.epoch.strip.leaves)
+        _holds_context(one, assembly.turn) for one in assembly.epoch.strip.leaves
     ):
         return "promotion"
     return ""

@@ -1,0 +1,212 @@
+"""`quire assemble`: every request of a thread as layers, tokens, reuse and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from quire.assemble import Built, Policy, Refused, requests, reused_tokens
+from quire.assemble.layers import enclose, layer_tokens
+from quire.cli.common import console, db_option, json_option
+from quire.cli.source import load_entries
+from quire.engine import chat_messages
+from quire.errors import CallError
+from quire.values import JsonObject
+
+_BAR = 40
+_COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
+
+
+def policy_options(command: click.decorators.FC) -> click.decorators.FC:
+    """The options that make a policy, the same for every command that assembles."""
+    for option in (
+        click.option(
+            "--budget",
+            type=click.IntRange(1),
+            default=Policy().budget,
+            show_default=True,
+            help="Tokens one request may hold.",
+        ),
+        click.option(
+            "--reply",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help="Of these, room for the reply.",
+        ),
+        click.option(
+            "--promote",
+            type=click.Choice(["at-rebase", "each-turn"]),
+            default="at-rebase",
+            show_default=True,
+            help="When items move into the library.",
+        ),
+        click.option(
+            "--floor",
+            type=click.FloatRange(0, 1, min_open=True),
+            default=Policy().floor,
+            show_default=True,
+            help="Share that stays verbatim.",
+        ),
+        click.option(
+            "--handles",
+            type=click.FloatRange(0, 1),
+            default=Policy().handles,
+            show_default=True,
+            help="Share for older turns whose results are handles.",
+        ),
+        click.option(
+            "--summary",
+            type=click.FloatRange(0, 1),
+            default=Policy().summary,
+            show_default=True,
+            help="Share for the summary of what went.",
+        ),
+        click.option(
+            "--ttl",
+            "ttl_s",
+            type=click.IntRange(0),
+            default=300,
+            show_default=True,
+            help="Seconds after which an unused cache is cold; 0: never.",
+        ),
+        click.option(
+            "--read",
+            type=click.FloatRange(0),
+            default=Policy().read,
+            show_default=True,
+            help="Price of a cached token.",
+        ),
+        click.option(
+            "--write",
+            type=click.FloatRange(0),
+            default=Policy().write,
+            show_default=True,
+            help="Price of a token written to the cache.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def policy_from(ttl_s: int, **fields: object) -> Policy:
+    return msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@click.option("--turn", type=click.IntRange(1), help="Only this turn's requests.")
+@policy_options
+@json_option
+@db_option
+def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fields: object) -> None:
+    """Show what each request of a thread would hold.
+
+    A request is built at every point where the model spoke, from everything before it.
+
+    \b
+    Examples:
+      quire assemble demo
+      quire assemble entries.jsonl --budget 16000 --turn 3
+      quire assemble entries.jsonl --json | jq .reused_tokens
+    """
+    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
+    entries = load_entries(source, db)
+    shown = 0
+    out = console()
+    for row, built, before in walk(requests(entries, policy)):
+        if turn is not None and row["turn"] != turn:
+            continue
+        shown += 1
+        if as_json:
+            click.echo(msgspec.json.encode(row))
+        else:
+            show_request(out, row, built, before, policy)
+    if not shown and turn is not None:
+        raise CallError(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
+    if not shown and not as_json:
+        click.echo("no request: nobody has asked the model anything yet", err=True)
+
+
+def walk(made: Iterator[Built | Refused]) -> Iterator[tuple[JsonObject, Built | Refused, Built | None]]:
+    """Each request as its JSON object, with the one before it."""
+    before: Built | None = None
+    for one in made:
+        if isinstance(one, Refused):
+            yield {"turn": one.turn, "step": one.step, "error": one.error, "hint": one.hint}, one, before
+            continue
+        yield request_json(one, before), one, before
+        before = one
+
+
+def request_json(built: Built, before: Built | None) -> JsonObject:
+    messages = chat_messages(built)
+    sealed = enclose(built, messages)
+    system = [{"role": "system", "content": built.prompt.system}] if built.prompt.system else []
+    return {
+        "turn": built.turn,
+        "step": built.step,
+        "epoch": built.epoch,
+        "tokens": layer_tokens(built),
+        "total_tokens": built.tokens,
+        "reused_tokens": reused_tokens(before, built),
+        "layers": {**{one.id[:2]: one.sha256 for one in sealed.layers}, "all": sealed.sha256},
+        "messages": system + messages,
+        "tools": list(built.prompt.tools),
+        "left_out": [msgspec.to_builtins(one) for one in built.left_out],
+        "rebase": built.rebase,
+    }
+
+
+def show_request(
+    out: Console, row: JsonObject, built: Built | Refused, before: Built | None, policy: Policy
+) -> None:
+    """One request for a person: a line of totals, a bar per layer, and what happened."""
+    if isinstance(built, Refused):
+        out.print(f"[bold]turn {built.turn}.{built.step}[/]  [red]refused[/]: {built.error}")
+        return
+    reused = row["reused_tokens"]
+    share = 100 * reused / max(1, built.tokens)
+    out.print(
+        f"[bold]turn {built.turn}.{built.step}[/]  epoch {built.epoch}  {built.tokens:,} of {policy.limit:,} tokens"
+        f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}"
+    )
+    for name, size in row["tokens"].items():
+        if size:
+            out.print(_bar(name, size, policy.limit))
+    if built.rebase is not None:
+        out.print(_rebase_line(built.rebase))
+    new = [left for left in built.left_out if before is None or left not in before.left_out]
+    for reason in dict.fromkeys(left.reason for left in new):
+        seqs = [left.entry for left in new if left.reason == reason]
+        out.print(f"  [dim]left out: {ranges(seqs)}: {reason}[/]")
+
+
+def _bar(name: str, size: int, limit: int) -> Text:
+    width = max(1, round(_BAR * min(1.0, size / limit)))
+    return Text.assemble("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", ("█" * width, _COLOURS[name]))
+
+
+def _rebase_line(record: JsonObject) -> str:
+    actions: dict[str, int] = {}
+    for edit in record["edits"]:
+        actions[edit["action"]] = actions.get(edit["action"], 0) + 1
+    what = ", ".join(f"{count} × {action}" for action, count in actions.items()) or "no edits"
+    return f"  [yellow]rebase[/] ({record['reason']}): freed {record['freed']:,} tokens; {what}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """[1, 2, 3, 7] -> 'entries 1–3, 7'."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = ", ".join(f"{a}–{b}" if b > a else f"{a}" for a, b in runs)
+    return f"{'entries' if len(numbers) > 1 else 'entry'} {shown}"

@@ -1,0 +1,115 @@
+"""`quire diff`: where two turns' requests part, down to the byte, and which entry caused it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from quire.assemble import Built, requests
+from quire.assemble.monitor import first_difference
+from quire.cli.assemble import policy_from, policy_options
+from quire.cli.common import db_option, json_option, print_json
+from quire.cli.source import load_entries
+from quire.errors import NotFound
+from quire.providers import prefix_parts, render
+from quire.values import JsonObject
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@click.argument("first", type=click.IntRange(1), metavar="N")
+@click.argument("second", type=click.IntRange(1), metavar="M")
+@policy_options
+@json_option
+@db_option
+def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, **fields: object) -> None:
+    """Find the first byte that differs between the requests of turns N and M.
+
+    Each turn is represented by its first request.
+
+    \b
+    Examples:
+      quire diff demo 1 2
+      quire diff entries.jsonl 3 9 --promote each-turn
+    """
+    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
+    entries = load_entries(source, db)
+    by_turn = _by_turn(list(requests(entries, policy)))
+    for turn in (first, second):
+        if turn not in by_turn:
+            raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
+    found = compare(by_turn[first], by_turn[second])
+    rebases = [one for turn, one in by_turn.items() if first < turn <= second and one.rebase is not None]
+    found["cause"] = _cause(found, rebases)
+    print_json(found) if as_json else click.echo(_sentence(found, first, second))
+
+
+def _by_turn(made: list[object]) -> dict[int, Built]:
+    out: dict[int, Built] = {}
+    for one in made:
+        if isinstance(one, Built):
+            out.setdefault(one.turn, one)
+    return out
+
+
+def _turns(by_turn: dict[int, Built]) -> str:
+    return f"{min(by_turn)} to {max(by_turn)}" if by_turn else "none"
+
+
+def compare(one: Built, other: Built) -> JsonObject:
+    """Where two requests' prefix bytes part: byte, layer, segment, and the entries of the message there."""
+    bodies = [render(built.prompt, "openai-chat:").body for built in (one, other)]
+    lines = [prefix_parts(body, "openai-chat") for body in bodies]
+    joined = [b"".join(parts) for parts in lines]
+    byte = first_difference(*joined)
+    if byte == len(joined[0]):
+        return {"byte": None, "added": len(joined[1]) - byte, "extends": True}
+    index, start = 0, 0
+    while index < len(lines[1]) - 1 and start + len(lines[1][index]) <= byte:
+        start += len(lines[1][index])
+        index += 1
+    tools = len(other.prompt.tools)
+    layer, segment = _place(other, index - tools, tools and index < tools, byte - start)
+    seqs = _seqs(other, index - tools)
+    return {"byte": byte, "extends": False, "layer": layer, "segment": segment, "entries": seqs}
+
+
+def _place(built: Built, index: int, in_tools: object, offset: int) -> tuple[str, str]:
+    if in_tools:
+        return "L1", "tools"
+    if built.prompt.system:
+        if index == 0:
+            # The system line begins with {"content":" and escapes line breaks, so the split is near, not exact.
+            return ("L1", "system") if offset <= len(built.prompt.l1.encode()) + 12 else ("L2", "library")
+        index -= 1
+    return ("L5" if index == _last_user(built) else "L4"), f"message {index + 1}"
+
+
+def _last_user(built: Built) -> int | None:
+    return built.user
+
+
+def _seqs(built: Built, index: int) -> list[int]:
+    index -= 1 if built.prompt.system else 0
+    wire = 0
+    for message in built.prompt.messages:
+        wire += max(1, len(message.parts)) if message.role == "tool" else 1
+        if index < wire:
+            return list(message.seqs) if index >= 0 else []
+    return []
+
+
+def _cause(found: JsonObject, rebases: list[Built]) -> str | None:
+    if found["extends"]:
+        return None
+    if rebases and rebases[0].rebase is not None:
+        return f"rebase ({rebases[0].rebase['reason']}) at turn {rebases[0].turn}"
+    return f"entry {found['entries'][0]}" if found["entries"] else None
+
+
+def _sentence(found: JsonObject, first: int, second: int) -> str:
+    if found["extends"]:
+        return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes"
+    cause = f"; cause: {found['cause']}" if found["cause"] else ""
+    return f"byte {found['byte']:,} differs, in {found['layer']} ({found['segment']}){cause}"

@@ -1,0 +1,125 @@
+"""`quire plan`: what a finished thread cost, what each policy would have cost, and the optimum in hindsight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from quire.assemble import DROP_ONLY, TWO_TIER, Built, Policy, requests, reused_tokens
+from quire.assemble.hindsight import optimum, trail
+from quire.cli.assemble import policy_from, policy_options
+from quire.cli.common import console, db_option, json_option, print_json, print_table
+from quire.cli.source import load_entries
+from quire.errors import CallError
+from quire.values import Entry, JsonObject
+
+_WIDTH = 60
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@policy_options
+@json_option
+@db_option
+def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
+    """Compare policies on a finished thread: tokens, reuse, cost, cuts on a time line.
+
+    Costs are in plain input tokens: a cached token counts --read, a written one --write.
+
+    \b
+    Examples:
+      quire plan demo --budget 32000
+      quire plan entries.jsonl --budget 16000 --write 2.0 --json
+    """
+    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
+    entries = load_entries(source, db)
+    rows = [row for name, one in variants(policy).items() if (row := measure(name, entries, one))]
+    if not rows:
+        raise CallError("the thread holds no request to compare", hint="It needs a user entry and an answer.")
+    best = optimum(trail(entries, policy), policy)
+    rows.append({"policy": "hindsight optimum", "cost": round(best.cost), "cuts": list(best.cuts)})
+    paid = _paid(entries, policy)
+    if as_json:
+        print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows})
+        return
+    _print(rows, paid)
+
+
+def variants(policy: Policy) -> dict[str, Policy]:
+    """The policies to compare, all with the same budget and prices."""
+    change = msgspec.structs.replace
+    return {
+        "as given": policy,
+        "drop only": change(policy, handles=DROP_ONLY.handles, summary=DROP_ONLY.summary),
+        "two tiers": change(policy, floor=TWO_TIER.floor, handles=TWO_TIER.handles, summary=TWO_TIER.summary),
+        "only when full": change(policy, when="full"),
+        "promote each turn": change(policy, promote="each-turn"),
+        "never cut": change(policy, budget=10**12, reply=0, when="full"),
+    }
+
+
+def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
+    """Tokens, reuse, cost and cuts of one policy over a thread."""
+    made = list(requests(entries, policy))
+    sent = [one for one in made if isinstance(one, Built)]
+    if not sent:
+        return {}
+    reused = [reused_tokens(old, new) for old, new in zip([None, *sent], sent, strict=False)]
+    total = sum(one.tokens for one in sent)
+    return {
+        "policy": name,
+        "requests": len(made),
+        "refused": len(made) - len(sent),
+        "tokens": total,
+        "reuse": round(sum(reused) / total, 4),
+        "cost": round(policy.read * sum(reused) + policy.write * (total - sum(reused))),
+        "cuts": [n for n, one in enumerate(made) if isinstance(one, Built) and one.rebase is not None],
+    }
+
+
+def _paid(entries: list[Entry], policy: Policy) -> JsonObject | None:
+    """What providers reported, where the log has it."""
+    usages = [entry.body["usage"] for entry in entries if entry.kind == "sent" and entry.body.get("usage")]
+    if not usages:
+        return None
+    total = sum(one.get("input_total", 0) for one in usages)
+    read = sum(one.get("cache_read", 0) for one in usages)
+    return {
+        "requests": len(usages),
+        "tokens": total,
+        "cache_read": read,
+        "cost": round(policy.read * read + policy.write * (total - read)),
+    }
+
+
+def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
+    best = rows[-1]["cost"]
+    print_table(
+        ("policy", "tokens", "reuse", "cost", "× optimum", "cuts", "refused"),
+        [
+            (
+                row["policy"],
+                row.get("tokens", ""),
+                f"{row['reuse']:.1%}" if "reuse" in row else "",
+                row["cost"],
+                f"{row['cost'] / best:.2f}" if best else "",
+                len(row["cuts"]),
+                row.get("refused", ""),
+            )
+            for row in rows
+        ],
+    )
+    out = console()
+    if paid:
+        out.print(
+            f"paid: {paid['tokens']:,} tokens, {paid['cache_read']:,} from the cache, cost {paid['cost']:,}"
+        )
+    count = max(1, rows[0]["requests"])
+    out.print(f"\ncuts over {count} requests:")
+    for row in rows:
+        line = ["·"] * min(_WIDTH, count)
+        for cut in row["cuts"]:
+            line[min(len(line) - 1, cut * len(line) // count)] = "┃"
+        out.print(f"  {row['policy']:<18} {''.join(line)}")

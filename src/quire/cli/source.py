@@ -1,0 +1,26 @@
+"""THREAD|FILE: entries from a JSON Lines file, from standard input, or from a thread of the database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from quire.cli.common import read_text
+from quire.cli.store import open_db
+from quire.errors import NotFound
+from quire.log.entries import decode_lines
+from quire.log.hashing import chain
+from quire.values import Entry
+
+
+def load_entries(source: str, db: Path | None) -> list[Entry]:
+    """The entries of a file of that name, else of a thread of that name; each with its id and seq."""
+    if source == "-" or os.path.isfile(source):
+        return list(chain(decode_lines(read_text(source))))
+    with open_db(db, create=False) as store:
+        if source not in {one.name for one in store.threads()}:
+            raise NotFound(
+                f"there is no file and no thread called {source!r}",
+                hint="`quire log list` shows the threads.",
+            )
+        return store.read(source)

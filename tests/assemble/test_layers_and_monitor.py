@@ -1,0 +1,122 @@
+"""Envelopes, the monitor over L1 and L2, and where text is cut."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from quire import values
+from quire.assemble import Built, requests
+from quire.assemble.blocks import block, identity
+from quire.assemble.cuts import sections, truncate
+from quire.assemble.layers import enclose, envelope, layer, layer_tokens, segment
+from quire.assemble.monitor import watch
+from quire.engine import chat_messages
+from quire.log.hashing import sha256_hex
+from quire.values import Envelope
+
+ITEM = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
+
+
+def test_an_envelope_has_five_layers_whose_hashes_are_of_their_text() -> None:
+    sealed = envelope([layer("L1_SYSTEM", [segment("s", "SYS")]), layer("L5_USER", [segment("q", " Q ")])])
+    assert [one.id for one in sealed.layers] == ["L1_SYSTEM", "L2_PREVIOUS", "L3_TURN", "L4_STRIP", "L5_USER"]
+    assert sealed.layer("L5_USER").text == " Q "
+    assert sealed.sha256 == sha256_hex("SYS\n\n Q ")
+    assert msgspec.json.decode(msgspec.json.encode(sealed), type=Envelope) == sealed
+
+
+def test_the_tokens_of_the_layers_add_up_to_the_request() -> None:
+    entries = [
+        values.system("S"),
+        values.user("hello", [ITEM]),
+        values.respond("hi"),
+        values.user("more"),
+        values.respond("x"),
+    ]
+    for one in requests(entries):
+        assert isinstance(one, Built)
+        assert sum(layer_tokens(one).values()) == one.tokens
+
+
+def test_a_moved_system_prompt_is_a_warning_unless_an_entry_explains_it() -> None:
+    entries = [values.system("SYSTEM one"), values.user("a"), values.respond("b")]
+    before = next(iter(requests(entries)))
+    moved = next(iter(requests([values.system("SYSTEM two"), *entries[1:]])))
+    assert isinstance(before, Built)
+    assert isinstance(moved, Built)
+    old, new = (enclose(one, chat_messages(one)) for one in (before, moved))
+    warning = watch(old, new, [])
+    assert warning is not None
+    assert (warning.layer, warning.segment, warning.byte) == ("L1_SYSTEM", "system", len("SYSTEM "))
+    assert watch(old, new, [values.system("SYSTEM two")]) is None
+    assert watch(old, old, []) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "cut"),
+    [
+        (
+            "First sentence. Second sentence. Third sentence is much longer.",
+            50,
+            "First sentence. Second sentence. ...",
+        ),
+        ("word1 word2 word3 word4 word5", 20, "word1 word2 word3 ..."),
+        ("a" * 25, 10, "aaaaaaaaaa..."),
+        ("short", 10, "short"),
+    ],
+)
+def test_text_is_cut_at_sentences_then_words(text: str, limit: int, cut: str) -> None:
+    assert truncate(text, limit) == cut
+
+
+def test_sections_are_counted_outside_code_fences() -> None:
+    assert (
+        sections("intro\n# A\n1\n## B\n2\n### C\n3", 500, 2)
+        == "intro\n\n# A\n1\n\n[... 2 more sections omitted ...]"
+    )
+    assert sections("intro\n```\n# no heading\n```\n# A", 500, 1).endswith("[... 1 more section omitted ...]")
+
+
+@pytest.mark.parametrize(
+    ("meta", "name"),
+    [
+        ({"source": "note", "path": "n/a.md"}, "n/a.md"),
+        ({"source": "url", "url": "https://x.org/"}, "https://x.org/"),
+        ({"source": "selection", "path": "a.md", "start_line": 3, "end_line": 9}, "a.md#L3-L9"),
+        ({"source": "dataview", "path": "a.md", "query": "LIST"}, "a.md#dataview-" + sha256_hex("LIST")[:12]),
+        (None, "ctx-1"),
+    ],
+)
+def test_items_are_known_by_where_they_are_from(meta: dict[str, object] | None, name: str) -> None:
+    assert identity({"id": "ctx-1", "content": "", "metadata": meta}) == name
+
+
+def test_content_cannot_close_its_wrapper() -> None:
+    made = block(
+        {
+            "id": "a",
+            "content": "x </content> <\\/content> </note_context>",
+            "metadata": {"source": "note", "path": "a<b>.md"},
+        }
+    )
+    assert "x <\\/content> <\\\\/content> <\\/note_context>" in made.text
+    assert "<path>a&lt;b&gt;.md</path>" in made.text
+
+
+def test_times_are_shown_only_on_request() -> None:
+    item = {**ITEM, "metadata": {**ITEM["metadata"], "ctime": 1, "mtime": 2}}  # type: ignore[dict-item]
+    assert "<mtime>" not in block(item).text
+    assert "<path>a.md</path>\n<ctime>1</ctime>\n<mtime>2</mtime>\n<content>" in block(item, times=True).text
+
+
+def test_images_come_from_the_active_note_and_keep_it_out_of_the_library() -> None:
+    image = {"media_type": "image/png", "data": "AA=="}
+    active = block(
+        {"id": "a", "content": "", "metadata": {"source": "active_note", "path": "a.md", "images": [image]}}
+    )
+    other = block(
+        {"id": "b", "content": "", "metadata": {"source": "note", "path": "b.md", "images": [image]}}
+    )
+    assert (active.images, active.promotable) == ((image,), False)
+    assert (other.images, other.promotable) == ((), False)

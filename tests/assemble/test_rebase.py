@@ -1,0 +1,192 @@
+"""What one rebase does: floor, handles, summary, pins, the library, and the last resorts."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire import values
+from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, requests
+from quire.assemble.leaves import handle_of
+from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
+from quire.assemble.summary import Gone
+from quire.errors import BudgetError, DataError
+from quire.log.hashing import chain
+from quire.providers import render
+from quire.values import Entry, Result
+
+pytestmark = pytest.mark.moves_prefix(reason="every test here makes a rebase")
+LONG = "\n".join(f"row {n}: value {n * 7}" for n in range(60))
+
+
+def talk(turns: int, size: int = 40) -> list[Entry]:
+    out = [values.system("Help.")]
+    for n in range(turns):
+        out += [
+            values.user(f"question {n} " + "word " * size),
+            values.respond(f"answer {n} " + "word " * size),
+        ]
+    return out
+
+
+def loop(calls: int) -> list[Entry]:
+    out = [values.system("Help."), values.user("do it all")]
+    for n in range(calls):
+        out += [values.call(f"c{n}", "read", {"n": n}), values.result(f"c{n}", None, f"{n}\n{LONG}")]
+    return [*out, values.respond("done")]
+
+
+def built(entries: list[Entry], policy: Policy, **how: object) -> list[Built]:
+    made = list(requests(entries, policy, **how))  # type: ignore[arg-type]
+    assert not [one for one in made if isinstance(one, Refused)]
+    return [one for one in made if isinstance(one, Built)]
+
+
+def test_a_turn_of_500_calls_stays_in_budget_and_keeps_its_request() -> None:
+    made = built(loop(500), Policy(budget=8_000))
+    assert len(made) == 501
+    assert all(one.tokens <= 8_000 for one in made)
+    assert all(any("do it all" in str(m.parts) for m in one.prompt.messages) for one in made)
+    assert len([one for one in made if one.rebase]) < 100
+
+
+def test_the_newest_floor_stays_verbatim() -> None:
+    policy = Policy(budget=4_000, ttl_s=None)
+    entries = list(chain(talk(60)))
+    whole = {m.seqs: m for one in [built(entries, Policy())[-1]] for m in one.prompt.messages}
+    for one in built(entries, policy):
+        room = policy.limit - one.head_tokens
+        verbatim = 0
+        for message, size in zip(reversed(one.prompt.messages), reversed(one.sizes), strict=True):
+            if message.seqs not in whole or message != whole[message.seqs]:
+                break
+            verbatim += size
+        assert verbatim >= min(policy.floor * room, sum(one.sizes)) - 1
+
+
+def test_old_results_become_handles_that_name_their_original() -> None:
+    entries = list(chain(loop(40)))
+    made = built(entries, Policy(budget=8_000))
+    rebased = next(one for one in made if one.rebase)
+    assert rebased.rebase is not None
+    edit = next(edit for edit in rebased.rebase["edits"] if edit["action"] == "handle")
+    assert handle_of(entries[edit["entry"] - 1].id) in edit["replacement"]
+    texts = [p.text for m in rebased.prompt.messages for p in m.parts if isinstance(p, Result)]
+    assert edit["replacement"] in texts
+    assert edit["freed"] > 0
+
+
+def test_a_rebase_summarises_whole_turns_and_says_what_it_freed() -> None:
+    entries = list(chain(talk(60)))
+    rebased = next(one for one in built(entries, Policy(budget=3_000)) if one.rebase)
+    assert rebased.rebase is not None
+    assert rebased.rebase["freed"] > 0
+    assert rebased.rebase["summary"]
+    assert rebased.prompt.messages[0].parts[0].text.startswith(SUMMARY_HEADING)  # type: ignore[union-attr]
+    gone = {edit["entry"] for edit in rebased.rebase["edits"] if edit["action"] == "drop"}
+    assert gone == {entry.seq for entry in entries if 1 < entry.seq < rebased.rebase["before_seq"]}
+    assert {left.entry for left in rebased.left_out} == gone
+
+
+@pytest.mark.parametrize("bad", ["empty", "failed", "longer"])
+def test_a_bad_summary_falls_back_to_the_built_in_one_and_says_so(bad: str) -> None:
+    def summarise(gone: Gone) -> str:
+        if bad == "failed":
+            raise DataError("the model was away")
+        return "" if bad == "empty" else "word " * gone.limit * 3
+
+    rebased = next(one for one in built(talk(60), Policy(budget=3_000), summarise=summarise) if one.rebase)
+    assert rebased.rebase is not None
+    assert rebased.rebase["summary"].startswith("User: question 0")
+    assert bad.removesuffix("ed") in rebased.rebase["meta"]["fallbacks"][0]
+
+
+def test_pins_survive_every_rebase_verbatim() -> None:
+    pinned = values.user("Never deploy on Fridays. " + "word " * 30, meta={"pin": "Never deploy on Fridays."})
+    note = values.respond("The key is K-17.", meta={"pin": True})
+    made = built([values.system("Help."), pinned, note, *talk(80)[1:]], Policy(budget=2_000))
+    assert len([one for one in made if one.rebase]) > 2
+    for one in made[1:]:
+        text = str(render(one.prompt, "openai-chat:").body["messages"])
+        assert "Never deploy on Fridays." in text
+        assert "The key is K-17." in text
+    assert PINNED_HEADING in str(made[-1].prompt.messages[0].parts)
+
+
+def test_the_library_is_folded_and_kept_turns_refer_to_it() -> None:
+    item = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
+    chosen = {
+        **item,
+        "id": "s",
+        "metadata": {"source": "selection", "path": "a.md", "start_line": 1, "end_line": 2},
+    }
+    entries = [
+        values.user("see", [item, chosen]),
+        values.respond("ok"),
+        *talk(30)[1:],
+        values.user("again", [item]),
+        values.respond("ok"),
+    ]
+    made = built(entries, Policy(budget=2_000, library_turns=100))
+    last = made[-1]
+    assert "alpha" in last.prompt.l2
+    assert [one.id for one in last.blocks] == ["a.md"]
+    assert "Context attached:\n- a.md" in last.prompt.messages[-1].parts[0].text  # type: ignore[union-attr]
+
+
+def test_an_item_not_referred_to_for_long_leaves_the_library() -> None:
+    item = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
+    made = built(
+        [values.user("see", [item]), values.respond("ok"), *talk(60)[1:]],
+        Policy(budget=2_000, library_turns=3),
+    )
+    assert made[-1].prompt.l2 == ""
+
+
+def test_a_huge_newest_result_is_cut_at_a_line() -> None:
+    entries = [
+        values.user("read"),
+        values.call("c", "read", {}),
+        values.result("c", None, LONG * 20),
+        values.respond("ok"),
+    ]
+    last = built(entries, Policy(budget=1_000))[-1]
+    text = last.prompt.messages[-1].parts[0].text  # type: ignore[union-attr]
+    assert last.tokens <= 1_000
+    assert "cut here" in text
+    kept = text.split("\n[… cut")[0]
+    assert (LONG * 20).startswith(kept + "\n")
+
+
+def test_what_cannot_fit_is_refused_by_name() -> None:
+    with pytest.raises(BudgetError, match=r"the user's message \d+"):
+        Assembly(Policy(budget=200)).extend(chain([values.user("word " * 500)])).request()
+
+
+def test_a_cold_cache_is_used_to_cut_early() -> None:
+    entries = talk(30)
+    timed = [
+        Entry(e.kind, {**e.body, "at": n * (1_000 if n < 40 else 400_000)}) for n, e in enumerate(entries)
+    ]
+    made = built(timed, Policy(budget=4_000))
+    reasons = [one.rebase["reason"] for one in made if one.rebase]
+    assert "cold" in reasons
+
+
+def test_drop_only_makes_no_handles_and_no_summary() -> None:
+    made = built(loop(40), Policy(budget=8_000, handles=DROP_ONLY.handles, summary=DROP_ONLY.summary))
+    actions = {edit["action"] for one in made if one.rebase for edit in one.rebase["edits"]}
+    assert actions == {"drop"}
+    assert not any("summary" in one.rebase for one in made if one.rebase)
+
+
+def test_superseded_thinking_goes_at_a_rebase() -> None:
+    entries = [values.system("Help.")]
+    for n in range(40):
+        entries += [
+            values.user(f"q{n} " + "word " * 40),
+            values.think(f"thought {n}"),
+            values.respond("a " * 30),
+        ]
+    made = built(entries, Policy(budget=2_000, thinking=True))
+    rebased = next(one for one in made if one.rebase)
+    assert not any(type(part).__name__ == "Think" for m in rebased.prompt.messages for part in m.parts)
