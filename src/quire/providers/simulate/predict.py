@@ -86,13 +86,17 @@ class Simulator:
 
     def step(self, at_ms: int, body: JsonObject, began_ms: int | None = None) -> Predicted:
         """Send one more request at `at_ms`; `began_ms` is when its answer began, if that is known."""
-        seen = Seen(body, blocks(body, self.info.wire), self._counted, self._prompt_ids)
+        seen = self._seen(body)
         if self.engine.keeps_answers and self._prompt_ids is None:
             self._presume_answers(seen, at_ms)
         shares = self.engine.look(at_ms, seen, began_ms)
         if self.engine.keeps_answers:
             self._last = (seen.ids, at_ms)
         return self._predicted(seen, shares)
+
+    def count(self, body: JsonObject) -> int:
+        """The tokens of a request, without sending it."""
+        return self._total(self._seen(body))
 
     def answered(self, answer: str | Sequence[int]) -> None:
         """The answer to the last request, as text or as all its token ids: some engines keep it behind its prompt."""
@@ -103,6 +107,9 @@ class Simulator:
         held = self._counted.spoken(answer) if isinstance(answer, str) else array("i", answer[:-1])
         self._unanswered = {key: kept for key, kept in self._unanswered.items() if kept is not prompt}
         self.engine.answered(prompt, held, at_ms)
+
+    def _seen(self, body: JsonObject) -> Seen:
+        return Seen(body, blocks(body, self.info.wire), self._counted, self._prompt_ids)
 
     def _presume_answers(self, seen: Seen, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""

@@ -1,0 +1,115 @@
+"""Bedrock's Converse: replies, binary event streams, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.emulate.eventstream import frame
+from quire.emulate.exchange import Exchange, Voice, arguments, pieces
+from quire.values import Call, JsonObject, Text, Think
+
+_EXCEPTIONS = {
+    400: "ValidationException",
+    403: "AccessDeniedException",
+    404: "ResourceNotFoundException",
+    429: "ThrottlingException",
+    503: "ServiceUnavailableException",
+}
+
+
+def reply(exchange: Exchange) -> JsonObject:
+    """A whole reply."""
+    content = [_block(exchange, index) for index in range(len(exchange.parts))]
+    return {
+        "output": {"message": {"role": "assistant", "content": content}},
+        "stopReason": "tool_use" if exchange.calls else "end_turn",
+        "usage": _usage(exchange),
+        "metrics": {"latencyMs": 1},
+    }
+
+
+def _block(exchange: Exchange, index: int) -> JsonObject:
+    match exchange.parts[index]:
+        case Think() as part:
+            sealed = {"text": part.text, "signature": exchange.signature(part, index)}
+            return {"reasoningContent": {"reasoningText": sealed}}
+        case Call() as part:
+            id = exchange.call_id(part, "tooluse_")
+            return {"toolUse": {"toolUseId": id, "name": part.name, "input": part.args}}
+        case Text() as part:
+            return {"text": part.text}
+
+
+def _usage(exchange: Exchange) -> JsonObject:
+    """Input tokens here leave out what was read from the cache or written to it."""
+    predicted, output = exchange.predicted, exchange.output_tokens
+    lives = (("1h", predicted.write_1h), ("5m", predicted.write_5m))
+    return {
+        "inputTokens": predicted.plain,
+        "outputTokens": output,
+        "totalTokens": predicted.total + output,
+        "cacheReadInputTokens": predicted.read,
+        "cacheWriteInputTokens": predicted.write_5m + predicted.write_1h,
+        "cacheDetails": [{"ttl": ttl, "inputTokens": tokens} for ttl, tokens in lives if tokens],
+    }
+
+
+def stream(exchange: Exchange, whole: JsonObject, size: int) -> Iterator[bytes]:
+    """The events of a reply; usage comes last."""
+    yield _event("messageStart", {"role": "assistant"})
+    for index, block in enumerate(whole["output"]["message"]["content"]):
+        for name, event in _block_events(block, exchange, index, size):
+            yield _event(name, {**event, "contentBlockIndex": index})
+    yield _event("messageStop", {"stopReason": whole["stopReason"]})
+    yield _event("metadata", {"usage": whole["usage"], "metrics": whole["metrics"]})
+
+
+def _block_events(
+    block: JsonObject, exchange: Exchange, index: int, size: int
+) -> Iterator[tuple[str, JsonObject]]:
+    if "toolUse" in block:
+        call = block["toolUse"]
+        yield (
+            "contentBlockStart",
+            {"start": {"toolUse": {"toolUseId": call["toolUseId"], "name": call["name"]}}},
+        )
+    for delta in _deltas(block, exchange, index, size):
+        yield "contentBlockDelta", {"delta": delta}
+    yield "contentBlockStop", {}
+
+
+def _deltas(block: JsonObject, exchange: Exchange, index: int, size: int) -> Iterator[JsonObject]:
+    if "text" in block:
+        yield from ({"text": piece} for piece in pieces(block["text"], size))
+    elif "toolUse" in block:
+        call = exchange.parts[index]
+        assert isinstance(call, Call)
+        yield from ({"toolUse": {"input": piece}} for piece in pieces(arguments(call), size))
+    else:
+        thought = block["reasoningContent"]["reasoningText"]
+        yield from ({"reasoningContent": {"text": piece}} for piece in pieces(thought["text"], size))
+        yield {"reasoningContent": {"signature": thought["signature"]}}
+
+
+def _event(name: str, data: JsonObject) -> bytes:
+    return frame(
+        {":event-type": name, ":content-type": "application/json", ":message-type": "event"}, _json(data)
+    )
+
+
+def _json(data: JsonObject) -> bytes:
+    return msgspec.json.encode(data)
+
+
+def error(status: int, message: str) -> JsonObject:
+    return {"message": message}
+
+
+def exception(status: int) -> str:
+    """The name that goes into the header x-amzn-errortype."""
+    return _EXCEPTIONS.get(status, "InternalServerException")
+
+
+VOICE = Voice(reply, stream, error)

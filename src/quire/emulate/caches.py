@@ -1,0 +1,119 @@
+"""Gemini's `cachedContents`: made, read, listed, prolonged, deleted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from quire.emulate.emulated import Emulated, Outcome, Received
+from quire.providers.rules import validate
+from quire.providers.simulate.gemini import GeminiCache, seconds
+from quire.values import JsonObject
+
+_DEFAULT_TTL_S = 3600.0
+
+
+class Stored(msgspec.Struct):
+    """An explicit cache as its owner sees it."""
+
+    name: str
+    model: str
+    display_name: str
+    tokens: int
+    created_ms: int
+    updated_ms: int
+    expires_ms: int
+
+
+class Caches:
+    """The explicit caches of one emulated provider."""
+
+    def __init__(self, emulated: Emulated) -> None:
+        self._emulated = emulated
+        self._stored: dict[str, Stored] = {}
+
+    def create(self, received: Received) -> Outcome:
+        body: JsonObject = received.body
+        model = str(body.get("model") or "").removeprefix("models/")
+        found = validate(body, "gemini", model, headers=received.headers)
+        if found:
+            return self._emulated.refused(received, "gemini", found[0].status, found[0].message)
+        name = f"cachedContents/emulated{len(self._stored) + 1:04d}"
+        ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
+        kept = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
+        received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, kept)
+        at_ms = received.at_ms
+        self._stored[name] = Stored(
+            name,
+            model,
+            str(body.get("displayName", "")),
+            received.predicted.total,
+            at_ms,
+            at_ms,
+            at_ms + int(ttl_s * 1000),
+        )
+        return Outcome(200, _shown(self._stored[name]))
+
+    def get(self, received: Received, name: str) -> Outcome:
+        stored = self._alive(received, name)
+        return Outcome(200, _shown(stored)) if stored else self._missing(received, name)
+
+    def list(self, received: Received) -> Outcome:
+        alive = [one for one in self._stored.values() if received.at_ms < one.expires_ms]
+        return Outcome(200, {"cachedContents": [_shown(one) for one in alive]})
+
+    def update(self, received: Received, name: str) -> Outcome:
+        """Only the life of a cache can be changed."""
+        stored = self._alive(received, name)
+        if stored is None:
+            return self._missing(received, name)
+        ttl_s = seconds(received.body.get("ttl"), _DEFAULT_TTL_S)
+        stored.updated_ms, stored.expires_ms = received.at_ms, received.at_ms + int(ttl_s * 1000)
+        self._engine(stored).extend(name, received.at_ms, ttl_s)
+        return Outcome(200, _shown(stored))
+
+    def delete(self, received: Received, name: str) -> Outcome:
+        stored = self._alive(received, name)
+        if stored is None:
+            return self._missing(received, name)
+        del self._stored[name]
+        self._engine(stored).drop(name, received.at_ms)
+        return Outcome(200, {})
+
+    def refuses(self, received: Received) -> Outcome | None:
+        """The error of a request that names a cache which is not there."""
+        body = received.body if isinstance(received.body, dict) else {}
+        name = body.get("cachedContent")
+        if not name or self._alive(received, str(name)):
+            return None
+        return self._missing(received, str(name))
+
+    def _alive(self, received: Received, name: str) -> Stored | None:
+        stored = self._stored.get(name)
+        return stored if stored and received.at_ms < stored.expires_ms else None
+
+    def _missing(self, received: Received, name: str) -> Outcome:
+        message = "CachedContent not found (or permission denied)"
+        return self._emulated.refused(received, "gemini", 403, f"{message}: {name}")
+
+    def _engine(self, stored: Stored) -> GeminiCache:
+        engine = self._emulated.simulator("gemini", stored.model).engine
+        assert isinstance(engine, GeminiCache)
+        return engine
+
+
+def _shown(stored: Stored) -> JsonObject:
+    return {
+        "name": stored.name,
+        "model": f"models/{stored.model}",
+        "displayName": stored.display_name,
+        "createTime": _time(stored.created_ms),
+        "updateTime": _time(stored.updated_ms),
+        "expireTime": _time(stored.expires_ms),
+        "usageMetadata": {"totalTokenCount": stored.tokens},
+    }
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")

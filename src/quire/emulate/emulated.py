@@ -1,0 +1,188 @@
+"""One emulated provider: its rules, its cache, its memory of what it signed, and its script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from quire.emulate import anthropic, bedrock, chat, diagnosis, gemini, responses
+from quire.emulate.binding import CONTROLS_BETA, drop_mismatched
+from quire.emulate.exchange import Exchange, Voice
+from quire.emulate.script import Answer, Refuse, Replies, Script
+from quire.providers.facts import provider_facts, resolve
+from quire.providers.rules import Seen, issue, validate
+from quire.providers.simulate import Predicted, Simulator
+from quire.providers.simulate.gemini import is_cache
+from quire.values import Json, JsonObject
+
+VOICES: dict[str, Voice] = {
+    "anthropic": anthropic.VOICE,
+    "openai-chat": chat.VOICE,
+    "openai-responses": responses.VOICE,
+    "gemini": gemini.VOICE,
+    "bedrock": bedrock.VOICE,
+}
+_DIAGNOSES: dict[str, Callable[..., JsonObject | None]] = {
+    "anthropic": diagnosis.anthropic,
+    "openai-responses": diagnosis.openai,
+}
+
+
+class Received(msgspec.Struct):
+    """A request as it arrived, and what became of it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Json
+    at_ms: int
+    status: int = 200
+    error: str = ""
+    # How the cache split it; None where the request was refused.
+    predicted: Predicted | None = None
+    reply: Json = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What goes back: a JSON value, or the pieces of a stream, and how they are delivered."""
+
+    status: int
+    value: Json = None
+    pieces: Iterator[bytes] | None = None
+    headers: dict[str, str] = {}
+    cut_after: int | None = None
+    delay_s: float = 0.0
+
+
+class Emulated:
+    """Answers requests as a provider would; `piece` is how many characters a stream sends at a time."""
+
+    def __init__(
+        self,
+        provider: str,
+        replies: Replies | None,
+        clock: Callable[[], int],
+        piece: int = 12,
+        enforce_binding: bool = True,
+    ) -> None:
+        self.provider, self.wire = resolve(provider)
+        self.script = Script(replies)
+        self.requests: list[Received] = []
+        self._clock = clock
+        self._piece = piece
+        self._seen = Seen(complete=True, enforce=enforce_binding)
+        self._simulators: dict[str, Simulator] = {}
+        # Requests by the id of their reply, and their tokens: diagnostics compare with them.
+        self._earlier: dict[str, JsonObject] = {}
+        self._tokens: dict[str, int] = {}
+        self._now_ms = 0
+
+    def receive(self, method: str, path: str, headers: Mapping[str, str], body: Json) -> Received:
+        """Record a request; two are never at the same moment."""
+        self._now_ms = max(self._clock(), self._now_ms + 1)
+        received = Received(method, path, dict(headers), body, self._now_ms)
+        self.requests.append(received)
+        return received
+
+    def answer(self, received: Received, wire: str, model: str, streamed: bool) -> Outcome:
+        """Check a request against the rules, then answer it from the script."""
+        body = received.body
+        model = model or (str(body.get("model") or "") if isinstance(body, dict) else "")
+        found = validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers)
+        if found:
+            return self.refused(received, wire, found[0].status, found[0].message)
+        scripted = Answer() if _prewarms(body) else self.script.next(body)
+        if scripted.refusal is not None:
+            return self._refusal(received, wire, scripted.refusal)
+        return self._answered(received, wire, model, scripted, streamed)
+
+    def count(self, body: JsonObject, wire: str, model: str) -> int:
+        """The tokens of a request, without sending it."""
+        return Simulator(self._target(wire, model)).count(body)
+
+    def simulator(self, wire: str, model: str) -> Simulator:
+        """The cache of a model."""
+        target = self._target(wire, model)
+        if target not in self._simulators:
+            self._simulators[target] = Simulator(target)
+        return self._simulators[target]
+
+    def refused(self, received: Received, wire: str, status: int, message: str) -> Outcome:
+        """An error in the provider's own shape."""
+        received.status, received.error = status, message
+        headers = {"x-amzn-errortype": bedrock.exception(status)} if wire == "bedrock" else {}
+        return Outcome(status, VOICES[wire].error(status, message), headers=headers)
+
+    def _refusal(self, received: Received, wire: str, refusal: Refuse) -> Outcome:
+        message = refusal.message or f"emulated failure ({refusal.status})"
+        outcome = self.refused(received, wire, refusal.status, message)
+        if refusal.retry_after_s is None:
+            return outcome
+        headers = {**outcome.headers, "retry-after": f"{refusal.retry_after_s:g}"}
+        return msgspec.structs.replace(outcome, headers=headers)
+
+    def _answered(
+        self, received: Received, wire: str, model: str, scripted: Answer, streamed: bool
+    ) -> Outcome:
+        body: JsonObject = received.body
+        shown = drop_mismatched(body, self._seen) if wire == "anthropic" else None
+        began_ms = received.at_ms + int(scripted.delay_s * 1000)
+        simulator = self.simulator(wire, model)
+        predicted = simulator.step(received.at_ms, shown.body if shown else body, began_ms)
+        exchange = Exchange(
+            number=len(self.requests),
+            at_ms=received.at_ms,
+            target=self._target(wire, model),
+            model=model,
+            body=body,
+            parts=scripted.parts,
+            predicted=predicted,
+            diagnosis=self._diagnosed(wire, body, model, predicted),
+            dropped=shown.transformations if shown and CONTROLS_BETA in _betas(received) else None,
+        )
+        simulator.answered(exchange.text)
+        voice = VOICES[wire]
+        reply = voice.reply(exchange)
+        self._remember(received, wire, body, model, predicted, reply)
+        pieces = voice.stream(exchange, reply, self._piece) if streamed else None
+        return Outcome(200, reply, pieces, cut_after=scripted.cut_after, delay_s=scripted.delay_s)
+
+    def _remember(
+        self,
+        received: Received,
+        wire: str,
+        body: JsonObject,
+        model: str,
+        predicted: Predicted,
+        reply: JsonObject,
+    ) -> None:
+        received.predicted, received.reply = predicted, reply
+        issue(self._seen, body, self._name(wire), reply)
+        if id := reply.get("id"):
+            self._earlier[id], self._tokens[id] = {**body, "model": model}, predicted.total
+
+    def _diagnosed(self, wire: str, body: JsonObject, model: str, predicted: Predicted) -> JsonObject | None:
+        diagnose = _DIAGNOSES.get(wire)
+        return diagnose(body, model, self._earlier, self._tokens, predicted) if diagnose else None
+
+    def _name(self, wire: str) -> str:
+        """The provider's name in this wire format: openai -> openai-chat for Chat."""
+        if wire == self.wire:
+            return self.provider
+        formats: dict[str, str] = provider_facts(self.provider)["formats"]
+        return next((name for name, own in formats.items() if own == wire), self.provider)
+
+    def _target(self, wire: str, model: str) -> str:
+        return f"{self._name(wire)}:{model}"
+
+
+def _prewarms(body: JsonObject) -> bool:
+    """Whether a request only fills the cache."""
+    if body.get("max_tokens") == 0 and "messages" in body:
+        return True
+    return bool((body.get("prompt_cache_options") or {}).get("prewarm")) or is_cache(body)
+
+
+def _betas(received: Received) -> str:
+    return received.headers.get("anthropic-beta", "")

@@ -1,0 +1,117 @@
+"""What the emulator answers: scripted replies, one a request, and faults on demand."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from quire.errors import CallError
+from quire.values import Call, Json, JsonObject, Text, Think
+
+Spoken: TypeAlias = Text | Think | Call
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """An HTTP error: Refuse(429, retry_after_s=2)."""
+
+    status: int = 500
+    message: str = ""
+    retry_after_s: float | None = None
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A reply whose connection breaks off after so many bytes of the body, in the middle of an event if need be."""
+
+    reply: Said
+    after_bytes: int
+
+
+class Slow(msgspec.Struct, frozen=True):
+    """A reply that begins only after a while."""
+
+    reply: Said
+    delay_s: float
+
+
+Said: TypeAlias = "str | Sequence[Spoken] | JsonObject"
+Reply: TypeAlias = "Said | Refuse | Cut | Slow"
+Replies: TypeAlias = "Iterable[Reply] | Callable[[JsonObject], Reply]"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A scripted reply taken apart: what is said, and how it is delivered."""
+
+    parts: tuple[Spoken, ...] = ()
+    refusal: Refuse | None = None
+    cut_after: int | None = None
+    delay_s: float = 0.0
+
+
+class Script:
+    """Replies in order, or a function of the request; without any, every request gets a numbered answer."""
+
+    def __init__(self, replies: Replies | None = None) -> None:
+        self._function = replies if callable(replies) else None
+        self._waiting = deque(() if replies is None or callable(replies) else replies)
+        self._endless = replies is None
+        self._given = len(self._waiting)
+        self._taken = 0
+
+    def push(self, reply: Reply) -> None:
+        """Answer the next request with this, before anything else."""
+        self._waiting.appendleft(reply)
+
+    def next(self, body: JsonObject) -> Answer:
+        """The answer to a request."""
+        self._taken += 1
+        if self._waiting:
+            return answer(self._waiting.popleft())
+        if self._function is not None:
+            return answer(self._function(body))
+        if self._endless:
+            return Answer((Text(f"This is reply {self._taken} of the emulator."),))
+        return Answer(refusal=Refuse(400, f"the script has no reply left: {self._given} were given"))
+
+
+def answer(reply: Reply) -> Answer:
+    """Take a scripted reply apart."""
+    match reply:
+        case Refuse():
+            return Answer(refusal=reply)
+        case Cut(reply=said, after_bytes=count):
+            return Answer(_parts(said), cut_after=count)
+        case Slow(reply=said, delay_s=delay):
+            return Answer(_parts(said), delay_s=delay)
+        case Mapping() if "status" in reply:
+            return Answer(refusal=msgspec.convert(dict(reply), Refuse))
+    return Answer(_parts(reply))
+
+
+def _parts(said: Said) -> tuple[Spoken, ...]:
+    """A reply's parts: "text", [Think("…"), Call("", "f", {})], or {"thinking", "text", "calls": [{"name", "args"}]}."""
+    if isinstance(said, str):
+        return (Text(said),)
+    if not isinstance(said, Mapping):
+        return tuple(_part(one) for one in said)
+    parts: list[Spoken] = []
+    if said.get("thinking"):
+        parts.append(Think(str(said["thinking"])))
+    if said.get("text"):
+        parts.append(Text(str(said["text"])))
+    for call in said.get("calls") or ():
+        parts.append(Call(str(call.get("id", "")), str(call["name"]), call.get("args", {})))
+    return tuple(parts)
+
+
+def _part(part: Json) -> Spoken:
+    if isinstance(part, str):
+        return Text(part)
+    if isinstance(part, Text | Think | Call):
+        return part
+    raise CallError(
+        f"a reply cannot hold {type(part).__name__}",
+        hint="Use strings and values.Text, values.Think and values.Call.",
+    )

@@ -1,0 +1,127 @@
+"""The emulator as a running server: on 127.0.0.1, on a port of its own, in a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from quire.emulate.script import Replies, Reply
+from quire.errors import CallError, MissingPart
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from quire.emulate.emulated import Received
+
+_HINT = "pip install 'quire[emulate]'"
+
+
+class Emulator:
+    """A strict stand-in for a provider: `with Emulator("anthropic", ["Hello"]) as server: server.url`.
+
+    `chunk_bytes` cuts streams into pieces of that size; `clock` gives the time in ms that cache lives are
+    measured with.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        replies: Replies | None = None,
+        *,
+        port: int = 0,
+        piece: int = 12,
+        chunk_bytes: int | None = None,
+        clock: Callable[[], int] | None = None,
+        enforce_binding: bool = True,
+    ) -> None:
+        try:
+            from quire.emulate.emulated import Emulated
+        except ImportError as error:
+            raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
+        self._emulated = Emulated(provider, replies, clock or _wall_clock, piece, enforce_binding)
+        self._port = port
+        self._chunk_bytes = chunk_bytes
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self.url = ""
+
+    @property
+    def requests(self) -> list[Received]:
+        """Every request received so far, refused ones too."""
+        return self._emulated.requests
+
+    def next(self, reply: Reply) -> None:
+        """Answer the next request with this, before anything else in the script."""
+        self._emulated.script.push(reply)
+
+    def start(self) -> None:
+        """Start serving; the address is known when this returns."""
+        listener = _listen(self._port)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._server = _server(self._emulated, self._chunk_bytes)
+        self._thread = threading.Thread(target=_run, args=(self._server, listener), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; safe to call twice."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join()
+        self._server = self._thread = None
+
+    def wait(self) -> None:
+        """Serve until interrupted."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Emulator:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _server(emulated: object, chunk_bytes: int | None) -> uvicorn.Server:
+    try:
+        import uvicorn
+
+        from quire.emulate.app import make_app
+    except ImportError as error:
+        raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
+    app = make_app(emulated, chunk_bytes)  # type: ignore[arg-type]  # Emulated, imported late with its server
+    # Severed connections are meant; nothing about them needs to be logged.
+    config = uvicorn.Config(
+        app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1, access_log=False
+    )
+    return uvicorn.Server(config)
+
+
+def _run(server: uvicorn.Server, listener: socket.socket) -> None:
+    with listener:
+        server.run(sockets=[listener])
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise CallError(
+            f"port {port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one."
+        ) from error
+    # Clients may connect from now on; they wait until the server has started.
+    listener.listen(128)
+    return listener
+
+
+def _wall_clock() -> int:
+    return int(time.time() * 1000)

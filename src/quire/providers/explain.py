@@ -1,0 +1,221 @@
+"""Predicted against reported, after each reply: an event where they part, with the likely cause.
+
+Counts that rest on an estimated vocabulary are scaled to the reported total first, so that only the cache is
+compared and not the counting.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.moved import Moved, moved
+from quire.providers.simulate import Predicted, Simulator, blocks
+from quire.providers.usage import usage
+from quire.values import Json, JsonObject, Usage
+
+Cause = Literal["ttl", "minimum", "marker", "moved", "in-flight", "key", "model", "routing", "first"]
+
+# A difference counts when it is both beyond this share of the prompt and beyond this many tokens.
+SHARE = 0.05
+TOKENS = 1000
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A reply that read other than was to be expected."""
+
+    cause: Cause
+    note: str
+    predicted: int
+    reported: int
+    # What the request before had left in the cache: the most that could have been read.
+    reusable: int
+    # Whether the simulation foresaw it: then nothing is wrong with the provider.
+    foreseen: bool
+    layer: str = ""
+    # The provider's own account, as it gave it.
+    diagnosis: JsonObject = {}
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A request as it went out, with what was predicted of it; `before` is the thread's request before it."""
+
+    at_ms: int
+    body: JsonObject
+    predicted: Predicted
+    before: JsonObject | None = None
+    before_at_ms: int = 0
+    before_total: int = 0
+
+
+def explain(
+    sent: Sent, reported: Usage, info: ModelInfo, diagnosis: JsonObject | None = None
+) -> Event | None:
+    """The event of a reply, or None where it read what was predicted of it, and all that could be read."""
+    if not reported.input_total:
+        # A reply that was cut off reports nothing.
+        return None
+    predicted, reusable = _scaled(sent, reported)
+    unforeseen = _beyond(predicted - reported.cache_read, reported.input_total)
+    lost = _beyond(max(0, reusable - reported.cache_read), reported.input_total)
+    if not unforeseen and not lost:
+        return None
+    cause, note, layer = _cause(sent, reported, info, predicted, unforeseen, diagnosis or {})
+    return Event(
+        cause=cause,
+        note=note,
+        predicted=predicted,
+        reported=reported.cache_read,
+        reusable=reusable,
+        foreseen=not unforeseen,
+        layer=layer,
+        diagnosis=diagnosis or {},
+    )
+
+
+def _scaled(sent: Sent, reported: Usage) -> tuple[int, int]:
+    """What was predicted to be read and what could be, in the provider's own tokens."""
+    counted = sent.predicted.total
+    scale = reported.input_total / counted if counted and reported.input_total else 1.0
+    reusable = min(sent.before_total, counted) if sent.before is not None else 0
+    return round(sent.predicted.read * scale), round(reusable * scale)
+
+
+def _beyond(difference: int, total: int) -> bool:
+    return abs(difference) > TOKENS and abs(difference) > SHARE * total
+
+
+def _cause(
+    sent: Sent, reported: Usage, info: ModelInfo, predicted: int, unforeseen: bool, diagnosis: JsonObject
+) -> tuple[Cause, str, str]:
+    """The likely cause, what speaks for it, and the layer where bytes moved."""
+    if unforeseen and reported.cache_read > predicted:
+        return _more(sent)
+    place = moved(sent.before, sent.body, info.wire) if sent.before is not None else None
+    told = _told(diagnosis, place)
+    if told is not None:
+        return told
+    if place is not None:
+        return "moved", f"{place.path} moved in {place.layer}, {place.offset:,} characters in", place.layer
+    if not unforeseen and sent.predicted.cause:
+        return _foreseen(sent.predicted)
+    return _guessed(sent, reported, info)
+
+
+def _more(sent: Sent) -> tuple[Cause, str, str]:
+    """More was read than predicted: kept longer than promised, or stored by somebody else."""
+    if sent.predicted.cause in ("ttl", "in-flight"):
+        return "ttl", "the provider kept it longer than it promises", ""
+    if sent.predicted.cause == "minimum":
+        return "minimum", "the provider stores shorter prefixes than it says", ""
+    return "routing", "another request had stored this prefix", ""
+
+
+def _foreseen(predicted: Predicted) -> tuple[Cause, str, str]:
+    known: dict[str, Cause] = {
+        "ttl": "ttl",
+        "minimum": "minimum",
+        "marker": "marker",
+        "moved": "moved",
+        "in-flight": "in-flight",
+        "first": "first",
+    }
+    return known.get(predicted.cause, "routing"), predicted.note, ""
+
+
+def _guessed(sent: Sent, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
+    """No byte moved and nobody says why: what is left is time, size, marks and luck."""
+    gap_s = (sent.at_ms - sent.before_at_ms) // 1000
+    row = blocks(sent.body, info.wire)
+    lives = [block.ttl_s if block.ttl_s > 0 else info.ttl_s[0] for block in row if block.ttl_s and info.ttl_s]
+    longest = max(lives, default=info.ttl_s[0] if info.ttl_s else 0)
+    # Lives are counted from a request's start, ours from when it was sent: near the end is the end.
+    if longest and gap_s >= 0.95 * longest:
+        return (
+            "ttl",
+            f"{gap_s:,} s passed since the request before, and prefixes are kept for {longest:,} s",
+            "",
+        )
+    if reported.input_total < info.min_cache_tokens:
+        return (
+            "minimum",
+            f"{reported.input_total:,} tokens are under the minimum of {info.min_cache_tokens:,}",
+            "",
+        )
+    if info.engine == "anthropic" and not lives and not sent.body.get("cache_control"):
+        return "marker", "no block carries a mark", ""
+    return (
+        "routing",
+        "same bytes, in time, long enough, marked: the provider served it elsewhere or evicted it",
+        "",
+    )
+
+
+# The providers' own words for what changed.
+_TOLD: dict[str, Cause] = {
+    "model_changed": "model",
+    "prompt_cache_key_changed": "key",
+    "tools_changed": "moved",
+    "system_changed": "moved",
+    "messages_changed": "moved",
+    "input_changed": "moved",
+    "text_format_changed": "moved",
+    "reasoning_effort_changed": "moved",
+    "verbosity_changed": "moved",
+    "context_compacted": "moved",
+    "service_tier_changed": "routing",
+}
+_LAYERS = {
+    "tools_changed": "tools",
+    "system_changed": "L1_SYSTEM",
+    "messages_changed": "L4_STRIP",
+    "input_changed": "L4_STRIP",
+}
+
+
+def _told(diagnosis: JsonObject, place: Moved | None) -> tuple[Cause, str, str] | None:
+    """The provider's account, joined with where our own comparison sees the change."""
+    reason = str(diagnosis.get("reason") or diagnosis.get("type") or "")
+    if reason not in _TOLD:
+        return None
+    note = f"the provider says {reason}"
+    if place is not None:
+        return _TOLD[reason], f"{note}; {place.path} moved, {place.offset:,} characters in", place.layer
+    return _TOLD[reason], f"{note}; our bytes did not move", _LAYERS.get(reason, "")
+
+
+def diagnosis_of(reply: Json) -> JsonObject:
+    """The cache diagnosis in a provider's reply, if it gave one."""
+    if not isinstance(reply, dict):
+        return {}
+    anthropic = (reply.get("diagnostics") or {}).get("cache_miss_reason")
+    openai = reply.get("prompt_cache_diagnostics")
+    found = anthropic or openai
+    return dict(found) if isinstance(found, dict) else {}
+
+
+class Watch:
+    """One thread's requests at one provider: predicts each, then compares with what the reply reports."""
+
+    def __init__(self, target: str | ModelInfo) -> None:
+        self.info = model_info(target) if isinstance(target, str) else target
+        self.simulator = Simulator(self.info)
+        self._last: Sent | None = None
+
+    def sent(self, at_ms: int, body: JsonObject) -> Predicted:
+        """A request goes out."""
+        predicted = self.simulator.step(at_ms, body)
+        before = self._last
+        if before is None:
+            self._last = Sent(at_ms, body, predicted)
+        else:
+            self._last = Sent(at_ms, body, predicted, before.body, before.at_ms, before.predicted.total)
+        return predicted
+
+    def replied(self, reply: Json) -> Event | None:
+        """Its reply came: the provider's JSON, whole."""
+        if self._last is None:
+            return None
+        return explain(self._last, usage(self.info.provider, reply), self.info, diagnosis_of(reply))

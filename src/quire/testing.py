@@ -1,0 +1,34 @@
+"""Public fakes for users' own tests: a strict provider on 127.0.0.1.
+
+from quire.testing import emulator, Refuse
+
+with emulator("anthropic", replies=["Hello", Refuse(429, retry_after_s=1)]) as server:
+    client = anthropic.Anthropic(base_url=server.url, api_key="any")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from quire.emulate import Cut, Emulator, Refuse, Replies, Reply, Slow
+
+__all__ = ["Cut", "Emulator", "Refuse", "Replies", "Reply", "Slow", "emulator"]
+
+
+@contextmanager
+def emulator(
+    provider: str,
+    replies: Replies | None = None,
+    *,
+    piece: int = 12,
+    chunk_bytes: int | None = None,
+    clock: Callable[[], int] | None = None,
+    enforce_binding: bool = True,
+) -> Iterator[Emulator]:
+    """A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received."""
+    server = Emulator(
+        provider, replies, piece=piece, chunk_bytes=chunk_bytes, clock=clock, enforce_binding=enforce_binding
+    )
+    with server:
+        yield server
