@@ -1,0 +1,107 @@
+"""Money from usage: by part, by tier, by day; unknown prices say so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.providers.models import known_models, model_info
+from quire.providers.prices import cost, storage
+from quire.values import Usage
+
+NEW_YEAR_MS = 1_798_761_600_000  # 2027-01-01T00:00:00Z
+
+
+@pytest.mark.proves("anthropic", "prices")
+def test_every_part_has_its_own_price() -> None:
+    money = cost(Usage(1_000_000, 400_000, 200_000, 100_000, 50_000), "anthropic:claude-opus-5-5")
+    assert money.parts == pytest.approx(
+        {"plain": 1.2, "read": 0.08, "write_5m": 1.0, "write_1h": 0.8, "output": 1.0}
+    )
+    assert money.amount_usd == pytest.approx(4.08)
+    assert (money.known, money.as_of, money.unknown) == (True, "2026-11-15", ())
+
+
+def test_a_long_prompt_is_billed_in_its_tier_as_a_whole() -> None:
+    target = "anthropic:claude-haiku-5-5"
+    short, long = cost(Usage(100_000), target), cost(Usage(100_001), target)
+    assert short.amount_usd == pytest.approx(0.01)
+    assert long.amount_usd == pytest.approx(100_001 * 0.5 / 1e6)
+
+
+@pytest.mark.proves("openai", "prices")
+def test_the_price_of_twelve_hour_writes_is_not_known_and_said() -> None:
+    money = cost(Usage(1000, 0, 0, 500, 10), "openai:gpt-6-sol")
+    assert (money.amount_usd, money.known, money.unknown) == (None, False, ("write_1h",))
+    assert str(money) == "price not known (write_1h)"
+    assert cost(Usage(1000, 0, 500, 0, 10), "openai:gpt-6-sol").amount_usd == pytest.approx(
+        0.001 + 0.00125 + 0.0001
+    )
+
+
+def test_a_model_without_prices_costs_an_unknown_amount_even_for_nothing() -> None:
+    assert cost(Usage(), "vllm:qwen3").amount_usd is None
+    assert cost(Usage(10), "anthropic:claude-opus-9").known is False
+    assert cost(Usage(10, 5), "anthropic:claude-fable-5-2").unknown == ("read",)
+
+
+def test_writes_cost_what_input_costs_where_nothing_is_charged_for_them() -> None:
+    with_write = cost(Usage(1000, 0, 1000), "deepseek:deepseek-v4-pro")
+    assert with_write.amount_usd == pytest.approx(cost(Usage(1000), "deepseek:deepseek-v4-pro").amount_usd)
+
+
+@pytest.mark.proves("gemini", "prices")
+def test_announced_prices_hold_from_their_day_on() -> None:
+    before, after = (
+        cost(Usage(1_000_000), "gemini:gemini-3.8-flash", NEW_YEAR_MS - 1),
+        cost(Usage(1_000_000), "gemini:gemini-3.8-flash", NEW_YEAR_MS),
+    )
+    assert (before.amount_usd, after.amount_usd) == (0.75, 1.5)
+    kept = storage(1_000_000, 2, "gemini:gemini-3.8-flash", NEW_YEAR_MS - 1)
+    assert (kept.amount_usd, storage(1_000_000, 2, "gemini:gemini-3.8-flash", NEW_YEAR_MS).amount_usd) == (
+        1.0,
+        2.0,
+    )
+
+
+def test_storage_is_free_except_in_explicit_caches() -> None:
+    assert storage(1000, 1, "anthropic:claude-opus-5-5").amount_usd == 0
+    assert storage(1000, 1, "gemini:gemini-9").amount_usd is None
+
+
+@pytest.mark.proves("bedrock", "prices")
+def test_regional_endpoints_cost_more() -> None:
+    home = cost(Usage(1_000_000), "bedrock:anthropic.claude-opus-5-5").amount_usd
+    assert home == cost(Usage(1_000_000), "bedrock:global.anthropic.claude-opus-5-5").amount_usd
+    assert cost(Usage(1_000_000), "bedrock:us.anthropic.claude-opus-5-5").amount_usd == pytest.approx(
+        1.1 * (home or 0)
+    )
+
+
+tokens = st.integers(0, 10**6)
+
+
+@given(info=st.sampled_from(known_models()), read=tokens, short=tokens, plain=tokens, output=tokens)
+def test_money_is_the_sum_of_its_parts_and_reading_never_costs_more(info, read, short, plain, output) -> None:
+    used = Usage(read + short + plain, read, short, 0, output)
+    money = cost(used, info)
+    if money.known:
+        assert money.amount_usd == pytest.approx(sum(money.parts.values()))
+        uncached = cost(Usage(used.input_total, 0, short, 0, output), info)
+        assert (money.amount_usd or 0) <= (uncached.amount_usd or 0) + 1e-9
+
+
+def test_relative_prices_are_those_of_the_table() -> None:
+    expected = {
+        "anthropic:claude-opus-5-5": (0.05, 1.25, 2.0),
+        "anthropic:claude-fable-5-1": (0.025, 1.25, 2.0),
+        "anthropic:claude-haiku-4-5": (0.1, 1.25, 2.0),
+        "openai:gpt-6.1-sol": (0.05, 1.25, None),
+        "openai:gpt-4o": (0.5, 1.0, 1.0),
+        "openai:o4-mini": (0.25, 1.0, 1.0),
+        "deepseek:deepseek-v4-flash": (0.02, 1.0, 1.0),
+        "bedrock:amazon.nova-lite-v1:0": (0.25, 1.0, 1.0),
+        "llamacpp:any": (0.0, 1.0, 1.0),
+    }
+    assert {target: (i.r, i.w, i.w_long) for target in expected if (i := model_info(target))} == expected
