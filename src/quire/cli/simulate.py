@@ -1,0 +1,258 @@
+"""`quire simulate`: what a list of requests reads from a provider's cache, writes to it, and costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+from rich.text import Text
+
+from quire.cli.common import console, json_option, print_json, print_table, read_text
+from quire.errors import FormatError
+from quire.providers.marks import mark
+from quire.providers.models import model_info, resolve
+from quire.providers.simulate import Predicted, Simulator, blocks
+from quire.values import JsonObject
+
+# Requests that say no time are taken to follow each other this closely.
+STEP_MS = 1000
+_BARS = 40
+_WIDTH = 60
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """One line of the file: a request, when it was made, and which model it is for."""
+
+    line: int
+    at_ms: int
+    model: str
+    body: JsonObject
+
+
+@click.command()
+@click.argument("file")
+@click.option("--provider", "-p", required=True, help="Provider or wire format: anthropic, openai, vllm, …")
+@click.option("--model", "-m", help="Model (default: the one each request names).")
+@click.option(
+    "--mark", "with_marks", is_flag=True, help="Place Quire's cache marks first (where there are none)."
+)
+@click.option("--chart/--no-chart", default=True, help="Draw the chart behind the table.")
+@json_option
+def simulate(
+    file: str, provider: str, model: str | None, with_marks: bool, chart: bool, as_json: bool
+) -> None:
+    """Predict what each request of FILE reads from the cache, writes to it and costs.
+
+    FILE holds one JSON request a line (- is standard input), bare or as {"at": ms, "request": {...}}.
+    Requests without a time follow each other by a second.
+
+    \b
+    Examples:
+      quire simulate requests.jsonl --provider anthropic --model claude-opus-5-5
+      quire simulate requests.jsonl -p openai -m gpt-5.6 --mark --json
+    """
+    requests = list(_requests(read_text(file), file, provider, model))
+    predicted = _predict(requests, provider, with_marks)
+    if as_json:
+        print_json(_json(provider, requests, predicted))
+        return
+    _print(requests, predicted, chart)
+
+
+def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Predicted]:
+    """Each model has a cache of its own; with marks, pauses decide about their lives."""
+    simulators: dict[str, Simulator] = {}
+    times: list[int] = []
+    out = []
+    for request in requests:
+        info = model_info(f"{provider}:{request.model}")
+        times.append(request.at_ms)
+        body = mark(request.body, None, info, times=times, key="simulated") if with_marks else request.body
+        simulator = simulators.setdefault(request.model, Simulator(info))
+        out.append(simulator.step(request.at_ms, body))
+    return out
+
+
+def _requests(text: str, file: str, provider: str, model: str | None) -> Iterator[Timed]:
+    wire = resolve(provider)[1]
+    at_ms = 0
+    for line, value in _values(text, file):
+        given = value if isinstance(value, dict) else {}
+        body = next((given[name] for name in ("request", "body") if isinstance(given.get(name), dict)), given)
+        if not _fits(body, wire):
+            raise FormatError(
+                f"{file} has no {wire} request here: {json.dumps(value, ensure_ascii=False)[:80]}",
+                line=line,
+                column=1,
+                hint="Check --provider; quire lint says what a request looks like.",
+            )
+        said = next(
+            (given[name] for name in ("at", "at_ms") if isinstance(given.get(name), int | float)), None
+        )
+        at_ms = int(said) if said is not None else at_ms + STEP_MS
+        yield Timed(line, at_ms, model or str(body.get("model") or given.get("model") or ""), body)
+
+
+def _fits(body: JsonObject, wire: str) -> bool:
+    try:
+        return bool(blocks(body, wire))
+    except (AttributeError, TypeError, KeyError):
+        return False
+
+
+def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:
+    """The JSON values of the lines; an array in the file counts as one line each."""
+    if text.lstrip().startswith("["):
+        yield from enumerate(_parsed(text, file, 1), start=1)
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, _parsed(line, file, number)
+
+
+def _parsed(text: str, file: str, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"{file} is not JSON: {error.msg}",
+            line=line + error.lineno - 1,
+            column=error.colno,
+            hint="Write one request a line.",
+        ) from error
+
+
+class Total(msgspec.Struct, frozen=True):
+    """All requests together; usd is None when any price is not known."""
+
+    requests: int
+    read: int
+    write_5m: int
+    write_1h: int
+    plain: int
+    usd: float | None
+
+    @property
+    def tokens(self) -> int:
+        return self.read + self.write_5m + self.write_1h + self.plain
+
+
+def _total(predicted: list[Predicted]) -> Total:
+    amounts = [one.money.amount_usd for one in predicted]
+    known = [amount for amount in amounts if amount is not None]
+    return Total(
+        requests=len(predicted),
+        read=sum(one.read for one in predicted),
+        write_5m=sum(one.write_5m for one in predicted),
+        write_1h=sum(one.write_1h for one in predicted),
+        plain=sum(one.plain for one in predicted),
+        usd=sum(known) if len(known) == len(amounts) else None,
+    )
+
+
+def _json(provider: str, requests: list[Timed], predicted: list[Predicted]) -> JsonObject:
+    rows = [
+        {
+            "line": request.line,
+            "at": request.at_ms,
+            "model": request.model,
+            "tokens": one.total,
+            "read": one.read,
+            "write_5m": one.write_5m,
+            "write_1h": one.write_1h,
+            "plain": one.plain,
+            "usd": one.money.amount_usd,
+            "exact": one.exact,
+            "cause": one.cause,
+            "note": one.note,
+        }
+        for request, one in zip(requests, predicted, strict=True)
+    ]
+    total = _total(predicted)
+    return {
+        "provider": provider,
+        "requests": rows,
+        "total": {"tokens": total.tokens, **msgspec.structs.asdict(total)},
+    }
+
+
+def _print(requests: list[Timed], predicted: list[Predicted], chart: bool) -> None:
+    columns = ["#", "at s", "tokens", "read", "write", "long write", "plain", "USD", "lost by"]
+    start = requests[0].at_ms if requests else 0
+    rows = [
+        [
+            number,
+            round((request.at_ms - start) / 1000, 1),
+            one.total,
+            one.read,
+            one.write_5m,
+            one.write_1h,
+            one.plain,
+            _usd(one.money.amount_usd),
+            "" if one.cause == "first" else one.cause,
+        ]
+        for number, (request, one) in enumerate(zip(requests, predicted, strict=True), start=1)
+    ]
+    print_table(columns, rows)
+    click.echo(_summary(_total(predicted), all(one.exact for one in predicted)))
+    for line in _reasons(predicted):
+        click.echo(line)
+    if chart and predicted:
+        click.echo()
+        _draw(predicted)
+
+
+def _summary(total: Total, exact: bool) -> str:
+    share = total.read / total.tokens if total.tokens else 0.0
+    counted = "" if exact else "; tokens are estimates"
+    requests = f"{total.requests} request{'s' * (total.requests != 1)}"
+    return f"{requests}, {total.tokens:,} tokens, {share:.1%} read from the cache, {_usd(total.usd)}{counted}"
+
+
+def _reasons(predicted: list[Predicted]) -> Iterator[str]:
+    """Why less was read than the request before had left, each cause once with its first instance."""
+    first: dict[str, tuple[int, str]] = {}
+    for number, one in enumerate(predicted, start=1):
+        if one.cause not in ("", "first"):
+            first.setdefault(one.cause, (number, one.note))
+    for cause, (number, note) in first.items():
+        yield f"  {cause}: {note} (request {number})" if note else f"  {cause} (request {number})"
+
+
+def _usd(amount: float | None) -> str:
+    return "not known" if amount is None else f"${amount:.6f}"
+
+
+def _draw(predicted: list[Predicted]) -> None:
+    """A bar a request (or a group of requests): read, written, plain, to one scale."""
+    size = -(-len(predicted) // _BARS)
+    groups = [predicted[start : start + size] for start in range(0, len(predicted), size)]
+    longest = max(sum(one.total for one in group) for group in groups) or 1
+    out = console()
+    for number, group in enumerate(groups):
+        out.print(_bar(_name(number, size, len(predicted)), group, longest))
+    of_each = f", {size} requests a bar" if size > 1 else ""
+    out.print(Text.assemble(("█ read  ", "green"), ("▓ written  ", "yellow"), ("░ plain", "red"), of_each))
+
+
+def _name(number: int, size: int, count: int) -> str:
+    first, last = number * size + 1, min((number + 1) * size, count)
+    return f"{first}" if size == 1 else f"{first}–{last}"
+
+
+def _bar(name: str, group: list[Predicted], longest: int) -> Text:
+    read = sum(one.read for one in group)
+    written = sum(one.write_5m + one.write_1h for one in group)
+    total = sum(one.total for one in group)
+    # Ends, not lengths, are rounded: the parts then always add up to the whole bar.
+    ends = [round(tokens * _WIDTH / longest) for tokens in (read, read + written, total)]
+    return Text.assemble(
+        f"{name:>9} ",
+        ("█" * ends[0], "green"),
+        ("▓" * (ends[1] - ends[0]), "yellow"),
+        ("░" * (ends[2] - ends[1]), "red"),
+        f" {total:,}",
+    )
