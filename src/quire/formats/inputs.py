@@ -23,7 +23,7 @@ def checked(shape: Fields, data: Json) -> JsonObject:
 def refused(problem: Fault, shape: Shape) -> FormatError:
     """A fault as an error: where it is, what is wrong, and the field that was probably meant."""
     place = path_name(problem.path)
-    hint = problem.hint
+    hint = problem.hint or "Correct the field, or leave it out where it is optional."
     if problem.key and problem.problem == "unknown field":
         near = difflib.get_close_matches(str(problem.path[-1]), _names(shape, problem.path[:-1]), 1)
         hint = f"Did you mean {near[0]!r}? {hint}" if near else hint

@@ -26,7 +26,7 @@ _HEAD = re.compile(r"You have access to [1-9][0-9]* tools?:\n(\n?)")
 _FULL = re.compile(rf"• {_NAME} \({_NAME}\): {_TEXT_4}(?:\n  Output: ([^\n]*))?(?:\n  Example: {_TEXT_4})?")
 _PAIR = re.compile(rf"• {_NAME}: {_TEXT_4}")
 _MESSAGE = re.compile(rf"(User|Assistant): {_TEXT_2}")
-_COMMA = re.compile(rf"{_NAME}(?:, |\Z)")
+_FIELD = re.compile(rf"{_NAME}(, |\Z)")
 
 
 def parse(text: str) -> Clean:
@@ -59,13 +59,14 @@ def _full_tool(found: re.Match[str]) -> Tool:
 
 def _fields(line: str) -> tuple[str, ...]:
     """The fields of an Output line: 'a, b\\\\, c' -> ('a', 'b, c'). An empty line is one empty field."""
-    out, at = [], 0
-    while found := _COMMA.match(line, at):
-        out.append(_unescape(found[1]))
+    fields: list[str] = []
+    at = 0
+    while found := _FIELD.match(line, at):
+        fields.append(_unescape(found[1]))
         at = found.end()
-        if not found[0].endswith(", "):
+        if not found[2]:
             break
-    return tuple(out)
+    return tuple(fields)
 
 
 class _Reader:

@@ -1,0 +1,200 @@
+"""The bytes of clean: sections, escapes, indentation, what projecting leaves out."""
+
+from __future__ import annotations
+
+import pytest
+from format_texts import CLEAN, texts
+from format_values import cleans
+from hypothesis import given
+
+from quire.errors import CallError, FormatError
+from quire.formats import clean
+from quire.formats.clean import Clean, Message, Tool, ToolResult
+from quire.values import call, note, respond, result, system, think, tools, user
+
+
+def test_nothing_is_the_empty_text() -> None:
+    assert clean.render(Clean()) == ""
+    assert clean.parse("") == Clean()
+
+
+def test_all_four_sections_in_their_order() -> None:
+    value = clean.read(
+        {
+            "request": "Now?",
+            "tool_results": [{"tool": "echo", "output": {"b": 1, "a": "é"}}, {"tool": "timer"}],
+            "conversation": [{"role": "user", "content": "Hi"}, {"role": "tool", "content": "Hello"}],
+            "tools": [
+                {"name": "echo", "description": "Returns it", "output": ["echo"], "example": "one\ntwo"},
+                {"name": "b", "category": "x"},
+            ],
+        }
+    )
+    assert clean.render(value) == (
+        "# Available Tools\nYou have access to 2 tools:\n\n"
+        "• echo (general): Returns it\n  Output: echo\n  Example: one\n    two\n\n"
+        "• b (x): \n\n"
+        "# Relevant Conversation\nUser: Hi\nAssistant: Hello\n\n"
+        '# Recent Tool Results\n• echo: {"a":"é","b":1}\n• timer: No output\n\n'
+        "# Current Request\nNow?"
+    )
+
+
+def test_short_detail_has_no_blank_lines() -> None:
+    data = {"tools": [{"name": "a", "description": "x\ny", "category": "c", "output": ["o"]}, {"name": "b"}]}
+    assert clean.render(clean.read({**data, "detail": "short"})) == (
+        "# Available Tools\nYou have access to 2 tools:\n• a: x\n    y\n• b: "
+    )
+
+
+def test_one_tool_is_singular() -> None:
+    assert clean.tool_list([Tool("a")]).startswith("You have access to 1 tool:\n\n• a (general): ")
+
+
+def test_names_categories_and_output_fields_are_escaped() -> None:
+    tool = Tool("a(b):c,d\\e\nf", "x (y): z", "c)d", ("p, q", "r:s", ""))
+    assert clean.tools_section([tool]).split("\n\n")[1] == (
+        r"• a\(b\)\:c\,d\\e\nf (c\)d): x (y): z" + "\n" + r"  Output: p\, q, r\:s, "
+    )
+
+
+def test_continuation_lines_are_indented_also_where_they_are_blank() -> None:
+    value = Clean(
+        conversation=(Message("user", "a\n\nUser: b\n"),), tool_results=(ToolResult("t", "\n# x\n\ny"),)
+    )
+    assert clean.render(value) == (
+        "# Relevant Conversation\nUser: a\n  \n  User: b\n  \n\n# Recent Tool Results\n• t: \n    # x\n    \n    y"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["User: x", "# Current Request\nx", " ", "\t", "\r", "\n", "\u2028", "• a: b", ""]
+)
+def test_ambiguous_texts_come_back_in_every_place(text: str) -> None:
+    value = Clean(
+        (Tool(text, text, text, (text, text), text), Tool(text)),
+        (Message("user", text), Message("assistant", text)),
+        (ToolResult(text, text), ToolResult("", "")),
+        text,
+    )
+    assert clean.parse(clean.render(value)) == value
+
+
+@pytest.mark.parametrize("output", [(), ("",), ("", ""), ("a",), (" a ", ","), (", ",), ("\\",)])
+def test_an_empty_field_is_not_an_empty_list(output: tuple[str, ...]) -> None:
+    value = Clean((Tool("t", output=output),))
+    assert clean.parse(clean.render(value)).tools[0].output == output
+
+
+@given(cleans)
+def test_appending_the_request_gives_the_same_bytes(value: Clean) -> None:
+    assert clean.with_request(clean.formatted_context(value), value.request) == clean.render(value)
+
+
+@given(texts(CLEAN))
+def test_the_request_is_verbatim_to_the_end(request: str) -> None:
+    text = clean.render(Clean(conversation=(Message("user", "a"),), request=request))
+    assert text == "# Relevant Conversation\nUser: a" + (
+        f"\n\n# Current Request\n{request}" if request else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        (None, "No output"),
+        ("", "No output"),
+        (" ", " "),
+        ("a\nb", "a\nb"),
+        (0, "0"),
+        (False, "false"),
+        ([], "[]"),
+        ({"b": [1.5, None], "a": "é"}, '{"a":"é","b":[1.5,null]}'),
+    ],
+)
+def test_tool_output_when_projecting(output: object, text: str) -> None:
+    assert clean.project(tool_results=[{"tool": "t", "output": output}]).tool_results[0].output == text
+
+
+def test_empty_messages_ids_and_times_are_left_out() -> None:
+    conversation = [
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": None},
+        {"role": "system", "content": " ", "timestamp": "2025-10-03T02:41:28Z", "id": "m1"},
+    ]
+    assert clean.read({"conversation": conversation}).conversation == (Message("assistant", " "),)
+
+
+def test_a_thread_projects_to_its_conversation_results_and_last_request() -> None:
+    entries = [
+        system("S"),
+        tools([{"name": "old", "description": "", "parameters": {}}]),
+        tools([{"name": "t", "description": "D", "parameters": {}, "category": "c"}]),
+        user("one"),
+        think("hm"),
+        call("1", "t", {}),
+        call("1", "t", {}),
+        result("1", outcome="Read", content="text"),
+        respond("two"),
+        result("9", error=True),
+        user("three"),
+        note("n"),
+    ]
+    assert clean.project_thread(entries) == Clean(
+        (Tool("t", "D", "c"),),
+        (Message("user", "one"), Message("assistant", "two")),
+        (
+            ToolResult("t", "(interrupted: no result was recorded)"),
+            ToolResult("t", "Read\n\ntext"),
+            ToolResult("unknown", "Error"),
+        ),
+        "three",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        "# Available Tools",
+        "# Available Tools\nYou have access to 2 tools:\n\n• a (b): c",
+        "# Available Tools\nYou have access to 1 tools:\n\n• a (b): c",
+        "# Available Tools\nYou have access to 1 tool:\n• a (b): c",
+        "# Relevant Conversation\n",
+        "# Relevant Conversation\nuser: a",
+        "# Relevant Conversation\nUser: a\nb",
+        "# Recent Tool Results\n• a",
+        "# Recent Tool Results\n• a: b\n\n# Relevant Conversation\nUser: x",
+        "# Current Request\n",
+    ],
+)
+def test_what_render_does_not_write_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        clean.parse(text)
+    assert caught.value.line
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"tool": []},
+        {"tools": [{"description": "x"}]},
+        {"tools": [{"name": "a", "outputs": []}]},
+        {"tools": [{"name": "a", "output": "x"}]},
+        {"conversation": [{"role": "user"}]},
+        {"conversation": [{"role": "user", "content": ["x"]}]},
+        {"tool_results": [{"output": "x"}]},
+        {"detail": "long"},
+        {"request": 3},
+        [],
+    ],
+)
+def test_other_json_is_refused(data: object) -> None:
+    with pytest.raises(FormatError):
+        clean.read(data)
+
+
+def test_no_value_holds_details_that_it_would_not_show() -> None:
+    with pytest.raises(CallError, match="short"):
+        Clean((Tool("a", category="c"),), detail="short")

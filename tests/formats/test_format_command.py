@@ -1,0 +1,169 @@
+"""`quire format`: bytes in, bytes out, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from format_values import entries
+from hypothesis import given, settings
+
+from quire.cli.format import format_
+from quire.errors import QuireError
+
+
+def run(*args: str, input: str | bytes | object = "") -> Result:
+    given_ = input if isinstance(input, str | bytes) else json.dumps(input)
+    return CliRunner().invoke(format_, list(args), input=given_)
+
+
+def out(*args: str, input: str | bytes | object = "") -> str:
+    done = run(*args, input=input)
+    assert done.exception is None, done.exception
+    return done.stdout_bytes.decode()
+
+
+WINDOW = {"items": [{"content": "a\r\n```\x00", "metadata": {"filename": "x:1-2"}}], "request": "q\r\n"}
+TALK = {
+    "tools": [{"name": "t", "output": ["o"]}],
+    "conversation": [{"role": "user", "content": "a\r\nb"}],
+    "request": "q",
+}
+THREAD = [
+    {"kind": "user", "text": "one\r"},
+    {"kind": "call", "call_id": "x", "name": "t", "args": {"b": 1, "a": 2}},
+    {"kind": "user", "text": "two"},
+    {"kind": "respond", "text": "three"},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("markdown", WINDOW),
+        ("markdown", {**WINDOW, "wrap": "tags"}),
+        ("xml", WINDOW),
+        ("json", WINDOW),
+        ("clean", TALK),
+        ("clean", {**TALK, "detail": "short"}),
+        ("replay", {"entries": THREAD}),
+        ("replay", {"entries": THREAD, "window": 1, "delimiter": "§"}),
+    ],
+)
+def test_a_format_goes_to_text_and_back_and_to_the_same_text(name: str, data: object) -> None:
+    text = out(name, input=data)
+    parsed = out(name, "--parse", input=text.encode())
+    assert out(name, input=parsed) == text
+    assert json.loads(out(name, "--parse", input=out(name, input=parsed).encode())) == json.loads(parsed)
+
+
+def test_parsed_calls_are_numbered() -> None:
+    parsed = json.loads(out("replay", "--parse", input=out("replay", input={"entries": THREAD}).encode()))
+    assert parsed == {
+        "entries": [
+            {"kind": "user", "text": "one\r"},
+            {"kind": "call", "call_id": "call-1", "name": "t", "args": {"b": 1, "a": 2}},
+            {"kind": "result", "call_id": "call-1", "outcome": "(interrupted: no result was recorded)"},
+            {"kind": "user", "text": "two"},
+            {"kind": "respond", "text": "three"},
+        ],
+        "history": 3,
+        "left_out": 0,
+        "delimiter": "$",
+    }
+
+
+@settings(max_examples=50)
+@given(entries)
+def test_replay_takes_an_object_or_json_lines(bodies: list[dict]) -> None:
+    lines = "".join(json.dumps(body) + "\n" for body in bodies)
+    assert out("replay", input=lines) == out("replay", input={"entries": bodies})
+
+
+def test_replay_takes_one_line() -> None:
+    assert out("replay", input='{"kind": "user", "text": "a"}') == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "data", "wanted"),
+    [
+        (
+            ("markdown", "--wrap", "tags"),
+            {"items": []},
+            "<context-from-manager>\n## Context\n</context-from-manager>",
+        ),
+        (
+            ("markdown", "--default-language", "go"),
+            {"items": [{"content": ""}], "default_language": "c"},
+            "## Context\n\n### Code\n```go\n\n```\n\n",
+        ),
+        (
+            ("clean", "--detail", "full"),
+            {"tools": [{"name": "t"}], "detail": "short"},
+            "# Available Tools\nYou have access to 1 tool:\n\n• t (general): ",
+        ),
+        (
+            ("replay", "--window", "1", "--delimiter", "§"),
+            {"entries": THREAD[-1:] * 3 + THREAD[2:3], "window": 9},
+            "=== HISTORY ===\n(showing last 1 of 3 messages)\n\n§respond: three",
+        ),
+        (
+            ("replay", "--window", "all"),
+            {"entries": THREAD[-1:] * 2 + THREAD[2:3], "window": 1},
+            "=== HISTORY ===\n\n$respond: three\n\n$respond: three",
+        ),
+    ],
+)
+def test_options_win_over_the_json_s_fields(args: tuple[str, ...], data: object, wanted: str) -> None:
+    assert out(*args, input=data) == wanted
+
+
+def test_agent_q_cannot_be_parsed() -> None:
+    done = run("markdown", "--profile", "agent-q", "--parse", input="## Context\n\n")
+    assert isinstance(done.exception, QuireError)
+    assert done.exception.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "text", "code", "problem"),
+    [
+        (("markdown",), '{"items": [{"contnt": ""}]}', 1, "items[0].contnt: unknown field"),
+        (("clean",), '{"tols": []}', 1, "tols: unknown field"),
+        (("replay",), '{"entries": [{"kind": "user"}]}', 1, "entries[0]"),
+        (("replay",), '{"kind": "user", "text": "a"}\n{"kind": "user", "txt": "a"}', 1, "line 2, column 18"),
+        (("json",), "{", 1, "line 1, column 2"),
+        (("json",), b"\xff", 1, "not UTF-8"),
+        (("xml",), '{"items": [{"content": "\\ud800"}]}', 1, "lone surrogate"),
+        (("clean", "--parse"), "# Nothing", 1, "line 1, column 1"),
+        (("clean", "--window", "3"), "{}", 2, "--window does not go with clean"),
+        (("clean", "--profile", "agent-q"), "{}", 2, "clean has no profile agent-q"),
+        (("replay", "--window", "-3"), "{}", 2, "--window is '-3'"),
+        (("markdown", "/no/such/file"), "", 2, "cannot read"),
+    ],
+)
+def test_an_error_says_what_and_what_next(
+    args: tuple[str, ...], text: str | bytes, code: int, problem: str
+) -> None:
+    error = run(*args, input=text).exception
+    assert isinstance(error, QuireError)
+    assert problem in str(error)
+    assert error.exit_code == code
+    assert error.hint
+
+
+def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "in.json"
+    file.write_text(json.dumps(WINDOW))
+    command = [sys.executable, "-m", "quire.cli.main", "format", "markdown", str(file)]
+    done = subprocess.run(command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii"})
+    assert done.stdout == (
+        b"## Context\n\n### Code (from x\\x3a1-2)\n````lisp\na\r\n```\x00\n````\n\n\n\n## Request\n\nq\r\n"
+    )
+    assert done.stderr == b""
+    bad = subprocess.run([*command[:-1]], input=b'{"item": []}', capture_output=True, check=False)
+    assert bad.returncode == 1
+    assert bad.stderr.decode().startswith("error: item: unknown field\nhint: Did you mean 'items'?")

@@ -1,0 +1,212 @@
+"""The bytes of markdown: fences, annotations, tags, the prompt form."""
+
+from __future__ import annotations
+
+import pytest
+from format_texts import MARKDOWN, texts
+from hypothesis import given
+
+from quire.errors import CallError, FormatError
+from quire.formats import markdown
+from quire.formats.markdown import Block, Markdown
+from quire.items import Window
+from quire.values import Item
+
+
+def shown(item: dict, **options: object) -> str:
+    """The text of a window with one item."""
+    return markdown.render(markdown.read({"items": [item], **options}))
+
+
+def test_an_empty_window_is_the_heading_alone() -> None:
+    assert markdown.render(markdown.read({"items": []})) == "## Context\n\n"
+
+
+def test_an_item_is_heading_fence_content_fence_and_a_blank_line() -> None:
+    item = {"content": "x = 1", "metadata": {"filename": "src/a.py", "start_line": 0, "end_line": 3}}
+    assert shown(item) == "## Context\n\n### Code (from src/a.py:0-3)\n```python\nx = 1\n```\n\n"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "annotation"),
+    [
+        ({}, ""),
+        ({"start_line": 1, "end_line": 2}, ""),
+        ({"filename": "a"}, " (from a)"),
+        ({"filename": ""}, " (from )"),
+        ({"filename": "a", "start_line": 1}, " (from a)"),
+        ({"filename": "a", "end_line": 1}, " (from a)"),
+        ({"filename": "a", "start_line": 0, "end_line": 0}, " (from a:0-0)"),
+        ({"filename": "a b (c).py"}, " (from a b (c).py)"),
+        ({"filename": "a:1-2"}, r" (from a\x3a1-2)"),
+        ({"filename": "a:1-2", "start_line": 3, "end_line": 4}, r" (from a\x3a1-2:3-4)"),
+        ({"filename": "a:1-2b"}, " (from a:1-2b)"),
+        ({"filename": "c:1-2:x"}, " (from c:1-2:x)"),
+        ({"filename": "a\nb\x00\x1b\x7f\x85"}, r" (from a\x0ab\x00\x1b\x7f\x85)"),
+        ({"filename": "a\u2028b\u202e"}, " (from a\u2028b\u202e)"),
+        ({"filename": r"C:\x41\xzz\x4"}, r" (from C:\x5cx41\xzz\x4)"),
+    ],
+)
+def test_annotations(metadata: dict, annotation: str) -> None:
+    assert shown({"content": "", "metadata": metadata}).startswith(f"## Context\n\n### Code{annotation}\n```")
+
+
+@pytest.mark.parametrize(
+    ("item", "tag"),
+    [
+        ({}, "lisp"),
+        ({"metadata": {"language": "c++"}}, "c++"),
+        ({"metadata": {"language": "go", "filename": "a.py"}}, "go"),
+        ({"metadata": {"filename": "dir.d/A.PY"}}, "python"),
+        ({"metadata": {"filename": "dir.py/Makefile"}}, "lisp"),
+        ({"metadata": {"filename": ".py"}}, "lisp"),
+        ({"type": "file", "metadata": {"filename": "a.rs", "language": "go"}}, "rust"),
+        ({"type": "file", "metadata": {"filename": "a.unknown"}}, "text"),
+        ({"type": "file"}, "text"),
+        ({"type": "repl-history", "metadata": {"filename": "a.py"}}, "lisp"),
+        ({"type": "repl-history", "metadata": {"language": "python"}}, "python"),
+        ({"type": "error", "metadata": {"filename": "a.py", "language": "python"}}, "text"),
+        ({"type": "text"}, "text"),
+        ({"type": "custom"}, "text"),
+    ],
+)
+def test_tags(item: dict, tag: str) -> None:
+    assert f"\n```{tag}\n" in shown({"content": "", **item})
+
+
+def test_the_default_language_is_an_option() -> None:
+    assert "```python\n" in shown({"content": ""}, default_language="python")
+
+
+@pytest.mark.parametrize("language", ["c sharp", "a`b", "a\n", "é", "{.python}"])
+def test_a_language_that_would_break_the_fence_is_an_error(language: str) -> None:
+    with pytest.raises(FormatError, match="tag of a code fence"):
+        shown({"content": "", "metadata": {"language": language}})
+
+
+@pytest.mark.parametrize(
+    ("content", "backticks"), [("", 3), ("``", 3), ("```", 4), ("a ````` b ``` c", 6), ("~~~~", 3)]
+)
+def test_a_fence_is_longer_than_any_in_the_content(content: str, backticks: int) -> None:
+    fence = "`" * backticks
+    assert shown({"content": content}).endswith(f"\n{fence}lisp\n{content}\n{fence}\n\n")
+
+
+@pytest.mark.parametrize(
+    ("type", "heading"), [("repl-history", "Repl-History"), ("error", "Error"), ("custom", "Custom")]
+)
+def test_each_word_of_the_type_is_capitalised(type: str, heading: str) -> None:
+    assert f"\n### {heading}\n" in shown({"content": "", "type": type})
+
+
+def test_the_request_stands_behind_four_newlines() -> None:
+    assert shown({"content": "x"}, request="Why?\n").endswith("\n```\n\n\n\n## Request\n\nWhy?\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        ("Hello", "Hello"),
+        ("", ""),
+        ("## Context", r"\## Context"),
+        ("## Contextual", r"\## Contextual"),
+        (r"\## Context", r"\\## Context"),
+        (r"\other", r"\other"),
+        ("a\n## Context", "a\n## Context"),
+        ("### Code", "### Code"),
+        ("<user>\nhi\n</user>", "<user>\nhi\n</user>"),
+    ],
+)
+def test_a_message_without_items_stands_alone(request_: str, text: str) -> None:
+    value = markdown.read({"items": [], "request": request_})
+    assert markdown.render(value) == text
+    assert markdown.parse(text) == Markdown((), request_)
+
+
+@given(texts(MARKDOWN))
+def test_the_request_is_found_whatever_stands_before_and_in_it(request: str) -> None:
+    value = Markdown((Block("text", "\n```\n\n\n\n## Request\n\nno", tag="text"),), request)
+    assert markdown.parse(markdown.render(value)).request == request
+
+
+def test_tags_follow_the_seed_s_layout() -> None:
+    item = Item(id="ctx-1", content="(defun foo () 42)")
+    context = "<context-from-manager>\n## Context\n\n### Code\n```lisp\n(defun foo () 42)\n```\n</context-from-manager>"
+    assert markdown.render(markdown.project([item], wrap="tags")) == context
+    assert (
+        markdown.render(markdown.project([item], "Why?", wrap="tags"))
+        == context + "\n\n<user>\nWhy?\n</user>"
+    )
+
+
+def test_a_message_that_looks_like_tags_is_no_context() -> None:
+    inner = markdown.render(Markdown((Block("code", "x"),), "q", "tags"))
+    assert markdown.parse(markdown.render(Markdown((), inner))) == Markdown((), inner)
+
+
+def test_the_oldest_items_go_first_when_there_are_too_many() -> None:
+    items = [{"content": f"item {n}"} for n in range(4)]
+    value = markdown.read({"items": items, "max_items": 3})
+    assert [block.content for block in value.items] == ["item 1", "item 2", "item 3"]
+
+
+def test_a_window_projects_like_its_json() -> None:
+    window = Window()
+    window.add("x", "file", {"filename": "a.md", "start_line": 1, "end_line": 2})
+    assert markdown.project(window, "q") == markdown.read({**window.to_json(), "request": "q"})
+
+
+def test_agent_q_escapes_nothing_and_cannot_be_parsed() -> None:
+    data = {
+        "items": [
+            {"type": "text", "content": "a ``` b", "metadata": {"filename": "x\n:1-2", "language": "go"}}
+        ]
+    }
+    text = markdown.render(markdown.read(data, "agent-q"), "agent-q")
+    assert text == "## Context\n\n### Text (from x\n:1-2)\n```lisp\na ``` b\n```\n\n"
+    with pytest.raises(CallError, match="agent-q"):
+        markdown.parse(text, "agent-q")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## Context",
+        "## Context\n",
+        "## Context\n\n### Code\n```lisp\nx\n```\n",
+        "## Context\n\n### Nonsense\n```\nx\n```\n\n",
+        "## Context\n\n### Code\n````lisp\nx\n````\n\n",
+        "## Context\n\n### Code\n```lisp\nx\n",
+        "## Context\n\n### Code (from a:01-2)\n```lisp\nx\n```\n\n",
+        "## Context\n\n\n\n## Request\n\nx",
+        "## Context\n\n### Code (from \\x0A)\n```\nx\n```\n\n",
+    ],
+)
+def test_what_render_does_not_write_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        markdown.parse(text)
+    assert caught.value.line
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"filename": 3}, {"start_line": "1"}, {"end_line": True}, {"language": ["go"]}, {"start_line": 1.5}],
+)
+def test_metadata_of_the_wrong_type_is_an_error(metadata: dict) -> None:
+    with pytest.raises(FormatError, match="must be"):
+        shown({"content": "", "metadata": {"filename": "a", **metadata}})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"filename": "a", "start_line": 1}, {"start_line": 1, "end_line": 2}, {"filename": "a", "end_line": 1}],
+)
+def test_no_value_holds_lines_that_it_would_not_show(fields: dict) -> None:
+    with pytest.raises(CallError):
+        Block("code", "", **fields)
+
+
+def test_a_line_below_zero_is_an_error() -> None:
+    with pytest.raises(FormatError, match="-1"):
+        shown({"content": "", "metadata": {"filename": "a", "start_line": -1, "end_line": 2}})

@@ -1,0 +1,286 @@
+"""The bytes of replay: sections, the window, calls beside their results, escapes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from format_values import entries
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.errors import CallError, FormatError
+from quire.formats import replay
+from quire.formats.replay import Exchange, Replay, Respond, Think, User
+from quire.values import Entry, attach, call, note, respond, result, system, think, user
+
+LAST = [user("q"), respond("a")]
+
+
+def text(*thread: Entry, window: int | None = None, delimiter: str = "$") -> str:
+    return replay.render(replay.project(thread, window, delimiter))
+
+
+def test_no_user_entry_is_the_empty_text() -> None:
+    assert text(system("s"), respond("a"), call("1", "t", {})) == ""
+    assert replay.parse("") == Replay()
+
+
+def test_a_first_message_alone_is_the_empty_text() -> None:
+    assert text(user("q"), note("n")) == ""
+
+
+def test_history_and_current() -> None:
+    thread = [user("one"), think("hidden"), respond("two"), user("three"), think("shown"), respond("four")]
+    assert text(*thread) == (
+        "=== HISTORY ===\n\n$user: one\n\n$respond: two\n\n"
+        "=== CURRENT ===\n\n$user: three\n\n$think: shown\n\n$respond: four"
+    )
+
+
+def test_current_is_absent_when_nothing_follows_the_last_user_entry() -> None:
+    assert (
+        text(user("one"), respond("two"), user("three")) == "=== HISTORY ===\n\n$user: one\n\n$respond: two"
+    )
+
+
+def test_history_is_absent_when_empty() -> None:
+    assert text(*LAST) == "=== CURRENT ===\n\n$user: q\n\n$respond: a"
+    assert text(respond("x"), *LAST, window=0) == "=== CURRENT ===\n\n$user: q\n\n$respond: a"
+
+
+def test_other_kinds_neither_appear_nor_count() -> None:
+    thread = [
+        system("s"),
+        user("one"),
+        attach({"content": "x"}),
+        note("n"),
+        think("t"),
+        respond("two"),
+        *LAST,
+    ]
+    assert text(*thread, window=2).startswith("=== HISTORY ===\n\n$user: one\n\n$respond: two\n\n=== CURRENT")
+
+
+def test_the_count_line_says_how_many_are_shown_and_how_many_there_are() -> None:
+    thread = [user("0"), think("t"), respond("1"), user("2"), respond("3"), *LAST]
+    assert text(*thread, window=2).startswith(
+        "=== HISTORY ===\n(showing last 2 of 4 messages)\n\n$user: 2\n\n$respond: 3\n\n=== CURRENT"
+    )
+
+
+def test_the_window_grows_rather_than_part_a_call_from_its_result() -> None:
+    thread = [user("0"), call("1", "t", {}), result("1", "ok"), respond("3"), *LAST]
+    assert text(*thread, window=2).startswith(
+        '=== HISTORY ===\n(showing last 3 of 4 messages)\n\n$call: {"name": "t", "args": {}}\n\n$result: ok\n\n$respond: 3'
+    )
+
+
+def test_the_default_window_is_15() -> None:
+    thread = [*(respond(str(n)) for n in range(20)), *LAST]
+    assert replay.project(thread).left_out == 5
+    assert replay.read({"entries": [entry.body for entry in thread]}).left_out == 5
+    assert replay.read({"entries": [entry.body for entry in thread], "window": None}).left_out == 0
+
+
+def test_current_is_never_cut() -> None:
+    steps = [respond(str(n)) for n in range(40)]
+    assert len(replay.project([user("q"), *steps], window=1).current) == 41
+
+
+def test_a_call_keeps_its_order_and_its_letters() -> None:
+    args = {"z": "é\u2028\n", "a": [1, 2.0, None, True]}
+    assert text(user("q"), call("1", "a b", args), result("1", "ok")).endswith(
+        '$call: {"name": "a b", "args": {"z": "é\u2028\\n", "a": [1, 2.0, null, true]}}\n\n$result: ok'
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_", "shown"),
+    [
+        ({"outcome": "Read t", "content": "x\n\ny"}, "Read t\n\nx\n\ny"),
+        ({"outcome": "Read t", "content": ""}, "Read t"),
+        ({"outcome": "Read t"}, "Read t"),
+        ({"content": "x"}, "\n\nx"),
+        ({}, ""),
+        ({"error": True}, "Error"),
+        ({"error": True, "content": "x"}, "Error\n\nx"),
+        ({"error": True, "outcome": "File not found"}, "File not found"),
+        ({"error": False, "content": "x"}, "\n\nx"),
+        ({"outcome": "a\n\nb\n\\\n\\\\\n", "content": "c"}, "a\n\\\nb\n\\\\\n\\\\\\\n\\\n\nc"),
+        ({"outcome": "\n"}, "\n\\"),
+        ({"outcome": "\\"}, "\\"),
+        (
+            {"outcome": "===", "content": "$Call: x\n\\(SHOWING last "},
+            "\\===\n\n\\$Call: x\n\\\\(SHOWING last ",
+        ),
+    ],
+)
+def test_results(given_: dict, shown: str) -> None:
+    rendered = text(user("q"), call("1", "t", {}), result("1", **given_))
+    assert rendered.partition("$result: ")[2] == shown
+    outcome = given_.get("outcome", "Error" if given_.get("error") else "")
+    event = replay.parse(rendered).current[1]
+    assert event == Exchange("t", {}, outcome, given_.get("content", ""))
+
+
+def test_calls_and_results_stand_pairwise() -> None:
+    value = replay.project(
+        [user("q"), call("1", "a", 1), call("2", "b", 2), result("1", "A"), result("2", "B")]
+    )
+    assert value.current[1:] == (Exchange("a", 1, "A"), Exchange("b", 2, "B"))
+
+
+def test_a_call_without_a_result_was_interrupted() -> None:
+    assert text(user("q"), call("1", "t", {})).endswith("\n\n$result: (interrupted: no result was recorded)")
+
+
+def test_an_orphan_result_stands_behind_an_unknown_call() -> None:
+    assert text(user("q"), result("1", "x")).endswith('$call: {"name": "unknown", "args": {}}\n\n$result: x')
+
+
+def test_a_reused_id_belongs_to_the_nearest_earlier_unanswered_call() -> None:
+    thread = [
+        user("q"),
+        call("1", "a", {}),
+        call("1", "b", {}),
+        result("1", "B"),
+        result("1", "A"),
+        call("1", "c", {}),
+        result("1", "C"),
+        result("1", "orphan"),
+    ]
+    pairs = [(event.name, event.outcome) for event in replay.project(thread).current[1:]]
+    assert pairs == [("a", "A"), ("b", "B"), ("c", "C"), ("unknown", "orphan")]
+
+
+def test_a_result_that_comes_in_the_next_turn_stands_with_its_call() -> None:
+    value = replay.project([user("one"), call("1", "t", {}), user("two"), result("1", "late")])
+    assert value == Replay((User("one"), Exchange("t", {}, "late")))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("", ""),
+        ("$user: x", r"\$user: x"),
+        ("a\n$USER: x", "a\n\\$USER: x"),
+        ("\\\\$think:", "\\\\\\$think:"),
+        ("x $user: y", "x $user: y"),
+        (" $user:", " $user:"),
+        ("$user", "$user"),
+        ("§user: x", "§user: x"),
+        ("====", r"\===="),
+        ("(showing last 3 of 5 messages)", r"\(showing last 3 of 5 messages)"),
+        ("a\r$user: x\u2028=== y", "a\r$user: x\u2028=== y"),
+        ("$uſer:", "$uſer:"),
+    ],
+)
+def test_the_backslash_rule(said: str, shown: str) -> None:
+    assert text(user("q"), respond(said)).partition("$respond: ")[2] == shown
+
+
+def test_the_other_delimiter_guards_its_own_marks() -> None:
+    thread = [user("$user: x\n§user: y"), respond("a")]
+    rendered = text(*thread, delimiter="§")
+    assert rendered == "=== CURRENT ===\n\n§user: $user: x\n\\§user: y\n\n§respond: a"
+    assert replay.parse(rendered).delimiter == "§"
+
+
+@given(entries, st.none() | st.integers(0, 8))
+def test_every_call_has_its_result_behind_it(bodies: list[dict], window: int | None) -> None:
+    rendered = replay.render(replay.read({"entries": bodies, "window": window}))
+    kinds = re.findall(r"^\$(user|think|respond|call|result): ", rendered, re.MULTILINE)
+    calls = [at for at, kind in enumerate(kinds) if kind == "call"]
+    assert [kinds[at + 1] for at in calls] == ["result"] * len(calls) == ["result"] * kinds.count("result")
+
+
+@given(entries, st.integers(0, 8))
+def test_a_window_shows_a_tail_and_counts_the_rest(bodies: list[dict], window: int) -> None:
+    whole = replay.read({"entries": bodies, "window": None})
+    part = replay.read({"entries": bodies, "window": window})
+    shown = len(replay.to_entries(part.history))
+    assert part.history == whole.history[len(whole.history) - len(part.history) :]
+    assert part.current == whole.current
+    assert min(window, len(replay.to_entries(whole.history))) <= shown <= window + 1
+    if part.history:
+        assert shown + part.left_out == len(replay.to_entries(whole.history))
+
+
+@settings(max_examples=50)
+@given(entries)
+def test_ids_are_numbered_when_parsing(bodies: list[dict]) -> None:
+    value = replay.read({"entries": bodies, "window": None})
+    ids = [entry["call_id"] for entry in replay.to_entries(value.current) if entry["kind"] == "call"]
+    assert ids == [f"call-{n}" for n in range(1, len(ids) + 1)]
+
+
+@pytest.mark.parametrize(
+    "rendered",
+    [
+        "hello",
+        "=== HISTORY ===",
+        "=== HISTORY ===\n$user: x",
+        "=== HISTORY ===\n\n$think: x",
+        "=== HISTORY ===\n(showing last 15 of 73 messages)\n\n$user: x",
+        "=== HISTORY ===\n(showing last 1 of 1 messages)\n\n$user: x",
+        "=== HISTORY ===\n\n$call: {}\n\n$result: x",
+        '=== HISTORY ===\n\n$call: {"name": "t", "args": {}}',
+        '=== HISTORY ===\n\n$call: {"args": {}, "name": "t"}\n\n$result: x',
+        "=== HISTORY ===\n\n$result: x",
+        "=== HISTORY ===\n\n$user: x\n\n=== HISTORY ===\n\n$user: x",
+        "=== CURRENT ===\n\n$user: x",
+        "=== CURRENT ===\n\n$respond: x\n\n$respond: x",
+        "=== CURRENT ===\n\n$user: x\n\n$user: y",
+        "=== CURRENT ===\n\n$user: x\n\n$respond: x\n\n=== HISTORY ===\n\n$user: y",
+        "=== CURRENT ===\n\n$user: x\n\n$respond: a\n$User: b",
+    ],
+)
+def test_what_render_does_not_write_is_refused_with_its_place(rendered: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        replay.parse(rendered)
+    assert caught.value.line
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"entries": [{"kind": "user"}]},
+        {"entries": [{"kind": "chat", "text": ""}]},
+        {"entries": [], "window": -1},
+        {"entries": [], "delimiter": "%"},
+        {"entries": [], "left_out": 3},
+        {"entries": [{"kind": "think", "text": ""}], "history": 1},
+        {"entries": [], "history": 0, "window": 3},
+        {"entries": [], "windows": 3},
+    ],
+)
+def test_other_json_is_refused(data: dict) -> None:
+    with pytest.raises(FormatError) as caught:
+        replay.read(data)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"history": (Think("x"),)},
+        {"left_out": 1},
+        {"history": (User("x"),), "left_out": -1},
+        {"current": (User("x"),)},
+        {"current": (Respond("x"), Respond("y"))},
+        {"current": (User("x"), User("y"))},
+        {"delimiter": "§"},
+    ],
+)
+def test_no_value_holds_what_it_would_not_show(fields: dict) -> None:
+    with pytest.raises(CallError):
+        Replay(**fields)
+
+
+def test_arguments_that_are_not_json_are_an_error() -> None:
+    for args in ({"a": float("nan")}, {"a": b""}):
+        with pytest.raises(FormatError, match="not JSON"):
+            replay.render(Replay((Exchange("t", args, ""),)))

@@ -1,0 +1,128 @@
+"""xml and json of a window: nothing is lost, and an XML reader sees the content itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+from xml.etree import ElementTree
+
+import pytest
+from format_texts import XML, texts
+from format_values import windows
+from hypothesis import given
+
+from quire.errors import FormatError
+from quire.formats import json_, xml
+from quire.items import Window
+
+
+@given(windows)
+def test_any_xml_reader_finds_the_contents(data: dict) -> None:
+    value = xml.read(data)
+    root = ElementTree.fromstring(xml.render(value))
+    found = [_text(element) for element in root.findall("item")]
+    assert found == [item.content for item in value.items]
+    assert [element.get("id") for element in root.findall("item")] == [item.id for item in value.items]
+
+
+def _text(element: ElementTree.Element) -> str:
+    text = element.text or ""
+    return base64.b64decode(text).decode() if element.get("encoding") == "base64" else text
+
+
+@given(texts(XML))
+def test_xml_and_json_hold_the_same(content: str) -> None:
+    value = xml.read({"items": [{"content": content, "metadata": {"filename": content}}], "request": content})
+    assert xml.parse(xml.render(value)) == json_.parse(json_.render(value)) == value
+
+
+def test_the_bytes_of_xml() -> None:
+    data = {
+        "items": [
+            {
+                "content": "a < b && c\r\n]]>",
+                "metadata": {"filename": 'a "b".py', "start_line": 0, "end_line": 2},
+            },
+            {"type": "error", "content": "\x00é", "metadata": {"level": [1, "\x00"]}, "timestamp": 5},
+            {"type": "text", "content": "", "metadata": {}},
+        ],
+        "request": "Why?",
+    }
+    assert xml.render(xml.read(data)) == (
+        "<context>\n"
+        '<item id="ctx-1" type="code" filename="a &quot;b&quot;.py" start_line="0" end_line="2">'
+        "a &lt; b &amp;&amp; c&#13;\n]]&gt;</item>\n"
+        '<item id="ctx-2" type="error" metadata="{&quot;level&quot;:[1,&quot;\\u0000&quot;]}" timestamp="5" '
+        'encoding="base64">AMOp</item>\n'
+        '<item id="ctx-3" type="text" metadata="{}" timestamp="5"></item>\n'
+        "<request>Why?</request>\n"
+        "</context>\n"
+    )
+
+
+def test_an_empty_window_in_xml() -> None:
+    assert xml.render(xml.read({"items": []})) == "<context>\n</context>\n"
+    assert xml.render(xml.read({"items": [], "max_items": 3})) == '<context max_items="3">\n</context>\n'
+
+
+def test_json_is_the_window_s_own_object() -> None:
+    window = Window(7, clock=lambda: 3)
+    window.add("x", "file", {"filename": "a.md"})
+    window.add("y")
+    window.pin("ctx-1")
+    value = json_.project(window, "Why?")
+    assert json.loads(json_.render(value)) == {**window.to_json(), "request": "Why?"}
+    assert xml.parse(xml.render(value)) == value
+
+
+def test_absent_ids_are_counted_and_absent_timestamps_are_0() -> None:
+    shown = json.loads(
+        json_.render(json_.read({"items": [{"content": "a"}, {"content": "b", "type": "text"}]}))
+    )
+    assert [(item["id"], item["type"], item["timestamp"]) for item in shown["items"]] == [
+        ("ctx-1", "code", 0),
+        ("ctx-2", "text", 0),
+    ]
+    assert shown["max_items"] == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not XML"),
+        ("<context>", "not XML"),
+        ("<contexts></contexts>", "unexpected <contexts>"),
+        ("<context><items/></context>", "unexpected <items>"),
+        ('<context size="1"></context>', "unknown attribute 'size'"),
+        ('<context><item name="a"></item></context>', "unknown attribute 'name'"),
+        ("<context>a</context>", "text between elements"),
+        ("<context><item><b/></item></context>", "holds <b>"),
+        ('<context><item encoding="hex">00</item></context>', "unknown encoding"),
+        ('<context><item encoding="base64">0</item></context>', "not base64"),
+        ('<context><item encoding="base64">/w==</item></context>', "not base64"),
+        ('<context><item metadata="[]"></item></context>', "metadata"),
+        ('<context><item metadata="{"></item></context>', "metadata is not JSON"),
+        ('<context><item timestamp="x"></item></context>', "timestamp"),
+        ('<context><item id="a"></item></context>', "id"),
+        ("<context><request/><item>a</item></context>", "behind <request>"),
+        ('<context><item pinned="yes" id="ctx-1"></item></context>', "pinned"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><context>&a;</context>', "document types"),
+    ],
+)
+def test_other_xml_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        xml.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "[]", "{}", '{"items": [{}]}', '{"items": [], "max_items": 0}', "9" * 5000]
+)
+def test_other_json_is_refused(text: str) -> None:
+    with pytest.raises(FormatError):
+        json_.parse(text)
+
+
+def test_an_unknown_field_is_an_error_that_names_the_one_meant() -> None:
+    with pytest.raises(FormatError, match=r"items\[1\]\.contnt: unknown field") as caught:
+        json_.read({"items": [{"content": ""}, {"contnt": ""}]})
+    assert "Did you mean 'content'?" in caught.value.hint
