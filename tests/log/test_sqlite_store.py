@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from quire import values
-from quire.errors import CallError, ConflictError, FormatError, NotFound
+from quire.errors import CallError, ConflictError, DamageError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
@@ -265,6 +265,50 @@ def test_a_window_and_derived_state_are_kept_with_their_thread(tmp_path: Path) -
         assert store.window("fork") == window
         store.append("t", users("b"))
         assert store.window("t") is None
+
+
+def test_what_is_not_json_cannot_be_saved_and_a_damaged_window_is_named(store: SqliteStore) -> None:
+    store.create("t")
+    for value in (float("nan"), "\ud800", object()):
+        with pytest.raises(FormatError):
+            store.save_window("t", value)
+        with pytest.raises(FormatError):
+            store.set_state("t", "k", value)
+    store.save_window("t", {"items": []})
+    store.connection().execute("UPDATE windows SET body = '{'")
+    with pytest.raises(DamageError, match="the window saved with thread 't' is damaged"):
+        store.window("t")
+
+
+def steps(store: SqliteStore, work: Callable[[], object]) -> int:
+    """How many steps SQLite takes for some work: its cost, without a clock."""
+    taken = [0]
+
+    def count() -> int:
+        taken[0] += 1
+        return 0
+
+    store.connection().set_progress_handler(count, 10)
+    work()
+    store.connection().set_progress_handler(None, 10)
+    return taken[0]
+
+
+def test_the_cost_of_appending_and_of_a_page_does_not_grow_with_the_thread(store: SqliteStore) -> None:
+    costs = []
+    for _ in range(2):
+        store.append("t", users("x") * 1000)
+        fork = store.fork("t", store.info("t").seq)
+        for work in (
+            lambda: store.append("t", users("y")),
+            lambda: store.append(fork, users("y")),  # noqa: B023  # called in this round
+            lambda: store.read("t", after=500, limit=3),
+            lambda: store.read("t", after=store.info("t").seq - 1),
+            lambda: store.info("t"),
+        ):
+            costs.append(steps(store, work))
+    assert all(late <= early + 3 for early, late in zip(costs[:5], costs[5:], strict=True)), costs
+    assert max(costs) < 100
 
 
 class Forest(RuleBasedStateMachine):

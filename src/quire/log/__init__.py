@@ -1,1 +1,1 @@
-
+"""The only state: threads of entries, appended to and never changed."""

@@ -54,6 +54,7 @@ def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
     uri = f"{Path(path).absolute().as_uri()}?{mode}"
     conn = sqlite3.connect(uri, uri=True, isolation_level=None, factory=DamagedConnection)
     conn.execute("PRAGMA writable_schema = ON")
+    conn.text_factory = lambda data: data.decode(errors="backslashreplace")
     return conn
 
 
@@ -72,7 +73,7 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether SQLite says that the file itself is broken."""
-    return _code(error) in _DAMAGED
+    return _code(error) in _DAMAGED or str(error).startswith("Could not decode to UTF-8")
 
 
 def translate(error: sqlite3.Error, path: str | Path) -> QuireError:

@@ -132,6 +132,8 @@ def _check_chain(entry: Entry, seq: int, id: str, line: int, text: str) -> None:
         )
 
 
+_writer = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
 # Other line readers than ours break lines at these; JSON may write them as escapes.
 _BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
@@ -152,4 +154,4 @@ def encode_lines(entries: Iterable[Entry], ids: bool = True) -> str:
 
 def encode_body(body: JsonObject) -> str:
     """A body as it is stored: compact, key order kept, no ASCII escapes."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _writer.encode(body)

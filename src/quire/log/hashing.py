@@ -11,18 +11,19 @@ import msgspec
 from quire.errors import FormatError
 from quire.values import Entry, Json, JsonObject
 
+_writer = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical(value: Json) -> bytes:
     """Sorted keys, no spaces, UTF-8, no NaN: {"b": 1, "a": "é"} -> b'{"a":"\\xc3\\xa9","b":1}'."""
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode()
+        return _writer.encode(value).encode()
     except UnicodeEncodeError as error:
         raise FormatError(
             f"text holds a lone surrogate ({error.object[error.start]!r})",
             hint="Decode the bytes with errors='replace' before handing them over.",
         ) from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(
             f"not JSON: {error}", hint="Use null, numbers, strings, lists and objects."
         ) from error

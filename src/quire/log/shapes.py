@@ -150,26 +150,39 @@ def _names(shape: Fields) -> str:
 
 def check_json(value: Json, path: Path = ()) -> None:
     """Raise a Fault unless a value is JSON: string keys, finite numbers, no lone surrogate, not too deep."""
-    if isinstance(value, str):
-        _check_text(value, path)
-    elif isinstance(value, dict):
+    if isinstance(value, dict):
         _check_depth(path)
         for key, member in value.items():
             if not isinstance(key, str):
                 raise Fault(path, f"key {key!r} is not a string")
-            _check_text(key, (*path, key), key=True)
-            check_json(member, (*path, key))
+            if not key.isascii():
+                _check_text(key, (*path, key), key=True)
+            if not _is_plain(member):
+                check_json(member, (*path, key))
     elif isinstance(value, list):
         _check_depth(path)
         for index, member in enumerate(value):
-            check_json(member, (*path, index))
+            if not _is_plain(member):
+                check_json(member, (*path, index))
+    else:
+        _check_leaf(value, path)
+
+
+def _is_plain(value: Json) -> bool:
+    """Whether a value needs no closer look; most do not, and their paths need not be made."""
+    kind = type(value)
+    return value.isascii() if kind is str else kind is int or kind is bool or value is None
+
+
+def _check_leaf(value: Json, path: Path) -> None:
+    if isinstance(value, str):
+        _check_text(value, path)
     elif isinstance(value, float):
         if not isfinite(value):
             raise Fault(path, f"{value} is not a JSON number", hint="Use null where there is no number.")
     elif value is not None and not isinstance(value, int):
-        raise Fault(
-            path, f"{type(value).__name__} is not JSON", hint="Use null, numbers, strings, lists and objects."
-        )
+        kind = type(value).__name__
+        raise Fault(path, f"{kind} is not JSON", hint="Use null, numbers, strings, lists and objects.")
 
 
 def _check_depth(path: Path) -> None:

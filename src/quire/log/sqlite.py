@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from quire.errors import CallError, ConflictError, NotFound
+from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log import branches, migrations, verify
 from quire.log.branches import TIP, Row, Tip, bad_entry
 from quire.log.connect import connect, is_damage, transaction, translate
 from quire.log.entries import check, encode_body
-from quire.log.hashing import chain
+from quire.log.hashing import canonical, chain
 from quire.log.names import check_name, id_range
-from quire.log.store import Hook, ThreadInfo, Verified
+from quire.log.store import Hook, Store, ThreadInfo, Verified
 from quire.values import Entry, Json
 
 _INFO = """
@@ -194,13 +194,18 @@ class SqliteStore:
         with self._guard():
             branch, _, _ = self._tip(self.connection(), thread)
             row = self.connection().execute("SELECT body FROM windows WHERE branch = ?", (branch,)).fetchone()
-        return json.loads(row[0]) if row else None
+        try:
+            return json.loads(row[0]) if row else None
+        except ValueError as error:
+            raise DamageError(
+                f"the window saved with thread {thread!r} is damaged: {error}", thread=thread
+            ) from error
 
     def save_window(self, thread: str, window: Json) -> None:
         """Keep a thread's item window with it; the thread is made when there is none."""
         with self._transaction() as conn:
             branch, _, _ = self._ensure(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, encode_body(window)))
+            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, _stored(window)))
 
     def get_state(self, thread: str, key: str) -> Json:
         """Derived state that may be thrown away at any time; None when absent."""
@@ -214,7 +219,7 @@ class SqliteStore:
         """Keep derived state with a thread."""
         with self._transaction() as conn:
             branch, _, _ = self._tip(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, encode_body(value)))
+            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, _stored(value)))
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
         """A thread's branch, and the seq and id of its last entry."""
@@ -236,6 +241,11 @@ class SqliteStore:
         if conn.execute("SELECT 1 FROM threads WHERE name = ?", (thread,)).fetchone():
             raise CallError(f"thread {thread!r} exists already", hint="Choose another name, or append to it.")
         conn.execute("INSERT INTO threads VALUES (?, ?)", (thread, branch))
+
+
+def _stored(value: Json) -> str:
+    canonical(value)  # refuses what is not JSON
+    return encode_body(value)
 
 
 def _lookup(conn: sqlite3.Connection, thread: str) -> Tip | None:
@@ -280,3 +290,7 @@ def _free_name(conn: sqlite3.Connection, wanted: str) -> str:
         count += 1
         name = f"{wanted}.{count}"
     return name
+
+
+if TYPE_CHECKING:  # the type checker holds that this is a Store
+    _: Store = SqliteStore("")
