@@ -175,6 +175,21 @@ def test_deepseek_without_thinking_or_calls_needs_no_reasoning() -> None:
     )
 
 
+@pytest.mark.proves("azure", "rules")
+@pytest.mark.proves("xai", "rules")
+@pytest.mark.proves("groq", "rules")
+@pytest.mark.proves("openrouter", "rules")
+@pytest.mark.proves("sglang", "rules")
+@pytest.mark.proves("llamacpp", "rules")
+@pytest.mark.parametrize(
+    "provider", ["azure-chat", "xai", "groq", "openrouter", "sglang", "llamacpp", "local", "vllm"]
+)
+def test_every_server_that_speaks_chat_wants_results_behind_their_calls(provider: str) -> None:
+    assert rows(chat(QUESTION, asks("1"), answers("1")), provider, "m") == []
+    assert rows(chat(QUESTION, asks("1"), QUESTION), provider, "m") == ["B2.21"]
+    assert rows(chat(QUESTION, answers("1")), provider, "m") == ["B2.22"]
+
+
 def test_local_servers_take_any_tool_name() -> None:
     named = [{"type": "function", "function": {"name": "files.read"}}]
     assert rows(chat(QUESTION, tools=named), "vllm", "qwen3") == []

@@ -34,6 +34,7 @@ FORMS = [
                                "cache_write_tokens_details": {"ttl_30m_tokens": 10, "ttl_12h_tokens": 20}}},
      Usage(100, 60, 10, 20, 20, 5)),
     ("openai", {"input_tokens": 100, "output_tokens": 20}, Usage(100, 0, 0, 0, 20)),
+    ("azure-chat", {"prompt_tokens": 100, "completion_tokens": 20}, Usage(100, 0, 0, 0, 20)),
     ("gemini",
      {"usageMetadata": {"promptTokenCount": 100, "cachedContentTokenCount": 60, "candidatesTokenCount": 20,
                         "thoughtsTokenCount": 5, "toolUsePromptTokenCount": 8}},
@@ -74,6 +75,7 @@ FORMS = [
 
 @pytest.mark.proves("anthropic", "usage")
 @pytest.mark.proves("openai", "usage")
+@pytest.mark.proves("azure", "usage")
 @pytest.mark.proves("gemini", "usage")
 @pytest.mark.proves("bedrock", "usage")
 @pytest.mark.proves("deepseek", "usage")
