@@ -1,3 +1,91 @@
-"""Quire: a context engine."""
+"""Quire: a context engine. One append-only log in; byte-stable, provider-valid, cache-optimal requests out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import QuireError
+from quire.values import (
+    Entry,
+    Item,
+    Reply,
+    Request,
+    Usage,
+    attach,
+    call,
+    note,
+    respond,
+    result,
+    system,
+    think,
+    tools,
+    user,
+)
+
+if TYPE_CHECKING:
+    from quire.assemble import Assembly, Policy, requests
+    from quire.engine import Thread, open_store
+    from quire.items import Window
+    from quire.providers import render
+    from quire.providers.rules import validate
+    from quire.tokens import count
 
 __version__ = "0.1.0"
+
+# Names that load their module when first used, so that `import quire` stays quick.
+_LAZY = {
+    "Assembly": "quire.assemble",
+    "Policy": "quire.assemble",
+    "requests": "quire.assemble",
+    "Thread": "quire.engine",
+    "open_store": "quire.engine",
+    "Window": "quire.items",
+    "render": "quire.providers",
+    "validate": "quire.providers.rules",
+    "count": "quire.tokens",
+}
+
+__all__ = [
+    "Assembly",
+    "Entry",
+    "Item",
+    "Policy",
+    "QuireError",
+    "Reply",
+    "Request",
+    "Thread",
+    "Usage",
+    "Window",
+    "__version__",
+    "attach",
+    "call",
+    "count",
+    "note",
+    "open",
+    "open_store",
+    "render",
+    "requests",
+    "respond",
+    "result",
+    "system",
+    "think",
+    "tools",
+    "user",
+    "validate",
+]
+
+
+def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:
+    """A thread of the database at `path`, both made when they are not there yet."""
+    from quire.engine import Thread, open_store
+
+    return Thread(open_store(path), thread, policy)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

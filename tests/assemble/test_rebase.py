@@ -126,7 +126,7 @@ def test_the_library_is_folded_and_kept_turns_refer_to_it() -> None:
         values.user("again", [item]),
         values.respond("ok"),
     ]
-    made = built(entries, Policy(budget=2_000, library_turns=100))
+    made = built(entries, Policy(budget=2_000, unused_turns=100))
     last = made[-1]
     assert "alpha" in last.prompt.l2
     assert [one.id for one in last.blocks] == ["a.md"]
@@ -137,7 +137,7 @@ def test_an_item_not_referred_to_for_long_leaves_the_library() -> None:
     item = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
     made = built(
         [values.user("see", [item]), values.respond("ok"), *talk(60)[1:]],
-        Policy(budget=2_000, library_turns=3),
+        Policy(budget=2_000, unused_turns=3),
     )
     assert made[-1].prompt.l2 == ""
 

@@ -15,8 +15,8 @@ from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built, Refused
 from quire.assemble.epoch import Epoch, merge_tools, ordered
 from quire.assemble.leaves import assistant, leaf, results
-from quire.assemble.library import unique
 from quire.assemble.policy import Policy
+from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.turn import UserTurn, result_text
 from quire.assemble.write import Decision, decide

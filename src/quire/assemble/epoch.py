@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quire.assemble.blocks import Block
 from quire.assemble.leaves import Leaf, leaf
-from quire.assemble.library import Library
 from quire.assemble.policy import Policy
+from quire.assemble.references import Library
 from quire.assemble.strip import Strip
 from quire.assemble.turn import Said, UserTurn, say
 from quire.tokens import text_tokens, tools_tokens
@@ -22,7 +22,7 @@ class Epoch:
         self.l1: list[str] = []
         self.tools: tuple[JsonObject, ...] = ()
         self.l2: tuple[Block, ...] = ()
-        self.library = Library()
+        self.known = Library()
         self.strip = Strip()
         # How many leaves stood when the epoch began, and how many were in the newest request.
         self.fold = 0
@@ -34,7 +34,7 @@ class Epoch:
     def copy(self) -> Epoch:
         twin = Epoch()
         twin.__dict__.update(self.__dict__)
-        twin.l1, twin.library, twin.strip = self.l1[:], self.library.copy(), self.strip.copy()
+        twin.l1, twin.known, twin.strip = self.l1[:], self.known.copy(), self.strip.copy()
         return twin
 
     @property
@@ -63,7 +63,7 @@ class Epoch:
 
     def say(self, turn: UserTurn, number: int, policy: Policy) -> Leaf:
         """Place a user turn, referring to what the model has."""
-        self.said = say(turn, self.library, number, policy.promote)
+        self.said = say(turn, self.known, number, policy.promote)
         one = leaf(self.said.message, number, user=turn)
         self.strip.add(one)
         return one

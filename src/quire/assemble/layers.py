@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from quire.assemble.blocks import normal
 from quire.assemble.built import Built
-from quire.assemble.library import references
 from quire.assemble.policy import Promote
+from quire.assemble.references import references
 from quire.assemble.turn import user_text
 from quire.log.hashing import canonical, sha256_hex
 from quire.tokens import counter, text_tokens, tools_tokens

@@ -32,7 +32,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     write: float = 1.25
     ttl_s: int | None = 300
     model: str = ""
-    library_turns: int = 20
+    unused_turns: int = 20
     late_tools: bool = False
     thinking: bool = False
     times: bool = False

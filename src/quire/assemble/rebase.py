@@ -11,8 +11,8 @@ import msgspec
 from quire.assemble.blocks import Block
 from quire.assemble.epoch import SUMMARY_TURN, Epoch, ordered
 from quire.assemble.leaves import Leaf, leaf
-from quire.assemble.library import Library
 from quire.assemble.policy import Policy
+from quire.assemble.references import Library
 from quire.assemble.strip import Strip
 from quire.assemble.turn import query_alone
 from quire.tokens import text_tokens
@@ -130,15 +130,15 @@ def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool) -> list[Block
     """The items that L2 holds after a rebase, in first-seen order; unused ones leave when a cut is made."""
     known: dict[str, Block] = {one.id: one for one in epoch.l2}
     if policy.promote == "at-rebase":
-        known.update(epoch.library.has)
+        known.update(epoch.known.has)
     else:
         users = [one.user for one in epoch.strip.leaves if one.user is not None and one.turn < turn]
         known.update({one.id: one for user in users for one in user.blocks})
     blocks = [one for one in known.values() if one.promotable]
     if not cutting:
         return blocks
-    oldest = turn - policy.library_turns
-    return [one for one in blocks if one.pinned or epoch.library.used.get(one.id, turn) >= oldest]
+    oldest = turn - policy.unused_turns
+    return [one for one in blocks if one.pinned or epoch.known.used.get(one.id, turn) >= oldest]
 
 
 def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> Epoch:
@@ -149,9 +149,9 @@ def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> E
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
     after.l2 = tuple(state.versions[one["id"], one["sha256"]] for one in record["library"])
-    after.library = Library()
-    after.library.has = {one.id: one for one in after.l2}
-    after.library.used = dict(epoch.library.used)
+    after.known = Library()
+    after.known.has = {one.id: one for one in after.l2}
+    after.known.used = dict(epoch.known.used)
     if front := front_text(record):
         after.strip.add(leaf(Message("user", (Text(front),)), SUMMARY_TURN))
     for one in epoch.strip.leaves[_summary_leaves(epoch.strip) :]:

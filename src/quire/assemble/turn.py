@@ -8,8 +8,8 @@ import re
 import msgspec
 
 from quire.assemble.blocks import Block, escaped
-from quire.assemble.library import Library, references
 from quire.assemble.policy import Promote
+from quire.assemble.references import Library, references
 from quire.values import Entry, Image, Json, Message, Part, Text
 
 QUERY_MARK = "---\n\n[User query]:"

@@ -1,0 +1,95 @@
+"""Every code block and command in README and docs runs, and prints what the page says.
+
+```python blocks of a page run in order in one namespace; ```console blocks hold `$ command` lines, each
+followed by the exact output, in which a line of `...` stands for anything. Both work in one temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    text = page.read_text()
+    return [(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
+
+
+@pytest.mark.moves_prefix(reason="pages show rebases on purpose")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_shows_is_what_happens(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {
+        **os.environ,
+        "QUIRE_DB": str(tmp_path / "quire.db"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "110",
+        "NO_COLOR": "1",
+    }
+    monkeypatch.setenv("QUIRE_DB", environment["QUIRE_DB"])
+    names: dict[str, object] = {"__name__": "__docs__"}
+    for language, code, line in blocks(page):
+        if language == "python":
+            exec(compile("\n" * line + code, str(page), "exec"), names)  # the page's own code, as printed
+        else:
+            for command, expected in commands(code):
+                done = subprocess.run(
+                    ["bash", "-c", command],
+                    env=environment,
+                    cwd=tmp_path,
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                )
+                assert matches(done.stdout + done.stderr, expected), (
+                    f"{page.name}, block at line {line}: $ {command}\nprinted:\n{done.stdout}{done.stderr}\nexpected:\n{expected}"
+                )
+
+
+def commands(code: str) -> list[tuple[str, str]]:
+    """The commands of a console block with the output printed below each; a trailing backslash goes on."""
+    out: list[tuple[str, str]] = []
+    for part in re.split(r"^\$ ", code, flags=re.M)[1:]:
+        lines = part.split("\n")
+        command = lines.pop(0)
+        while command.endswith("\\") and lines:
+            command += "\n" + lines.pop(0)
+        out.append((command, "\n".join(lines)))
+    return out
+
+
+def matches(printed: str, expected: str) -> bool:
+    """Whether output is as shown, line by line, without trailing spaces; a line `...` stands for any lines."""
+    wanted = [line.rstrip() for line in expected.rstrip("\n").split("\n")]
+    got = "\n".join(line.rstrip() for line in printed.rstrip("\n").split("\n"))
+    pattern = "\n".join(".*" if line == "..." else re.escape(line) for line in wanted)
+    return re.fullmatch(pattern, got, re.S) is not None
+
+
+def test_a_page_that_drifts_is_noticed() -> None:
+    assert matches("a\nb\n", "a\nb\n")
+    assert matches("a\nx\ny\nb\n", "a\n...\nb\n")
+    assert not matches("a\nb\n", "a\nc\n")
+
+
+def test_every_page_of_the_docs_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    index = (
+        readme + (ROOT / "docs" / "README.md").read_text()
+        if (ROOT / "docs" / "README.md").exists()
+        else readme
+    )
+    missing = [page.name for page in PAGES[1:] if page.parent.name == "docs" and page.name not in index]
+    assert missing == []

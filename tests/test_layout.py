@@ -1,0 +1,107 @@
+"""The direction of imports and the public names are held here, so that neither drifts unseen."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import quire
+from conftest import ROOT
+
+SRC = ROOT / "src" / "quire"
+RANKS = [
+    {"values", "errors", "__init__"},
+    {"tokens", "items", "log", "schemas"},
+    {"formats", "assemble", "providers"},
+    {"recall", "records", "send", "archive", "audit", "emulate"},
+    {"engine"},
+    {"server", "cli", "testing"},
+]
+# The middle is pure: nothing there may read a clock, roll dice or touch the outside.
+PURE = ("assemble", "formats", "providers", "tokens", "values.py", "errors.py")
+IMPURE = re.compile(r"^(time|random|secrets|uuid|socket|subprocess|sqlite3|urllib|http|asyncio)(\.|$)")
+
+
+def rank(package: str) -> int:
+    return next(n for n, names in enumerate(RANKS) if package in names)
+
+
+def imports() -> list[tuple[Path, str]]:
+    found = []
+    for path in sorted(SRC.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found.append((path, node.module))
+                if node.module == "quire":
+                    found += [(path, f"quire.{alias.name}") for alias in node.names]
+            elif isinstance(node, ast.Import):
+                found += [(path, alias.name) for alias in node.names]
+    return found
+
+
+def package_of(path: Path) -> str:
+    relative = path.relative_to(SRC)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def edges() -> set[tuple[str, str]]:
+    """(importing package, imported package), different ones only."""
+    out = set()
+    for path, module in imports():
+        if module.startswith("quire.") and package_of(path) != "__init__":
+            target = module.split(".")[1]
+            known = (SRC / target).exists() or (SRC / f"{target}.py").exists()
+            if known and target != package_of(path):
+                out.add((package_of(path), target))
+    return out
+
+
+def test_packages_import_only_from_their_own_rank_or_below() -> None:
+    upward = [(a, b) for a, b in edges() if rank(b) > rank(a)]
+    assert upward == []
+
+
+def test_packages_of_one_rank_import_each_other_in_one_direction() -> None:
+    mutual = [(a, b) for a, b in edges() if (b, a) in edges() and a < b]
+    assert mutual == []
+
+
+def test_the_middle_imports_no_clock_no_dice_and_nothing_from_outside() -> None:
+    bad = [
+        (str(path.relative_to(SRC)), module)
+        for path, module in imports()
+        if str(path.relative_to(SRC)).startswith(PURE) and IMPURE.match(module)
+    ]
+    assert bad == []
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(quire.__all__) == [
+        "Assembly", "Entry", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",
+        "__version__", "attach", "call", "count", "note", "open", "open_store", "render", "requests", "respond",
+        "result", "system", "think", "tools", "user", "validate",
+    ]  # fmt: skip
+    for name in quire.__all__:
+        assert getattr(quire, name) is not None
+
+
+@pytest.mark.parametrize("path", sorted(SRC.rglob("*.py")), ids=lambda path: str(path.relative_to(SRC)))
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text()
+    if text.strip():
+        assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    """No machine paths, no development places, in any file that is kept."""
+    words = re.compile("/ro" + "ot/|/wo" + "rk/|\\.lib" + "rary|sub" + "agent|before" + "-stop|\\.py" + "env")
+    kept = [p for folder in ("src", "docs", "bench", "scripts", "tests") for p in (ROOT / folder).rglob("*")]
+    kept += [
+        ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml")
+    ]
+    texts = [p for p in kept if p.is_file() and p.suffix in {".py", ".md", ".toml", ".json", ".sh", ""}]
+    bad = [str(p.relative_to(ROOT)) for p in texts if words.search(p.read_text(errors="ignore"))]
+    assert bad == []
