@@ -129,7 +129,7 @@ def test_the_request_is_found_whatever_stands_before_and_in_it(request: str) -> 
     assert markdown.parse(markdown.render(value)).request == request
 
 
-def test_tags_follow_the_seed_s_layout() -> None:
+def test_tags_follow_the_layout_of_the_origin() -> None:
     item = Item(id="ctx-1", content="(defun foo () 42)")
     context = "<context-from-manager>\n## Context\n\n### Code\n```lisp\n(defun foo () 42)\n```\n</context-from-manager>"
     assert markdown.render(markdown.project([item], wrap="tags")) == context
