@@ -23,7 +23,7 @@ BEGIN, END = "<!-- rows: written by scripts/providers_table.py -->\n", "<!-- end
 # Columns in this order; a feature that is not here stands behind them, in its own alphabetical order.
 FEATURES = (
     "render", "parse", "streaming", "import", "export", "late notes", "late tools", "thinking kept", "rules",
-    "sdk", "emulator", "cache marks", "simulation", "usage", "prices",
+    "sdk", "emulator", "cache marks", "cache simulation", "cache invalidation", "usage", "prices",
 )  # fmt: skip
 
 

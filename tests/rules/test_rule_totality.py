@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from time import process_time
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def put(body: Any, place: tuple[Any, ...], value: Any) -> Any:
 SMALL = [case for case in CASES if len(str(case.good)) < 2000 and len(str(case.bad)) < 2000]
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(st.data())
 def test_good_requests_with_anything_put_anywhere_never_raise(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(SMALL))
@@ -187,6 +188,30 @@ def test_nesting_without_end_is_a_finding() -> None:
 def test_integers_of_any_size_are_json() -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "metadata": {"n": 10**40}}
     assert validate(body, "anthropic") == []
+
+
+LONG = 10_000
+LONG_BODIES = [
+    ("anthropic", {"messages": [{"role": "user", "content": "x"}] * LONG}),
+    ("anthropic", {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s"}]}] * LONG}),
+    ("bedrock", {"messages": [{"role": "user", "content": [{"text": "x"}]}] * LONG}),
+    ("openai", {"input": [{"type": "reasoning", "id": "rs_1", "summary": []}] * LONG}),
+    ("openai", {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}] * LONG}),
+    ("openai-chat", {"messages": [{"role": "tool", "tool_call_id": "1", "content": "x"}] * LONG}),
+    ("gemini", {"contents": [{"role": "model", "parts": [{"functionCall": {"name": "f"}}]}] * LONG}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("provider", "body"), LONG_BODIES, ids=[f"{name}-{i}" for i, (name, _) in enumerate(LONG_BODIES)]
+)
+def test_absurd_lengths_take_time_in_proportion(provider: str, body: Any) -> None:
+    start = process_time()
+    seen = Seen(complete=False)
+    observe(seen, body, provider)
+    validate(body, provider, "m", seen=seen)
+    # A pass that looked at every pair would take minutes.
+    assert process_time() - start < 6
 
 
 @pytest.mark.parametrize("provider", providers())

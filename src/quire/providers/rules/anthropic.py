@@ -45,6 +45,19 @@ def _message_shape(message: JsonObject, path: str, spec: JsonObject) -> Iterator
         for place, block in objects(content, f"{path}.content"):
             if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
                 yield from typed(block["content"], f"{place}.content", spec["types"])
+            speaker = _SPEAKERS.get(str(block.get("type")))
+            if speaker and isinstance(role, str) and role != speaker:
+                problem = f"`{block['type']}` blocks can only be in {speaker} messages"
+                yield shape(place, problem, f"Move it to the {speaker}'s message.")
+
+
+# Whose messages a block may stand in.
+_SPEAKERS = {
+    "tool_use": "assistant",
+    "tool_result": "user",
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+}
 
 
 def anthropic_names(talk: Talk) -> Iterator[tuple[str, Json]]:

@@ -96,11 +96,17 @@ def cache_points(check: Check, talk: Talk) -> Iterator[Finding]:
     yield from too_many(check, marks)
     yield from out_of_order(marks)
     for block in points:
-        if block.raw.get("ttl") is not None and block.raw["ttl"] not in TTLS:
-            problem = f"ttl should be '5m' or '1h', not {block.raw['ttl']!r}"
-            yield found(
-                "A3.mark", f"{block.path}.cachePoint", problem=problem, type="default", ttls=" or ".join(TTLS)
-            )
+        yield from _point(obj(block.raw["point"]), f"{block.path}.cachePoint")
+
+
+def _point(point: JsonObject, path: str) -> Iterator[Finding]:
+    ttls = " or ".join(TTLS)
+    if point.get("type") != "default":
+        problem = f"type should be 'default', not {point.get('type')!r}"
+        yield found("A3.mark", path, problem=problem, type="default", ttls=ttls)
+    if point.get("ttl") is not None and point["ttl"] not in TTLS:
+        problem = f"ttl should be '5m' or '1h', not {point['ttl']!r}"
+        yield found("A3.mark", path, problem=problem, type="default", ttls=ttls)
 
 
 def _all(talk: Talk) -> Iterator[Block]:

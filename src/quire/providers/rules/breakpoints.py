@@ -72,7 +72,8 @@ def _mark_values(mark: Json, path: str) -> Iterator[Finding]:
 
 def _options(check: Check, marked: list[tuple[str, JsonObject]]) -> Iterator[Finding]:
     options = check.body.get("prompt_cache_options")
-    if check.model_named and check.info.engine != "openai-breakpoints":
+    # A deployment may have any name: only of a listed model is it known that it takes no marks.
+    if check.info.known and check.info.engine != "openai-breakpoints":
         yield from (found("A4.model", f"{path}.{_MARK}", name=_MARK) for path, _ in marked)
         if options is not None:
             yield found("A4.model", "$.prompt_cache_options", name="prompt_cache_options")

@@ -126,7 +126,8 @@ def mistral(check: Check) -> Iterator[Finding]:
 
 def deepseek(check: Check) -> Iterator[Finding]:
     """Row 39: in thinking mode an assistant message with calls comes back with its reasoning_content."""
-    if check.info.features.reasoning_content != "required" or not _is_thinking(check.body):
+    asked = check.info.provider == "deepseek" and check.info.features.reasoning_content == "required"
+    if not asked or not check.model_named or not _is_thinking(check.body):
         return
     for path, message in objects(check.body.get("messages"), "$.messages"):
         if call_ids(message) and message.get("reasoning_content") is None:

@@ -37,9 +37,19 @@ def limit(name: str) -> Json:
     return data("rules")["limits"][name]
 
 
+def at(path: str, name: str) -> str:
+    """The path of a member: $.a.b, or $.a['$ref'] where the name is no word."""
+    if re.fullmatch(r"[A-Za-z_]\w*", name):
+        return f"{path}.{name}"
+    quoted = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{path}['{quoted}']"
+
+
 def where(path: str) -> str:
     """A path as the providers' errors write it: $.messages[3].content[0] -> messages.3.content.0."""
-    return path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "") or "body"
+    return (
+        path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").replace("'", "") or "body"
+    )
 
 
 def _places(path: str) -> dict[str, str]:

@@ -124,7 +124,8 @@ def responses(check: Check) -> Iterator[Finding]:
     asked = None if cached else 0
     for index, turn in enumerate(turns):
         given = len(turn.having("functionResponse"))
-        if asked is not None and turn.role != "model" and given != asked:
+        # A model turn behind calls leaves them unanswered.
+        if asked is not None and given != asked:
             at = turn.path if given or not index else turns[index - 1].path
             yield found("B2.29", at, calls=asked, responses=given)
         asked = len(turn.having("functionCall")) if turn.role == "model" else 0

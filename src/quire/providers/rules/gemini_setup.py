@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from quire.providers.facts import data
 from quire.providers.rules.check import Check
-from quire.providers.rules.finding import Finding, found, limit
+from quire.providers.rules.finding import Finding, at, found, limit
 from quire.providers.rules.gemini import contents, declarations, get, setting, snake
 from quire.providers.rules.shape import obj, objects, text
 from quire.tokens import count
@@ -66,7 +66,7 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
         for name in one:
             if name not in known:
                 fix = f"Leave {name} out, or send the schema as parametersJsonSchema."
-                yield found("B2.34", f"{place}.{name}", name=name, fix=fix)
+                yield found("B2.34", at(place, name), name=name, fix=fix)
         if isinstance(one.get("type"), list):
             fix = "Use one type, and nullable for null; or send the schema as parametersJsonSchema."
             yield found("B2.34", f"{place}.type", name="type", fix=fix)
@@ -74,7 +74,9 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
 
 
 def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
-    properties = [(f"{path}.properties.{name}", one) for name, one in obj(schema.get("properties")).items()]
+    properties = [
+        (at(f"{path}.properties", name), one) for name, one in obj(schema.get("properties")).items()
+    ]
     either = get(schema, "anyOf")
     options = list(objects(either, f"{path}.anyOf"))
     items = [(f"{path}.items", schema["items"])] if "items" in schema else []

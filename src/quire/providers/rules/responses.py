@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from quire.providers.rules.check import Check
@@ -59,7 +60,7 @@ def kind_of(item: JsonObject) -> str:
 
 def responses_pairs(check: Check) -> Iterator[Finding]:
     """Row 25: every call has its output behind it, and every output its call."""
-    waiting: dict[str, list[str]] = {}
+    waiting: dict[str, deque[str]] = {}
     items = list(objects(check.body.get("input"), "$.input"))
     elsewhere = _has_state(check.body) or any(
         kind_of(item) in ("item_reference", "compaction") for _, item in items
@@ -67,10 +68,10 @@ def responses_pairs(check: Check) -> Iterator[Finding]:
     for path, item in items:
         id = text(item.get("call_id"))
         if kind_of(item) in _CALLS:
-            waiting.setdefault(id, []).append(path)
+            waiting.setdefault(id, deque()).append(path)
         elif kind_of(item) in _OUTPUTS:
             if waiting.get(id):
-                waiting[id].pop(0)
+                waiting[id].popleft()
             elif not elsewhere:
                 yield found("B2.25b", path, id=id)
     for id, paths in waiting.items():
@@ -79,16 +80,20 @@ def responses_pairs(check: Check) -> Iterator[Finding]:
 
 def reasoning(check: Check) -> Iterator[Finding]:
     """Rows 23 and 24: reasoning and what it led to go back together."""
+    # A local engine holds nothing that could be missing.
+    if check.info.features.template:
+        return
     items = list(objects(check.body.get("input"), "$.input"))
     known = {text(item.get("id")) for _, item in items}
+    behind = followers([item for _, item in items])
     reasoned = False
-    for index, (path, item) in enumerate(items):
+    for (path, item), follower in zip(items, behind, strict=True):
         kind = kind_of(item)
         if kind == "message" and item.get("role") == "user":
             reasoned = False
         elif kind == "reasoning":
             reasoned = True
-            yield from _follower(check.seen, items, index)
+            yield from _follower(check.seen, item, path, follower)
         elif kind == "function_call":
             yield from _reason(check, item, path, known, reasoned)
 
@@ -116,11 +121,19 @@ def _reasons(check: Check) -> bool:
     return thinks and effort != "none" and not _has_state(check.body)
 
 
-def _follower(seen: Seen | None, items: list[tuple[str, JsonObject]], index: int) -> Iterator[Finding]:
-    """Row 24: the next item that is no reasoning must be the model's own (and the one that was issued)."""
-    path, item = items[index]
+def followers(items: list[JsonObject]) -> list[JsonObject | None]:
+    """For each item the next one behind it that is no reasoning."""
+    found_items: list[JsonObject | None] = []
+    behind: JsonObject | None = None
+    for item in reversed(items):
+        found_items.append(behind)
+        behind = behind if kind_of(item) == "reasoning" else item
+    return found_items[::-1]
+
+
+def _follower(seen: Seen | None, item: JsonObject, path: str, behind: JsonObject | None) -> Iterator[Finding]:
+    """Row 24: what follows must be the model's own, and the item that was issued."""
     id = text(item.get("id"))
-    behind = next((one for _, one in items[index + 1 :] if kind_of(one) != "reasoning"), None)
     issued = seen.follower_of.get(id, "") if seen else ""
     spoken = behind is not None and _is_spoken(behind)
     moved = bool(behind and issued and text(behind.get("id")) and behind["id"] != issued)
@@ -167,13 +180,10 @@ def remember_items(seen: Seen, output: Json) -> None:
     """Record which reasoning each item of a reply belongs to, and what follows it."""
     items = [item for _, item in objects(output, "")]
     last = ""
-    for index, item in enumerate(items):
+    for item, behind in zip(items, followers(items), strict=True):
         id = text(item.get("id"))
         if kind_of(item) == "reasoning":
             last = id
-            behind = next(
-                (text(one.get("id")) for one in items[index + 1 :] if kind_of(one) != "reasoning"), ""
-            )
-            seen.follower_of.setdefault(id, behind)
+            seen.follower_of.setdefault(id, text((behind or {}).get("id")))
         elif kind_of(item) == "function_call" and id and last:
             seen.reasoning_of.setdefault(id, last)

@@ -6,6 +6,7 @@ Without a server's memory (`seen`) only a missing signature can be told.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 import msgspec
 
@@ -111,7 +112,9 @@ def _latest(talk: Talk) -> int | None:
 
 def remember(seen: Seen, talk: Talk, *, since: int = 0) -> None:
     """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
-    found_blocks = [one for one in signed(talk) if one.message >= since]
-    for one in found_blocks:
-        reply = tuple(other.key for other in found_blocks if other.message == one.message)
-        seen.sign(one.key, Issued(one.prefix, one.content, reply))
+    given = (one for one in signed(talk) if one.message >= since)
+    for _, run in groupby(given, key=lambda one: one.message):
+        blocks = list(run)
+        reply = tuple(one.key for one in blocks)
+        for one in blocks:
+            seen.sign(one.key, Issued(one.prefix, one.content, reply))

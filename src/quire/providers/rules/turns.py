@@ -6,6 +6,7 @@ Blocks keep the path they have in the request; their content is in Anthropic's w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 
 import msgspec
 
@@ -120,10 +121,7 @@ _CONVERSE: dict[str, Callable[[Json], JsonObject]] = {
     "toolUse": _tool_use,
     "toolResult": _tool_result,
     "reasoningContent": _thinking,
-    "cachePoint": lambda point: {
-        "type": "cache_point",
-        **{k: v for k, v in obj(point).items() if k == "ttl"},
-    },
+    "cachePoint": lambda point: {"type": "cache_point", "ttl": obj(point).get("ttl"), "point": point},
     "toolSpec": lambda spec: {"type": "custom", "name": obj(spec).get("name"), "spec": spec},
     "toolAddition": lambda change: {"type": "tool_addition", **obj(change)},
     "toolRemoval": lambda change: {"type": "tool_removal", **obj(change)},
@@ -132,16 +130,14 @@ _CONVERSE: dict[str, Callable[[Json], JsonObject]] = {
 
 def turns(messages: Iterable[Message]) -> list[Message]:
     """User and assistant messages, neighbours of one role joined as the API joins them; system messages left out."""
-    joined: list[Message] = []
-    for message in messages:
-        if message.role not in ("user", "assistant"):
-            continue
-        if joined and joined[-1].role == message.role:
-            last = joined[-1]
-            joined[-1] = msgspec.structs.replace(last, blocks=last.blocks + message.blocks)
-        else:
-            joined.append(message)
-    return joined
+    spoken = (message for message in messages if message.role in ("user", "assistant"))
+    return [_joined(list(run)) for _, run in groupby(spoken, key=lambda message: message.role)]
+
+
+def _joined(run: list[Message]) -> Message:
+    if len(run) == 1:
+        return run[0]
+    return msgspec.structs.replace(run[0], blocks=tuple(block for message in run for block in message.blocks))
 
 
 def pieces(talk: Talk) -> Iterator[tuple[str, Json]]:
