@@ -205,6 +205,7 @@ def test_local_servers_take_any_tool_name() -> None:
         (chat(QUESTION), "openai-chat"),
         (chat(QUESTION, asks("1"), answers("1")), "openai-chat"),
         ({"model": "deepseek-v4-pro", "messages": [QUESTION]}, "deepseek"),
+        ({"model": "deepseek-v4-pro", "messages": [QUESTION], "thinking": {"type": "disabled"}}, "deepseek"),
         ({"model": "mistral-large-latest", "messages": [QUESTION]}, "mistral"),
         ({"model": "anthropic/claude-opus-5.5", "messages": [QUESTION]}, "openrouter"),
         (items(), "openai-responses"),

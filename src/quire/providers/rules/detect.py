@@ -22,8 +22,6 @@ _BODY = {
     "system": "anthropic",
     "thinking": "anthropic",
     "stop_sequences": "anthropic",
-    "max_completion_tokens": "openai-chat",
-    "stream_options": "openai-chat",
 }
 _TYPES = {
     "tool_use": "anthropic",
@@ -34,9 +32,8 @@ _TYPES = {
     "document": "anthropic",
     "image_url": "openai-chat",
 }
-_BLOCKS = ("toolUse", "toolResult", "cachePoint", "reasoningContent")
+# Who speaks Chat, by how their models are called.
 _MODELS = (
-    ("claude", "anthropic"),
     ("deepseek", "deepseek"),
     ("mistral|codestral|devstral|ministral|magistral", "mistral"),
     ("grok", "xai"),
@@ -47,37 +44,35 @@ def detect(body: Json) -> str | None:
     """The provider or wire format a body is made for; None when nothing tells."""
     if not isinstance(body, dict):
         return None
-    if "contents" in body:
-        return "gemini"
-    if not isinstance(body.get("messages"), list):
-        return next((wire for field, wire in _BODY.items() if field in body), None)
-    return _by_messages(body)
+    if isinstance(body.get("messages"), list) and "contents" not in body:
+        return _by_messages(body)
+    return next((wire for field, wire in _BODY.items() if field in body), None)
 
 
 def _by_messages(body: JsonObject) -> str:
+    """Chat, Anthropic and Converse all say `messages`; their blocks, fields and models differ."""
     messages = [message for _, message in objects(body["messages"], "")]
-    blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
-    if any(
-        "role" in one and (one["role"] in ("tool", "developer") or "tool_calls" in one) for one in messages
-    ):
+    if any(one.get("role") in ("tool", "developer") or "tool_calls" in one for one in messages):
         return _chat(body)
-    untyped = any("type" not in block for block in blocks)
-    if untyped or any(name in block for block in blocks for name in _BLOCKS):
-        return "bedrock"
+    blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
     by_type = next((_TYPES[kind] for block in blocks if (kind := text(block.get("type"))) in _TYPES), None)
-    by_field = next((wire for field, wire in _BODY.items() if field in body), None)
-    marked = any("cache_control" in block for block in blocks)
-    if by_type == "anthropic" or by_field in ("anthropic", "bedrock") or _has_schema(body):
-        return by_field if by_field == "bedrock" and by_type is None else "anthropic"
-    if by_type is None and (
-        marked or (re.search("claude", text(body.get("model"))) and "/" not in text(body.get("model")))
-    ):
-        return "anthropic"
-    return _chat(body)
+    if by_type is not None:
+        return _chat(body) if by_type == "openai-chat" else by_type
+    if any("type" not in block for block in blocks):
+        return "bedrock"
+    if any("function" in tool for _, tool in objects(body.get("tools"), "")):
+        return _chat(body)
+    fields = _BODY if _chat(body) == "openai-chat" else {"system": "anthropic"}
+    by_field = next((wire for field, wire in fields.items() if field in body), None)
+    return by_field or ("anthropic" if _is_claudes(body, blocks) else _chat(body))
 
 
-def _has_schema(body: JsonObject) -> bool:
-    return any("input_schema" in tool for _, tool in objects(body.get("tools"), ""))
+def _is_claudes(body: JsonObject, blocks: list[JsonObject]) -> bool:
+    """Marked blocks, tools with an input_schema, or a Claude that no router's prefix names."""
+    schemas = any("input_schema" in tool for _, tool in objects(body.get("tools"), ""))
+    model = text(body.get("model"))
+    named = "claude" in model and "/" not in model
+    return schemas or named or ("/" not in model and any("cache_control" in block for block in blocks))
 
 
 def _chat(body: JsonObject) -> str:
@@ -85,5 +80,4 @@ def _chat(body: JsonObject) -> str:
     model = text(body.get("model"))
     if "/" in model:
         return "openrouter"
-    named = (provider for pattern, provider in _MODELS[1:] if re.search(pattern, model))
-    return next(named, "openai-chat")
+    return next((provider for pattern, provider in _MODELS if re.search(pattern, model)), "openai-chat")
