@@ -22,7 +22,7 @@ from quire.assemble.turn import UserTurn, result_text
 from quire.assemble.write import Decision, decide
 from quire.errors import BudgetError
 from quire.log.hashing import chain
-from quire.tokens import Calibration
+from quire.tokens import Calibration, uncalibrated
 from quire.values import SPOKEN, Entry, JsonObject, LeftOut, Message, Text, ToolSet
 
 
@@ -48,7 +48,7 @@ class Assembly:
         self.step = 0
         self.left_out: list[LeftOut] = []
         self.rebases: list[JsonObject] = []
-        self.calibration = Calibration()
+        self.calibration = uncalibrated(self.policy.model) if self.policy.model else Calibration()
         # The tail that no request has shown yet: a user turn, groups of the model, late instructions.
         self._user: UserTurn | None = None
         self._context: list[tuple[Entry, Entry | None]] = []

@@ -11,6 +11,7 @@ from quire.assemble.blocks import Block
 from quire.assemble.cuts import lines_that_fit
 from quire.assemble.epoch import SUMMARY_TURN, Epoch
 from quire.assemble.leaves import Leaf, handle_of
+from quire.assemble.policy import Policy
 from quire.assemble.rebase import NO_CUT, RUNGS, Plan, Rung
 from quire.assemble.summary import Gone, extract
 from quire.assemble.turn import query_alone
@@ -32,12 +33,12 @@ class Decision(msgspec.Struct, frozen=True):
 
 def decide(assembly: Assembly) -> Decision:
     """Apply the rule to the request at hand; the tail has been closed."""
-    epoch, policy = assembly.epoch, assembly.policy
+    epoch, policy = assembly.epoch, effective(assembly)
     moving = _moving(assembly)
     plan = rebase.plan(epoch, policy)
     new = epoch.strip.total - epoch.strip.sums[epoch.sent]
     moment = Moment(
-        total=scaled(assembly, epoch.total_tokens()),
+        total=epoch.total_tokens(),
         limit=policy.limit,
         kept=plan.kept,
         removed=plan.removed,
@@ -53,9 +54,11 @@ def decide(assembly: Assembly) -> Decision:
     return Decision(_fitting(assembly, reason, bool(cutting)), 0.0)
 
 
-def scaled(assembly: Assembly, tokens: int) -> int:
-    """Our count as the provider would report it, where it has reported before."""
-    return assembly.calibration.predict(tokens).tokens
+def effective(assembly: Assembly) -> Policy:
+    """The policy with its budget in our own tokens, where the provider's reports show that it counts otherwise."""
+    policy, found = assembly.policy, assembly.calibration
+    limit = max(1, int((policy.limit - found.offset) / found.scale))
+    return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
 
 
 def _moving(assembly: Assembly) -> str:
@@ -76,14 +79,14 @@ def _holds_context(one: Leaf, turn: int) -> bool:
 
 def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
     """The record of the first rung whose result fits the budget."""
-    tried = None
+    tried, limit = None, effective(assembly).limit
     for rung in RUNGS if cutting else (None, *RUNGS):
         record = written(assembly, reason, rung)
         if record == tried:
             continue
         tried = record
         after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
-        if scaled(assembly, after.total_tokens()) <= assembly.policy.limit:
+        if after.total_tokens() <= limit:
             return {**record, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
     assert tried is not None  # RUNGS is not empty
     return _with_results_cut(assembly, tried)
@@ -91,7 +94,7 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
 
 def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     """A rebase entry's fields for one rung; None cuts nothing and only folds."""
-    epoch, policy = assembly.epoch, assembly.policy
+    epoch, policy = assembly.epoch, effective(assembly)
     library = rebase.folded(epoch, policy, assembly.turn, cutting=rung is not None)
     head = _head_after(assembly, library) if rung is not None else None
     plan = NO_CUT if rung is None else rebase.plan(epoch, policy, rung, head)
@@ -156,12 +159,12 @@ def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[
 
 def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
     """The last rung: the largest results of the current turn cut at a line boundary, or a clear refusal."""
-    policy = assembly.policy
+    policy = effective(assembly)
     edits = list(record["edits"])
     while True:
         trial = {**record, "edits": edits}
         after = rebase.apply(assembly.epoch, trial, policy, assembly.carried)
-        over = scaled(assembly, after.total_tokens()) - policy.limit
+        over = after.total_tokens() - policy.limit
         if over <= 0:
             return {**trial, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
         largest = _largest_result(
@@ -214,4 +217,6 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
         ),
     }
     named = ", ".join(f"{name} {size}" for name, size in sorted(parts.items(), key=lambda p: -p[1]) if size)
-    return f"{after.total_tokens()} tokens may not be cut but the budget is {assembly.policy.limit}: {named}"
+    return (
+        f"{after.total_tokens()} tokens may not be cut but the budget is {effective(assembly).limit}: {named}"
+    )

@@ -13,6 +13,7 @@ import click
 import platformdirs
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from quire.errors import CallError, FormatError
 
@@ -38,7 +39,9 @@ def read_text(file: str) -> str:
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise CallError(f"cannot read {file}: {error.strerror}", hint="Check the path, or use - for stdin.") from error
+        raise CallError(
+            f"cannot read {file}: {error.strerror}", hint="Check the path, or use - for stdin."
+        ) from error
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -86,5 +89,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in kept:
-        table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row])
+        # Text, so that brackets and colons in a cell are never read as markup.
+        table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row])
     console().print(table)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from quire import values
 from quire.cli.common import (
@@ -81,7 +80,7 @@ def show(
     if as_json:
         print_json([{"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries])
         return
-    rows = [(entry.seq, entry.kind, escape(preview(entry)), short_id(entry.id)) for entry in entries]
+    rows = [(entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries]
     print_table(("seq", "kind", "content", "id"), rows)
 
 
@@ -101,7 +100,7 @@ def list_(db: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([_info_json(info) for info in infos])
         return
-    rows = [(escape(info.name), info.seq, short_id(info.id), escape(_origin(info))) for info in infos]
+    rows = [(info.name, info.seq, short_id(info.id), _origin(info)) for info in infos]
     print_table(("thread", "entries", "last id", "forked from"), rows)
 
 

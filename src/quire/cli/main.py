@@ -91,7 +91,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader (head, less) has gone; point stdout at nothing so that the exit flush is quiet.
-        sys.stdout = None  # type: ignore[assignment]  # nothing may be written any more
+        sys.stdout = None
         sys.exit(0)
 
 

@@ -60,7 +60,7 @@ TOOL = Fields(
 
 EDIT = Fields(
     required={"entry": either(INTEGER, STRING), "action": STRING},
-    optional={"replacement": ANYTHING},
+    optional={"replacement": ANYTHING, "freed": INTEGER},
 )
 
 _TEXT: dict[str, Shape] = {"text": STRING}
