@@ -47,6 +47,8 @@ class Sheet:
         self.late_tools: list[JsonObject] = []
         self.effort = ""
         self.betas: list[str] = []
+        # Where each tool was first called, for a provider that wants every called tool defined.
+        self.called: dict[str, Message] = {}
         # An export says what the log says; only a request puts in turns that were never taken.
         self.faithful = False
         # The message at hand was sent before the last rebase: what is bound to the old prefix is void.
@@ -56,7 +58,7 @@ class Sheet:
         other = Sheet(self.info, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
-        other.effort = self.effort
+        other.effort, other.called = self.effort, self.called
         return other
 
     @property
@@ -82,6 +84,10 @@ class Sheet:
         """Late tools where the provider has no place behind the messages for them."""
         self.late_tools += tools
         self.leave_out(message, "late tools join the list in front, which moves the prefix")
+
+    def tools(self, prompt: Prompt) -> list[JsonObject]:
+        """All tools in front, each name once; the later definition stands at the place of the earlier."""
+        return list({tool["name"]: tool for tool in (*prompt.tools, *self.late_tools)}.values())
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -140,7 +140,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
         "model": info.model,
         "max_tokens": ask.max_tokens or min(info.max_output or REPLY_TOKENS, REPLY_TOKENS),
     }
-    if tools := (*prompt.tools, *sheet.late_tools):
+    if tools := sheet.tools(prompt):
         body["tools"] = [tool_definition(tool) for tool in tools]
     if prompt.system.strip():
         body["system"] = [_text(prompt.system)]

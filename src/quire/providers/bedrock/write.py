@@ -54,6 +54,9 @@ def _assistant(sheet: Sheet, message: Message) -> None:
     if all("reasoningContent" in block for block in blocks):
         sheet.leave_out(message, "empty message")
         return
+    for block in blocks:
+        if "toolUse" in block:
+            sheet.called.setdefault(block["toolUse"]["name"], message)
     if sheet.last.get("role") in (None, "assistant"):
         sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
     sheet.messages.append({"role": "assistant", "content": blocks})
@@ -101,11 +104,13 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
 
 def _specs(sheet: Sheet, prompt: Prompt) -> list[JsonObject]:
     """The tools; where there are none any more but calls to them remain, Converse wants their names at least."""
-    if tools := (*prompt.tools, *sheet.late_tools):
+    if tools := sheet.tools(prompt):
         return [tool_spec(tool) for tool in tools]
-    blocks = [block for message in sheet.messages for block in message["content"]]
-    names = dict.fromkeys(block["toolUse"]["name"] for block in blocks if "toolUse" in block)
-    return [tool_spec({"name": name}) for name in names]
+    for message in sheet.called.values():
+        sheet.leave_out(
+            message, "a called tool is named in front because none is defined, which moves the prefix"
+        )
+    return [tool_spec({"name": name}) for name in sheet.called]
 
 
 def tool_spec(tool: JsonObject) -> JsonObject:

@@ -118,6 +118,8 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
     role = content.get("role") if isinstance(content, dict) else None
     if not isinstance(content, dict) or role not in (None, "user", "model", "function"):
         raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user and model.")
+    if not isinstance(content.get("parts"), list):
+        raise FormatError(f"{where}: no list of parts", hint='A content is {"role": ..., "parts": [...]}.')
     parts = parts_in({"content": content})
     if role == "model":
         return [spoken(part, place) for place, part in enumerate(parts)] or [respond("")]

@@ -85,7 +85,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     body: JsonObject = {}
     if prompt.system.strip():
         body["systemInstruction"] = {"parts": [{"text": prompt.system}]}
-    if tools := (*prompt.tools, *sheet.late_tools):
+    if tools := sheet.tools(prompt):
         body["tools"] = [{"functionDeclarations": [declaration(tool) for tool in tools]}]
     body["contents"] = sheet.messages
     config: JsonObject = {"maxOutputTokens": ask.max_tokens} if ask.max_tokens else {}

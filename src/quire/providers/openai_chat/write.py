@@ -141,7 +141,9 @@ def _with_text(message: JsonObject, text: str) -> JsonObject:
 
 def _end(sheet: Sheet) -> None:
     """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
-    if alternates(sheet.info) and not sheet.info.features.prefill:
+    if not sheet.messages:
+        sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
+    elif alternates(sheet.info) and not sheet.info.features.prefill:
         _take_turns(sheet, "assistant" if sheet.last.get("role") == "assistant" else "")
 
 
@@ -152,7 +154,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     if prompt.system:
         messages = [{"role": "system", "content": _content(sheet, prompt.system)}, *messages]
     body: JsonObject = {"model": sheet.info.model, "messages": messages}
-    if tools := (*prompt.tools, *sheet.late_tools):
+    if tools := sheet.tools(prompt):
         body["tools"] = [_tool(tool, dialect.names) for tool in tools]
     if ask.max_tokens:
         body[dialect.max_tokens] = ask.max_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.providers.dialect import dialect_of
 from quire.providers.models import ModelInfo
 from quire.providers.openai_responses.items import FORMAT, IDS, NAMES, image, output, written
-from quire.providers.sheet import Sheet, Writer, texts, wanted_effort
+from quire.providers.sheet import GO_ON, Sheet, Writer, texts, wanted_effort
 from quire.providers.spelling import Spelling
 from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
@@ -86,14 +86,16 @@ def tool_definition(tool: JsonObject) -> JsonObject:
 
 
 def _end(sheet: Sheet) -> None:
-    """The last item may be any."""
+    """The last item may be any, but there must be one."""
+    if not sheet.messages:
+        sheet.bridge({"type": "message", "role": "user", "content": [_text(GO_ON)]})
 
 
 def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
     head = [_instruction(sheet, prompt.system)] if prompt.system else []
     body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
-    if tools := (*prompt.tools, *sheet.late_tools):
+    if tools := sheet.tools(prompt):
         body["tools"] = [tool_definition(tool) for tool in tools]
     if info.features.reasoning and dialect_of(info).encrypted:
         body["include"] = ["reasoning.encrypted_content"]

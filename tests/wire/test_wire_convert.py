@@ -1,0 +1,363 @@
+"""Message lists of every format come back as they went in, and entries are valid for the log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import shared_data
+from quire.errors import FormatError
+from quire.log.entries import check, decode_lines, encode_lines
+from quire.providers import FORMATS, export, import_, render
+from quire.providers.project import project
+from quire.values import Entry, Prompt
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+args = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.integers() | texts, max_size=2
+)
+ids = st.sampled_from(["c1", "c2", "c1"])
+optional = st.none() | texts
+
+
+def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """An object in which each field may be absent."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+def _fixed(required: dict[str, Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    fixed = {
+        key: value if isinstance(value, st.SearchStrategy) else st.just(value)
+        for key, value in required.items()
+    }
+    return st.fixed_dictionaries(fixed, optional=fields)
+
+
+recorder = {"_ts": st.sampled_from(["2026-01-02T03:04:05.678Z", 17, "later"]), "_x": st.integers()}
+
+chat_parts = st.lists(
+    st.one_of(
+        _fixed({"type": "text", "text": texts}),
+        _fixed(
+            {
+                "type": "image_url",
+                "image_url": _fixed({"url": st.sampled_from(["https://a/b", "data:image/png;base64,AA=="])}),
+            }
+        ),
+        _fixed({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
+    ),
+    max_size=3,
+)
+chat_call = _fixed(
+    {
+        "id": ids,
+        "type": "function",
+        "function": _fixed(
+            {"name": texts, "arguments": args.map(json.dumps) | texts | st.just('{"a": NaN}')}
+        ),
+    }
+)
+chat = st.one_of(
+    _fixed({"role": st.sampled_from(["system", "developer"]), "content": texts}, **recorder),
+    _fixed({"role": "user", "content": texts | chat_parts}, name=texts, **recorder),
+    _fixed(
+        {"role": "assistant", "content": optional},
+        tool_calls=st.none() | st.lists(chat_call, max_size=2),
+        reasoning_content=texts,
+        refusal=optional,
+        annotations=st.just([]),
+        **recorder,
+    ),
+    _fixed(
+        {"role": "tool", "tool_call_id": ids, "content": texts | chat_parts}, name=texts, _err=st.booleans()
+    ),
+)
+
+text_block = _fixed(
+    {"type": "text", "text": texts}, citations=st.none() | st.just([{"type": "page_location"}])
+)
+anthropic_user = st.one_of(
+    text_block,
+    _fixed({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}),
+    _fixed({"type": "document", "source": {"type": "url", "url": "https://a"}}, title=texts),
+    _fixed(
+        {"type": "tool_result", "tool_use_id": ids},
+        content=texts | st.lists(text_block, max_size=2),
+        is_error=st.booleans(),
+    ),
+)
+anthropic_said = st.one_of(
+    text_block,
+    _fixed({"type": "thinking", "thinking": texts, "signature": "c2ln"}),
+    _fixed({"type": "redacted_thinking", "data": "ZGF0YQ=="}),
+    _fixed({"type": "tool_use", "id": ids, "name": texts, "input": args}, caller=st.just({"type": "direct"})),
+    _fixed({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": args}),
+)
+anthropic = st.one_of(
+    _fixed({"role": "user", "content": texts | st.lists(anthropic_user, max_size=3)}),
+    _fixed({"role": "assistant", "content": texts | st.lists(anthropic_said, max_size=3)}),
+    _fixed(
+        {"role": "system", "content": texts | st.lists(text_block, max_size=2)},
+        output_config=st.just({"effort": "low"}),
+    ),
+)
+
+items = st.one_of(
+    _fixed(
+        {"role": st.sampled_from(["user", "assistant", "system", "developer"]), "content": texts},
+        type=st.just("message"),
+    ),
+    _fixed(
+        {
+            "type": "message",
+            "role": "user",
+            "content": st.lists(_fixed({"type": "input_text", "text": texts}), max_size=2),
+        }
+    ),
+    _fixed(
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"},
+        phase=st.sampled_from(["commentary", "final_answer"]),
+        content=st.lists(_fixed({"type": "output_text", "text": texts, "annotations": []}), max_size=2),
+    ),
+    _fixed(
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": st.lists(_fixed({"type": "summary_text", "text": texts}), max_size=1),
+        },
+        encrypted_content=st.just("ZW5j"),
+    ),
+    _fixed(
+        {"type": "function_call", "call_id": ids, "name": texts, "arguments": args.map(json.dumps) | texts},
+        id=st.just("fc_1"),
+    ),
+    _fixed(
+        {
+            "type": "function_call_output",
+            "call_id": ids,
+            "output": texts | st.lists(_fixed({"type": "input_text", "text": texts}), max_size=2),
+        }
+    ),
+    _fixed({"type": "custom_tool_call", "call_id": ids, "name": texts, "input": texts}),
+    _fixed({"type": "custom_tool_call_output", "call_id": ids, "output": texts}),
+    _fixed({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
+    _fixed({"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "f"}]}),
+    _fixed({"type": "configuration_update", "reasoning": {"effort": "low"}}),
+    _fixed({"type": "item_reference", "id": "msg_2"}),
+)
+
+gemini_user = st.one_of(
+    _fixed({"text": texts}),
+    _fixed({"inlineData": {"mimeType": "image/png", "data": "AA=="}}),
+    _fixed(
+        {"functionResponse": _fixed({"name": texts, "response": st.just({"output": "x"}) | args}, id=ids)}
+    ),
+)
+gemini_said = st.one_of(
+    _fixed({"text": texts}, thought=st.just(True), thoughtSignature=st.just("c2ln")),
+    _fixed({"functionCall": _fixed({"name": texts, "args": args}, id=ids)}, thoughtSignature=st.just("c2ln")),
+    _fixed({"executableCode": {"language": "PYTHON", "code": "1"}}),
+)
+gemini = st.one_of(
+    _fixed({"role": "user", "parts": st.lists(gemini_user, max_size=3)}),
+    _fixed({"role": "model", "parts": st.lists(gemini_said, max_size=3)}),
+)
+
+bedrock_user = st.one_of(
+    _fixed({"text": texts}),
+    _fixed({"image": {"format": "png", "source": {"bytes": "AA=="}}}),
+    _fixed(
+        {
+            "toolResult": _fixed(
+                {
+                    "toolUseId": ids,
+                    "content": st.lists(_fixed({"text": texts}) | _fixed({"json": args}), max_size=2),
+                },
+                status=st.just("error"),
+            )
+        }
+    ),
+    _fixed({"cachePoint": {"type": "default"}}),
+)
+bedrock_said = st.one_of(
+    _fixed({"text": texts}),
+    _fixed({"toolUse": _fixed({"toolUseId": ids, "name": texts, "input": args})}),
+    _fixed({"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}}),
+    _fixed({"reasoningContent": {"redactedContent": "cmVk"}}),
+)
+bedrock = st.one_of(
+    _fixed({"role": "user", "content": st.lists(bedrock_user, max_size=3)}),
+    _fixed({"role": "assistant", "content": st.lists(bedrock_said, max_size=3)}),
+)
+
+_fields = {"additional_kwargs": st.just({}), "id": optional, "name": optional}
+langchain_call = _fixed({"name": texts, "args": args, "id": ids, "type": "tool_call"})
+langchain_data = {
+    "human": _fixed({"content": texts | chat_parts, "type": "human"}, **_fields),
+    "system": _fixed({"content": texts, "type": "system"}, **_fields),
+    "tool": _fixed(
+        {"content": texts, "type": "tool", "tool_call_id": ids}, status=st.sampled_from(["success", "error"])
+    ),
+    "ai": _fixed(
+        {"content": texts | chat_parts, "type": "ai"},
+        tool_calls=st.lists(langchain_call, max_size=2),
+        **_fields,
+    ),
+}
+langchain = st.one_of(
+    *[_fixed({"type": kind, "data": data}) for kind, data in langchain_data.items()], *langchain_data.values()
+)
+
+MESSAGES = {
+    "openai-chat": chat,
+    "anthropic": anthropic,
+    "openai-responses": items,
+    "openai-agents": items,
+    "gemini": gemini,
+    "bedrock": bedrock,
+    "langchain": langchain,
+}
+
+
+def test_every_format_is_tried() -> None:
+    assert set(MESSAGES) == set(FORMATS)
+
+
+FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 4
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_a_generated_conversation_comes_back_as_it_was(format: str, data: st.DataObject) -> None:
+    messages = data.draw(st.lists(MESSAGES[format], max_size=5))
+    assert export(format, _through_the_log(import_(format, messages))) == messages
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(data=st.data())
+@settings(max_examples=FEWER // 3)
+def test_an_imported_conversation_can_be_sent_to_any_provider(format: str, data: st.DataObject) -> None:
+    messages = data.draw(st.lists(MESSAGES[format], max_size=4))
+    prompt = Prompt("", "", (), tuple(project(import_(format, messages))))
+    for target in (
+        "openai:gpt-6-sol",
+        "openai-chat:gpt-4o",
+        "anthropic:claude-opus-5-5",
+        "gemini:gemini-3.8-flash",
+        "bedrock:amazon.nova-lite-v1:0",
+    ):
+        json.dumps(render(prompt, target).body)
+
+
+def _through_the_log(entries: list[Entry]) -> list[Entry]:
+    return list(decode_lines(encode_lines([check(entry.body) for entry in entries])))
+
+
+TRACES = [
+    "pi_large_session",
+    "swe_agent",
+    "tau2_airline",
+    "tau_retail_gemini",
+    "tau_retail_gpt41mini",
+    "tau_retail_o4mini",
+]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_recorded_conversation_survives_a_detour_through_every_format(name: str) -> None:
+    """From Chat to another format and back: what was said, called and answered stays the same."""
+    for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n")[:8]:
+        if not line:
+            continue
+        entries = import_("openai-chat", json.loads(line))
+        for format in FORMATS:
+            detour = import_(format, json.loads(json.dumps(export(format, entries))))
+            assert _gist(detour) == _gist(entries), format
+
+
+def _gist(entries: list[Entry]) -> list[tuple[object, ...]]:
+    """What a conversation says, without what formats cannot agree on: ids, empty messages, blanks."""
+    out: list[tuple[object, ...]] = []
+    for entry in entries:
+        match entry.kind:
+            case "call":
+                out.append(("call", entry.name, json.dumps(entry.args, sort_keys=True)))
+            case "result":
+                out.append(("result", entry.body["content"].strip() or "(no output)"))
+            case "system" | "note":
+                out.append(("system", entry.text))
+            case kind if entry.text.strip():
+                out.append((kind, entry.text))
+    return out
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "value",
+    [None, 3, "text", {"messages": 4}, [3], [None], [{"role": "king"}], [{"content": "x"}], [{"type": 7}]],
+)
+def test_what_is_no_conversation_is_an_error_that_says_so(format: str, value: Any) -> None:
+    if format in ("openai-responses", "openai-agents") and value == [{"type": 7}]:
+        return  # an item of an unknown type is kept
+    with pytest.raises(FormatError) as caught:
+        import_(format, value)
+    assert caught.value.hint
+
+
+def test_a_request_keeps_its_system_prompt_and_tools() -> None:
+    request = {
+        "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True}],
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    assert export("anthropic", import_("anthropic", request)) == request
+    other = {
+        "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
+        "systemInstruction": {"parts": [{"text": "S"}]},
+        "tools": [{"functionDeclarations": [{"name": "f"}]}],
+    }
+    assert export("gemini", import_("gemini", other)) == other
+    third = {
+        "messages": [{"role": "user", "content": [{"text": "hi"}]}],
+        "system": [{"text": "S"}],
+        "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}]},
+    }
+    assert export("bedrock", import_("bedrock", third)) == third
+    fourth = {
+        "instructions": "S",
+        "tools": [{"type": "web_search"}],
+        "input": [{"role": "user", "content": "hi"}],
+    }
+    assert export("openai-responses", import_("openai-responses", fourth)) == fourth
+
+
+def test_a_message_cut_in_two_by_a_fork_is_written_anew() -> None:
+    message = {
+        "role": "assistant",
+        "content": "x",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
+    entries = import_("openai-chat", [{"role": "user", "content": "hi"}, message])
+    assert export("openai-chat", entries[:2])[-1] == {"role": "assistant", "content": "x"}
+
+
+def test_the_time_of_a_recorded_message_becomes_its_entries_time() -> None:
+    entries = import_(
+        "openai-chat",
+        [{"role": "assistant", "content": "x", "reasoning_content": "y", "_ts": "2025-11-20T23:33:02.351Z"}],
+    )
+    assert [entry.at for entry in entries] == [1763681582351, 1763681582351]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_recorded_conversation_is_exported_verbatim(name: str) -> None:
+    for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n"):
+        if line:
+            trace = json.loads(line)
+            entries = _through_the_log(import_("openai-chat", trace))
+            assert json.dumps(export("openai-chat", entries)) == json.dumps(trace["messages"])

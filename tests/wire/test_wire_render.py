@@ -1,0 +1,56 @@
+"""Whatever the prompt, every provider's request is legal, keeps its prefix and says what it left out."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from wire_prompts import TARGETS, growing
+
+from quire.providers import render, rendering, split_target
+from quire.providers.prefix import prefix_bytes
+from quire.providers.rules import validate
+from quire.values import Prompt, Request
+
+# Each example is rendered for every target, so a fifth of them covers as much as elsewhere.
+FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 5
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER)
+def test_a_rendered_request_breaks_no_rule(prompts: list[Prompt]) -> None:
+    for target in TARGETS:
+        provider, model = split_target(target)
+        for prompt in prompts[-1:]:
+            request = render(prompt, target)
+            assert validate(request.body, provider, model, headers=request.headers) == [], target
+            assert request.prefix == prefix_bytes(request.body, provider), target
+            json.dumps(request.body)
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER)
+def test_a_longer_prompt_extends_the_request_unless_it_says_so(prompts: list[Prompt]) -> None:
+    for target in TARGETS:
+        before, known = b"", set[str]()
+        for prompt in prompts:
+            request = render(prompt, target)
+            moved = _moves(request)
+            assert request.prefix.startswith(before) or moved - known, target
+            before, known = request.prefix, moved
+
+
+def _moves(request: Request) -> set[str]:
+    """What a request says about moving its prefix."""
+    return {
+        str(one) for one in request.left_out if "prefix" in one["reason"] and "rebase" not in one["reason"]
+    }
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER // 2)
+def test_rendering_step_by_step_gives_the_bytes_of_rendering_at_once(prompts: list[Prompt]) -> None:
+    for target in TARGETS:
+        steps = rendering(target)
+        for prompt in prompts:
+            assert steps.request(prompt) == render(prompt, target), target
