@@ -47,14 +47,14 @@ _DECISION = re.compile(
 
 
 def extract(gone: Gone) -> str:
-    """User requests first, then decisions, then the facts of results, as much as the limit holds."""
+    """User requests first, then the facts that were named, then decisions, as much as the limit holds."""
     if gone.limit <= 0:
         return ""
     lines = _Lines(gone.limit, known=gone.before)
     if gone.before:
         lines.keep_block(gone.before, gone.limit // 2)
-    lines.take(_requests(gone.entries), gone.limit * 2 // 5)
-    lines.take(_facts(gone.entries, lines.known), gone.limit * 9 // 10)
+    lines.take(_requests(gone.entries, gone.limit), lines.used + gone.limit // 4)
+    lines.take_words("Named:", _facts(gone.entries, lines.known), gone.limit * 19 // 20)
     lines.take(_decisions(gone.entries), gone.limit)
     return lines.text()
 
@@ -88,13 +88,28 @@ class _Lines:
             self.used += cost
             self.lines.append(line)
 
+    def take_words(self, label: str, words: Sequence[str], limit: int) -> None:
+        """As many words as fit, on one line."""
+        kept, used = list[str](), self.used + self.count(label) + 1
+        for word in words:
+            cost = self.count(f" {word},")
+            if used + cost > limit:
+                break
+            used += cost
+            kept.append(word)
+        if kept:
+            self.used = used
+            self.lines.append(f"{label} {', '.join(kept)}")
+
     def text(self) -> str:
         return "\n".join(self.lines)
 
 
-def _requests(entries: Sequence[Entry]) -> list[str]:
+def _requests(entries: Sequence[Entry], limit: int) -> list[str]:
+    """What the user asked, each cut so that all of them have a chance to fit into their quarter."""
     spoken = [entry for entry in entries if entry.kind == "user" and entry.text.strip()]
-    return [f"User: {truncate(_flat(entry.text), 160)}" for entry in spoken]
+    length = min(160, max(40, limit // max(1, len(spoken))))
+    return [f"User: {truncate(_flat(entry.text), length)}" for entry in spoken]
 
 
 def _decisions(entries: Sequence[Entry]) -> list[str]:
@@ -108,14 +123,13 @@ def _decisions(entries: Sequence[Entry]) -> list[str]:
 
 
 def _facts(entries: Sequence[Entry], known: set[str]) -> list[str]:
-    """One line per entry with the ids, paths and amounts it is the first to name, newest entry first."""
-    out: list[str] = []
-    for entry in reversed(entries):
-        fresh = list(dict.fromkeys(fact for fact in _FACT.findall(_text(entry)) if fact not in known))
-        known.update(fresh)
-        if fresh:
-            out.append(f"{_label(entry)}: {', '.join(fresh[:24])}")
-    return out
+    """Ids, paths, amounts: those that people and the model named first, then by how often and how lately."""
+    score: dict[str, float] = {}
+    for place, entry in enumerate(entries, 1):
+        spoken = 3.0 if entry.kind != "result" else 1.0
+        for fact in set(_FACT.findall(_text(entry))) - known:
+            score[fact] = score.get(fact, 0.0) + spoken + place / len(entries)
+    return sorted(score, key=lambda fact: (-score[fact], fact))
 
 
 def _text(entry: Entry) -> str:
@@ -124,10 +138,6 @@ def _text(entry: Entry) -> str:
     if entry.kind == "call":
         return " ".join(str(value) for value in entry.args.values()) if isinstance(entry.args, dict) else ""
     return entry.text
-
-
-def _label(entry: Entry) -> str:
-    return f"{entry.name} called with" if entry.kind == "call" else f"Named in {entry.kind} {entry.seq}"
 
 
 def _flat(text: str) -> str:
