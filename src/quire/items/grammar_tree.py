@@ -6,6 +6,7 @@ around it. What differs between languages is in the tables.
 
 from __future__ import annotations
 
+import bisect
 import importlib
 import re
 from collections.abc import Iterator
@@ -60,8 +61,16 @@ _COMMENTS = frozenset({"comment", "line_comment", "block_comment"})
 
 def definitions(text: str, suffix: str, name: str) -> list[Definition]:
     """Every definition in the file's order."""
-    tree = _parser(suffix, name).parse(text.encode())
-    return list(_walk(tree.root_node))
+    data = text.encode()
+    tree = _parser(suffix, name).parse(data)
+    breaks = [found.start() for found in re.finditer(b"\n", data)]
+    return [_lines(path, span, breaks, whole) for path, span, whole in _walk(tree.root_node)]
+
+
+def _lines(path: tuple[str, ...], span: tuple[int, int], breaks: list[int], whole: bool) -> Definition:
+    """Bytes to lines by our own count: reading a node's points frees memory still in use in tree-sitter 0.26.0."""
+    first, last = (bisect.bisect_left(breaks, byte) + 1 for byte in (span[0], max(span[0], span[1] - 1)))
+    return Definition(path, first, last, whole)
 
 
 # tree-sitter's own types are only there with the extra, so nodes are Any here.
@@ -81,7 +90,7 @@ def _parser(suffix: str, name: str) -> Any:
     return Parser(Language(getattr(grammar, function)()))
 
 
-def _walk(root: Any) -> Iterator[Definition]:
+def _walk(root: Any) -> Iterator[tuple[tuple[str, ...], tuple[int, int], bool]]:
     """Depth first with a stack of our own: generated code nests deeper than Python's."""
     stack: list[tuple[Any, tuple[str, ...], bool]] = [(root, (), False)]
     while stack:
@@ -89,7 +98,7 @@ def _walk(root: Any) -> Iterator[Definition]:
         path = _path(node, scope, in_function)
         if path is not None:
             if node.type != "impl_item":
-                yield _definition(node, path)
+                yield path, _span(node), node.type != "declaration"
             scope, in_function = path, in_function or _is_function(node)
         stack.extend((child, scope, in_function) for child in reversed(node.named_children))
 
@@ -144,21 +153,20 @@ def _is_function(node: Any) -> bool:
     return "function" in node.type or "method" in node.type or _binds_a_function(node)
 
 
-def _definition(node: Any, path: tuple[str, ...]) -> Definition:
+def _span(node: Any) -> tuple[int, int]:
+    """The bytes of a definition with what belongs to it: an export around it, decorators before it."""
     outer = node
-    while outer.parent is not None and outer.parent.type in _AROUND and _belongs(outer):
-        outer = outer.parent
-    start, before = outer.start_point.row, outer.prev_named_sibling
+    while (around := outer.parent) is not None and around.type in _AROUND and _belongs(outer, around):
+        outer = around
+    start, before = outer.start_byte, outer.prev_named_sibling
     while before is not None and before.type in _BEFORE | _COMMENTS:
-        start = before.start_point.row if before.type in _BEFORE else start
+        start = before.start_byte if before.type in _BEFORE else start
         before = before.prev_named_sibling
-    end = outer.end_point
-    last = end.row - 1 if end.column == 0 and end.row > start else end.row
-    return Definition(path, start + 1, last + 1, whole=node.type != "declaration")
+    return start, outer.end_byte
 
 
-def _belongs(node: Any) -> bool:
-    parent = node.parent
-    return bool(parent.start_point.row == node.start_point.row or parent.named_child_count == 1) or (
-        parent.type in ("export_statement", "template_declaration")
-    )
+def _belongs(node: Any, around: Any) -> bool:
+    if around.type in ("export_statement", "template_declaration"):
+        return True
+    # `const f = …` is all of its declaration; a member of a group `type ( A …; B … )` is not.
+    return around.named_child_count == 1 or b"\n" not in around.text[: node.start_byte - around.start_byte]
