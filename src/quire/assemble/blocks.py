@@ -56,7 +56,12 @@ def identity(item: JsonObject) -> str:
         return f"{path}#L{meta.get('start_line')}-L{meta.get('end_line')}"
     if source == "dataview" and path:
         return f"{path}#dataview-{sha256_hex(str(meta.get('query', '')))[:12]}"
-    return str(item["id"])
+    return name_of(item)
+
+
+def name_of(item: JsonObject) -> str:
+    """An item's own id; one that came without is named by its content."""
+    return str(item.get("id") or f"ctx-{sha256_hex(item['content'])[:12]}")
 
 
 def shown(id: str) -> str:
@@ -85,7 +90,7 @@ def block(item: JsonObject, times: bool = False) -> Block:
 def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
     source = meta.get("source")
     if source not in _TAGS:
-        head = f'<context_item id="{_attribute(item["id"])}" type="{_attribute(item.get("type", "code"))}">'
+        head = f'<context_item id="{_attribute(name_of(item))}" type="{_attribute(item.get("type", "code"))}">'
         return f"{head}\n{escaped(item['content'], 'context_item')}\n</context_item>"
     tag, names = _TAGS[source]
     fields = _fields(item, meta)
@@ -101,10 +106,10 @@ def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
 def _fields(item: JsonObject, meta: JsonObject) -> JsonObject:
     """The wrapper's fields, with a title from the path where none was given."""
     fields = {key: value for key, value in meta.items() if value is not None}
-    path = fields.get("path") or fields.get("filename") or item["id"]
+    path = fields.get("path") or fields.get("filename") or name_of(item)
     fields["path"] = path
     fields.setdefault("title", str(path).rsplit("/", 1)[-1].removesuffix(".md"))
-    fields.setdefault("url", item["id"])
+    fields.setdefault("url", name_of(item))
     return fields
 
 
