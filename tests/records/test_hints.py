@@ -172,7 +172,7 @@ def test_one_bad_rule_undoes_include_exclude_and_the_good_rules() -> None:
 
 def test_a_path_that_multiplies_stops_at_the_limit_of_steps() -> None:
     context: object = {"l": []}
-    for _ in range(12):
+    for _ in range(8):
         context = {"l": [context, context]}
     started = time.process_time()
     for path in ("$" + "..*" * 6, "$..[?@..*]..[?@..*]", "$..[?count(@..*) > 3]..[?count(@..*) > 3]"):

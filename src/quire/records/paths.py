@@ -59,6 +59,8 @@ def drop(value: Json, paths: Sequence[str]) -> Json:
 
 def keep(value: Json, paths: Sequence[str]) -> Json:
     """Only what the paths name, in the value's own order; MISSING where they name nothing of it."""
+    if not paths:
+        return MISSING
     if isinstance(value, list):
         kept = [one for one in (keep(each, paths) for each in value) if one is not MISSING]
         return kept if kept or not value else MISSING

@@ -7,7 +7,7 @@ Time is an argument (`now`, Unix milliseconds); without one nothing expires and 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -17,6 +17,7 @@ import msgspec
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.connect import is_damage, transaction, translate
 from quire.log.migrations import migrate
+from quire.records.finder import Finder, Hit
 from quire.records.record import DEFAULT_HINTS, Record, View, checked, decode, encode, tag_list, view
 from quire.records.selector import Selector
 from quire.records.tables import TABLES
@@ -24,6 +25,7 @@ from quire.values import JsonObject
 
 # `Records.list` hides the built-in name inside the class.
 Found: TypeAlias = list[Record]
+Hits: TypeAlias = list[Hit]
 CONFLICT_HINT = "Read the record again, then update it with the version it has now."
 
 
@@ -39,8 +41,8 @@ class RecordStore(Protocol):
 class Records:
     """The records of one store: `Records(store).create("note.v1", {"text": "…"})`."""
 
-    def __init__(self, store: RecordStore) -> None:
-        self.store = store
+    def __init__(self, store: RecordStore, finder: Finder | None = None) -> None:
+        self.store, self.finder = store, finder or Finder()
         with self._guard():
             migrate(store.connection(), store.path, [(TABLES.name, TABLES.migrations)])
 
@@ -134,6 +136,26 @@ class Records:
             self._current(conn, id, None)
             _remove(conn, [number(id)])
 
+    def search(
+        self,
+        q: str,
+        *,
+        nn: int = 5,
+        tag: str | Sequence[str] = (),
+        schema_name: str = "",
+        now: int | None = None,
+    ) -> Hits:
+        """The nn records nearest to q, nearest first; none that has nothing to do with it."""
+        if nn < 1:
+            raise CallError(f"nn is at least 1, not {nn}")
+        found = self.list(schema_name=schema_name, tag=tag, now=now)
+        hits = [
+            Hit(one, score)
+            for one, score in zip(found, self.finder.score(q, found), strict=True)
+            if score > 0
+        ]
+        return sorted(hits, key=lambda hit: (-hit.score, number(hit.record.id)))[:nn]
+
     def purge(self, now: int) -> int:
         """Remove every record whose time has passed; returns how many."""
         with self._transaction() as conn:
@@ -167,8 +189,18 @@ class Records:
             raise CallError(f"limit is at least 0, not {limit}")
         return found if limit is None else found[len(found) - min(limit, len(found)) :]
 
-    def select(self, selector: Selector, *, newest: int | None = None, now: int | None = None) -> Found:
-        """What a selector means, in the order of creation; with `newest`, the most recently changed ones."""
+    def select(
+        self,
+        selector: Selector,
+        *,
+        newest: int | None = None,
+        keep: Callable[[Record], bool] = bool,
+        now: int | None = None,
+    ) -> Found:
+        """What a selector means (and `keep` lets through), in the order of creation.
+
+        With `newest`, that many, the most recently changed ones.
+        """
         where, values = _where(selector, now)
         order = "change DESC" if newest is not None else "n"
         found: Found = []
@@ -180,9 +212,25 @@ class Records:
                 if len(found) == newest:
                     break
                 record = decode(body)
-                if selector.matches(record):
+                if selector.matches(record) and keep(record):
                     found.append(record)
         return sorted(found, key=lambda record: number(record.id)) if newest is not None else found
+
+    def beside(
+        self, record: Record, step: int, selector: Selector, session: str = "", *, now: int | None = None
+    ) -> Record | None:
+        """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
+        where, values = _where(selector, now)
+        if session:
+            where += " AND n IN (SELECT n FROM record_tags WHERE tag = ?)"
+            values.append(session)
+        else:
+            where += " AND n NOT IN (SELECT n FROM record_tags WHERE tag >= 'session:' AND tag < 'session;')"
+        side = "n > ? ORDER BY n" if step > 0 else "n < ? ORDER BY n DESC"
+        query = f"SELECT body FROM records WHERE {where} AND {side} LIMIT 1"
+        with self._guard():
+            row = self.store.connection().execute(query, [*values, number(record.id)]).fetchone()
+        return decode(row[0]) if row else None
 
     def change(self) -> int:
         """The number of the newest change to any record: the same number, the same records."""

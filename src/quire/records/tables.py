@@ -50,3 +50,8 @@ class RecordTables:
 
 
 TABLES: Final = RecordTables()
+
+
+def records_hook() -> RecordTables:
+    """What a store is opened with to hold records: SqliteStore(path, hooks=(records_hook(),))."""
+    return TABLES

@@ -1,0 +1,269 @@
+"""`quire record`: create, read, search and change records, and see their versions."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quire.cli.common import db_option, json_option, print_json, print_table, read_json
+from quire.cli.record_output import print_record, print_records, report
+from quire.cli.store import open_db
+from quire.errors import CallError, FormatError
+from quire.records import Records, keep_catalog, react
+from quire.records.record import fields_of, to_json, view
+from quire.values import JsonObject
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _json(_ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """The JSON of an option, or of the file that @FILE names."""
+    if value is None:
+        return None
+    if value.startswith("@"):
+        return read_json(value[1:])
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        message = f"--{param.name} is not JSON: {error.msg}"
+        raise FormatError(
+            message, line=error.lineno, column=error.colno, hint="Or name a file: @FILE."
+        ) from error
+
+
+def _fields(command: Any) -> Any:
+    """The options that set a record's fields."""
+    options = [
+        click.option("--title", help="What it is called."),
+        click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; may be given again."),
+        click.option(
+            "--context", callback=_json, metavar="JSON", help="What it holds: a JSON object, or @FILE."
+        ),
+        click.option("--hints", callback=_json, metavar="JSON", help="llm_hints: a JSON object, or @FILE."),
+        click.option("--ttl", "ttl_s", type=float, metavar="SECONDS", help="Expires after so many seconds."),
+        click.option("--owner", help="Whose it is."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _given(file: str | None, fields: JsonObject) -> JsonObject:
+    """The fields of FILE, with the options in front of them."""
+    base = fields_of(read_json(file)) if file else {}
+    named = {("llm_hints" if key == "hints" else key): value for key, value in fields.items()}
+    return base | {key: value for key, value in named.items() if value is not None and value != ()}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def record() -> None:
+    """Keep records: documents with tags, versions, a time to live, and hints on what a model sees of them.
+
+    \b
+    Examples:
+      quire record create --schema user.message.v1 --context '{"content": "Hello"}'
+      quire record get rec-1
+      quire record search "API key"
+    """
+
+
+@record.command()
+@click.argument("file", required=False)
+@click.option("--schema", "schema_name", help="Its schema, such as user.message.v1.")
+@_fields
+@db_option
+@json_option
+def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> None:
+    """Keep a new record, from FILE (or - for stdin) and the options; consumers it concerns get a new context.
+
+    \b
+    Examples:
+      quire record create --schema note.v1 --title Plan --tag work --context '{"text": "Ship it"}'
+      quire record create record.json --ttl 3600
+    """
+    given = _given(file, fields)
+    if "schema_name" not in given:
+        raise CallError("a record needs a schema", hint="Pass --schema, or a FILE with schema_name.")
+    with open_db(db) as store:
+        records, now = Records(store), now_ms()
+        made = records.create(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
+        report(react(records, made, now=now))
+    print_record(made, as_json, f"{made.id} version {made.version}")
+
+
+@record.command()
+@click.argument("id")
+@click.option("--full", is_flag=True, help="All of it, without applying its hints.")
+@click.option("--version", type=int, help="An older version.")
+@db_option
+@json_option
+def get(id: str, full: bool, version: int | None, db: Path | None, as_json: bool) -> None:
+    """Print a record as a model sees it: its hints applied, or an error beside the context as it is.
+
+    \b
+    Examples:
+      quire record get rec-1
+      quire record get rec-1 --full --version 1
+    """
+    with open_db(db, create=False) as store:
+        found = Records(store).read_full(id, version=version, now=now_ms())
+    print_json(to_json(found if full else view(found)))
+
+
+@record.command(name="list")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only with this tag; may be given again.")
+@click.option("--schema", "schema_name", default="", help="Only of this schema.")
+@click.option("--owner", default="", help="Only of this owner.")
+@click.option("--limit", type=click.IntRange(min=0), help="Only the last so many.")
+@db_option
+@json_option
+def list_(
+    tags: tuple[str, ...], schema_name: str, owner: str, limit: int | None, db: Path | None, as_json: bool
+) -> None:
+    """List records in the order they were created.
+
+    \b
+    Examples:
+      quire record list
+      quire record list --schema tool.v1 --tag workspace:tools --json
+    """
+    with open_db(db, create=False) as store:
+        found = Records(store).list(schema_name=schema_name, tag=tags, owner=owner, limit=limit, now=now_ms())
+    print_records(found, as_json)
+
+
+@record.command()
+@click.argument("q")
+@click.option("--nn", type=click.IntRange(min=1), default=5, show_default=True, help="At most so many.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only with this tag; may be given again.")
+@click.option("--schema", "schema_name", default="", help="Only of this schema.")
+@click.option("--include-context", is_flag=True, help="Print what they hold, hints applied.")
+@db_option
+@json_option
+def search(
+    q: str,
+    nn: int,
+    tags: tuple[str, ...],
+    schema_name: str,
+    include_context: bool,
+    db: Path | None,
+    as_json: bool,
+) -> None:
+    """Find the records nearest to Q, by words and by meaning.
+
+    \b
+    Examples:
+      quire record search "API key" --nn 3
+      quire record search "deploy" --schema note.v1 --include-context --json
+    """
+    with open_db(db, create=False) as store:
+        hits = Records(store).search(q, nn=nn, tag=tags, schema_name=schema_name, now=now_ms())
+    if as_json or include_context:
+        print_json([hit.to_json(include_context) for hit in hits])
+        return
+    rows = [(f"{hit.score:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
+    print_table(["score", "id", "schema", "text"], rows)
+
+
+@record.command()
+@click.argument("id")
+@click.argument("file", required=False)
+@click.option(
+    "--version", type=int, required=True, help="The version you saw; another one there is a conflict."
+)
+@_fields
+@db_option
+@json_option
+def update(id: str, file: str | None, version: int, db: Path | None, as_json: bool, **fields: Any) -> None:
+    """Change what is given of a record; the rest stays. Consumers it concerns get a new context.
+
+    \b
+    Examples:
+      quire record update rec-1 --version 1 --title "New plan"
+      quire record update rec-1 changes.json --version 2
+    """
+    given = _given(file, fields)
+    if "schema_name" in given:
+        raise CallError("the schema of a record never changes", hint="Create a new record.")
+    with open_db(db, create=False) as store:
+        records, now = Records(store), now_ms()
+        made = records.update(id, version, **given, now=now)
+        report(react(records, made, now=now))
+    print_record(made, as_json, f"{made.id} version {made.version}")
+
+
+@record.command()
+@click.argument("id")
+@click.option("--version", type=int, help="Only if it still is this version.")
+@db_option
+@json_option
+def delete(id: str, version: int | None, db: Path | None, as_json: bool) -> None:
+    """Remove a record and all its versions.
+
+    \b
+    Examples:
+      quire record delete rec-1
+    """
+    with open_db(db, create=False) as store:
+        Records(store).delete(id, version)
+    print_json({"deleted": id}) if as_json else click.echo(f"deleted {id}")
+
+
+@record.command()
+@click.argument("id")
+@db_option
+@json_option
+def history(id: str, db: Path | None, as_json: bool) -> None:
+    """Show every version of a record, oldest first.
+
+    \b
+    Examples:
+      quire record history rec-1 --json
+    """
+    with open_db(db, create=False) as store:
+        print_records(Records(store).history(id, now=now_ms()), as_json)
+
+
+@record.command()
+@click.argument("file", required=False)
+@db_option
+@json_option
+def catalog(file: str | None, db: Path | None, as_json: bool) -> None:
+    """Make or renew the tool.catalog.v1 record, from the tools in FILE or from the tool.v1 records.
+
+    \b
+    Examples:
+      quire record catalog tools.json
+      quire record create --schema tool.v1 --context '{"name": "echo"}' && quire record catalog
+    """
+    tools = read_json(file) if file else None
+    if tools is not None and not isinstance(tools, list):
+        raise FormatError(
+            f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].'
+        )
+    with open_db(db) as store:
+        records, now = Records(store), now_ms()
+        made = keep_catalog(records, tools, now=now)
+        report(react(records, made, now=now))
+    print_record(made, as_json, f"{made.id} version {made.version}: {len(made.context['tools'])} tools")
+
+
+@record.command()
+@db_option
+@json_option
+def purge(db: Path | None, as_json: bool) -> None:
+    """Remove the records whose time has passed.
+
+    \b
+    Examples:
+      quire record purge
+    """
+    with open_db(db, create=False) as store:
+        count = Records(store).purge(now_ms())
+    print_json({"purged": count}) if as_json else click.echo(f"purged {count}")
