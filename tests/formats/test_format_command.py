@@ -167,3 +167,22 @@ def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
     bad = subprocess.run([*command[:-1]], input=b'{"item": []}', capture_output=True, check=False)
     assert bad.returncode == 1
     assert bad.stderr.decode().startswith("error: item: unknown field\nhint: Did you mean 'items'?")
+
+
+def test_every_process_writes_the_same_bytes() -> None:
+    code = "import sys; from quire.cli.format import FORMATS as F; [print(F[n].render(F[n].read(d))) for n, d in %r]"
+    made = [
+        ("markdown", WINDOW),
+        ("xml", WINDOW),
+        ("json", WINDOW),
+        ("clean", TALK),
+        ("replay", {"entries": THREAD}),
+    ]
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code % made], capture_output=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1
+    assert b"=== CURRENT ===" in seen.pop()

@@ -180,6 +180,8 @@ def test_agent_q_escapes_nothing_and_cannot_be_parsed() -> None:
         "## Context\n\n### Code (from a:01-2)\n```lisp\nx\n```\n\n",
         "## Context\n\n\n\n## Request\n\nx",
         "## Context\n\n### Code (from \\x0A)\n```\nx\n```\n\n",
+        "<context-from-manager>\n## Context\n</context-from-manager>\n\n<user>\nx\n</user>",
+        "<context-from-manager>\n## Context\n",
     ],
 )
 def test_what_render_does_not_write_is_refused_with_its_place(text: str) -> None:

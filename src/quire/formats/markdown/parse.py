@@ -52,6 +52,8 @@ def _tagged(text: str) -> Markdown:
     rest = text[at + len(CLOSE) :]
     if not rest:
         return Markdown(blocks, None, "tags")
+    if not blocks:
+        raise fault(text, at + len(CLOSE), "a request without items stands alone and has no tags", _HINT)
     return Markdown(blocks, rest.removeprefix("\n\n" + USER_OPEN).removesuffix(USER_CLOSE), "tags")
 
 
