@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from rule_bodies import (
     LONG,
@@ -32,7 +33,9 @@ from rule_bodies import (
     user,
 )
 
+from quire.errors import CallError
 from quire.providers.rules import detect, validate
+from quire.values import Request
 
 QUESTION = {"role": "user", "content": "q"}
 
@@ -218,3 +221,22 @@ def test_local_servers_take_any_tool_name() -> None:
 )
 def test_a_request_tells_whose_it_is(body: Any, whose: str | None) -> None:
     assert detect(body) == whose
+
+
+def test_a_rendered_request_says_whose_it_is_itself() -> None:
+    body = claude(context_management={"edits": [{"type": "clear_thinking_20251015"}]})
+    request = Request(provider="anthropic", model=OPUS, body=body, prefix=b"", headers={})
+    assert [one.row for one in validate(request)] == ["B.beta"]
+    beta = {"anthropic-beta": "context-management-2025-06-27"}
+    assert validate(msgspec.structs.replace(request, headers=beta)) == []
+    assert validate(body) == []
+
+
+def test_a_request_that_tells_nothing_needs_a_provider() -> None:
+    with pytest.raises(CallError, match="whose request"):
+        validate({})
+
+
+def test_openai_means_whichever_of_its_formats_the_body_is_in() -> None:
+    assert rows(chat(QUESTION, asks("1"), QUESTION), "openai") == ["B2.21"]
+    assert rows(items(function_call(), thought()), "openai-chat") == ["B2.24", "B2.25"]

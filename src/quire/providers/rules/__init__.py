@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from quire.errors import CallError
 from quire.providers.rules import (
     anthropic,
     bedrock,
@@ -36,43 +37,65 @@ from quire.providers.rules.seen import Seen
 from quire.providers.rules.shape import fields, shape, shapes
 from quire.providers.rules.turns import anthropic_talk, converse_talk
 from quire.providers.rules.unchecked import Note, unchecked_notes
-from quire.values import Json
+from quire.values import Json, Request
 
 __all__ = ["Finding", "Note", "Seen", "detect", "issue", "observe", "unchecked", "validate"]
 
 
 def validate(
-    body: Json,
-    provider: str,
+    request: Request | Json,
+    provider: str | None = None,
     model: str | None = None,
     *,
     seen: Seen | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """Everything a provider would refuse in a request, in the order of the rules; empty when it is fine."""
+    """Everything a provider would refuse in a request, in the order of the rules; empty when it is fine.
+
+    `request` is a body, or a rendered Request, which brings its provider, model and headers along.
+    """
+    body = request.body if isinstance(request, Request) else request
     if not isinstance(body, dict):
         return [shape("$", "the request is no JSON object", "Send an object.")]
-    check = make_check(body, provider, model, seen, headers)
+    check = _check(request, provider, model, seen, headers)
     encoded, unfit = _encode(body)
     if encoded is None:
         return unfit
-    spec = {**shapes(check.info.wire)["body"]}
+    spec = shapes(check.info.wire)["body"]
     found_all = [*unfit, *fields(body, spec, "$"), *_RULES[check.info.wire](check, encoded)]
     return list(dict.fromkeys(found_all))
 
 
 def unchecked(
-    body: Json,
-    provider: str,
+    request: Request | Json,
+    provider: str | None = None,
     model: str | None = None,
     *,
     seen: Seen | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> list[Note]:
     """The rows that this request touches and that cannot be told from what was given, with what is missing."""
+    body = request.body if isinstance(request, Request) else request
     if not isinstance(body, dict):
         return []
-    return list(unchecked_notes(make_check(body, provider, model, seen, headers)))
+    return list(unchecked_notes(_check(request, provider, model, seen, headers)))
+
+
+def _check(
+    request: Request | Json,
+    provider: str | None,
+    model: str | None,
+    seen: Seen | None,
+    headers: Mapping[str, str] | None,
+) -> Check:
+    """What is to be checked; who it is for is told by the caller, the Request, or the body's shape."""
+    if isinstance(request, Request):
+        given = request.headers if headers is None else headers
+        return make_check(request.body, provider or request.provider, model or request.model, seen, given)
+    whose = provider or detect(request)
+    if whose is None:
+        raise CallError("cannot tell whose request this is", hint="Name the provider.")
+    return make_check(request, whose, model, seen, headers)
 
 
 def _encode(body: Json) -> tuple[bytes | None, list[Finding]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from quire.providers.models import ModelInfo, model_info, resolve
+from quire.providers.models import ModelInfo, Wire, model_info, resolve
 from quire.providers.rules.seen import Seen
 from quire.values import Json, JsonObject
 
@@ -41,7 +41,7 @@ def make_check(
     name = model or _text(body.get("model")) or _text(body.get("modelId"))
     if wire == "bedrock" and _is_anthropic(body):
         provider, wire = "bedrock-anthropic", "anthropic"
-    info = model_info(f"{provider}:{name}")
+    info = msgspec.structs.replace(model_info(f"{provider}:{name}"), wire=_spoken(wire, body))
     sent = _headers(body, headers)
     return Check(
         body=body,
@@ -51,6 +51,15 @@ def make_check(
         seen=seen,
         via_bedrock=wire == "anthropic" and (owner == "bedrock" or bool(_BEDROCK_ID.match(name))),
     )
+
+
+def _spoken(wire: Wire, body: JsonObject) -> Wire:
+    """OpenAI's two formats by what the body holds: "openai" may mean either."""
+    if wire == "openai-responses" and "messages" in body and "input" not in body:
+        return "openai-chat"
+    if wire == "openai-chat" and "input" in body and "messages" not in body:
+        return "openai-responses"
+    return wire
 
 
 _BEDROCK_ID = re.compile(r"^([a-z-]+\.)?anthropic\.")
