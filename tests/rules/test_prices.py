@@ -79,6 +79,30 @@ def test_regional_endpoints_cost_more() -> None:
     )
 
 
+MONEY = [
+    ("azure:gpt-6-sol", 2.0 + 0.2 + 1.5),  # above 272k tokens
+    ("deepseek:deepseek-v4-pro", 0.66 + 0.022 + 0.396),
+    ("xai:grok-4.5", 2.0 + 0.3 + 1.2),  # above 200k tokens everything costs double
+    ("groq:openai/gpt-oss-120b", 0.075 + 0.0375 + 0.06),
+    ("mistral:mistral-large-latest", 0.25 + 0.025 + 0.15),
+    ("openrouter:anthropic/claude-opus-5.5", 2.0 + 0.1 + 2.0),
+    ("bedrock:amazon.nova-pro-v1:0", 0.4 + 0.1 + 0.32),
+    ("gemini:gemini-2.5-pro", 1.25 + 0.125 + 1.5),
+]
+
+
+@pytest.mark.proves("azure", "prices")
+@pytest.mark.proves("deepseek", "prices")
+@pytest.mark.proves("xai", "prices")
+@pytest.mark.proves("groq", "prices")
+@pytest.mark.proves("mistral", "prices")
+@pytest.mark.proves("openrouter", "prices")
+@pytest.mark.parametrize(("target", "amount"), MONEY)
+def test_half_a_million_plain_half_read_and_a_tenth_out(target: str, amount: float) -> None:
+    money = cost(Usage(1_000_000, 500_000, 0, 0, 100_000), target)
+    assert money.amount_usd == pytest.approx(amount)
+
+
 tokens = st.integers(0, 10**6)
 
 
