@@ -14,7 +14,7 @@ import msgspec
 from quire.providers.lives import Lives, lives
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import MARKS
-from quire.providers.simulate.blocks import said
+from quire.providers.simulate.said import said
 from quire.providers.spots import Path, Spot, sizes, spots, turns
 from quire.tokens import counter
 from quire.values import Call, Json, JsonObject, Message, Prompt, Text

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from quire.providers.sheet import NO_REPLY
 from quire.values import Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -30,12 +31,9 @@ def spots(body: JsonObject, wire: str) -> list[Spot]:
 
 
 def turns(row: list[Spot]) -> list[int]:
-    """The spots that end what was asked, each right before the model speaks."""
-    return [
-        index
-        for index in range(len(row) - 1)
-        if row[index].side != "speaking" and row[index + 1].side == "speaking"
-    ]
+    """The spots that end what was asked, each right before the model speaks; -1 where it speaks first."""
+    speaks = [False, *(spot.side == "speaking" for spot in row)]
+    return [index - 1 for index in range(len(row)) if speaks[index + 1] and not speaks[index]]
 
 
 def sizes(row: list[Spot]) -> tuple[int, int]:
@@ -58,7 +56,7 @@ def _anthropic(body: JsonObject) -> Iterator[Spot]:
     yield from _listed(body.get("system"), ("system",), "head")
     for index, message in enumerate(body.get("messages") or ()):
         passing = message.get("role") == "system" and message.get("clear_at")
-        side: Side = "speaking" if message.get("role") == "assistant" else "asking"
+        side: Side = "speaking" if _speaks(message) else "asking"
         for spot in _listed(message.get("content"), ("messages", index, "content"), side):
             yield msgspec.structs.replace(spot, markable=False) if passing else spot
 
@@ -67,7 +65,7 @@ def _bedrock(body: JsonObject) -> Iterator[Spot]:
     yield from _listed((body.get("toolConfig") or {}).get("tools"), ("toolConfig", "tools"), "head")
     yield from _listed(body.get("system"), ("system",), "head")
     for index, message in enumerate(body.get("messages") or ()):
-        side: Side = "speaking" if message.get("role") == "assistant" else "asking"
+        side: Side = "speaking" if _speaks(message) else "asking"
         yield from _listed(message.get("content"), ("messages", index, "content"), side)
 
 
@@ -77,7 +75,7 @@ def _chat(body: JsonObject) -> Iterator[Spot]:
     for index, message in enumerate(body.get("messages") or ()):
         role = message.get("role")
         leading = leading and role in ("system", "developer")
-        side: Side = "head" if leading else "speaking" if role == "assistant" else "asking"
+        side: Side = "head" if leading else "speaking" if _speaks(message) else "asking"
         yield from _listed(message.get("content"), ("messages", index, "content"), side)
         if message.get("tool_calls"):
             yield Spot(
@@ -110,6 +108,15 @@ _WALKS: dict[str, Callable[[JsonObject], Iterator[Spot]]] = {
     "openai-responses": _responses,
     "gemini": lambda body: iter(()),
 }
+
+
+def _speaks(message: JsonObject) -> bool:
+    """Whether the model speaks; a turn that was put in because a provider insists on one is nobody's."""
+    if message.get("role") != "assistant":
+        return False
+    content = message.get("content")
+    only = content[0].get("text") if isinstance(content, list) and len(content) == 1 else content
+    return only != NO_REPLY
 
 
 def _listed(blocks: Json, path: Path, side: Side) -> Iterator[Spot]:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections import deque
 from collections.abc import Iterator
-
-import msgspec
 
 from quire.log.hashing import canonical
 from quire.providers.models import ModelInfo
 from quire.providers.simulate.blocks import Block
-from quire.providers.simulate.seen import Cause, Seen, Shares, common
+from quire.providers.simulate.seen import Cause, Seen, Shares
+from quire.providers.simulate.shelf import Shelf
 from quire.values import JsonObject
 
 # Server tools whose presence changes the system prompt and leaves the tools' cache alone.
@@ -30,17 +28,6 @@ _KEEPS_THINKING = {"opus": (4, 5), "sonnet": (4, 6), "haiku": (5, 5)}
 _VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
 
 
-class Entry(msgspec.Struct):
-    """One stored prefix: its life starts again with each request that uses it."""
-
-    life_ms: int
-    used_ms: int
-    readable_ms: int
-
-    def alive(self, at_ms: int) -> bool:
-        return at_ms - self.used_ms < self.life_ms
-
-
 class AnthropicCache:
     """One workspace's cache; `runs_as_one` is the Claude API's reading of tool blocks, Bedrock counts each."""
 
@@ -50,16 +37,16 @@ class AnthropicCache:
     def __init__(self, info: ModelInfo, runs_as_one: bool = True) -> None:
         self._info = info
         self._runs_as_one = runs_as_one
-        self._entries: dict[bytes, Entry] = {}
-        # The requests that a new one is compared with to say what moved: threads may alternate.
-        self._recent: deque[list[bytes]] = deque(maxlen=16)
+        self._shelf = Shelf()
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Find the longest stored prefix, then store what the marks ask for."""
         row = Row(seen, self._info, self._runs_as_one)
         hit = self._hit(row, at_ms)
         cause, note = self._why(row, hit, at_ms)
-        self._keep(row, hit, at_ms, max(at_ms + 1, began_ms or 0))
+        for place in row.marks if hit is None else [hit, *row.marks]:
+            self._shelf.keep(row.hashes[place], row.life_ms(place), at_ms, began_ms)
+        self._shelf.saw(row.hashes)
         return self._shares(row, hit, cause, note)
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
@@ -69,20 +56,9 @@ class AnthropicCache:
         """The place of the longest prefix that a walk from the last mark, or an earlier one, reaches."""
         for mark in reversed(row.marks):
             for place in row.back_from(mark, self._info.cache.lookback):
-                entry = self._entries.get(row.hashes[place])
-                if entry and entry.alive(at_ms) and entry.readable_ms <= at_ms:
+                if self._shelf.readable(row.hashes[place], at_ms):
                     return place
         return None
-
-    def _keep(self, row: Row, hit: int | None, at_ms: int, readable_ms: int) -> None:
-        """Store each marked prefix; one that is there already starts its own life again, and no other is bought."""
-        for place in row.marks if hit is None else [hit, *row.marks]:
-            entry = self._entries.get(row.hashes[place])
-            if entry and entry.alive(at_ms):
-                entry.used_ms = at_ms
-            else:
-                self._entries[row.hashes[place]] = Entry(row.life_ms(place), at_ms, readable_ms)
-        self._recent.append(row.hashes)
 
     def _shares(self, row: Row, hit: int | None, cause: Cause, note: str) -> Shares:
         """Read up to the hit (A), the longer life up to its last mark (B), the shorter one up to the last (C)."""
@@ -94,33 +70,13 @@ class AnthropicCache:
         return Shares(a, max(0, c - max(a, b)), max(0, b - a), cause, note)
 
     def _why(self, row: Row, hit: int | None, at_ms: int) -> tuple[Cause, str]:
-        """Why this request does not read all that an earlier one had in common with it."""
-        if not self._recent:
+        if self._shelf.untouched:
             return "first", "nothing was stored before this request"
         if not row.marked:
             return "marker", "no block carries a mark"
         if not row.marks:
             return "minimum", f"no mark stands behind {row.minimum:,} tokens"
-        before = max(reversed(self._recent), key=lambda hashes: common(hashes, row.hashes))
-        same = common(before, row.hashes)
-        stored = next(
-            (place for place in range(same - 1, -1, -1) if row.hashes[place] in self._entries), None
-        )
-        if stored is not None and (hit is None or hit < stored):
-            return self._lost(self._entries[row.hashes[stored]], at_ms)
-        if same < len(before):
-            return "moved", row.place(same)
-        if stored is None:
-            return "minimum", f"the request before had no mark behind {row.minimum:,} tokens"
-        return "", ""
-
-    def _lost(self, entry: Entry, at_ms: int) -> tuple[Cause, str]:
-        if entry.readable_ms > at_ms:
-            return "in-flight", "the request that stores it had not begun to answer"
-        if not entry.alive(at_ms):
-            passed = (at_ms - entry.used_ms) // 1000
-            return "ttl", f"last used {passed:,} s before, kept for {entry.life_ms // 1000:,} s"
-        return "marker", f"the stored prefix ends {self._info.cache.lookback} places or more before a mark"
+        return self._shelf.why(row.hashes, row.blocks, hit, at_ms)
 
 
 class Row:
@@ -140,7 +96,7 @@ class Row:
         self.marks = [place for place in self.marked if self.ends[place] >= self.minimum]
 
     def life_ms(self, place: int) -> int:
-        life = self._lives[place]
+        life = self._lives.get(place, -1)
         return life * 1000 if life > 0 else self._default_life_ms
 
     def back_from(self, mark: int, lookback: int) -> Iterator[int]:
@@ -149,12 +105,6 @@ class Row:
             if self._places[mark] - self._places[place] >= lookback:
                 return
             yield place
-
-    def place(self, index: int) -> str:
-        """Where the first block that differs stands."""
-        if index >= len(self.blocks):
-            return "the request is shorter than the one before"
-        return f"{self.blocks[index].path} differs from the request before"
 
 
 def _ends(seen: Seen, kept: list[int]) -> list[int]:

@@ -14,14 +14,10 @@ import msgspec
 
 from quire.log.hashing import canonical
 from quire.providers.prefix import MARKS
+from quire.providers.simulate.said import kind_of, said
 from quire.values import Json, JsonObject
 
 Section = Literal["tools", "system", "messages"]
-
-# Providers count an image by its size and the model; this is about the middle of what they charge.
-IMAGE_TOKENS = 1500
-# Encrypted reasoning is base64: four characters hold three bytes, about four of which made a token.
-OPAQUE_CHARACTERS_PER_TOKEN = 5
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -193,7 +189,7 @@ def _listed(parts: Iterable[Json], section: Section, role: str, path: str) -> It
         yield Block(
             section=section,
             role=role,
-            kind=_kind(bare),
+            kind=kind_of(bare),
             data=role.encode() + canonical(bare),
             text=text,
             extra=extra,
@@ -212,27 +208,6 @@ def _unmarked(part: JsonObject) -> JsonObject:
             _unmarked(inner) if isinstance(inner, dict) else inner for inner in bare["content"]
         ]
     return bare
-
-
-# Blocks that name their kind by their only key (Bedrock, Gemini).
-_KEYED = {
-    "toolUse": "tool_use",
-    "toolResult": "tool_result",
-    "reasoningContent": "thinking",
-    "functionCall": "tool_use",
-    "functionResponse": "tool_result",
-    "image": "image",
-    "inlineData": "image",
-    "fileData": "image",
-    "cachePoint": "cachePoint",
-    "toolSpec": "tool",
-}
-
-
-def _kind(part: JsonObject) -> str:
-    if isinstance(part.get("type"), str):
-        return str(part["type"])
-    return next((kind for key, kind in _KEYED.items() if key in part), "text")
 
 
 def _pointed(row: Iterator[Block]) -> Iterator[Block]:
@@ -257,55 +232,11 @@ def _life(part: JsonObject, marked: bool = False) -> int:
     """The life a mark asks for: {"cache_control": {"type": "ephemeral", "ttl": "1h"}} -> 3600."""
     mark = part if marked else next((part[name] for name in MARKS if part.get(name)), None)
     if mark is None:
-        return 0
+        # A mark inside a tool result counts for the result.
+        inner = part.get("content")
+        return (
+            max((_life(one) for one in inner if isinstance(one, dict)), default=0)
+            if isinstance(inner, list)
+            else 0
+        )
     return _LIVES.get(str(mark.get("ttl") or ""), -1)
-
-
-def said(part: JsonObject) -> tuple[str, int]:
-    """What of a block is counted: its text, and the tokens that no text stands for."""
-    if "image" in _kind(part) or part.get("type") in ("input_file", "document", "file", "input_audio"):
-        return "", IMAGE_TOKENS
-    if opaque := _opaque(part):
-        return _text_of(part), opaque
-    return _text_of(part), 0
-
-
-def _opaque(part: JsonObject) -> int:
-    """The tokens of reasoning that is only there encrypted."""
-    inner = _object(part.get("reasoningContent") or part)
-    thinking = _object(inner.get("reasoningText") or inner)
-    if thinking.get("thinking") or (thinking.get("text") and "reasoningContent" in part):
-        return 0
-    hidden = part.get("encrypted_content") or inner.get("redactedContent")
-    if part.get("type") in ("thinking", "redacted_thinking"):
-        hidden = part.get("signature") or part.get("data")
-    return len(hidden) // OPAQUE_CHARACTERS_PER_TOKEN if isinstance(hidden, str | bytes) else 0
-
-
-# Fields that say what a block is or belongs to, and are no text of their own.
-_SILENT = frozenset(
-    {"type", "id", "tool_use_id", "toolUseId", "tool_call_id", "call_id", "signature", "thoughtSignature", "data",
-     "encrypted_content", "redactedContent", "status", "role", "index", "phase", "annotations", "is_error", "strict"}
-)  # fmt: skip
-# Fields that hold JSON of the model's or the tool's own, counted as JSON.
-_JSON = frozenset({"input", "args", "response", "json", "toolSpec", "definition", "tools"})
-
-
-def _text_of(value: Json) -> str:
-    """Every text in a block: names, arguments, contents; JSON fields as compact JSON."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "\n".join(filter(None, map(_text_of, value)))
-    if not isinstance(value, dict):
-        return ""
-    found = []
-    for key, inner in value.items():
-        if key in _SILENT:
-            continue
-        found.append(_compact(inner) if key in _JSON and not isinstance(inner, str) else _text_of(inner))
-    return "\n".join(filter(None, found))
-
-
-def _compact(value: Json) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

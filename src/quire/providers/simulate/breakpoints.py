@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from quire.log.hashing import canonical
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.anthropic import Entry
 from quire.providers.simulate.blocks import Block
-from quire.providers.simulate.seen import Cause, Seen, Shares, common
+from quire.providers.simulate.seen import Cause, Seen, Shares
+from quire.providers.simulate.shelf import Shelf
 from quire.values import JsonObject
 
 # Who speaks at the end of a message that gets the implicit breakpoint.
@@ -25,51 +25,28 @@ class BreakpointCache:
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
-        self._entries: dict[bytes, Entry] = {}
-        self._before: list[bytes] = []
+        self._shelf = Shelf()
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
-        """Read at the latest breakpoint that is stored, write the latest ones behind it."""
-        options = seen.body.get("prompt_cache_options") or {}
-        implicit = options.get("mode", "implicit") != "explicit"
+        """Read at the latest breakpoint that is stored, write the latest ones."""
+        implicit = _options(seen).get("mode", "implicit") != "explicit"
         hashes = list(_hashes(seen.blocks, seen.body, self._info.model))
         places = _breakpoints(seen, implicit, self._info.min_cache_tokens)
         latest = places[-self._info.cache.lookback :]
-        hit = next((place for place in reversed(latest) if self._readable(hashes[place], at_ms)), None)
-        writes = _writes(seen, places, implicit, self._info.max_breakpoints)
+        hit = next((one for one in reversed(latest) if self._shelf.readable(hashes[one], at_ms)), None)
         cause, note = self._why(seen, hashes, hit, places, at_ms)
-        self._keep(
-            [hashes[place] for place in writes],
-            hashes[hit] if hit is not None else None,
-            at_ms,
-            began_ms,
-            seen,
-        )
-        self._before = hashes
+        writes = _writes(seen, places, implicit, self._info.max_breakpoints)
+        for place in writes if hit is None else [hit, *writes]:
+            self._shelf.keep(hashes[place], self._life_s(seen) * 1000, at_ms, began_ms)
+        self._shelf.saw(hashes)
         return self._shares(seen, hit, writes, cause, note)
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """Answers are not stored; assistant output takes no breakpoint."""
 
-    def _readable(self, key: bytes, at_ms: int) -> bool:
-        entry = self._entries.get(key)
-        return entry is not None and entry.alive(at_ms) and entry.readable_ms <= at_ms
-
-    def _keep(
-        self, keys: list[bytes], read: bytes | None, at_ms: int, began_ms: int | None, seen: Seen
-    ) -> None:
-        life_ms = self._life_s(seen) * 1000
-        for key in keys if read is None else [read, *keys]:
-            entry = self._entries.get(key)
-            if entry and entry.alive(at_ms):
-                entry.used_ms = at_ms
-            else:
-                self._entries[key] = Entry(life_ms, at_ms, max(at_ms + 1, began_ms or 0))
-
     def _life_s(self, seen: Seen) -> int:
-        asked = (seen.body.get("prompt_cache_options") or {}).get("ttl")
         short, *longer = self._info.cache.ttl_s
-        return longer[0] if longer and asked == "12h" else short
+        return longer[0] if longer and _options(seen).get("ttl") == "12h" else short
 
     def _shares(self, seen: Seen, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
         read = seen.ends[hit] if hit is not None else 0
@@ -81,26 +58,22 @@ class BreakpointCache:
     def _why(
         self, seen: Seen, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
     ) -> tuple[Cause, str]:
-        if not self._before:
+        if self._shelf.untouched:
             return "first", "nothing was stored before this request"
+        if (
+            not places
+            and _options(seen).get("mode") == "explicit"
+            and not any(one.ttl_s for one in seen.blocks)
+        ):
+            return "marker", "explicit mode without a breakpoint uses no cache"
         if not places:
-            asked = (seen.body.get("prompt_cache_options") or {}).get("mode") == "explicit"
-            if asked and not any(block.ttl_s for block in seen.blocks):
-                return "marker", "explicit mode without a breakpoint uses no cache"
             return "minimum", f"no breakpoint stands behind {self._info.min_cache_tokens:,} tokens"
-        same = common(self._before, hashes)
-        stored = next((place for place in range(same - 1, -1, -1) if hashes[place] in self._entries), None)
-        if stored is not None and (hit is None or hit < stored):
-            entry = self._entries[hashes[stored]]
-            if entry.readable_ms > at_ms:
-                return "in-flight", "the request that stores it had not begun to answer"
-            if not entry.alive(at_ms):
-                return "ttl", f"last used {(at_ms - entry.used_ms) // 1000:,} s before"
-            return "marker", f"no breakpoint of this request stands at {seen.blocks[stored].path}"
-        if same < len(self._before):
-            where = seen.blocks[same].path if same < len(seen.blocks) else "the end"
-            return "moved", f"{where} differs from the request before"
-        return "", ""
+        return self._shelf.why(hashes, seen.blocks, hit, at_ms)
+
+
+def _options(seen: Seen) -> JsonObject:
+    options: JsonObject = seen.setting("prompt_cache_options") or {}
+    return options
 
 
 def _hashes(blocks: list[Block], body: JsonObject, model: str) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ class BlockCache:
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Read leading blocks that are stored; at least one token is always computed."""
-        self._salt = str(seen.body.get("cache_salt") or "")
+        self._salt = str(seen.setting("cache_salt") or "")
         first: Cause = "" if self._stored else "first"
         keys = list(self._keys(seen.ids))
         most = max(0, len(seen.ids) - 1) // self._size

@@ -15,10 +15,11 @@ from quire.providers.simulate.seen import Cause, Seen, Shares
 class Node:
     """A run of ids behind its parent's, and what may follow it."""
 
-    __slots__ = ("children", "ids", "parent", "used_ms")
+    __slots__ = ("children", "ids", "parent", "stored_ms", "used_ms")
 
-    def __init__(self, ids: array[int], used_ms: int, parent: Node | None) -> None:
+    def __init__(self, ids: array[int], stored_ms: int, used_ms: int, parent: Node | None) -> None:
         self.ids = ids
+        self.stored_ms = stored_ms
         self.used_ms = used_ms
         self.parent = parent
         self.children: dict[int, Node] = {}
@@ -28,7 +29,7 @@ class RadixTree:
     """All prompts of one cache, shared prefixes once."""
 
     def __init__(self) -> None:
-        self.root = Node(array("i"), 0, None)
+        self.root = Node(array("i"), 0, 0, None)
         self.size = 0
 
     def match(self, ids: array[int], alive: Callable[[Node], bool] = lambda node: True) -> int:
@@ -51,7 +52,7 @@ class RadixTree:
         while done < len(ids):
             child = node.children.get(ids[done])
             if child is None:
-                node.children[ids[done]] = Node(ids[done:], at_ms, node)
+                node.children[ids[done]] = Node(ids[done:], at_ms, at_ms, node)
                 self.size += len(ids) - done
                 return
             same = shared(child.ids, ids[done : done + len(child.ids)])
@@ -63,7 +64,7 @@ class RadixTree:
     def _split(self, node: Node, at: int) -> Node:
         """Cut a node in two; the front half stands in its parent's place for it."""
         assert node.parent is not None
-        front = Node(node.ids[:at], node.used_ms, node.parent)
+        front = Node(node.ids[:at], node.stored_ms, node.used_ms, node.parent)
         node.parent.children[front.ids[0]] = front
         node.ids, node.parent = node.ids[at:], front
         front.children[node.ids[0]] = node
@@ -110,7 +111,7 @@ class RadixCache:
         self._salt = ""
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
-        self._salt = f"{seen.body.get('cache_salt') or ''}\0{seen.body.get('extra_key') or ''}"
+        self._salt = f"{seen.setting('cache_salt') or ''}\0{seen.setting('extra_key') or ''}"
         tree = self._trees.setdefault(self._salt, RadixTree())
         found = min(tree.match(seen.ids), len(seen.ids) - 1)
         cause: Cause = "first" if not tree.size else ""

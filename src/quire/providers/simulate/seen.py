@@ -12,7 +12,7 @@ import msgspec
 
 from quire.providers.simulate.blocks import Block
 from quire.providers.simulate.counted import Counted
-from quire.values import JsonObject
+from quire.values import Json, JsonObject
 
 # Why less was read from the cache than the request before left there.
 Cause = Literal["", "first", "ttl", "minimum", "marker", "moved", "in-flight", "evicted"]
@@ -43,6 +43,11 @@ class Seen:
         self._counted = counted
         self._prompt_ids = prompt_ids
 
+    def setting(self, name: str) -> Json:
+        """A field of the body, also where the OpenAI SDK puts what it does not know."""
+        extra = self.body.get("extra_body") or {}
+        return self.body.get(name, extra.get(name))
+
     @functools.cached_property
     def ends(self) -> list[int]:
         """The tokens up to and including each block."""
@@ -72,12 +77,3 @@ class Engine(Protocol):
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """The model answered this prompt, and `held` of it was computed upon; engines that keep answers keep it."""
-
-
-def common(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many leading elements of two rows of running hashes agree; they differ for ever after the first difference."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[middle - 1] == other[middle - 1] else (low, middle - 1)
-    return low

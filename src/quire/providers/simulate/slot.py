@@ -49,13 +49,13 @@ class SlotCache:
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Serve a prompt: choose its slot, bring back a better prompt from memory, reuse the common prefix."""
         ids = seen.ids
-        slot, displaced = self._choose(ids, seen.body.get("id_slot"))
+        slot, displaced = self._choose(ids, seen.setting("id_slot"))
         first = not slot.ids and not self._memory
         if displaced and self._memory_tokens != 0:
             self._save(slot.ids)
             self._load(slot, ids)
         self._save_idle(slot)
-        cached = seen.body.get("cache_prompt", True)
+        cached = seen.setting("cache_prompt") is not False
         # At least one token is always computed: the last one, whose prediction is wanted.
         read = min(shared(slot.ids, ids), max(0, len(ids) - 1)) if cached else 0
         cause: Cause = "first" if first else "moved" if read < min(len(slot.ids), len(ids) - 1) else ""

@@ -21,7 +21,7 @@ class StepCache:
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Requests with another key are served elsewhere, and share nothing."""
-        key = str(seen.body.get(self._cache.key) or "") if self._cache.key else ""
+        key = str(seen.setting(self._cache.key) or "") if self._cache.key else ""
         tree = self._trees.setdefault(key, RadixTree())
         life_ms = self._life_ms(seen)
         stored = tree.match(seen.ids)
@@ -42,7 +42,7 @@ class StepCache:
         """The idle life in force: `prompt_cache_retention` may ask for the longer one."""
         if not self._cache.ttl_s:
             return None
-        longer = seen.body.get("prompt_cache_retention") == "24h"
+        longer = seen.setting("prompt_cache_retention") == "24h"
         return self._cache.ttl_s[-1 if longer else 0] * 1000
 
     def _why(self, tree: RadixTree, stored: int, found: int, total: int) -> tuple[Cause, str]:
@@ -61,4 +61,4 @@ class StepCache:
 
 def _alive(node: Node, at_ms: int, life_ms: int | None) -> bool:
     # What was stored at this very moment is not there yet.
-    return node.used_ms < at_ms and (life_ms is None or at_ms - node.used_ms < life_ms)
+    return node.stored_ms < at_ms and (life_ms is None or at_ms - node.used_ms < life_ms)

@@ -1,0 +1,260 @@
+"""Where cache marks go: never a byte moved, never a rule broken, and nothing that was stored goes unread."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cache_bodies import MINUTE, simulator, words
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import shared_data
+from quire import assemble, values
+from quire.assemble import Built, Policy
+from quire.log.hashing import chain
+from quire.providers import import_, render
+from quire.providers.lives import lives
+from quire.providers.marks import mark
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.prefix import prefix_bytes
+from quire.providers.rules import validate
+from quire.providers.simulate import Simulator, blocks
+from quire.values import Entry, JsonObject
+
+TARGETS = (
+    "anthropic:claude-opus-5-5", "anthropic:claude-haiku-4-5", "bedrock:anthropic.claude-opus-5-5-v1:0",
+    "openai:gpt-5.6", "openai-chat:gpt-5.6", "openrouter:anthropic/claude-opus-5.5", "azure:gpt-5.6",
+)  # fmt: skip
+TOOLS = values.tools(
+    [{"name": "read", "description": "reads", "parameters": {"type": "object", "properties": {}}}]
+)
+
+
+def said(count: int, name: str) -> str:
+    return " ".join(f"{name}{index}" for index in range(count))
+
+
+@st.composite
+def threads(draw: st.DrawFn) -> list[Entry]:
+    """A thread as agents write it: long and short turns, tool loops with many parallel calls, notes between."""
+    entries = [values.system(said(draw(st.sampled_from([5, 400, 3000])), "s")), TOOLS]
+    for turn in range(draw(st.integers(1, 4))):
+        entries.append(values.user(said(draw(st.integers(1, 700)), f"u{turn}-")))
+        for loop in range(draw(st.integers(0, 2))):
+            calls = draw(st.integers(1, 24))
+            ids = [f"c{turn}-{loop}-{n}" for n in range(calls)]
+            entries += [values.call(id, "read", {"path": id}) for id in ids]
+            entries += [values.result(id, None, said(draw(st.integers(1, 30)), id)) for id in ids]
+        if draw(st.booleans()):
+            entries.append(values.respond(said(draw(st.integers(1, 40)), f"a{turn}-")))
+            if draw(st.booleans()):
+                entries.append(values.note(said(3, f"n{turn}-")))
+    return list(chain(entries))
+
+
+def rendered(entries: list[Entry], target: str, policy: Policy) -> list[tuple[Built, JsonObject]]:
+    info = model_info(target)
+    out = []
+    for built in assemble.requests(entries, policy):
+        body = render(built.prompt, target).body
+        out.append((built, mark(body, built.prompt, info, key="thread")))
+        assert prefix_bytes(out[-1][1], info.wire) == prefix_bytes(body, info.wire)
+    return out
+
+
+def marks_in(body: JsonObject, info: ModelInfo) -> list[str]:
+    return [block.path for block in blocks(body, info.wire) if block.ttl_s]
+
+
+@settings(max_examples=25)
+@pytest.mark.parametrize("target", TARGETS)
+@given(threads())
+def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entries: list[Entry]) -> None:
+    info = model_info(target)
+    for _, body in rendered(entries, target, Policy(budget=200_000)):
+        assert validate(body, target.partition(":")[0], info.model) == []
+        assert len(marks_in(body, info)) <= 4
+
+
+@pytest.mark.proves("anthropic", "cache marks")
+@pytest.mark.proves("openai", "cache marks")
+@pytest.mark.proves("bedrock", "cache marks")
+@settings(max_examples=25)
+@pytest.mark.parametrize("target", TARGETS)
+@given(threads())
+def test_within_an_epoch_every_request_reads_all_that_the_one_before_it_stored(
+    target: str, entries: list[Entry]
+) -> None:
+    info = model_info(target)
+    cache = simulator(target)
+    stored, before = 0, b""
+    for number, (_, body) in enumerate(rendered(entries, target, Policy(budget=200_000))):
+        predicted = cache.step(number * 1000, body)
+        prefix = prefix_bytes(body, info.wire)
+        if prefix.startswith(before):
+            assert predicted.read == stored
+        stored, before = predicted.total - predicted.plain, prefix
+        # What is long enough is stored to the end, but for what no provider lets us mark.
+        if predicted.total > info.min_cache_tokens * 2 and info.wire == "anthropic":
+            assert predicted.plain == 0
+
+
+@pytest.mark.moves_prefix(reason="a small budget makes the thread rebase")
+def test_the_fold_of_an_epoch_is_marked_and_found_again() -> None:
+    entries = [values.system(said(600, "s")), TOOLS]
+    for turn in range(12):
+        entries += [values.user(said(300, f"u{turn}-")), values.respond(said(100, f"a{turn}-"))]
+    target = "anthropic:claude-opus-5-5"
+    info = model_info(target)
+    made = rendered(list(chain(entries)), target, Policy(budget=16_000))
+    assert {built.epoch for built, _ in made} > {1}
+    cache = simulator(target)
+    reads = [cache.step(n * 1000, body).read for n, (_, body) in enumerate(made)]
+    folded = [
+        (built, body) for built, body in made if built.epoch > 1 and built.prompt.stable > built.prompt.fold
+    ]
+    assert folded
+    for _, body in folded:
+        # Tools and system, the fold, the request before, the end.
+        assert len(marks_in(body, info)) == 4
+    # A rebase reads the head alone; every other request reads all before it.
+    assert min(reads[1:]) > 600
+
+
+def test_places_are_the_head_the_request_before_and_the_end() -> None:
+    info = model_info("anthropic:claude-opus-5-5")
+    entries = [values.system(said(600, "s")), TOOLS, values.user(said(50, "u"))]
+    entries += [values.call("c", "read", {}), values.result("c", None, "ok"), values.respond("fine")]
+    made = rendered(list(chain(entries)), "anthropic:claude-opus-5-5", Policy())
+    assert [marks_in(body, info) for _, body in made] == [
+        ["system.0", "messages.0.content.0"],
+        ["system.0", "messages.0.content.0", "messages.2.content.0"],
+    ]
+
+
+def test_nothing_is_marked_that_is_too_short_to_be_stored() -> None:
+    body: JsonObject = {"messages": [{"role": "user", "content": [{"type": "text", "text": "short"}]}]}
+    info = model_info("anthropic:claude-opus-5-5")
+    assert marks_in(mark(body, None, info), info) == []
+
+
+def test_thinking_and_blank_text_carry_no_mark() -> None:
+    long = {"type": "text", "text": said(2000, "w")}
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    body: JsonObject = {
+        "messages": [{"role": "user", "content": [long]}, {"role": "assistant", "content": [thought]}]
+    }
+    info = model_info("anthropic:claude-opus-5-5")
+    assert marks_in(mark(body, None, info), info) == ["messages.0.content.0"]
+
+
+def test_a_body_that_is_marked_already_keeps_its_marks() -> None:
+    long = {"type": "text", "text": said(2000, "w"), "cache_control": {"type": "ephemeral"}}
+    body: JsonObject = {"messages": [{"role": "user", "content": [long, {"type": "text", "text": "end"}]}]}
+    info = model_info("anthropic:claude-opus-5-5")
+    assert mark(body, None, info)["messages"] == body["messages"]
+
+
+def test_a_field_of_an_argument_is_not_taken_for_a_mark() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"cache_control": {"type": "ephemeral"}}}
+    body: JsonObject = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": said(2000, "w")}]},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+        ]
+    }
+    info = model_info("anthropic:claude-opus-5-5")
+    assert marks_in(mark(body, None, info), info) == ["messages.0.content.0", "messages.2.content.0"]
+
+
+HOUR = 60 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("times", "sizes", "head", "tail"),
+    [
+        ([], (10_000, 100), False, False),
+        ([0, MINUTE, 2 * MINUTE], (10_000, 100), False, False),
+        ([0, 6 * MINUTE], (10_000, 100), True, True),
+        ([0, 6 * MINUTE], (10_000, 10_000), True, True),
+        ([*range(0, 30 * MINUTE, MINUTE), 40 * MINUTE], (10_000, 5_000), True, False),
+        ([*range(0, 30 * MINUTE, MINUTE), 40 * MINUTE], (100_000, 1_000), True, True),
+        ([0, 2 * HOUR], (10_000, 100), False, False),
+    ],
+)
+def test_the_longer_life_is_bought_where_past_pauses_repay_it(
+    times: list[int], sizes: tuple[int, int], head: bool, tail: bool
+) -> None:
+    chosen = lives(times, model_info("anthropic:claude-opus-5-5"), sizes)
+    assert (chosen.head_long, chosen.tail_long) == (head, tail)
+
+
+def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
+    info = model_info("anthropic:claude-opus-5-5")
+    body: JsonObject = {
+        "system": [{"type": "text", "text": said(2000, "s")}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": said(3000, "w")}]}],
+    }
+    times = [*range(0, 30 * MINUTE, MINUTE), 40 * MINUTE]
+    marked = mark(body, None, info, times=times)
+    assert marked["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert marked["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
+    assert validate({**marked, "model": info.model, "max_tokens": 1}, "anthropic") == []
+
+
+@pytest.mark.proves("openai", "prompt_cache_key")
+def test_openai_requests_name_their_thread_and_how_they_are_cached() -> None:
+    entries = list(chain([values.system(said(2000, "s")), values.user("q"), values.respond("a")]))
+    [(_, body)] = rendered(entries, "openai:gpt-5.6", Policy())
+    assert body["prompt_cache_key"] == "thread"
+    assert body["prompt_cache_options"] == {"mode": "explicit", "ttl": "30m"}
+    info = model_info("openai:gpt-5.6")
+    assert marks_in(body, info) == ["input.0.content.0", "input.1.content.0"]
+
+
+def test_older_openai_models_are_asked_for_a_day_after_a_long_pause() -> None:
+    info = model_info("openai:gpt-5")
+    body: JsonObject = {"input": "hello"}
+    assert "prompt_cache_retention" not in mark(body, None, info, times=[0, MINUTE])
+    assert mark(body, None, info, times=[0, 10 * MINUTE])["prompt_cache_retention"] == "24h"
+
+
+@pytest.mark.proves("anthropic", "cache diagnostics")
+@pytest.mark.proves("openai", "cache diagnostics")
+def test_the_provider_is_asked_why_it_could_not_reuse_more() -> None:
+    anthropic, openai = model_info("anthropic:claude-opus-5-5"), model_info("openai:gpt-5.6")
+    body: JsonObject = {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}]}
+    assert mark(body, None, anthropic)["diagnostics"] == {"previous_message_id": None}
+    assert mark(body, None, anthropic, previous_id="msg_1")["diagnostics"] == {"previous_message_id": "msg_1"}
+    asked = mark({"input": [{"role": "user", "content": "q"}]}, None, openai, previous_id="resp_1")
+    assert asked["prompt_cache_options"]["comparison_response_id"] == "resp_1"
+
+
+@pytest.mark.parametrize("target", ["llamacpp:m", "gemini:gemini-2.5-flash", "deepseek:deepseek-v4-flash"])
+def test_providers_without_marks_get_the_body_as_it_is(target: str) -> None:
+    body: JsonObject = {"messages": [], "contents": []}
+    assert mark(body, None, model_info(target)) == body
+
+
+@pytest.mark.parametrize("target", ["anthropic:claude-opus-5-5", "openai:gpt-5.6"])
+def test_marked_real_traces_cost_a_fraction_of_unmarked_ones(target: str) -> None:
+    path = shared_data("traces/tau_retail_gpt41mini.jsonl")
+    with path.open() as lines:
+        messages: Any = json.loads(next(lines))["messages"]
+    entries = list(chain(import_("openai-chat", messages)))
+    marked, off = Simulator(target, tokenize=words), Simulator(target, tokenize=words)
+    sums = [0.0, 0.0]
+    for number, (_, body) in enumerate(rendered(entries, target, Policy())):
+        plain = _without_marks(body)
+        for which, (cache, sent) in enumerate(((marked, body), (off, plain))):
+            sums[which] += cache.step(number * 20_000, sent).money.amount_usd or 0.0
+    assert sums[0] < sums[1] / 3
+
+
+def _without_marks(body: JsonObject) -> JsonObject:
+    text = json.dumps(body).replace('"cache_control"', '"x"').replace('"prompt_cache_breakpoint"', '"y"')
+    bare: JsonObject = json.loads(text)
+    return bare
