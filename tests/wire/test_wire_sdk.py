@@ -1,0 +1,168 @@
+"""The official SDKs' own request types take what is rendered, and their calls take its fields."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from pydantic import TypeAdapter, ValidationError
+from wire_prompts import TARGETS, growing
+
+from quire.providers import render, sdk_kwargs
+from quire.providers.facts import resolve
+from quire.values import Prompt, Request
+
+FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 10
+
+
+@functools.cache
+def _chat() -> tuple[Any, Any, Any]:
+    openai = pytest.importorskip("openai")
+    from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
+
+    create = inspect.signature(openai.OpenAI(api_key="x").chat.completions.create)
+    return TypeAdapter(ChatCompletionMessageParam), TypeAdapter(ChatCompletionToolUnionParam), create
+
+
+@functools.cache
+def _responses() -> tuple[Any, Any, Any]:
+    openai = pytest.importorskip("openai")
+    from openai.types.responses import ResponseInputItemParam, ToolParam
+
+    create = inspect.signature(openai.OpenAI(api_key="x").responses.create)
+    return TypeAdapter(ResponseInputItemParam), TypeAdapter(ToolParam), create
+
+
+@functools.cache
+def _anthropic() -> tuple[Any, Any, Any]:
+    anthropic = pytest.importorskip("anthropic")
+    from anthropic.types import ToolParam
+    from anthropic.types.beta import BetaMessageParam
+
+    create = inspect.signature(anthropic.Anthropic(api_key="x").messages.create)
+    return TypeAdapter(BetaMessageParam), TypeAdapter(ToolParam), create
+
+
+@functools.cache
+def _converse() -> Any:
+    pytest.importorskip("botocore")
+    from botocore.loaders import Loader
+    from botocore.model import ServiceModel
+
+    service = ServiceModel(Loader().load_service_model("bedrock-runtime", "service-2"))
+    return service.operation_model("Converse").input_shape
+
+
+def _walk(value: Any) -> None:
+    """Pydantic checks an Iterable only when somebody iterates."""
+    if isinstance(value, Mapping):
+        for one in value.values():
+            _walk(one)
+    elif isinstance(value, list | Iterator) or type(value).__name__ == "ValidatorIterator":
+        for one in value:
+            _walk(one)
+
+
+def _of_wire(wire: str) -> list[str]:
+    return [target for target in TARGETS if resolve(target.partition(":")[0])[1] == wire]
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER)
+def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
+    message, tool, create = _chat()
+    for target in _of_wire("openai-chat"):
+        for request in _last(prompts, target, key="thread-1", max_tokens=100):
+            create.bind(**sdk_kwargs(request))
+            _walk([message.validate_python(one) for one in request.body["messages"]])
+            _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER)
+def test_openai_takes_responses_requests(prompts: list[Prompt]) -> None:
+    item, tool, create = _responses()
+    for target in _of_wire("openai-responses"):
+        for request in _last(prompts, target, key="thread-1", max_tokens=100):
+            create.bind(**sdk_kwargs(request))
+            _walk([item.validate_python(one) for one in request.body["input"]])
+            _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER)
+def test_anthropic_takes_its_requests(prompts: list[Prompt]) -> None:
+    message, tool, create = _anthropic()
+    for target in _of_wire("anthropic"):
+        for request in _last(prompts, target, key="thread-1", effort="low"):
+            create.bind(**sdk_kwargs(request))
+            _walk([message.validate_python(one) for one in request.body["messages"]])
+            _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER)
+def test_google_genai_takes_its_requests(prompts: list[Prompt]) -> None:
+    pytest.importorskip("google.genai")
+    from google.genai import types
+
+    for target in _of_wire("gemini"):
+        for request in _last(
+            prompts,
+            target,
+            max_tokens=100,
+            effort="low",
+            toolConfig={"functionCallingConfig": {"mode": "AUTO"}},
+        ):
+            kwargs = sdk_kwargs(request)
+            types.GenerateContentConfig.model_validate(kwargs["config"])
+            for given_content, sent in zip(request.body["contents"], kwargs["contents"], strict=True):
+                content = types.Content.model_validate(sent)
+                assert _as_rest(
+                    content.model_dump(mode="json", exclude_none=True, by_alias=True)
+                ) == _as_rest(given_content)
+
+
+def _as_rest(value: Any) -> Any:
+    """One alphabet for base64: the SDK writes the other one."""
+    if isinstance(value, dict):
+        return {
+            key: str(one).translate(str.maketrans("-_", "+/"))
+            if key in ("data", "thoughtSignature")
+            else _as_rest(one)
+            for key, one in value.items()
+            if key != "thoughtSignature" or ("skip" not in str(one) and "c2tpcF" not in str(one))
+        }
+    return [_as_rest(one) for one in value] if isinstance(value, list) else value
+
+
+@given(prompts=growing())
+@settings(max_examples=FEWER)
+def test_botocore_takes_converse_requests(prompts: list[Prompt]) -> None:
+    shape = _converse()
+    from botocore.validate import ParamValidator
+
+    for target in _of_wire("bedrock"):
+        for request in _last(prompts, target, max_tokens=100, effort="low"):
+            report = ParamValidator().validate(sdk_kwargs(request), shape)
+            assert not report.has_errors(), report.generate_report()
+
+
+def _last(prompts: list[Prompt], target: str, **asked: Any) -> Iterator[Request]:
+    for prompt in prompts[-1:]:
+        yield render(prompt, target, **asked)
+
+
+def test_the_types_refuse_what_is_wrong() -> None:
+    message, _, create = _chat()
+    with pytest.raises(ValidationError):
+        _walk(message.validate_python({"role": "user", "content": [{"type": "text", "text": 3}]}))
+    with pytest.raises(TypeError):
+        create.bind(model="m", messages=[], cache_salt="x")
+    block, _, _ = _anthropic()
+    with pytest.raises(ValidationError):
+        _walk(block.validate_python({"role": "user", "content": [{"type": "tool_result"}]}))
