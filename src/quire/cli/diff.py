@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -35,22 +36,20 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries = load_entries(source, db)
-    by_turn = _by_turn(list(requests(entries, policy)))
+    made = [one for one in requests(entries, policy) if isinstance(one, Built)]
+    by_turn = _by_turn(made)
     for turn in (first, second):
         if turn not in by_turn:
             raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
     found = compare(by_turn[first], by_turn[second])
-    rebases = [one for turn, one in by_turn.items() if first < turn <= second and one.rebase is not None]
+    between = made[made.index(by_turn[min(first, second)]) + 1 : made.index(by_turn[max(first, second)]) + 1]
+    rebases = [one for one in between if one.rebase is not None]
     found["cause"] = _cause(found, rebases)
     print_json(found) if as_json else click.echo(_sentence(found, first, second))
 
 
-def _by_turn(made: list[object]) -> dict[int, Built]:
-    out: dict[int, Built] = {}
-    for one in made:
-        if isinstance(one, Built):
-            out.setdefault(one.turn, one)
-    return out
+def _by_turn(made: list[Built]) -> dict[int, Built]:
+    return {one.turn: one for one in reversed(made)}
 
 
 def _turns(by_turn: dict[int, Built]) -> str:
@@ -80,8 +79,8 @@ def _place(built: Built, index: int, in_tools: object, offset: int) -> tuple[str
         return "L1", "tools"
     if built.prompt.system:
         if index == 0:
-            # The system line begins with {"content":" and escapes line breaks, so the split is near, not exact.
-            return ("L1", "system") if offset <= len(built.prompt.l1.encode()) + 12 else ("L2", "library")
+            written = json.dumps(built.prompt.l1, ensure_ascii=False).encode()
+            return ("L1", "system") if offset < len('{"content":') + len(written) - 1 else ("L2", "library")
         index -= 1
     return ("L5" if index == _last_user(built) else "L4"), f"message {index + 1}"
 

@@ -1,0 +1,109 @@
+"""assemble, show, diff and plan from the shell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from quire import values
+from quire.cli.main import quire
+from quire.errors import QuireError
+from quire.log.entries import encode_lines
+from quire.log.hashing import chain
+from quire.values import Entry
+
+pytestmark = pytest.mark.moves_prefix(reason="small budgets, to see rebases")
+
+
+def thread(turns: int = 30) -> list[Entry]:
+    out = [values.system("Help.")]
+    for n in range(turns):
+        out += [
+            values.user(f"question {n}"),
+            values.call(f"c{n}", "read", {"n": n}),
+            values.result(f"c{n}", None, f"result {n}\n" + "a line of the result\n" * 40),
+            values.respond(f"answer {n}"),
+        ]
+    return out
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "thread.jsonl"
+    path.write_text("".join(encode_lines(thread())))
+    return str(path)
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(quire, list(arguments), catch_exceptions=True)
+    if isinstance(done.exception, QuireError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_assemble_prints_one_object_per_request(file: str) -> None:
+    rows = [json.loads(line) for line in run("assemble", file, "--budget", "2000", "--json").splitlines()]
+    assert len(rows) == 60
+    assert [(row["turn"], row["step"]) for row in rows[:4]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for row in rows:
+        assert sum(row["tokens"].values()) == row["total_tokens"] <= 2000
+        assert row["messages"][0] == {"role": "system", "content": "Help."}
+        assert set(row["layers"]) == {"L1", "L2", "L3", "L4", "L5", "all"}
+    assert any(row["rebase"] for row in rows)
+    assert {left["entry"] for left in rows[-1]["left_out"]} <= set(range(1, 122))
+
+
+def test_a_request_that_cannot_fit_is_counted_apart(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(encode_lines([values.user("word " * 900), values.respond("ok")])))
+    rows = [json.loads(line) for line in run("assemble", str(path), "--budget", "100", "--json").splitlines()]
+    assert "the user's message" in rows[0]["error"]
+    assert "messages" not in rows[0]
+
+
+def test_the_view_for_people_names_layers_reuse_and_rebases(file: str) -> None:
+    shown = run("assemble", file, "--budget", "2000")
+    assert "rebase (" in shown
+    assert "reused" in shown
+    assert "left out: entries" in shown
+
+
+def test_show_gives_the_original_of_a_handle(file: str) -> None:
+    rows = [
+        json.loads(line)
+        for line in run("assemble", file, "--budget", "2000", "--handles", "0.25", "--json").splitlines()
+    ]
+    handles = [e for row in rows if row["rebase"] for e in row["rebase"]["edits"] if e["action"] == "handle"]
+    assert handles
+    entries = list(chain(thread()))
+    entry = entries[handles[0]["entry"] - 1]
+    handle = entry.id.removeprefix("sha256:")[:12]
+    assert handle in handles[0]["replacement"]
+    assert run("show", handle, "--in", file) == entry.body["content"] + "\n"
+    assert run("show", str(entry.seq), "--in", file) == entry.body["content"] + "\n"
+
+
+def test_diff_names_the_byte_the_layer_and_the_cause(file: str) -> None:
+    assert "extends turn 1" in run("diff", file, "1", "2", "--budget", "2000")
+    found = json.loads(run("diff", file, "1", "20", "--budget", "2000", "--json"))
+    assert found["extends"] is False
+    assert found["layer"] == "L4"
+    assert found["cause"].startswith("rebase (")
+
+
+def test_plan_compares_policies_with_the_optimum(file: str) -> None:
+    made = json.loads(run("plan", file, "--budget", "2000", "--json"))
+    by_name = {row["policy"]: row for row in made["policies"]}
+    assert by_name["drop only"]["cost"] < by_name["never cut"]["cost"]
+    assert by_name["hindsight optimum"]["cuts"]
+    assert made["requests"] == 60
+
+
+def test_what_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(QuireError) as caught:
+        run("assemble", "nobody", "--db", str(tmp_path / "none.db"))
+    assert caught.value.hint
