@@ -1,0 +1,313 @@
+"""One path for every runner: ask, store what streams in, run the calls, ask again, until there are none.
+
+Everything is an entry before it is acted on: a request before it is sent, a call before it runs, a result
+before the next request. Where the process ends in between, the log says what is still to be done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from quire import providers, values
+from quire.assemble.turn import INTERRUPTED
+from quire.errors import CallError, ProviderError, RuleError
+from quire.providers.models import model_info
+from quire.providers.prices import cost
+from quire.providers.rules import validate
+from quire.send.deltas import pieces
+from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
+from quire.send.runner import CHAT, Log, Runner, Turn
+from quire.send.standing import Standing, standing
+from quire.send.transport import Transport
+from quire.values import Entry, JsonObject, Reply, Request, Usage
+
+Stop = Literal["answered", "stopped", "steps", "tokens", "money", "seconds"]
+# What becomes of a call that may or may not have run: run it (again), say that it was interrupted, or this result.
+Decision: TypeAlias = Literal["run", "interrupted"] | Entry
+Decide: TypeAlias = Callable[[Entry], Decision]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a turn ended, and what it used, questions beside the conversation included."""
+
+    stop: Stop
+    text: str
+    steps: int
+    usage: Usage
+    usd: float | None
+    entries: tuple[Entry, ...] = ()
+
+
+def interrupted(call: Entry) -> Decision:
+    """The cautious decision: a call in doubt is not run again."""
+    return "interrupted"
+
+
+def wall_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def run(
+    thread: Log,
+    target: str,
+    transport: Transport,
+    runner: Runner = CHAT,
+    *,
+    on_event: OnEvent | None = None,
+    decide: Decide = interrupted,
+    clock: Callable[[], int] | None = wall_ms,
+) -> Outcome:
+    """Carry out the newest turn of a thread, from wherever it stands, until it is answered or a limit is met."""
+    return await Cycle(thread, target, transport, runner, on_event, decide, clock).run()
+
+
+def run_sync(thread: Log, target: str, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
+    """`run` for callers without an event loop; Ctrl-C keeps what came and raises KeyboardInterrupt."""
+    return asyncio.run(run(thread, target, transport, runner, **how))
+
+
+async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
+    """Ask the model something beside the conversation; what it used is recorded, its answer is not."""
+    raw = await turn.transport.send(request)
+    reply = providers.parse_reply(turn.target, raw)
+    sent = turn.thread.sent_entry(request, reply)
+    turn.thread.append(Entry("sent", {**sent.body, "meta": {"aside": purpose}}))
+    return reply
+
+
+class Cycle:
+    """One turn being carried out."""
+
+    def __init__(
+        self,
+        thread: Log,
+        target: str,
+        transport: Transport,
+        runner: Runner,
+        on_event: OnEvent | None,
+        decide: Decide,
+        clock: Callable[[], int] | None,
+    ) -> None:
+        self.thread, self.target, self.transport, self.runner = thread, target, transport, runner
+        self._on_event, self._decide, self._clock = on_event, decide, clock
+        self._wire = model_info(target).wire
+        self._names = [str(tool["name"]) for tool in self._definitions()]
+        self._journal = Journal(thread.store, thread.name)
+        self._growing = Growing()
+        self._tip: Entry | None = None
+        self._turn: Standing = standing(thread.store, thread.name)
+        self._made: list[Entry] = []
+
+    async def run(self) -> Outcome:
+        """The whole cycle; the limit in seconds holds for this run, the others for the turn."""
+        if self._turn.user is None:
+            raise CallError(
+                f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first."
+            )
+        self._check_prices()
+        try:
+            async with asyncio.timeout(self.runner.limits.seconds) as limit:
+                stop = await self._go()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            stop = "seconds"
+        return self._outcome(stop)
+
+    async def _go(self) -> Stop:
+        self._settle_doubts()
+        self._ensure_head()
+        await self._prepare()
+        while True:
+            await self._run_calls()
+            if self._turn.next == "done":
+                return "stopped" if self._turn.stopped else "answered"
+            if reached := self._limit():
+                return reached
+            await self._ask()
+
+    # The log
+
+    def _append(self, *entries: Entry) -> list[Entry]:
+        """Into the log first; then whoever watches is told."""
+        kept = self.thread.append(*entries)
+        for entry in kept:
+            self._turn.take(entry)
+        self._made += kept
+        self._tip = kept[-1]
+        self._tell(self._growing.finish(kept) if self._growing.parts else [entry_event(one) for one in kept])
+        return kept
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        if self._on_event is not None:
+            for event in events:
+                self._on_event(event)
+
+    def _ensure_head(self) -> None:
+        """The runner's system prompt and tools are in the log before anything is asked."""
+        definitions = self._definitions()
+        if not (self.runner.system or definitions):
+            return
+        known = self.thread.store.read(self.thread.name)
+        systems = [entry.text for entry in known if entry.kind == "system"]
+        if self.runner.system and self.runner.system not in systems:
+            self._append(values.system(self.runner.system))
+        tools: dict[str, JsonObject] = {}
+        for entry in known:
+            if entry.kind == "tools":
+                tools = {} if entry.meta.get("replace") else tools
+                tools |= {str(tool["name"]): tool for tool in entry.tools}
+        if new := [tool for tool in definitions if tools.get(str(tool["name"])) != tool]:
+            self._append(values.tools(new))
+
+    def _definitions(self) -> list[JsonObject]:
+        return [dict(tool) for tool in self.runner.tools.definitions()] if self.runner.tools else []
+
+    async def _prepare(self) -> None:
+        if self.runner.prepare is None or not self._turn.fresh:
+            return
+        assert self._turn.user is not None  # run() asked
+        turn = Turn(self.thread, self.target, self.transport, self.runner, self._turn.user)
+        if entries := await self.runner.prepare(turn):
+            self._append(*entries)
+
+    # Calls
+
+    def _settle_doubts(self) -> None:
+        """A call whose run was cut off may have done its work: only harmless ones run again unasked.
+
+        Calls that may change something run one at a time, so only the first unanswered one is in doubt.
+        """
+        pending = self._turn.pending
+        if not pending or self._is_idempotent(pending[0]):
+            return
+        decision = self._decide(pending[0])
+        if decision == "interrupted":
+            self._append(interrupted_result(pending[0]))
+        elif isinstance(decision, Entry):
+            self._append(decision)
+
+    def _is_idempotent(self, call: Entry) -> bool:
+        return any(tool["name"] == call.name and tool.get("idempotent") for tool in self._definitions())
+
+    async def _run_calls(self) -> None:
+        """Harmless calls side by side, all others one after the other; each result is stored as it comes."""
+        while pending := self._turn.pending:
+            together = [pending[0]]
+            for call in pending[1:]:
+                if not (self._is_idempotent(together[-1]) and self._is_idempotent(call)):
+                    break
+                together.append(call)
+            await asyncio.gather(*(self._run_call(call) for call in together))
+
+    async def _run_call(self, call: Entry) -> None:
+        if self.runner.tools is None:
+            self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
+            return
+        self._append(await self.runner.tools.run(call))
+
+    # Requests
+
+    async def _ask(self) -> None:
+        """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
+        request = self._request()
+        for attempt in range(1, self.runner.limits.attempts + 1):
+            self._append(self._stamped(self.thread.sent_entry(request)))
+            stream = providers.stream(self.target, self._names)
+            self._growing = Growing()
+            try:
+                await self._receive(request, stream)
+            except ProviderError as error:
+                began = self._growing.parts or stream.partial().entries
+                if not (error.retryable and began and attempt < self.runner.limits.attempts):
+                    raise
+            else:
+                return
+
+    def _request(self) -> Request:
+        request = self.thread.request(self.target, **self.runner.options)
+        if found := validate(request.body, request.provider, request.model):
+            raise RuleError(
+                f"the request breaks a rule of {request.provider}: {found[0].message} (at {found[0].path})",
+                hint=found[0].fix,
+            )
+        return request
+
+    async def _receive(self, request: Request, stream: Any) -> None:
+        try:
+            async with aclosing(cast(Any, self.transport.stream(request))) as events:
+                async for event in events:
+                    self._grow(event)
+                    if finished := stream.feed(event):
+                        self._append(*finished)
+        except asyncio.CancelledError:
+            self._keep(request, stream.partial())
+            raise
+        self._append(self._stamped(self.thread.sent_entry(request, stream.reply())))
+
+    def _grow(self, event: JsonObject) -> None:
+        assert self._tip is not None  # the opening `sent`
+        if events := self._growing.add(pieces(self._wire, event), self._tip.seq):
+            self._tell(events)
+            self._journal.keep(self._growing, self._tip)
+
+    def _keep(self, request: Request, partial: providers.Partial) -> None:
+        """The user stopped the reply: what came stays and is marked; half a call is no call."""
+        made = {"respond": values.respond, "think": values.think}
+        said = [
+            made[piece["kind"]](piece["text"], meta={"stopped": True})
+            for piece in partial.unfinished
+            if piece["kind"] in made and piece["text"].strip()
+        ]
+        reply = Reply((), partial.usage, "stopped")
+        sent = self._stamped(self.thread.sent_entry(request, reply)).body
+        self._append(*said, Entry("sent", {**sent, "meta": {"stopped": True}}))
+
+    def _stamped(self, entry: Entry) -> Entry:
+        return Entry(entry.kind, {**entry.body, "at": self._clock()}) if self._clock else entry
+
+    # Limits
+
+    def _limit(self) -> Stop | None:
+        limits, usage = self.runner.limits, self._usage()
+        if self._turn.steps >= limits.steps:
+            return "steps"
+        if limits.tokens is not None and usage.input_total + usage.output >= limits.tokens:
+            return "tokens"
+        if limits.usd is not None and (self._usd() or 0.0) >= limits.usd:
+            return "money"
+        return None
+
+    def _check_prices(self) -> None:
+        if self.runner.limits.usd is not None and not cost(Usage(1, output=1), self.target).known:
+            raise CallError(
+                f"a limit in money needs prices, and those of {self.target} are not known",
+                hint="Limit tokens or steps instead.",
+            )
+
+    def _usage(self) -> Usage:
+        totals: dict[str, int] = {}
+        for _, usage in self._turn.usages:
+            for field, value in msgspec.to_builtins(usage).items():
+                totals[field] = totals.get(field, 0) + value
+        return Usage(**totals)
+
+    def _usd(self) -> float | None:
+        amounts = [cost(usage, target).amount_usd for target, usage in self._turn.usages]
+        known = [float(amount) for amount in amounts if amount is not None]
+        return sum(known) if len(known) == len(amounts) else None
+
+    def _outcome(self, stop: Stop) -> Outcome:
+        text = "".join(entry.text for entry in self._turn.answer if entry.kind == "respond")
+        return Outcome(stop, text, self._turn.steps, self._usage(), self._usd(), tuple(self._made))
+
+
+def interrupted_result(call: Entry) -> Entry:
+    """What stands for the result of a call that was cut off: the words that rendering would put there."""
+    return values.result(call.call_id, INTERRUPTED, error=True, meta={"interrupted": True})

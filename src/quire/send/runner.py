@@ -1,0 +1,81 @@
+"""What a runner is: a value that says with which tools, limits and preparations a turn is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from quire.log.store import Store
+from quire.send.transport import Transport
+from quire.values import Entry, JsonObject, Reply, Request
+
+
+class Log(Protocol):
+    """What a cycle needs of a thread; `quire.engine.Thread` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    def append(self, *entries: Entry) -> list[Entry]:
+        """Put entries into the log, durably."""
+
+    def request(self, target: str, **options: Any) -> Request:
+        """The next request for "provider:model"; a rebase that is due is recorded first."""
+
+    def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
+        """The log's line for a request."""
+
+
+class Tools(Protocol):
+    """Where a cycle's calls are run."""
+
+    def definitions(self) -> Sequence[JsonObject]:
+        """The tools the model is told of, as a `tools` entry holds them; `idempotent: true` may run again."""
+
+    async def run(self, call: Entry) -> Entry:
+        """The result of a call: failures are results too. `call.id` is the same in every retry of it."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a turn ends by itself; tokens and money count what the turn has used so far, resumed or not."""
+
+    steps: int = 50
+    tokens: int | None = None
+    usd: float | None = None
+    seconds: float | None = None
+    # How often a request is sent when its reply breaks off.
+    attempts: int = 3
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A turn that is about to be carried out, for a runner's preparation."""
+
+    thread: Log
+    target: str
+    transport: Transport
+    runner: Runner
+    user: Entry
+
+
+# Entries to put into the log before the model is asked: calls marked meta.placement="context" are run and
+# their results stand in the user's message. Called once a turn, while nothing but the user has spoken.
+Prepare: TypeAlias = Callable[[Turn], Awaitable[Sequence[Entry]]]
+
+
+class Runner(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn is carried out; `options` go into every request's body (max_tokens, temperature, …)."""
+
+    name: str = "chat"
+    system: str = ""
+    tools: Tools | None = None
+    prepare: Prepare | None = None
+    limits: Limits = Limits()
+    options: JsonObject = {}
+
+
+CHAT = Runner()

@@ -1,0 +1,18 @@
+"""How a request reaches a model: one protocol, over the official SDKs or plain HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from quire.values import JsonObject, Request
+
+
+class Transport(Protocol):
+    """Sends a rendered request; every failure is a ProviderError that says whether to try again."""
+
+    def stream(self, request: Request) -> AsyncIterator[JsonObject]:
+        """The provider's own stream events, as JSON, while they arrive."""
+
+    async def send(self, request: Request) -> JsonObject:
+        """The provider's whole reply, as JSON."""
