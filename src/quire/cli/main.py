@@ -77,7 +77,8 @@ def quire() -> None:
 def main() -> None:
     """Run the command; an error is one line, its hint, and an exit code (1 the data, 2 the call)."""
     try:
-        quire.main(standalone_mode=False)
+        # click hands back the code of an early exit instead of raising it.
+        sys.exit(quire.main(standalone_mode=False) or 0)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except click.ClickException as error:
