@@ -330,6 +330,8 @@ def test_what_a_window_remembers_survives_json() -> None:
     assert again.to_json() == window.to_json()
     assert (again.pinned, again.max_tokens, again.max_item_tokens) == (["ctx-2"], 100, 50)
     assert again.add("y").id == "ctx-5"
+    with pytest.raises(CallError, match="already used"):
+        again.add(Item(id="ctx-4", content="removed before it was saved"))
     cleared = filled(3)
     cleared.clear()
     assert Window.from_json(cleared.to_json()).add("y").id == "ctx-4"

@@ -41,6 +41,11 @@ class Model(RuleBasedStateMachine):
             rows.remove(loose[0])
         return rows
 
+    @rule(texts=st.lists(texts, min_size=1, max_size=4))
+    def add_several(self, texts: list[str]) -> None:
+        for text in texts:
+            self.add(text, 0, None)
+
     @rule(text=texts, time=st.integers(0, 100), given=st.none() | st.integers(0, 30))
     def add(self, text: str, time: int, given: int | None) -> None:
         if given in self.used:
@@ -59,14 +64,28 @@ class Model(RuleBasedStateMachine):
         self.used.add(number)
 
     @precondition(lambda self: self.rows)
-    @rule(data=st.data(), what=st.sampled_from(["remove", "pin", "unpin"]))
-    def touch(self, data: st.DataObject, what: str) -> None:
-        id = data.draw(st.sampled_from([row[0] for row in self.rows]))
-        getattr(self.window, what)(id)
-        if what == "remove":
-            self.rows = [row for row in self.rows if row[0] != id]
-        self.pins = self.pins | {id} if what == "pin" else self.pins - {id}
+    @rule(index=st.integers(0, 5))
+    def pin(self, index: int) -> None:
+        id = self.rows[index % len(self.rows)][0]
+        self.window.pin(id)
+        self.pins.add(id)
 
+    @precondition(lambda self: self.pins)
+    @rule(index=st.integers(0, 5))
+    def unpin(self, index: int) -> None:
+        id = sorted(self.pins)[index % len(self.pins)]
+        self.window.unpin(id)
+        self.pins.remove(id)
+
+    @precondition(lambda self: len(self.rows) > 1)
+    @rule(index=st.integers(0, 5))
+    def remove(self, index: int) -> None:
+        id = self.rows[index % len(self.rows)][0]
+        self.window.remove(id)
+        self.rows = [row for row in self.rows if row[0] != id]
+        self.pins.discard(id)
+
+    @precondition(lambda self: len(self.rows) > 4)
     @rule()
     def clear(self) -> None:
         self.window.clear()
@@ -95,6 +114,7 @@ class Model(RuleBasedStateMachine):
         while not self.fits(self.rows, self.max_items):
             self.rows.remove(next(row for row in self.rows if row[0] not in self.pins))
 
+    @precondition(lambda self: len(self.rows) > 2)
     @rule()
     def save_and_load(self) -> None:
         self.window = Window.from_json(self.window.to_json())
