@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from quire.cli.common import db_option, json_option, print_json, print_table, read_json
-from quire.cli.record_output import print_record, print_records, report
+from quire.cli.record_lines import print_record, print_records, read_records, report
 from quire.cli.store import open_db
 from quire.errors import CallError, FormatError
 from quire.records import Records, keep_catalog, react
-from quire.records.record import fields_of, to_json, view
+from quire.records.record import Record, draft, fields_of, to_json, view
 from quire.values import JsonObject
 
 
@@ -54,11 +54,10 @@ def _fields(command: Any) -> Any:
     return command
 
 
-def _given(file: str | None, fields: JsonObject) -> JsonObject:
-    """The fields of FILE, with the options in front of them."""
-    base = fields_of(read_json(file)) if file else {}
+def _given(base: Any, fields: JsonObject) -> JsonObject:
+    """The fields that a file gives, with the options in front of them."""
     named = {("llm_hints" if key == "hints" else key): value for key, value in fields.items()}
-    return base | {key: value for key, value in named.items() if value is not None and value != ()}
+    return fields_of(base) | {key: value for key, value in named.items() if value is not None and value != ()}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,19 +81,31 @@ def record() -> None:
 def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> None:
     """Keep a new record, from FILE (or - for stdin) and the options; consumers it concerns get a new context.
 
+    FILE holds one record, or many as a JSON list or JSON Lines; many are kept all or none.
+
     \b
     Examples:
       quire record create --schema note.v1 --title Plan --tag work --context '{"text": "Ship it"}'
       quire record create record.json --ttl 3600
+      quire record create messages.jsonl
     """
-    given = _given(file, fields)
+    now = now_ms()
+    values, many = read_records(file) if file else ([{}], False)
+    drafts = [_draft(_given(value, fields), now) for value in values]
+    with open_db(db) as store:
+        records = Records(store)
+        made = records.create_all(drafts)
+        report(react(records, *made, now=now))
+    if many:
+        print_records(made, as_json)
+    else:
+        print_record(made[0], as_json, f"{made[0].id} version 1")
+
+
+def _draft(given: JsonObject, now: int) -> Record:
     if "schema_name" not in given:
         raise CallError("a record needs a schema", hint="Pass --schema, or a FILE with schema_name.")
-    with open_db(db) as store:
-        records, now = Records(store), now_ms()
-        made = records.create(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
-        report(react(records, made, now=now))
-    print_record(made, as_json, f"{made.id} version {made.version}")
+    return draft(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
 
 
 @record.command()
@@ -188,7 +199,7 @@ def update(id: str, file: str | None, version: int, db: Path | None, as_json: bo
       quire record update rec-1 --version 1 --title "New plan"
       quire record update rec-1 changes.json --version 2
     """
-    given = _given(file, fields)
+    given = _given(read_json(file) if file else {}, fields)
     if "schema_name" in given:
         raise CallError("the schema of a record never changes", hint="Create a new record.")
     with open_db(db, create=False) as store:

@@ -248,29 +248,33 @@ def configured(records: Records, consumer_id: str, *, now: int | None = None) ->
     return of_record(found[-1])
 
 
-def react(
-    records: Records,
-    record: Record,
-    *,
-    now: int | None = None,
-) -> Reaction:
-    """Update the context of every consumer that a record triggers, and of those that these contexts trigger."""
+def react(records: Records, *changed: Record, now: int | None = None) -> Reaction:
+    """Update the context of every consumer that a record triggers, and of those that these contexts trigger.
+
+    Of several records at once, the last one that triggers a consumer counts.
+    """
     outputs: list[Record] = []
     problems: list[str] = []
-    waiting = [record]
-    while waiting:
-        trigger = waiting.pop(0)
+    while changed:
+        made: list[Record] = []
         for one in _configs(records, now):
             try:
-                builder = Builder(of_record(one))
-                if builder.triggered_by(trigger):
-                    before = builder.output(records, now=now)
-                    made = builder.update(records, trigger, now=now)
-                    outputs.append(made)
-                    waiting += [made] if made != before else []
+                made += _renewed(records, Builder(of_record(one)), changed, now)
             except QuireError as error:
                 problems.append(f"{one.id}: {error}")
+        outputs += made
+        changed = tuple(made)
     return Reaction(tuple(outputs), tuple(dict.fromkeys(problems)))
+
+
+def _renewed(records: Records, builder: Builder, changed: Sequence[Record], now: int | None) -> list[Record]:
+    """The consumer's context, where one of the records makes it new."""
+    trigger = next((one for one in reversed(changed) if builder.triggered_by(one)), None)
+    if trigger is None:
+        return []
+    before = builder.output(records, now=now)
+    made = builder.update(records, trigger, now=now)
+    return [made] if made != before else []
 
 
 def _configs(records: Records, now: int | None) -> list[Record]:

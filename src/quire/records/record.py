@@ -91,6 +91,46 @@ def decode(body: str) -> Record:
     return Record(**{**fields, "tags": tuple(fields["tags"])})
 
 
+def draft(
+    schema_name: str,
+    context: JsonObject,
+    *,
+    title: str = "",
+    tags: Iterable[str] = (),
+    llm_hints: JsonObject | None = None,
+    ttl_s: float | None = None,
+    owner: str = "",
+    now: int | None = None,
+) -> Record:
+    """A record that is not kept yet, checked; some schemas bring hints when none are given."""
+    return checked(
+        Record(
+            schema_name=schema_name,
+            title=title,
+            tags=tag_list(tags),
+            context=context,
+            llm_hints=DEFAULT_HINTS.get(schema_name) if llm_hints is None else llm_hints or None,
+            owner=owner,
+            created_at=now,
+            updated_at=now,
+            expires_at=expiry(ttl_s, now),
+        )
+    )
+
+
+def expiry(ttl_s: float | None, now: int | None) -> int | None:
+    """When a time to live that begins now ends: 10, 1000 -> 11000."""
+    if ttl_s is None:
+        return None
+    if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not 0 < ttl_s < 1e12:
+        raise CallError(f"ttl_s is a positive number of seconds, not {ttl_s!r}")
+    if now is None:
+        raise CallError(
+            f"a TTL of {ttl_s} s needs the time it begins", hint="Pass now, in Unix milliseconds."
+        )
+    return now + round(ttl_s * 1000)
+
+
 def checked(record: Record) -> Record:
     """The record, if all of it is what it should be; the first thing that is not is the error."""
     if not isinstance(record.schema_name, str) or not record.schema_name:

@@ -18,7 +18,7 @@ from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.connect import is_damage, transaction, translate
 from quire.log.migrations import migrate
 from quire.records.finder import Finder, Hit
-from quire.records.record import DEFAULT_HINTS, Record, View, checked, decode, encode, tag_list, view
+from quire.records.record import Record, View, checked, decode, draft, encode, expiry, tag_list, view
 from quire.records.selector import Selector
 from quire.records.tables import TABLES
 from quire.values import JsonObject
@@ -59,25 +59,22 @@ class Records:
         now: int | None = None,
     ) -> Record:
         """Keep a new record, at version 1."""
-        record = checked(
-            Record(
-                schema_name=schema_name,
-                title=title,
-                tags=tag_list(tags),
-                context=context,
-                llm_hints=DEFAULT_HINTS.get(schema_name) if llm_hints is None else llm_hints or None,
-                owner=owner,
-                created_at=now,
-                updated_at=now,
-                expires_at=_expiry(ttl_s, now),
-            )
+        made = draft(
+            schema_name,
+            context,
+            title=title,
+            tags=tags,
+            llm_hints=llm_hints,
+            ttl_s=ttl_s,
+            owner=owner,
+            now=now,
         )
+        return self.create_all([made])[0]
+
+    def create_all(self, drafts: Iterable[Record]) -> Found:
+        """Keep many new records (see `draft`) in one transaction: all of them or none."""
         with self._transaction() as conn:
-            n = conn.execute(
-                "INSERT INTO records (schema_name, version, change, body) VALUES (?, 1, 0, '')",
-                (schema_name,),
-            ).lastrowid
-            return _write(conn, msgspec.structs.replace(record, id=f"rec-{n}"))
+            return [_insert(conn, one) for one in drafts]
 
     def read(self, id: str, *, now: int | None = None) -> View:
         """A record as a model sees it: with its hints applied."""
@@ -118,7 +115,7 @@ class Records:
             "context": context,
             "llm_hints": llm_hints,
             "owner": owner,
-            "expires_at": _expiry(ttl_s, now),
+            "expires_at": expiry(ttl_s, now),
             "updated_at": now,
         }
         changes: JsonObject = {name: value for name, value in given.items() if value is not None}
@@ -285,16 +282,10 @@ def number(id: str) -> int:
     return int(digits)
 
 
-def _expiry(ttl_s: float | None, now: int | None) -> int | None:
-    if ttl_s is None:
-        return None
-    if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not 0 < ttl_s < 1e12:
-        raise CallError(f"ttl_s is a positive number of seconds, not {ttl_s!r}")
-    if now is None:
-        raise CallError(
-            f"a TTL of {ttl_s} s needs the time it begins", hint="Pass now, in Unix milliseconds."
-        )
-    return now + round(ttl_s * 1000)
+def _insert(conn: sqlite3.Connection, record: Record) -> Record:
+    query = "INSERT INTO records (schema_name, version, change, body) VALUES (?, 1, 0, '')"
+    n = conn.execute(query, (record.schema_name,)).lastrowid
+    return _write(conn, msgspec.structs.replace(record, id=f"rec-{n}"))
 
 
 def _write(conn: sqlite3.Connection, record: Record) -> Record:

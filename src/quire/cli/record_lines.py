@@ -1,0 +1,70 @@
+"""How records are read from files and printed, and what is said of the contexts that a change made new."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from quire.cli.common import print_json, print_table, read_text
+from quire.errors import FormatError
+from quire.records import Reaction, Record
+from quire.records.record import to_json
+from quire.values import Json
+
+
+def read_records(file: str) -> tuple[list[Json], bool]:
+    """The records of a file, and whether it is one that may hold many: a JSON list or JSON Lines."""
+    text = read_text(file)
+    try:
+        value = json.loads(text)
+        return (value, True) if isinstance(value, list) else ([value], False)
+    except json.JSONDecodeError as error:
+        lines = text.split("\n")
+        if error.msg != "Extra data":
+            raise FormatError(
+                f"{file} is not JSON: {error.msg}",
+                line=error.lineno,
+                column=error.colno,
+                hint="Check the file.",
+            ) from error
+    return [_line(file, line, number) for number, line in enumerate(lines, 1) if line.strip()], True
+
+
+def _line(file: str, line: str, number: int) -> Json:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"{file} is neither JSON nor JSON Lines: {error.msg}",
+            line=number,
+            column=error.colno,
+            hint="Write one record a line.",
+        ) from error
+
+
+def print_record(record: Record, as_json: bool, line: str) -> None:
+    if as_json:
+        print_json(to_json(record))
+    else:
+        click.echo(line)
+
+
+def print_records(records: Sequence[Record], as_json: bool) -> None:
+    """All fields as JSON, or a table of their heads."""
+    if as_json:
+        print_json([to_json(record) for record in records])
+        return
+    rows = [(one.id, one.version, one.schema_name, one.title, " ".join(one.tags)) for one in records]
+    print_table(["id", "version", "schema", "title", "tags"], rows)
+
+
+def report(reaction: Reaction) -> None:
+    """On stderr: which contexts are new, and which configurations are broken."""
+    for output in reaction.outputs:
+        click.echo(
+            f"context of {output.context['consumer_id']} is {output.id} version {output.version}", err=True
+        )
+    for problem in reaction.problems:
+        click.echo(f"warning: {problem}", err=True)
