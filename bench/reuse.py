@@ -1,0 +1,328 @@
+"""Reuse and cost of fitting real conversations to a budget: Quire beside its peers and the optimum.
+
+One request per recorded model call, one tokenizer for all. Cost = read price × reused tokens + write
+price × the rest, in plain input tokens. Only requests that are valid, within budget and end in the
+newest floor of the thread verbatim count as comparable; the others are counted apart.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from peers import PEERS, Sizes, points
+from quire import Policy
+from quire.assemble import DROP_ONLY, TWO_TIER, Built, requests, reused_tokens
+from quire.assemble.hindsight import optimum, trail
+from quire.cli.common import print_table
+from quire.providers import render
+from quire.providers.rules import validate
+from quire.values import Entry
+from traces import conversations, entries, files, parser
+
+PRICES = ((0.1, 1.25), (0.1, 2.0), (0.05, 1.25), (0.025, 1.25))
+LONG_BUDGETS, SHORT_BUDGETS, LONG = (16_000, 32_000, 64_000), (4_000,), 50_000
+change = msgspec.structs.replace
+QUIRE = {
+    "Quire": Policy(),
+    "Quire, each turn": Policy(promote="each-turn"),
+    "Quire, drop only": DROP_ONLY,
+    "Quire, two tiers": TWO_TIER,
+}
+
+
+class Tally(msgspec.Struct):
+    """What one strategy did over one thread at one budget."""
+
+    requests: int = 0
+    tokens: int = 0
+    reused: int = 0
+    breaks: int = 0
+    invalid: int = 0
+    over: int = 0
+    below: int = 0
+    kept: float = 0.0
+
+    def cost(self, read: float, write: float) -> float:
+        return read * self.reused + write * (self.tokens - self.reused)
+
+
+def measure_quire(listed: list[Entry], policy: Policy, whole: list[Built], check: bool) -> Tally:
+    """Quire's requests, through the public API; checked against the provider's rules when asked."""
+    tally, before = Tally(), None
+    for place, one in enumerate(requests(listed, policy)):
+        tally.requests += 1
+        if not isinstance(one, Built):
+            tally.over += 1
+            continue
+        reused = reused_tokens(before, one)
+        full = sum(whole[place].sizes)
+        tally.tokens += one.tokens
+        tally.reused += reused
+        tally.breaks += before is not None and reused < before.tokens
+        tally.over += one.tokens > policy.limit
+        tally.kept += sum(one.sizes) / max(1, full)
+        floor = policy.floor * (policy.limit - one.head_tokens)
+        tally.below += verbatim(one, whole[place]) < min(full, floor) - 1
+        if check:
+            tally.invalid += bool(
+                validate(render(one.prompt, "openai-chat:gpt-5").body, "openai-chat", "gpt-5")
+            )
+        before = one
+    return tally
+
+
+def verbatim(one: Built, whole: Built) -> int:
+    """Tokens of the tail that stands exactly as in the whole thread."""
+    total = 0
+    for mine, theirs, size in zip(
+        reversed(one.prompt.messages), reversed(whole.prompt.messages), reversed(one.sizes), strict=False
+    ):
+        if mine != theirs:
+            break
+        total += size
+    return total
+
+
+def measure_peer(peer: Any, messages: list[dict[str, Any]], budget: int) -> Tally:
+    tally, sizes, before = Tally(), Sizes(), list[dict[str, Any]]()
+    for place, kept in zip(points(messages), peer(messages, budget), strict=True):
+        whole = messages[:place]
+        head = sizes.of(whole[0]) if whole[0]["role"] == "system" else 0
+        size = sum(map(sizes.of, kept))
+        same = common(before, kept)
+        tally.requests += 1
+        tally.tokens += size
+        tally.reused += sum(map(sizes.of, kept[:same]))
+        tally.breaks += bool(before) and same < len(before)
+        tally.over += size > budget
+        tally.invalid += not is_valid(kept)
+        full = sum(map(sizes.of, whole))
+        tally.kept += max(0, size - head) / max(1, full - head)
+        tail = common(whole[::-1], kept[::-1])
+        tally.below += (
+            sum(map(sizes.of, whole[len(whole) - tail :])) < min(full - head, (budget - head) / 2) - 1
+        )
+        before = kept
+    return tally
+
+
+def common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a is not b and a != b:
+            break
+        count += 1
+    return count
+
+
+def is_valid(messages: list[dict[str, Any]]) -> bool:
+    """OpenAI Chat's pairing rules, and a user message somewhere."""
+    waiting: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in waiting:
+                return False
+            waiting.remove(message["tool_call_id"])
+        elif waiting:
+            return False
+        else:
+            waiting = [call["id"] for call in message.get("tool_calls") or ()]
+    return not waiting and any(message["role"] == "user" for message in messages)
+
+
+FLOORS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+
+
+def at_floor(floor: float) -> str:
+    return f"Quire, drop only, floor {floor}"
+
+
+def matched(group: list[dict[str, Any]], kept: float) -> dict[str, Any]:
+    """Ours with the floor raised until it keeps as much as a peer did, over the same threads."""
+    ours = [row for floor in FLOORS for row in group if row["strategy"] == at_floor(floor)]
+    return next((row for row in ours if row["kept"] >= kept - 1e-9), ours[-1])
+
+
+class Thread(msgspec.Struct):
+    name: str
+    messages: list[dict[str, Any]]
+    entries: list[Entry]
+    whole: list[Built]
+
+
+def load(given: Any) -> Iterable[Thread]:
+    for path in files(given):
+        for number, one in enumerate(conversations(path), 1):
+            listed = entries(one)
+            whole = [b for b in requests(listed, Policy(budget=10**12, when="full")) if isinstance(b, Built)]
+            if whole:
+                yield Thread(f"{path.stem}:{number}", one["messages"], listed, whole)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--budget", type=int, help="one budget for every thread")
+    options.add_argument("--peers", nargs="*", default=list(PEERS), help="which peers (default: all)")
+    arguments = options.parse_args()
+    chosen = {name: make() for name, make in PEERS.items() if name in arguments.peers}
+    rows: list[dict[str, Any]] = []
+    for thread in load(arguments.data):
+        long = thread.whole[-1].tokens > LONG
+        for budget in (arguments.budget,) if arguments.budget else LONG_BUDGETS if long else SHORT_BUDGETS:
+            print(f"{thread.name} at {budget}", file=sys.stderr)
+            rows += measure(thread, budget, chosen)
+    if arguments.json:
+        print(json.dumps({"rows": rows, "summary": summary(rows)}))
+        return
+    show(rows)
+
+
+def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every strategy on one thread at one budget, as rows."""
+    # The recorded times are left aside: every strategy is judged by the same warm cache.
+    common_ = {"budget": budget, "ttl_s": None}
+    rows = []
+    for name, policy in QUIRE.items():
+        for number, (read, write) in enumerate(PRICES):
+            ours = change(policy, **common_, read=read, write=write)
+            tally = measure_quire(thread.entries, ours, thread.whole, check=number == 0)
+            best = optimum(trail(thread.entries, ours), ours)
+            rows.append(_row(thread, budget, name, tally, (read, write), best.cost))
+    for name, peer in peers.items():
+        tally = measure_peer(peer, thread.messages, budget)
+        rows += [_row(thread, budget, name, tally, prices, None) for prices in PRICES]
+    for floor in FLOORS if peers else ():
+        ours = change(DROP_ONLY, **common_, floor=floor)
+        tally = measure_quire(thread.entries, ours, thread.whole, check=False)
+        rows.append(_row(thread, budget, at_floor(floor), tally, PRICES[0], None))
+    return rows
+
+
+def _row(
+    thread: Thread, budget: int, name: str, tally: Tally, prices: tuple[float, float], best: float | None
+) -> dict[str, Any]:
+    return {
+        "thread": thread.name,
+        "budget": budget,
+        "strategy": name,
+        "read": prices[0],
+        "write": prices[1],
+        **{
+            key: getattr(tally, key)
+            for key in ("requests", "tokens", "reused", "breaks", "invalid", "over", "below")
+        },
+        "kept": tally.kept / max(1, tally.requests),
+        "cost": tally.cost(*prices),
+        "optimum": best,
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Totals by group of threads (file and budget), strategy and price set."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = (row["thread"].split(":")[0], row["budget"], row["strategy"], row["read"], row["write"])
+        groups.setdefault(key, []).append(row)
+    out = []
+    for (trace, budget, strategy, read, write), found in groups.items():
+        total = {
+            k: sum(r[k] for r in found)
+            for k in ("requests", "tokens", "reused", "breaks", "invalid", "over", "below", "cost")
+        }
+        made: dict[str, Any] = {
+            "trace": trace,
+            "budget": budget,
+            "strategy": strategy,
+            "read": read,
+            "write": write,
+            **total,
+        }
+        made["threads"] = len(found)
+        made["reuse"] = total["reused"] / max(1, total["tokens"])
+        made["uncached"] = total["tokens"] - total["reused"]
+        made["kept"] = sum(r["kept"] for r in found) / len(found)
+        if found[0]["optimum"] is not None:
+            made["of_optimum"] = total["cost"] / sum(r["optimum"] for r in found)
+            made["worst"] = max(r["cost"] / r["optimum"] for r in found)
+        out.append(made)
+    for row in out:
+        if (
+            row["strategy"] in PEERS
+            and not row["strategy"].startswith("append")
+            and (row["read"], row["write"]) == PRICES[0]
+        ):
+            group = [r for r in out if (r["trace"], r["budget"]) == (row["trace"], row["budget"])]
+            ours = matched(group, row["kept"])
+            row["ours_at_same_kept"], row["ours_kept"] = ours["cost"], ours["kept"]
+    return out
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    summed = [row for row in summary(rows) if ", floor " not in row["strategy"]]
+    for trace, budget in dict.fromkeys((row["trace"], row["budget"]) for row in summed):
+        mine = [r for r in summed if (r["trace"], r["budget"]) == (trace, budget)]
+        first = [r for r in mine if (r["read"], r["write"]) == PRICES[0]]
+        print_table(
+            (
+                "strategy",
+                "reuse",
+                "uncached",
+                "breaks",
+                "invalid",
+                "over",
+                "below floor",
+                "kept",
+                "cost",
+                "× optimum",
+                "worst",
+                "ours at same kept",
+            ),
+            [_cells(row) for row in first],
+            title=f"\n{trace}, {first[0]['threads']} threads, {first[0]['requests']:,} requests, budget {budget:,}, prices 0.1 / 1.25",
+        )
+        print_table(
+            ("cost by price set", *(f"{read} / {write}" for read, write in PRICES)),
+            [
+                (
+                    name,
+                    *(
+                        _price_cell(
+                            next(r for r in mine if r["strategy"] == name and (r["read"], r["write"]) == p)
+                        )
+                        for p in PRICES
+                    ),
+                )
+                for name in dict.fromkeys(r["strategy"] for r in mine)
+            ],
+        )
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        row["strategy"],
+        f"{row['reuse']:.1%}",
+        row["uncached"],
+        row["breaks"],
+        row["invalid"],
+        row["over"],
+        row["below"],
+        f"{row['kept']:.0%}",
+        round(row["cost"]),
+        f"{row['of_optimum']:.3f}" if "of_optimum" in row else "",
+        f"{row['worst']:.3f}" if "worst" in row else "",
+        f"{row['ours_at_same_kept'] / row['cost'] - 1:+.0%}" if "ours_at_same_kept" in row else "",
+    )
+
+
+def _price_cell(row: dict[str, Any]) -> str:
+    best = f" ({row['of_optimum']:.3f})" if "of_optimum" in row else ""
+    return f"{row['cost']:,.0f}{best}"
+
+
+if __name__ == "__main__":
+    main()
