@@ -101,9 +101,10 @@ class Window:
 
     def _room(self) -> int | None:
         """The most tokens one new item may have."""
-        beside_pins = None if self._max_tokens is None else self._max_tokens - self._sizes.pinned
-        limits = [limit for limit in (self._max_item_tokens, beside_pins) if limit is not None]
-        return min(limits) if limits else None
+        if self._max_tokens is None:
+            return self._max_item_tokens
+        beside_pins = self._max_tokens - self._sizes.pinned
+        return beside_pins if self._max_item_tokens is None else min(beside_pins, self._max_item_tokens)
 
     def _refuse_if_all_is_pinned(self) -> None:
         if len(self._pinned) >= self._max_items:

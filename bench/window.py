@@ -1,0 +1,103 @@
+"""What one add costs, by capacity: the window against the origin's way (copy the list without its oldest).
+
+Every window is full before the clock starts, so that each add evicts; the last column pins half of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+from quire.cli.common import print_json, print_table
+from quire.items import Window, item
+from quire.values import Item
+
+ADDS = 100_000
+ROUNDS = 10
+CAPACITIES = (10, 100, 1000)
+CONTENT = "(defun add (a b)\n  (+ a b))"
+
+
+def microseconds(ways: dict[Any, Callable[[], object]], adds: int) -> dict[Any, float]:
+    """CPU time of one add each way. Rounds are interleaved and the best is kept: a busy neighbour is not ours."""
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, add in ways.items():
+            start = time.process_time()
+            for _ in range(adds // ROUNDS):
+                add()
+            best[name] = min(best[name], (time.process_time() - start) / (adds // ROUNDS))
+    return {name: round(seconds * 1e6, 2) for name, seconds in best.items()}
+
+
+def full(capacity: int, pinned: int = 0) -> Window:
+    window = Window(capacity, clock=lambda: 0)
+    for number in range(capacity):
+        added = window.add(CONTENT)
+        if number < pinned:
+            window.pin(added.id)
+    return window
+
+
+def copying(capacity: int) -> Callable[[], object]:
+    """The origin's eviction: a new list without the oldest, then the item behind it."""
+    items: list[Item] = [item(CONTENT)] * capacity
+
+    def add() -> None:
+        nonlocal items
+        if len(items) >= capacity:
+            items = list(items[1:])
+        items.append(item(CONTENT))
+
+    return add
+
+
+def by_capacity(adds: int) -> list[dict[str, Any]]:
+    ways: dict[Any, Callable[[], object]] = {}
+    for capacity in CAPACITIES:
+        plain, pinned = full(capacity), full(capacity, capacity // 2)
+        ways["window_us", capacity] = lambda plain=plain: plain.add(CONTENT)
+        ways["half_pinned_us", capacity] = lambda pinned=pinned: pinned.add(CONTENT)
+        ways["copying_us", capacity] = copying(capacity)
+    found = microseconds(ways, adds)
+    names = ("window_us", "half_pinned_us", "copying_us")
+    return [{"capacity": c, "adds": adds, **{n: found[n, c] for n in names}} for c in CAPACITIES]
+
+
+def by_age(adds: int) -> list[dict[str, Any]]:
+    """The cost of an add early and late in a long life, at the default capacity."""
+    windows = {age: Window(clock=lambda: 0) for age in (0, adds // 10, adds)}
+    for age, window in windows.items():
+        for _ in range(max(age, window.max_items)):
+            window.add(CONTENT)
+    found = microseconds(
+        {age: lambda w=window: w.add(CONTENT) for age, window in windows.items()}, adds // 10
+    )
+    return [{"adds_before": age, "window_us": cost} for age, cost in found.items()]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--adds", type=int, default=ADDS)
+    options.add_argument("--json", action="store_true", help="print JSON for machines")
+    given = options.parse_args()
+    rows, aged = by_capacity(given.adds), by_age(given.adds)
+    if given.json:
+        print_json({"by_capacity": rows, "by_age": aged})
+        return
+    print_table(
+        ["capacity", "µs per add", "half of it pinned", "copying, as the origin did"],
+        [[row["capacity"], row["window_us"], row["half_pinned_us"], row["copying_us"]] for row in rows],
+        title=f"Cost of an add into a full window, {given.adds:,} adds",
+    )
+    print_table(
+        ["adds before", "µs per add"],
+        [[row["adds_before"], row["window_us"]] for row in aged],
+        title="\nCapacity 50, by age",
+    )
+
+
+if __name__ == "__main__":
+    main()
