@@ -75,9 +75,9 @@ def _field(body: JsonObject, name: str, inner: tuple[str, ...]) -> object:
 
 
 def _parted(before: list[Block], after: list[Block]) -> str | None:
-    """The section of the first block that is not repeated; None when one request extends the other."""
-    for index, block in enumerate(before):
-        if index >= len(after) or after[index].data != block.data:
-            section: str = block.section
+    """The first section that is not the same, or (for messages) not repeated and extended."""
+    for section in ("tools", "system", "messages"):
+        old, new = ([one.data for one in row if one.section == section] for row in (before, after))
+        if new[: len(old)] != old or (section != "messages" and len(new) > len(old)):
             return section
     return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
+
 import msgspec
 
 from quire.providers.simulate.blocks import Block, blocks
@@ -17,26 +20,33 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 def moved(before: JsonObject, after: JsonObject, wire: str) -> Moved | None:
-    """The first block of `before` that `after` does not repeat; None when it only extends it."""
+    """The first block of `before` that `after` does not repeat in its place; None when it only extends it."""
     old, new = blocks(before, wire), blocks(after, wire)
-    for index, block in enumerate(old):
-        other = new[index] if index < len(new) else None
-        if other is None or other.data != block.data:
-            offset = _shared(block.text, other.text) if other else 0
-            return Moved(_layer(old, index, offset), block.path, offset)
+    for was, now in _side_by_side(old, new):
+        if was is None or now is None or was.data != now.data:
+            offset = _shared(was.text, now.text) if was and now else 0
+            place = was or now
+            assert place is not None
+            return Moved(_layer(old, place, offset), place.path, offset)
     return None
 
 
-def _layer(row: list[Block], index: int, offset: int) -> str:
+def _side_by_side(old: list[Block], new: list[Block]) -> Iterator[tuple[Block | None, Block | None]]:
+    """Section by section; messages that only `new` has extend the other request and are left out."""
+    for section in ("tools", "system", "messages"):
+        was, now = ([one for one in row if one.section == section] for row in (old, new))
+        yield from zip_longest(was, now if section != "messages" else now[: len(was)])
+
+
+def _layer(row: list[Block], block: Block, offset: int) -> str:
     """Tools, L1 or L2 by the library's heading, the last user message as L5, what stands before it as L4."""
-    block = row[index]
     if block.section == "tools":
         return "tools"
     if block.section == "system":
         library = block.text.find(LIBRARY_HEADING)
         return "L2_PREVIOUS" if 0 <= library <= offset else "L1_SYSTEM"
-    asked = [place for place, one in enumerate(row) if one.role == "user" and one.kind != "tool_result"]
-    return "L5_USER" if asked and index >= asked[-1] else "L4_STRIP"
+    asked = [one for one in row if one.role == "user" and one.kind != "tool_result"]
+    return "L5_USER" if asked and block in row[row.index(asked[-1]) :] else "L4_STRIP"
 
 
 def _shared(one: str, other: str) -> int:

@@ -1,0 +1,157 @@
+"""`quire simulate` and `quire emulate` as a shell sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cache_bodies import MINUTE, assistant, claude, text, user
+from click.testing import CliRunner
+
+from quire.cli.simulate import simulate
+from quire.errors import FormatError
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Path:
+    lines = []
+    messages = []
+    for turn in range(3):
+        messages.append(user(text(300, f"u{turn}-")))
+        lines.append({"at": turn * MINUTE, "request": claude(*messages, system=[text(900, "s")])})
+        messages.append(assistant(text(100, f"a{turn}-")))
+    file = tmp_path / "requests.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(simulate, [str(one) for one in arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_simulate_prints_a_table_a_sum_and_a_chart(requests: Path) -> None:
+    out = run(requests, "--provider", "anthropic", "--mark")
+    assert out.splitlines()[0].split() == [
+        "#",
+        "at",
+        "s",
+        "tokens",
+        "read",
+        "write",
+        "long",
+        "write",
+        "plain",
+        "USD",
+        "lost",
+        "by",
+    ]
+    assert "3 requests" in out
+    assert "read from the cache, $0.0" in out
+    bars = [line for line in out.splitlines() if "█" in line and "read" not in line]
+    assert len(bars) == 2
+    assert "█" not in run(requests, "--provider", "anthropic", "--mark", "--no-chart")
+
+
+def test_simulate_prints_json_whose_parts_add_up(requests: Path) -> None:
+    out = json.loads(run(requests, "-p", "anthropic", "--mark", "--json"))
+    rows, total = out["requests"], out["total"]
+    assert [row["cause"] for row in rows] == ["first", "", ""]
+    for row in rows:
+        assert row["tokens"] == row["read"] + row["write_5m"] + row["write_1h"] + row["plain"]
+    for name in ("tokens", "read", "write_5m", "write_1h", "plain"):
+        assert total[name] == sum(row[name] for row in rows)
+    assert total["usd"] == pytest.approx(sum(row["usd"] for row in rows))
+    assert rows[1]["read"] == rows[0]["tokens"]
+
+
+def test_without_marks_nothing_is_read_and_the_reason_is_given(requests: Path) -> None:
+    out = run(requests, "-p", "anthropic")
+    assert "0.0% read" in out
+    assert "marker: no block carries a mark (request 2)" in out
+
+
+def test_bare_requests_an_array_and_standard_input_are_read(requests: Path, tmp_path: Path) -> None:
+    bodies = [json.loads(line)["request"] for line in requests.read_text().splitlines()]
+    array = tmp_path / "array.json"
+    array.write_text(json.dumps(bodies, indent=1))
+    lines = "\n".join(json.dumps(body) for body in bodies)
+    piped = CliRunner().invoke(simulate, ["-", "-p", "anthropic", "--json"], input=lines)
+    assert json.loads(run(array, "-p", "anthropic", "--json"))["total"] == json.loads(piped.output)["total"]
+    assert [row["at"] for row in json.loads(piped.output)["requests"]] == [1000, 2000, 3000]
+
+
+def test_a_long_list_is_drawn_in_at_most_forty_bars(tmp_path: Path) -> None:
+    file = tmp_path / "many.jsonl"
+    file.write_text((json.dumps(claude(user(text(5, "x")))) + "\n") * 100)
+    out = run(file, "-p", "anthropic")
+    bars = [line for line in out.splitlines() if "░" in line and "plain" not in line]
+    assert len(bars) == 34
+    assert "3 requests a bar" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "problem"),
+    [
+        ('{"messages": []}\n', "line 1", "no anthropic request"),
+        ('{"messages": [{"role": "user", "content": "x"}]}\n{oops\n', "line 2", "not JSON"),
+        ("[1, 2]", "line 1", "no anthropic request"),
+        ('{"contents": [{"parts": [{"text": "x"}]}]}', "line 1", "no anthropic request"),
+    ],
+)
+def test_what_is_no_request_is_an_error_with_its_place(
+    tmp_path: Path, content: str, place: str, problem: str
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(content)
+    with pytest.raises(FormatError, match=problem) as caught:
+        run(file, "-p", "anthropic")
+    assert place in str(caught.value)
+
+
+def test_a_price_that_is_not_known_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_text(json.dumps({"messages": [{"role": "user", "content": "hello"}]}))
+    assert "not known" in run(file, "-p", "vllm", "-m", "some-model")
+
+
+def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    replies = tmp_path / "replies"
+    replies.write_text('Plain text.\n{"text": "From JSON."}\n{"status": 429, "retry_after_s": 1}\n')
+    command = [
+        sys.executable,
+        "-m",
+        "quire.cli.main",
+        "emulate",
+        "-p",
+        "anthropic",
+        "--replies",
+        str(replies),
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().split()[2]
+    answers = []
+    for _ in range(2):
+        body = json.dumps({**claude(user(text(3)))}).encode()
+        request = urllib.request.Request(f"{url}/v1/messages", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            answers.append(json.load(reply)["content"][0]["text"])
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert answers == ["Plain text.", "From JSON."]
+    assert process.returncode == 0
+    assert "stopped after 2 requests" in said

@@ -1,0 +1,184 @@
+"""After each reply: what was read against what was predicted, and the likely cause where they part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cache_bodies import MINUTE, assistant, claude, text, user
+
+from quire.providers.explain import Event, Watch
+from quire.values import LIBRARY_HEADING, JsonObject
+
+OPUS = "anthropic:claude-opus-5-5"
+
+
+def said(count: int, name: str = "w") -> str:
+    return " ".join(f"{name}{index}" for index in range(count))
+
+
+def reply(total: int, read: int, **more: Any) -> JsonObject:
+    return {
+        "usage": {"input_tokens": total - read, "cache_read_input_tokens": read, "output_tokens": 1},
+        **more,
+    }
+
+
+def thread(turns: int, head: str = "", system: str | None = None, mark: bool = True) -> JsonObject:
+    """A request of a growing thread with its last block marked."""
+    messages = []
+    for turn in range(turns):
+        messages.append(user(text(400, f"u{turn}-{head}" if turn == 0 else f"u{turn}-")))
+        messages.append(assistant(text(100, f"a{turn}-")))
+    messages.append(user(text(50, "q", "5m" if mark else None)))
+    content = system if system is not None else said(3000, "s")
+    block = text(0) | {"text": content}
+    if mark:
+        block["cache_control"] = {"type": "ephemeral"}
+    return claude(*messages, system=[block])
+
+
+def event(
+    first: JsonObject, second: JsonObject, read: int, gap: int = 1000, target: str = OPUS, **more: Any
+) -> Event | None:
+    """What is said of the second request's reply, if the provider read `read` of it."""
+    watch = Watch(target)
+    total = watch.sent(0, first).total
+    watch.replied(reply(total, 0))
+    total = watch.sent(gap, second).total
+    return watch.replied(reply(total, read, **more))
+
+
+def predicted_read(first: JsonObject, second: JsonObject, gap: int = 1000) -> int:
+    watch = Watch(OPUS)
+    watch.sent(0, first)
+    return watch.sent(gap, second).read
+
+
+def growing() -> tuple[JsonObject, JsonObject]:
+    """Two requests, the second of which extends the first."""
+    first = thread(6)
+    longer = [*first["messages"], assistant(text(30, "new")), user(text(30, "next", "5m"))]
+    return first, {**first, "messages": longer}
+
+
+def test_a_reply_that_reads_what_was_predicted_is_no_event() -> None:
+    first, second = growing()
+    assert event(first, second, predicted_read(first, second)) is None
+
+
+def test_small_differences_are_no_event() -> None:
+    first, second = growing()
+    expected, total = predicted_read(first, second), Watch(OPUS).sent(0, second).total
+    assert total > 20_000
+    # Over a thousand tokens, but under a twentieth of the prompt; then over both.
+    assert event(first, second, expected - 1001) is None
+    assert event(first, second, expected - int(total * 0.051)) is not None
+    short = claude(user(text(600, "a", "5m")))
+    after = claude(user(text(600, "a")), assistant(text(1, "b")), user(text(1, "c", "5m")))
+    # Over a twentieth of the prompt, but under a thousand tokens.
+    assert event(short, after, predicted_read(short, after) - 900) is None
+
+
+def test_the_same_bytes_in_time_and_marked_were_served_elsewhere() -> None:
+    first, second = growing()
+    found = event(first, second, 0)
+    assert found is not None
+    assert (found.cause, found.foreseen, found.reported) == ("routing", False, 0)
+    assert found.predicted == found.reusable == predicted_read(first, second)
+
+
+def test_a_pause_longer_than_the_life_is_the_cause_and_was_foreseen() -> None:
+    first, second = growing()
+    found = event(first, second, 0, gap=6 * MINUTE)
+    assert found is not None
+    assert (found.cause, found.foreseen) == ("ttl", True)
+    early = event(first, second, 0, gap=290_000)
+    assert early is not None
+    assert (early.cause, early.foreseen) == ("ttl", False)
+
+
+def test_a_missing_mark_is_the_cause() -> None:
+    first, second = growing()
+    bare = {**second, "messages": thread(7, mark=False)["messages"], "system": said(3000, "s")}
+    found = event({**first}, bare, 0)
+    assert found is not None
+    assert found.cause in ("marker", "moved")
+    unmarked = thread(6, mark=False)
+    longer = {**unmarked, "messages": [*unmarked["messages"], assistant(text(9, "z")), user(text(9, "y"))]}
+    found = event(unmarked, longer, 0)
+    assert found is not None
+    assert (found.cause, found.foreseen) == ("marker", True)
+
+
+@pytest.mark.parametrize(
+    ("second", "layer"),
+    [
+        (thread(7, system=said(3000, "changed")), "L1_SYSTEM"),
+        (thread(7, system=said(3000, "s") + f"\n\n{LIBRARY_HEADING}\n\nother"), "L2_PREVIOUS"),
+        (thread(7, head="edited-"), "L4_STRIP"),
+        ({**thread(7), "tools": [{"name": "f", "input_schema": {"type": "object"}}]}, "tools"),
+    ],
+)
+def test_a_moved_byte_is_the_cause_and_its_layer_is_named(second: JsonObject, layer: str) -> None:
+    first = thread(6)
+    if layer == "L2_PREVIOUS":
+        first = thread(6, system=said(3000, "s") + f"\n\n{LIBRARY_HEADING}\n\nthe notes")
+    if layer == "tools":
+        first = {**first, "tools": [{"name": "g", "input_schema": {"type": "object"}}]}
+    found = event(first, second, 0)
+    assert found is not None
+    assert (found.cause, found.layer) == ("moved", layer)
+
+
+def test_under_the_minimum_is_the_cause() -> None:
+    first = claude(user(text(800, "a", "5m")))
+    second = claude(user(text(800, "a")), assistant(text(1, "b")), user(text(1, "c", "5m")))
+    found = event(first, second, 0, target="anthropic:claude-haiku-4-5")
+    assert found is not None
+    assert (found.cause, found.foreseen) == ("minimum", True)
+
+
+@pytest.mark.proves("anthropic", "cache diagnostics")
+def test_the_provider_s_own_account_is_joined_with_ours() -> None:
+    first, second = growing()
+    told = {"type": "system_changed", "cache_missed_input_tokens": 5000}
+    found = event(first, second, 0, diagnostics={"cache_miss_reason": told})
+    assert found is not None
+    assert found.diagnosis == told
+    assert (found.cause, found.layer) == ("moved", "L1_SYSTEM")
+    assert "our bytes did not move" in found.note
+    agreeing = event(first, thread(7, system=said(3000, "t")), 0, diagnostics={"cache_miss_reason": told})
+    assert agreeing is not None
+    assert "system.0 moved" in agreeing.note
+    silent = event(first, second, 0, diagnostics={"cache_miss_reason": {"type": "unavailable"}})
+    assert silent is not None
+    assert silent.cause == "routing"
+
+
+def test_more_than_predicted_is_an_event_too() -> None:
+    first, second = growing()
+    total = Watch(OPUS).sent(0, second).total
+    found = event(first, second, total, gap=6 * MINUTE)
+    assert found is not None
+    assert (found.cause, found.foreseen) == ("ttl", False)
+    other = event(thread(1, system=said(3000, "other")), thread(6), 8000)
+    assert other is not None
+    assert other.cause == "routing"
+
+
+def test_a_vocabulary_that_is_only_estimated_is_no_cause() -> None:
+    first, second = growing()
+    watch = Watch(OPUS)
+    before = watch.sent(0, first)
+    watch.replied(reply(before.total, 0))
+    now = watch.sent(1000, second)
+    # The provider counts a quarter less than we do: shares are compared, not counts.
+    assert watch.replied(reply(int(now.total * 0.75), int(now.read * 0.75))) is None
+
+
+def test_a_reply_that_reports_nothing_says_nothing() -> None:
+    watch = Watch(OPUS)
+    assert watch.replied({}) is None
+    watch.sent(0, thread(3))
+    assert watch.replied({"usage": {}}) is None

@@ -1,0 +1,473 @@
+"""The strict provider over plain HTTP: rules, cache counts, signatures, diagnostics, faults, explicit caches."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+
+import pytest
+from calling import call
+
+from quire.emulate import Emulator
+from quire.errors import CallError
+from quire.providers.explain import Watch
+from quire.providers.simulate import Simulator
+from quire.providers.usage import usage
+from quire.testing import Cut, Refuse, Slow, emulator
+from quire.values import Call, JsonObject, Text, Think
+
+LONG = "word " * 3000
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+class Clock:
+    """Time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def wait(self, seconds: float) -> None:
+        self.now_ms += int(seconds * 1000)
+
+
+def claude(*messages: JsonObject, **more: Any) -> JsonObject:
+    system = [{"type": "text", "text": LONG, **MARK}]
+    listed = list(messages) or [{"role": "user", "content": "hi"}]
+    return {"model": "claude-opus-5-5", "max_tokens": 50, "system": system, "messages": listed, **more}
+
+
+def responses(*items: JsonObject, **more: Any) -> JsonObject:
+    head = {"role": "developer", "content": LONG}
+    listed = list(items) or [{"role": "user", "content": "hi"}]
+    return {"model": "gpt-5.6", "input": [head, *listed], "prompt_cache_key": "k", **more}
+
+
+def chat(**more: Any) -> JsonObject:
+    messages = [{"role": "system", "content": LONG}, {"role": "user", "content": "hi"}]
+    return {"model": "gpt-4o", "messages": messages, **more}
+
+
+def contents(**more: Any) -> JsonObject:
+    return {"contents": [{"role": "user", "parts": [{"text": LONG * 2}]}], **more}
+
+
+def converse(**more: Any) -> JsonObject:
+    system = [{"text": LONG}, {"cachePoint": {"type": "default"}}]
+    return {"system": system, "messages": [{"role": "user", "content": [{"text": "hi"}]}], **more}
+
+
+GEMINI = "/v1beta/models/gemini-2.5-flash:generateContent"
+NOVA = "/model/anthropic.claude-opus-5-5-v1:0/converse"
+# provider, path, body, the target its cache is simulated for
+EACH = [
+    ("anthropic", "/v1/messages", claude(), "anthropic:claude-opus-5-5"),
+    ("openai", "/v1/responses", responses(), "openai-responses:gpt-5.6"),
+    ("openai", "/v1/chat/completions", chat(), "openai-chat:gpt-4o"),
+    ("deepseek", "/chat/completions", chat(model="deepseek-v4-flash"), "deepseek:deepseek-v4-flash"),
+    ("vllm", "/v1/chat/completions", chat(model="qwen3"), "vllm:qwen3"),
+    ("gemini", GEMINI, contents(), "gemini:gemini-2.5-flash"),
+    ("bedrock", NOVA, converse(), "bedrock:anthropic.claude-opus-5-5-v1:0"),
+]
+
+
+@pytest.mark.parametrize(("provider", "path", "body", "target"), EACH, ids=lambda value: str(value)[:22])
+def test_reported_usage_is_what_the_simulator_predicts(
+    provider: str, path: str, body: JsonObject, target: str
+) -> None:
+    clock = Clock()
+    with emulator(provider, clock=clock) as server:
+        reported = []
+        for pause in (0, 60, 60, 700):
+            clock.wait(pause)
+            answer = call(server, path, body)
+            assert answer.status == 200
+            reported.append(usage(provider, answer.json))
+    cache = Simulator(target)
+    predicted = []
+    for received in server.requests:
+        predicted.append(cache.step(received.at_ms, body))
+        cache.answered(f"This is reply {len(predicted)} of the emulator.")
+    assert [(one.input_total, one.cache_read) for one in reported] == [
+        (one.total, one.read) for one in predicted
+    ]
+    assert [one.cache_write_5m for one in reported] == [one.write_5m for one in predicted]
+    assert reported[0].cache_read == 0 < reported[1].cache_read
+
+
+BLANK = {"role": "user", "content": [{"type": "text", "text": ""}]}
+ORPHAN = {"role": "tool", "tool_call_id": "c", "content": "x"}
+REFUSED = [
+    ("anthropic", "/v1/messages", claude(BLANK), ("error", "message"), "text content blocks must be non-empty"),
+    ("openai", "/v1/chat/completions", {**chat(), "messages": [ORPHAN]}, ("error", "message"), "preceeding"),
+    ("openai", "/v1/responses", responses({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}),
+     ("error", "message"), "No tool output found for function call c"),
+    ("gemini", GEMINI, {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}]}]},
+     ("error", "message"), "function response"),
+    ("bedrock", NOVA, converse(messages=[{"role": "user", "content": [{"text": " "}]}]), ("message",), "is blank"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "body", "place", "message"), REFUSED, ids=lambda value: str(value)[:22]
+)
+def test_a_request_that_breaks_a_rule_is_refused_in_the_provider_s_own_shape(
+    provider: str, path: str, body: JsonObject, place: tuple[str, ...], message: str
+) -> None:
+    with emulator(provider, replies=[]) as server:
+        answer = call(server, path, body)
+        found: Any = answer.json
+        for step in place:
+            found = found[step]
+        assert answer.status == server.requests[0].status == 400
+        assert message in found
+        # Nothing of a refused request was cached, and the script was not asked.
+        assert server.requests[0].predicted is None
+    if provider == "bedrock":
+        assert answer.headers["x-amzn-errortype"] == "ValidationException"
+
+
+def test_what_is_no_json_and_what_is_nowhere_is_refused_too() -> None:
+    with emulator("anthropic") as server:
+        broken = call(server, "/v1/messages", b"{oops")
+        nowhere = call(server, "/v1/nothing", {})
+        other = call(server, "/v1/chat/completions", chat())
+    assert (broken.status, broken.json["error"]["type"]) == (400, "invalid_request_error")
+    assert (nowhere.status, nowhere.json["error"]["type"]) == (404, "not_found_error")
+    assert other.status == 404
+    assert [one.status for one in server.requests] == [400, 404, 404]
+
+
+def blocks(reply: Any) -> list[JsonObject]:
+    return [{key: value for key, value in block.items() if value is not None} for block in reply["content"]]
+
+
+TOOLS = [{"name": "f", "input_schema": {"type": "object", "properties": {}}}]
+RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_a", "content": "ok"}]}
+THOUGHT = [Think("let me see"), Text("I look."), Call("toolu_a", "f", {"x": 1})]
+
+
+def turn(server: Emulator) -> tuple[JsonObject, list[JsonObject]]:
+    """A first request and the thinking reply it got."""
+    body = claude(tools=TOOLS)
+    answer = call(server, "/v1/messages", body)
+    assert answer.status == 200
+    return body, blocks(answer.json)
+
+
+@pytest.mark.proves("anthropic", "thinking signatures")
+def test_thinking_goes_back_as_it_came_and_behind_what_it_came_behind() -> None:
+    with emulator("anthropic", replies=[THOUGHT, "fine"]) as server:
+        body, spoken = turn(server)
+        going_on = {**body, "messages": [*body["messages"], {"role": "assistant", "content": spoken}, RESULT]}
+        assert call(server, "/v1/messages", going_on).status == 200
+
+
+def test_thinking_behind_a_changed_prefix_is_refused() -> None:
+    """Row 11: the system prompt changed since the thought was signed."""
+    with emulator("anthropic", replies=[THOUGHT]) as server:
+        body, spoken = turn(server)
+        messages = [*body["messages"], {"role": "assistant", "content": spoken}, RESULT]
+        answer = call(server, "/v1/messages", {**body, "system": "another", "messages": messages})
+    assert answer.status == 400
+    assert "bound to a different conversation" in answer.json["error"]["message"]
+
+
+def test_moving_a_cache_mark_is_no_change_of_the_prefix() -> None:
+    with emulator("anthropic", replies=[THOUGHT, "fine"]) as server:
+        body, spoken = turn(server)
+        messages = [*body["messages"], {"role": "assistant", "content": spoken}, RESULT]
+        bare = [{"type": "text", "text": LONG}]
+        changed = {
+            **body,
+            "system": bare,
+            "messages": messages,
+            "max_tokens": 7,
+            "tool_choice": {"type": "none"},
+        }
+        assert call(server, "/v1/messages", changed).status == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"thinking": "something else"}, "cannot be modified"),
+        ({"signature": "Eqforged"}, "Invalid `signature`"),
+    ],
+)
+def test_changed_thinking_and_a_forged_signature_are_refused(change: JsonObject, message: str) -> None:
+    """Rows 10 and 12."""
+    with emulator("anthropic", replies=[THOUGHT]) as server:
+        body, spoken = turn(server)
+        spoken[0] |= change
+        messages = [*body["messages"], {"role": "assistant", "content": spoken}, RESULT]
+        answer = call(server, "/v1/messages", {**body, "messages": messages})
+    assert answer.status == 400
+    assert message in answer.json["error"]["message"]
+
+
+def test_accounts_without_the_check_and_requests_that_say_drop_block_get_through() -> None:
+    beta = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
+    drop = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    with emulator("anthropic", replies=[THOUGHT, "fine"], enforce_binding=False) as server:
+        body, spoken = turn(server)
+        messages = [*body["messages"], {"role": "assistant", "content": spoken}, RESULT]
+        assert call(server, "/v1/messages", {**body, "system": "another", "messages": messages}).status == 200
+    with emulator("anthropic", replies=[THOUGHT, "fine"]) as server:
+        body, spoken = turn(server)
+        messages = [*body["messages"], {"role": "assistant", "content": spoken}, RESULT]
+        changed = {**body, "system": "another", "messages": messages, "thinking": drop}
+        answer = call(server, "/v1/messages", changed, headers=beta)
+        kept = server.requests[1].predicted
+    assert answer.status == 200
+    assert answer.json["input_transformations"] == [
+        {"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "prefix_binding_mismatch"}
+    ]
+    assert kept is not None
+    # A dropped block is no part of what the model was shown.
+    assert kept.total == Simulator("anthropic:claude-opus-5-5").count(
+        {**changed, "messages": [messages[0], {"role": "assistant", "content": spoken[1:]}, RESULT]}
+    )
+
+
+def longer(body: JsonObject, *messages: JsonObject, **more: Any) -> JsonObject:
+    said = [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "more"}]
+    return {**body, "messages": [*body["messages"], *said, *messages], **more}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"model": "claude-sonnet-5-5"}, "model_changed"),
+        ({"tools": TOOLS}, "tools_changed"),
+        ({"system": "another"}, "system_changed"),
+        ({"messages": [{"role": "user", "content": "changed"}]}, "messages_changed"),
+        ({"tool_choice": {"type": "none"}}, "unavailable"),
+    ],
+)
+def test_diagnostics_say_what_changed_since_the_message_before(
+    change: JsonObject, reason: str | None
+) -> None:
+    with emulator("anthropic") as server:
+        first = call(server, "/v1/messages", claude()).json
+        asked = {**longer(claude()), "diagnostics": {"previous_message_id": first["id"]}, **change}
+        told = call(server, "/v1/messages", asked).json["diagnostics"]
+        unknown = call(server, "/v1/messages", {**claude(), "diagnostics": {"previous_message_id": "msg_x"}})
+    assert (told and told["cache_miss_reason"]["type"]) == reason
+    assert unknown.json["diagnostics"]["cache_miss_reason"]["type"] == "previous_message_not_found"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, {"type": "cache_hit"}),
+        ({"prompt_cache_key": "other"}, "prompt_cache_key_changed"),
+        ({"tools": [{"type": "function", "name": "f", "parameters": {}}]}, "tools_changed"),
+        ({"input": "something else"}, "input_changed"),
+        ({"reasoning": {"effort": "low"}}, "reasoning_effort_changed"),
+    ],
+)
+def test_openai_compares_with_the_response_it_is_asked_about(change: JsonObject, told: Any) -> None:
+    with emulator("openai") as server:
+        first = call(server, "/v1/responses", responses()).json
+        options = {"prompt_cache_options": {"comparison_response_id": first["id"]}}
+        second = call(server, "/v1/responses", {**responses(), **options, **change}).json
+    said = second["prompt_cache_diagnostics"]
+    assert said == told if isinstance(told, dict) else (said["type"], said["reason"]) == ("cache_miss", told)
+
+
+def test_what_the_watch_says_of_a_miss_is_joined_with_the_server_s_diagnosis() -> None:
+    with emulator("anthropic") as server:
+        watch = Watch("anthropic:claude-opus-5-5")
+        watch.sent(0, claude())
+        first = call(server, "/v1/messages", claude()).json
+        assert watch.replied(first) is None
+        changed = longer(claude(), system=[{"type": "text", "text": "x " + LONG, **MARK}])
+        asked = {**changed, "diagnostics": {"previous_message_id": first["id"]}}
+        watch.sent(60_000, asked)
+        found = watch.replied(call(server, "/v1/messages", asked).json)
+    assert found is not None
+    assert (found.cause, found.layer, found.foreseen) == ("moved", "L1_SYSTEM", True)
+    assert found.diagnosis["type"] == "system_changed"
+
+
+def test_lives_follow_the_clock_that_is_given() -> None:
+    clock = Clock()
+    with emulator("anthropic", clock=clock) as server:
+        reads = []
+        for pause in (0, 299, 299, 301):
+            clock.wait(pause)
+            reads.append(call(server, "/v1/messages", claude()).json["usage"]["cache_read_input_tokens"] > 0)
+    assert reads == [False, True, True, False]
+
+
+def test_a_request_for_no_tokens_warms_the_cache_and_uses_no_reply() -> None:
+    with emulator("anthropic", replies=["only one"]) as server:
+        warmed = call(server, "/v1/messages", claude(max_tokens=0)).json
+        answered = call(server, "/v1/messages", claude()).json
+    assert (warmed["content"], warmed["stop_reason"]) == ([], "max_tokens")
+    assert warmed["usage"]["cache_creation_input_tokens"] == answered["usage"]["cache_read_input_tokens"] > 0
+
+
+def test_faults_come_when_they_are_asked_for() -> None:
+    script = [Refuse(429, retry_after_s=2), {"status": 500}, "fine"]
+    with emulator("anthropic", replies=script) as server:
+        server.next(Refuse(529, "busy"))
+        answers = [call(server, "/v1/messages", claude()) for _ in range(5)]
+    assert [one.status for one in answers] == [529, 429, 500, 200, 400]
+    assert answers[0].json["error"] == {"type": "overloaded_error", "message": "busy"}
+    assert answers[1].headers["retry-after"] == "2"
+    assert "no reply left: 3 were given" in answers[4].json["error"]["message"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_reply_breaks_off_where_it_is_cut(streamed: bool) -> None:
+    with emulator("anthropic", replies=[Cut("a long reply " * 20, 300)]) as server:
+        with pytest.raises(http.client.IncompleteRead) as caught:
+            call(server, "/v1/messages", claude(stream=streamed))
+        assert len(caught.value.partial) == 300
+        assert server.requests[0].status == 200
+
+
+def test_what_a_slow_reply_stores_can_be_read_once_it_has_begun() -> None:
+    clock = Clock()
+    with emulator("anthropic", replies=[Slow("slow", 0.02), "a", "b"], clock=clock) as server:
+        usages = []
+        for wait_ms in (0, 10, 10):
+            clock.now_ms += wait_ms
+            usages.append(call(server, "/v1/messages", claude()).json["usage"]["cache_read_input_tokens"] > 0)
+    assert usages == [False, False, True]
+
+
+def test_a_function_answers_what_it_is_asked() -> None:
+    def echo(body: JsonObject) -> str:
+        return f"you said {body['messages'][-1]['content']}"
+
+    with emulator("anthropic", replies=echo) as server:
+        assert call(server, "/v1/messages", claude()).json["content"][0]["text"] == "you said hi"
+
+
+@pytest.mark.parametrize("chunk", [1, 7, None])
+@pytest.mark.parametrize(
+    ("provider", "path", "body"),
+    [("anthropic", "/v1/messages", claude(tools=TOOLS)), ("openai", "/v1/responses", responses()),
+     ("openai", "/v1/chat/completions", chat(stream_options={"include_usage": True}))],
+    ids=["anthropic", "responses", "chat"],
+)  # fmt: skip
+def test_a_stream_says_what_the_whole_reply_says(
+    provider: str, path: str, body: JsonObject, chunk: int | None
+) -> None:
+    script = [Think("hm, höchst 中"), Text("I say it in pieces."), Call("c1", "f", {"a": [1, "é"]})]
+    with emulator(provider, replies=[script, script], chunk_bytes=chunk, piece=3) as server:
+        whole = call(server, path, body).json
+        events = list(call(server, path, {**body, "stream": True}).events())
+    said = "".join(_texts(events))
+    assert "I say it in pieces." in said
+    if provider == "anthropic":
+        assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
+        assert events[-1]["type"] == "message_stop"
+        assert events[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+    elif path.endswith("responses"):
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        last = events[-1]["response"]["output"]
+        assert [item["type"] for item in last] == [item["type"] for item in whole["output"]]
+    else:
+        assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+def _texts(events: list[JsonObject]) -> list[str]:
+    """The text deltas of any of the formats."""
+    out = []
+    for event in events:
+        delta = event.get("delta")
+        if isinstance(delta, dict):
+            out.append(delta.get("text", ""))
+        elif event.get("type") == "response.output_text.delta":
+            out.append(str(delta))
+        for choice in event.get("choices", ()):
+            out.append(choice["delta"].get("content") or "")
+    return out
+
+
+@pytest.mark.proves("gemini", "explicit caches")
+def test_explicit_caches_are_made_used_prolonged_and_end() -> None:
+    clock = Clock()
+    ask = {"contents": [{"role": "user", "parts": [{"text": "q"}]}]}
+    with emulator("gemini", clock=clock) as server:
+        made = call(
+            server, "/v1beta/cachedContents", {"model": "models/gemini-2.5-flash", **contents(), "ttl": "60s"}
+        )
+        name = made.json["name"]
+        used = call(server, GEMINI, {**ask, "cachedContent": name}).json["usageMetadata"]
+        clock.wait(50)
+        call(server, f"/v1beta/{name}", {"ttl": "60s"}, "PATCH")
+        clock.wait(50)
+        still = call(server, GEMINI, {**ask, "cachedContent": name})
+        clock.wait(50)
+        gone = call(server, GEMINI, {**ask, "cachedContent": name})
+        small = call(
+            server, "/v1beta/cachedContents", {"model": "models/gemini-2.5-flash", **ask, "ttl": "60s"}
+        )
+        both = call(
+            server, GEMINI, {**ask, "cachedContent": name, "systemInstruction": {"parts": [{"text": "s"}]}}
+        )
+    tokens = made.json["usageMetadata"]["totalTokenCount"]
+    assert used["cachedContentTokenCount"] == tokens == used["promptTokenCount"] - 5
+    assert (still.status, gone.status) == (200, 403)
+    assert small.status == 400
+    assert "too small" in small.json["error"]["message"]
+    assert both.status in (400, 403)
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "body", "field"),
+    [
+        ("anthropic", "/v1/messages/count_tokens", claude(), "input_tokens"),
+        ("openai", "/v1/responses/input_tokens", responses(), "input_tokens"),
+        ("gemini", GEMINI.replace("generateContent", "countTokens"), contents(), "totalTokens"),
+        (
+            "bedrock",
+            NOVA.replace("converse", "count-tokens"),
+            {"input": {"converse": converse()}},
+            "inputTokens",
+        ),
+    ],
+)
+def test_counting_endpoints_count_without_caching(
+    provider: str, path: str, body: JsonObject, field: str
+) -> None:
+    with emulator(provider) as server:
+        first, second = (call(server, path, body).json[field] for _ in range(2))
+        assert first == second > 2000
+        assert all(received.predicted is None for received in server.requests)
+
+
+def test_everything_received_is_kept_for_the_test_to_look_at() -> None:
+    with emulator("anthropic", replies=["one"]) as server:
+        call(server, "/v1/messages?beta=true", claude(), headers={"X-Mine": "yes"})
+    [received] = server.requests
+    assert (received.method, received.path, received.headers["x-mine"]) == (
+        "POST",
+        "/v1/messages?beta=true",
+        "yes",
+    )
+    assert received.body == claude()
+    assert received.reply["content"][0]["text"] == "one"
+
+
+def test_stopping_twice_and_a_port_that_is_taken() -> None:
+    with Emulator("anthropic") as server:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(CallError, match=f"port {port}"):
+            Emulator("anthropic", port=port).start()
+    server.stop()
+
+
+def test_an_unknown_provider_and_a_strange_reply_are_errors_of_the_caller() -> None:
+    with pytest.raises(CallError, match="unknown provider"):
+        Emulator("nobody")
+    with emulator("anthropic", replies=[[1]]) as server:  # type: ignore[list-item]
+        assert call(server, "/v1/messages", claude()).status == 500
