@@ -85,9 +85,21 @@ class VersionError(QuireError):
 
 
 class ProviderError(QuireError):
-    """The provider refused or failed; `status` is its HTTP status, 0 when there was none."""
+    """The provider refused or failed; `status` is its HTTP status, 0 when there was none.
 
-    def __init__(self, message: str, *, status: int = 0, retryable: bool = False, hint: str = "") -> None:
+    `retry_after_s` is how long it asked to be left alone, None when it did not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        retryable: bool = False,
+        hint: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.retryable = retryable
+        self.retry_after_s = retry_after_s

@@ -12,7 +12,14 @@ class Transport(Protocol):
     """Sends a rendered request; every failure is a ProviderError that says whether to try again."""
 
     def stream(self, request: Request) -> AsyncIterator[JsonObject]:
-        """The provider's own stream events, as JSON, while they arrive."""
+        """The provider's own stream events, as JSON, while they arrive (an async generator)."""
 
     async def send(self, request: Request) -> JsonObject:
         """The provider's whole reply, as JSON."""
+
+
+async def close(transport: Transport) -> None:
+    """End a transport's connections, if it keeps any; the next request makes new ones."""
+    aclose = getattr(transport, "aclose", None)
+    if aclose is not None:
+        await aclose()

@@ -1,0 +1,140 @@
+"""Plain HTTP for every server that speaks a provider's format: no SDK, the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from quire import providers
+from quire.errors import CallError, MissingPart, ProviderError
+from quire.providers.facts import resolve
+from quire.send.endpoints import ENDPOINTS
+from quire.send.refusals import refusal, timed_out, unreachable
+from quire.send.sse import events
+from quire.values import JsonObject, Request
+
+if TYPE_CHECKING:
+    import httpx
+
+_ANTHROPIC_VERSION = "2023-06-01"
+
+
+class Http:
+    """A transport over httpx."""
+
+    def __init__(self, base_url: str, api_key: str = "", timeout_s: float = 600.0) -> None:
+        self.base_url, self.api_key, self.timeout_s = base_url.rstrip("/"), api_key, timeout_s
+        self._client: httpx.AsyncClient | None = None
+
+    async def aclose(self) -> None:
+        """End the connections; the next request makes new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def send(self, request: Request) -> JsonObject:
+        """The whole reply, as JSON."""
+        httpx = _httpx()
+        try:
+            response = await self._connected().post(**self._call(request, streamed=False))
+            self._check(request, response.status_code, response.content, response.headers)
+            reply: JsonObject = response.json()
+            return reply
+        except httpx.HTTPError as error:
+            raise self._failed(request, error) from error
+        except ValueError as error:
+            raise ProviderError(
+                f"{request.provider} sent a reply that is not JSON", retryable=True
+            ) from error
+
+    async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
+        """The reply's events while they arrive."""
+        httpx = _httpx()
+        try:
+            async with self._connected().stream("POST", **self._call(request, True)) as response:
+                if response.status_code >= 400:
+                    said = await response.aread()
+                    self._check(request, response.status_code, said, response.headers)
+                async for event in events(response.aiter_bytes(), request.provider):
+                    yield event
+        except httpx.HTTPError as error:
+            raise self._failed(request, error) from error
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            timeout = _httpx().Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
+            # Certificates are only loaded where they are used; that alone takes longer than a local request.
+            secure = self.base_url.startswith("https")
+            self._client = _httpx().AsyncClient(timeout=timeout, trust_env=False, verify=secure)
+        return self._client
+
+    def _call(self, request: Request, streamed: bool) -> dict[str, Any]:
+        wire = resolve(request.provider)[1]
+        body = {**providers.http_body(request), **_streaming(wire, streamed)}
+        headers = {"content-type": "application/json", **_keys(wire, self.api_key), **request.headers}
+        return {
+            "url": self.base_url + _path(wire, self.base_url, request.model, streamed),
+            "content": json.dumps(body, ensure_ascii=False).encode(),
+            "headers": headers,
+        }
+
+    def _check(self, request: Request, status: int, said: bytes, headers: Any) -> None:
+        if status >= 400:
+            try:
+                value = json.loads(said)
+            except ValueError:
+                value = said.decode(errors="replace")
+            endpoint = ENDPOINTS[resolve(request.provider)[0]]
+            raise refusal(request.provider, status, value, dict(headers), endpoint)
+
+    def _failed(self, request: Request, error: httpx.HTTPError) -> ProviderError:
+        if isinstance(error, _httpx().TimeoutException):
+            return timed_out(request.provider, self.timeout_s)
+        return unreachable(request.provider, self.base_url, error)
+
+
+def _streaming(wire: str, streamed: bool) -> JsonObject:
+    if not streamed or wire == "gemini":
+        return {}
+    if wire == "openai-chat":
+        return {"stream": True, "stream_options": {"include_usage": True}}
+    return {"stream": True}
+
+
+def _path(wire: str, base_url: str, model: str, streamed: bool) -> str:
+    """The path behind a base URL; OpenAI's and compatible servers' base URLs end in /v1, Anthropic's do not."""
+    versioned = base_url.rsplit("/", 1)[-1].startswith("v1")
+    v1 = "" if versioned else "/v1"
+    match wire:
+        case "openai-chat":
+            # A bare host gets the usual version; any other path is taken as it is given.
+            return f"{_v1_of_host(base_url)}/chat/completions"
+        case "openai-responses":
+            return f"{_v1_of_host(base_url)}/responses"
+        case "anthropic":
+            return f"{v1}/messages"
+        case "gemini":
+            method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
+            return f"{'' if versioned else '/v1beta'}/models/{model.removeprefix('models/')}:{method}"
+    raise CallError(f"{wire} cannot be spoken over plain HTTP", hint="pip install 'quire[bedrock]'")
+
+
+def _v1_of_host(base_url: str) -> str:
+    return "/v1" if base_url.count("/") < 3 else ""
+
+
+def _keys(wire: str, api_key: str) -> dict[str, str]:
+    if wire == "anthropic":
+        return {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": api_key} if api_key else {})}
+    if not api_key:
+        return {}
+    return {"x-goog-api-key": api_key} if wire == "gemini" else {"authorization": f"Bearer {api_key}"}
+
+
+def _httpx() -> Any:  # the module, loaded where it is used
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingPart("httpx is not installed", hint="pip install 'quire[send]'") from error
+    return httpx

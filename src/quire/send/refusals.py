@@ -1,0 +1,97 @@
+"""A provider's failures in Quire's words: what happened, whether to try again, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from quire.errors import ProviderError
+from quire.send.endpoints import Endpoint
+from quire.values import Json
+
+RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+# A limit that waiting does not lift.
+_FINAL = ("insufficient_quota", "billing", "credit balance", "exceeded your current quota")
+
+
+def refusal(
+    provider: str,
+    status: int,
+    said: Json,
+    headers: Mapping[str, str] | None = None,
+    endpoint: Endpoint | None = None,
+) -> ProviderError:
+    """The error of an HTTP status; `said` is the reply's body, as JSON or text."""
+    message = message_of(said) or "no message"
+    final = any(word in f"{message} {said}".lower() for word in _FINAL)
+    return ProviderError(
+        f"{provider} answered {status}: {message}",
+        status=status,
+        retryable=status in RETRYABLE and not final,
+        hint=_hint(status, endpoint),
+        retry_after_s=retry_after(headers or {}),
+    )
+
+
+def unreachable(provider: str, base_url: str, error: BaseException) -> ProviderError:
+    """The error of a connection that was not made, or broke."""
+    what = str(error) or type(error).__name__
+    return ProviderError(
+        f"the connection to {provider} failed: {what}",
+        retryable=True,
+        hint=f"Check that {base_url} can be reached." if base_url else "Check the network.",
+    )
+
+
+def timed_out(provider: str, timeout_s: float) -> ProviderError:
+    return ProviderError(
+        f"{provider} sent nothing for {timeout_s:g} s",
+        retryable=True,
+        hint="Try again, or allow more time with timeout_s.",
+    )
+
+
+def message_of(said: Json) -> str:
+    """The sentence in an error body: {"error": {"message": …}}, {"message": …}, [{…}] or text."""
+    if isinstance(said, list):
+        said = said[0] if said else None
+    if isinstance(said, dict):
+        inner = said.get("error")
+        if isinstance(inner, dict | str):
+            return message_of(inner)
+        return str(said.get("message") or said.get("Message") or said.get("detail") or "")
+    return str(said or "").strip()[:400]
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How long a provider asks to wait: seconds, milliseconds or a date."""
+    lower = {key.lower(): value for key, value in headers.items()}
+    try:
+        if "retry-after-ms" in lower:
+            return max(0.0, float(lower["retry-after-ms"]) / 1000)
+        return max(0.0, float(lower["retry-after"])) if "retry-after" in lower else None
+    except ValueError:
+        return _until(lower.get("retry-after", ""), lower.get("date", ""))
+
+
+def _until(date: str, now: str) -> float | None:
+    """The seconds from the reply's own date to another; a clock of ours would only add its own error."""
+    try:
+        since = parsedate_to_datetime(now) if now else datetime.now(UTC)
+        return max(0.0, (parsedate_to_datetime(date) - since).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _hint(status: int, endpoint: Endpoint | None) -> str:
+    keys = " or ".join(endpoint.keys) if endpoint else ""
+    if status in (401, 403):
+        return f"Check the API key ({keys})." if keys else "Check the API key."
+    if status == 404:
+        return "Check the model's name and the base URL."
+    if status in (400, 413, 422):
+        return "`quire lint` shows which rule a request breaks."
+    if status in RETRYABLE:
+        return "It was tried several times; `quire resume` goes on later."
+    return ""

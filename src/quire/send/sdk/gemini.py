@@ -1,0 +1,73 @@
+"""Google's SDK: generateContent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from quire.errors import MissingPart, ProviderError
+from quire.providers import sdk_kwargs
+from quire.providers.incoming import plain
+from quire.send.endpoints import ENDPOINTS
+from quire.send.refusals import refusal, timed_out, unreachable
+from quire.send.transport import Transport
+from quire.values import JsonObject, Request
+
+try:
+    import httpx2
+    from google import genai
+    from google.genai import errors, types
+except ImportError as error:
+    raise MissingPart("the google-genai SDK is not installed", hint="pip install 'quire[gemini]'") from error
+
+
+def connect(wire: str, base_url: str, api_key: str, timeout_s: float) -> Transport:
+    """A transport over genai.Client(...).aio."""
+    return Gemini(base_url, api_key, timeout_s)
+
+
+class Gemini:
+    """generateContent; retries are not the SDK's."""
+
+    def __init__(self, base_url: str, api_key: str, timeout_s: float) -> None:
+        self.base_url, self.api_key, self.timeout_s = base_url, api_key, timeout_s
+        self._client: genai.Client | None = None
+
+    async def aclose(self) -> None:
+        """End the connections; the next request makes new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aio.aclose()
+            client.close()
+
+    async def send(self, request: Request) -> JsonObject:
+        """The whole reply."""
+        try:
+            models = self._connected().aio.models
+            reply: JsonObject = plain(await models.generate_content(**sdk_kwargs(request)))
+            return reply
+        except (errors.APIError, httpx2.HTTPError, OSError) as error:
+            raise self._failed(request, error) from error
+
+    async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
+        """The reply's chunks."""
+        try:
+            models = self._connected().aio.models
+            async for chunk in await models.generate_content_stream(**sdk_kwargs(request)):
+                yield plain(chunk)
+        except (errors.APIError, httpx2.HTTPError, OSError) as error:
+            raise self._failed(request, error) from error
+
+    def _connected(self) -> genai.Client:
+        if self._client is None:
+            options = types.HttpOptions(base_url=self.base_url, timeout=int(self.timeout_s * 1000))
+            self._client = genai.Client(api_key=self.api_key or "none", vertexai=False, http_options=options)
+        return self._client
+
+    def _failed(self, request: Request, error: Exception) -> ProviderError:
+        if isinstance(error, errors.APIError):
+            headers = getattr(error.response, "headers", None) or {}
+            said = error.message or str(error)
+            return refusal(request.provider, error.code, said, dict(headers), ENDPOINTS["gemini"])
+        if isinstance(error, httpx2.TimeoutException | TimeoutError):
+            return timed_out(request.provider, self.timeout_s)
+        return unreachable(request.provider, self.base_url, error)
