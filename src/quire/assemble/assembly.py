@@ -65,6 +65,9 @@ class Assembly:
         self._interrupted: dict[str, list[Entry]] = {}
         self._speaking = False
         self._passed = False
+        # Whether a request has been sent whose streamed reply has not ended.
+        self._opened = False
+        self._stable = 0
         self._decided = False
         self._at: int | None = None
         self._last_at: int | None = None
@@ -87,19 +90,21 @@ class Assembly:
 
     def feed(self, entry: Entry) -> None:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
+        if entry.kind == "sent" and entry.meta.get("aside"):
+            return  # a question beside the conversation: a plan, a summary
         if self.asks(entry):
             self._pass()
         spoke = self._speaking
         if entry.kind not in SPOKEN or self._is_context(entry):
             self._speaking = False
         if entry.kind in ("user", "result"):
-            self._passed = False
+            self._passed = self._opened = False
         if entry.at is not None:
             self._at = entry.at
         self.entries[entry.seq] = entry
         self._note_pin(entry)
-        if entry.kind == "sent" and not spoke:
-            self._pass_sent()
+        if entry.kind == "sent":
+            self._request_sent(entry, spoke)
         getattr(self, f"_feed_{entry.kind}")(entry)
 
     def _is_context(self, entry: Entry) -> bool:
@@ -188,6 +193,25 @@ class Assembly:
         self._late.append(Message("note", (Text(text),), (entry.seq,)))
         self.carried.late[entry.seq] = ("", False)
 
+    def _request_sent(self, entry: Entry, spoke: bool) -> None:
+        """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
+        opening = "usage" not in entry.body
+        if opening and self._opened:
+            self._send_again()
+        elif not self._opened and not spoke:
+            self._pass_sent()
+        self._opened = opening
+
+    def _send_again(self) -> None:
+        """The reply broke off and its request was made once more: what came of it counts no more."""
+        for group in self._groups:
+            for entry in group.entries:
+                self._leave_out(entry.seq, "cut off; the request was sent again")
+        self._groups = []
+        self._close(final=True)
+        self.epoch.sent = len(self.epoch.strip.leaves)
+        self._last_at, self._passed = self._at, True
+
     def _pass_sent(self) -> None:
         """A request that was really sent stands in front of the model's words; nothing is decided again."""
         if self.turn and not self._passed:
@@ -260,14 +284,15 @@ class Assembly:
         self.rent = decision.rent
         if decision.record is not None:
             self._apply(decision.record)
-        self.epoch.sent = len(self.epoch.strip.leaves)
+        self._stable, self.epoch.sent = self.epoch.sent, len(self.epoch.strip.leaves)
         self._estimate = self.epoch.total_tokens()
         self.requests += 1
         self.step += 1
         self._last_at, self._decided, self._memo = self._at, False, None
 
     def _decide(self) -> Decision:
-        if self._decided:
+        # A request that is sent again is the same request: nothing is decided twice.
+        if self._decided or (self._passed and not self.tools_moved):
             return Decision(None, self.rent)
         if self._memo is not None and self._memo[0] == len(self.entries):
             return self._memo[1]
@@ -335,6 +360,9 @@ class Assembly:
     def ahead(self) -> Assembly:
         """A twin with the tail closed: how things stand when the next request is made."""
         twin = self.copy()
+        if self._opened:
+            # The reply has not ended: asked now, its request would be sent again without what came of it.
+            twin._groups, twin._passed = [], True
         twin._close(final=True)
         return twin
 
@@ -345,6 +373,8 @@ class Assembly:
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
             )
         twin = self.ahead()
+        if twin._passed:
+            twin.epoch.sent = self._stable
         decision = twin._decide()
         self._memo = (len(self.entries), decision)
         if decision.record is not None:
@@ -356,7 +386,7 @@ class Assembly:
             user=starts[-1] if starts else None,
             prompt=twin.epoch.prompt(),
             turn=self.turn,
-            step=self.step + 1,
+            step=self.step + (not twin._passed),
             rebase=decision.record,
             head_tokens=twin.epoch.head_tokens(),
             sizes=tuple(one.tokens for one in twin.epoch.strip.leaves),
