@@ -1,0 +1,272 @@
+"""The official clients, unchanged, talk to the strict provider: whole replies, streams, tools, thinking, errors.
+
+What Quire renders goes in, what comes back is parsed, and the next request carries it on: rules, signatures and
+cache counts are the provider's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from quire import assemble, values
+from quire.emulate import Emulator
+from quire.log.hashing import chain
+from quire.providers import marked, parse_reply, render, sdk_kwargs, stream
+from quire.providers.simulate import Simulator
+from quire.testing import Cut, Refuse, emulator
+from quire.values import Call, Entry, JsonObject, Reply, Text, Think
+
+pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+LONG = "Always be careful with the records. " * 400
+TOOLS = values.tools(
+    [
+        {
+            "name": "look_up",
+            "description": "finds a record",
+            "parameters": {"type": "object", "properties": {"id": {"type": "string"}}},
+        }
+    ]
+)
+SCRIPT: list[Any] = [
+    [
+        Think("I should look."),
+        Text("One moment."),
+        Call("", "look_up", {"id": "7"}),
+        Call("", "look_up", {"id": "8"}),
+    ],
+    [Think("Now I know."), "Both are there."],
+    "You are welcome.",
+]
+Send = Callable[[Emulator, str, Any, bool], Reply]
+
+
+def anthropic_client(url: str) -> Any:
+    anthropic = pytest.importorskip("anthropic")
+    return anthropic.Anthropic(base_url=url, api_key="key", max_retries=1)
+
+
+def openai_client(url: str) -> Any:
+    openai = pytest.importorskip("openai")
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=1)
+
+
+def gemini_client(url: str) -> Any:
+    genai = pytest.importorskip("google.genai")
+    return genai.Client(api_key="key", http_options={"base_url": url})
+
+
+def bedrock_client(url: str) -> Any:
+    boto3 = pytest.importorskip("boto3")
+    from botocore.config import Config
+
+    config = Config(retries={"max_attempts": 1}, user_agent_extra="quire")
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    return boto3.client("bedrock-runtime", endpoint_url=url, region_name="us-east-1", config=config, **keys)
+
+
+def events_of(wire: str, client: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
+    """The provider's stream as its client gives it."""
+    match wire:
+        case "anthropic":
+            with client.messages.create(**kwargs, stream=True) as events:
+                yield from events
+        case "openai-responses":
+            with client.responses.create(**kwargs, stream=True) as events:
+                yield from events
+        case "openai-chat":
+            options = {"include_usage": True}
+            with client.chat.completions.create(**kwargs, stream=True, stream_options=options) as events:
+                yield from events
+        case "gemini":
+            yield from client.models.generate_content_stream(**kwargs)
+        case _:
+            yield from client.converse_stream(**kwargs)["stream"]
+
+
+def whole_of(wire: str, client: Any, kwargs: dict[str, Any]) -> Any:
+    match wire:
+        case "anthropic":
+            return client.messages.create(**kwargs)
+        case "openai-responses":
+            return client.responses.create(**kwargs)
+        case "openai-chat":
+            return client.chat.completions.create(**kwargs)
+        case "gemini":
+            return client.models.generate_content(**kwargs)
+    return client.converse(**kwargs)
+
+
+# provider, target, wire format, client
+CLIENTS = [
+    pytest.param("anthropic", "anthropic:claude-opus-5-5", "anthropic", anthropic_client,
+                 marks=pytest.mark.proves("anthropic", "official SDK")),
+    pytest.param("openai", "openai:gpt-5.6", "openai-responses", openai_client,
+                 marks=pytest.mark.proves("openai", "official SDK")),
+    pytest.param("openai", "openai-chat:gpt-5.6", "openai-chat", openai_client,
+                 marks=pytest.mark.proves("openai", "official SDK (Chat)")),
+    pytest.param("gemini", "gemini:gemini-3.8-flash", "gemini", gemini_client,
+                 marks=pytest.mark.proves("gemini", "official SDK")),
+    pytest.param("bedrock", "bedrock:anthropic.claude-opus-5-5-v1:0", "bedrock", bedrock_client,
+                 marks=pytest.mark.proves("bedrock", "official SDK")),
+]  # fmt: skip
+
+
+def send(wire: str, client: Any, target: str, kwargs: dict[str, Any], streamed: bool) -> Reply:
+    if not streamed:
+        return parse_reply(target, whole_of(wire, client, kwargs))
+    reader = stream(target)
+    for event in events_of(wire, client, kwargs):
+        reader.feed(event)
+    reply: Reply = reader.reply()
+    return reply
+
+
+def converse(
+    provider: str, target: str, wire: str, make: Callable[[str], Any], streamed: bool
+) -> tuple[list[Reply], Emulator]:
+    """Two turns with a tool loop in the first, each request rendered from the log of what came back."""
+    entries: list[Entry] = [values.system(LONG), TOOLS, values.user("Look up 7 and 8.")]
+    replies: list[Reply] = []
+    with emulator(provider, replies=list(SCRIPT), chunk_bytes=13 if streamed else None) as server:
+        client = make(server.url)
+        for _ in range(3):
+            built = list(
+                assemble.requests(
+                    list(chain([*entries, values.respond("?")])), assemble.Policy(thinking=True)
+                )
+            )[-1]
+            request = marked(render(built.prompt, target, key="thread-1"), built.prompt)
+            replies.append(send(wire, client, target, sdk_kwargs(request), streamed))
+            entries += replies[-1].entries
+            calls = [entry for entry in replies[-1].entries if entry.kind == "call"]
+            entries += [values.result(call.call_id, None, f"record {call.args['id']}") for call in calls]
+            if not calls:
+                entries.append(values.user("Thank you."))
+    return replies, server
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)
+def test_a_thread_goes_through_the_official_client_and_comes_back(
+    provider: str, target: str, wire: str, make: Callable[[str], Any], streamed: bool
+) -> None:
+    replies, server = converse(provider, target, wire, make, streamed)
+    assert [received.error for received in server.requests] == ["", "", ""]
+    kinds = [[entry.kind for entry in reply.entries if entry.kind != "think"] for reply in replies]
+    assert kinds == [["respond", "call", "call"], ["respond"], ["respond"]]
+    assert replies[1].entries[-1].text == "Both are there."
+    assert [call.args for call in replies[0].entries if call.kind == "call"] == [{"id": "7"}, {"id": "8"}]
+    predicted = [received.predicted for received in server.requests]
+    for reply, one in zip(replies, predicted, strict=True):
+        assert one is not None
+        assert (reply.usage.input_total, reply.usage.cache_read) == (one.total, one.read)
+        assert reply.usage.cache_write_5m == one.write_5m
+    # Every request extends the one before, so the cache is read from the second on.
+    reads = [reply.usage.cache_read for reply in replies]
+    if provider != "gemini":
+        assert 0 == reads[0] < reads[1] < reads[2]
+
+
+@pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)
+def test_the_simulator_predicts_what_the_client_is_told(
+    provider: str, target: str, wire: str, make: Callable[[str], Any]
+) -> None:
+    replies, server = converse(provider, target, wire, make, streamed=False)
+    cache = Simulator(target)
+    predicted = [cache.step(received.at_ms, received.body) for received in server.requests]
+    assert [(one.total, one.read) for one in predicted] == [
+        (reply.usage.input_total, reply.usage.cache_read) for reply in replies
+    ]
+
+
+def broken_rule(wire: str) -> dict[str, Any]:
+    """A request that each client sends and its provider refuses."""
+    match wire:
+        case "anthropic":
+            return {
+                "model": "claude-opus-5-5",
+                "max_tokens": 9,
+                "messages": [{"role": "user", "content": ""}],
+            }
+        case "openai-responses":
+            orphan = {"type": "function_call_output", "call_id": "c", "output": "x"}
+            return {"model": "gpt-5.6", "input": [orphan]}
+        case "openai-chat":
+            orphan = {"role": "tool", "tool_call_id": "c", "content": "x"}
+            return {"model": "gpt-5.6", "messages": [orphan]}
+        case "gemini":
+            part = {"function_response": {"name": "f", "response": {"output": "x"}}}
+            return {"model": "gemini-3.8-flash", "contents": [{"role": "user", "parts": [part]}]}
+    blank = {"role": "user", "content": [{"text": "  "}]}
+    return {"modelId": "anthropic.claude-opus-5-5-v1:0", "messages": [blank]}
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status in any client's exception."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        return int(response["ResponseMetadata"]["HTTPStatusCode"])
+    return int(getattr(error, "status_code", 0) or getattr(error, "code", 0))
+
+
+@pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)
+def test_a_broken_rule_is_the_client_s_own_bad_request_error(
+    provider: str, target: str, wire: str, make: Callable[[str], Any]
+) -> None:
+    with emulator(provider, replies=[]) as server:
+        client = make(server.url)
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - each client has its own class, compared below
+            whole_of(wire, client, broken_rule(wire))
+    assert status_of(caught.value) == 400
+    assert type(caught.value).__name__ in ("BadRequestError", "ClientError", "ValidationException")
+    assert server.requests[0].error
+    assert server.requests[0].error[:40] in str(caught.value)
+
+
+SIMPLE: dict[str, JsonObject] = {
+    "anthropic": {
+        "model": "claude-opus-5-5",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+    },
+    "openai-responses": {"model": "gpt-5.6", "input": "hi"},
+    "openai-chat": {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hi"}]},
+}
+
+
+@pytest.mark.parametrize("wire", SIMPLE)
+def test_a_client_waits_as_long_as_it_is_told_and_tries_again(wire: str) -> None:
+    provider, make = ("anthropic", anthropic_client) if wire == "anthropic" else ("openai", openai_client)
+    with emulator(provider, replies=[Refuse(429, retry_after_s=0.01), "fine"]) as server:
+        assert "fine" in str(whole_of(wire, make(server.url), SIMPLE[wire]))
+        assert [received.status for received in server.requests] == [429, 200]
+
+
+@pytest.mark.parametrize("wire", SIMPLE)
+def test_a_stream_that_breaks_off_keeps_what_had_come(wire: str) -> None:
+    provider, make = ("anthropic", anthropic_client) if wire == "anthropic" else ("openai", openai_client)
+    names = {"anthropic": "anthropic:claude-opus-5-5", "openai-responses": "openai:gpt-5.6"}
+    reader = stream(names.get(wire, "openai-chat:gpt-5.6"))
+    script = [Text("The first block."), Text("The second one is never finished. " * 90)]
+    with emulator(provider, replies=[Cut(script, 9000)]) as server:
+        broken = _feed(reader, events_of(wire, make(server.url), SIMPLE[wire]))
+    assert broken
+    partial = reader.partial()
+    said = [entry.text for entry in partial.entries] + [str(one["text"]) for one in partial.unfinished]
+    assert "".join(said).startswith("The first block.The second one is")
+    # Chat has no blocks, so nothing of it is finished; the others keep their first one as an entry.
+    assert len(partial.entries) == (0 if wire == "openai-chat" else 1)
+
+
+def _feed(reader: Any, events: Iterator[Any]) -> bool:
+    """Read until the connection breaks; whether it did."""
+    try:
+        for event in events:
+            reader.feed(event)
+    except Exception as error:
+        return "connection" in str(error).lower()
+    return False
