@@ -6,7 +6,7 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from quire.assemble import rebase
 from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built, Refused
 from quire.assemble.epoch import Epoch, merge_tools, ordered
-from quire.assemble.leaves import assistant, leaf, results
+from quire.assemble.leaves import Leaf, assistant, leaf, results
 from quire.assemble.policy import Policy
 from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
@@ -73,7 +73,9 @@ class Assembly:
         self._last_at: int | None = None
         self._last_model = ""
         self._estimate = 0
+        # What looking ahead has worked out already; shared with the twins, dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
+        self._leaves: dict[tuple[str, tuple[int, ...]], Leaf] = {}
 
     # Feeding
 
@@ -266,13 +268,21 @@ class Assembly:
                     entry.seq, "thinking is not sent in this format" if thought else "empty message"
                 )
         if message.parts:
-            self.epoch.strip.add(leaf(message, self.turn))
+            self.epoch.strip.add(self._leaf(message))
         if group.pairs:
             answered = [result for _, result in group.pairs if result is not None]
-            self.epoch.strip.add(leaf(results(group.pairs), self.turn, answered))
+            self.epoch.strip.add(self._leaf(results(group.pairs), answered))
             for call, result in group.pairs:
                 if result is None:
                     self._interrupted.setdefault(call.call_id, []).append(call)
+
+    def _leaf(self, message: Message, entries: Sequence[Entry] = ()) -> Leaf:
+        """A leaf of the tail; asking for a request and passing it count its tokens once."""
+        key = (message.role, message.seqs)
+        known = self._leaves.get(key)
+        if known is None or known.message != message:
+            known = self._leaves[key] = leaf(message, self.turn, entries)
+        return known
 
     def _pass(self) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
@@ -289,6 +299,7 @@ class Assembly:
         self.requests += 1
         self.step += 1
         self._last_at, self._decided, self._memo = self._at, False, None
+        self._leaves.clear()
 
     def _decide(self) -> Decision:
         # A request that is sent again is the same request: nothing is decided twice.
@@ -389,7 +400,7 @@ class Assembly:
             step=self.step + (not twin._passed),
             rebase=decision.record,
             head_tokens=twin.epoch.head_tokens(),
-            sizes=tuple(one.tokens for one in twin.epoch.strip.leaves),
+            sizes=tuple([one.tokens for one in twin.epoch.strip.leaves]),
             blocks=twin.epoch.l2,
             said=twin.epoch.said,
             left_out=tuple(twin.left_out),

@@ -90,7 +90,9 @@ def block(item: JsonObject, times: bool = False) -> Block:
 def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
     source = meta.get("source")
     if source not in _TAGS:
-        head = f'<context_item id="{_attribute(name_of(item))}" type="{_attribute(item.get("type", "code"))}">'
+        head = (
+            f'<context_item id="{_attribute(name_of(item))}" type="{_attribute(item.get("type", "code"))}">'
+        )
         return f"{head}\n{escaped(item['content'], 'context_item')}\n</context_item>"
     tag, names = _TAGS[source]
     fields = _fields(item, meta)

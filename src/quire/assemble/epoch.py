@@ -47,7 +47,7 @@ class Epoch:
 
     def prompt(self) -> Prompt:
         """Everything that the request at this point says."""
-        messages = tuple(one.message for one in self.strip.leaves)
+        messages = tuple([one.message for one in self.strip.leaves])
         return Prompt(self.l1_text, self.l2_text, self.tools, messages, self.number, self.fold, self.sent)
 
     def head_tokens(self) -> int:

@@ -28,17 +28,11 @@ class Gone(msgspec.Struct, frozen=True):
 
 Summarise: TypeAlias = Callable[[Gone], str]
 
-# Things that later turns name again: paths, ids with digits, amounts, quoted codes, mail addresses.
-_FACT = re.compile(
-    r"""(?x)
-    [\w.+-]+@[\w-]+\.[\w.]+                                # mail
-  | \#?[A-Za-z]{0,4}\d[\w-]{3,}                            # order numbers, ids, dates
-  | \b[a-z]+(?:_[a-z0-9]+)+\b                              # snake_case ids
-  | (?<![\w/])(?:[\w.~-]+/)+[\w.-]+                        # paths
-  | \b[\w-]+\.(?:py|ts|tsx|js|md|json|toml|ya?ml|go|rs|c|h|java|txt|sh|sql|css|html)\b
-  | [$€£]\s?\d[\d,.]*                                      # money
-  | \b[A-Z0-9]{5,}\b                                       # codes
-    """
+# Things that later turns name again: paths, ids, amounts, codes, mail addresses. Two cheap patterns, the second
+# over distinct words only: one long alternation over all the text was six times slower.
+_WORD = re.compile(r"[\w@#$€£./~+-]{4,}")
+_TELLING = re.compile(
+    r"\d|\w_\w|/\w|@|[$€£]|^[A-Z]{5,}$|\.(?:py|tsx?|jsx?|md|json|toml|ya?ml|go|rs|c|h|java|txt|sh|sql|css|html)$"
 )
 _DECISION = re.compile(
     r"(?i)\b(decid|decision|agreed|must|never|always|should|confirm|fixed|because|instead|conclusion|"
@@ -64,7 +58,7 @@ class _Lines:
 
     def __init__(self, limit: int, known: str) -> None:
         self.limit, self.used, self.lines = limit, 0, list[str]()
-        self.known = set(_FACT.findall(known))
+        self.known = set(facts(known))
         self.count = counter().count
 
     def keep_block(self, text: str, limit: int) -> None:
@@ -122,12 +116,18 @@ def _decisions(entries: Sequence[Entry]) -> list[str]:
     return out
 
 
+def facts(text: str) -> list[str]:
+    """The telling words of a text, in order of appearance, each once."""
+    words = dict.fromkeys(word.strip("./-+~") for word in dict.fromkeys(_WORD.findall(text)))
+    return [word for word in words if len(word) >= 4 and _TELLING.search(word)]
+
+
 def _facts(entries: Sequence[Entry], known: set[str]) -> list[str]:
     """Ids, paths, amounts: those that people and the model named first, then by how often and how lately."""
     score: dict[str, float] = {}
     for place, entry in enumerate(entries, 1):
         spoken = 3.0 if entry.kind != "result" else 1.0
-        for fact in set(_FACT.findall(_text(entry))) - known:
+        for fact in set(facts(_text(entry))) - known:
             score[fact] = score.get(fact, 0.0) + spoken + place / len(entries)
     return sorted(score, key=lambda fact: (-score[fact], fact))
 

@@ -1,0 +1,240 @@
+"""What one turn costs as a thread grows: 2,000 messages, about a million tokens, a budget of 128k.
+
+A request is built and rendered for every assistant message. Times are CPU seconds of one run. The slow
+peers are asked at evenly spaced points and their total is scaled up from those; the table says so.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from peers import llama_index_memory, points, size
+from quire import Policy
+from quire.assemble import Assembly
+from quire.cli.common import print_table
+from quire.log.hashing import chain
+from quire.providers import openai_chat, rendering
+from traces import ROOT, parser
+
+BUDGET, MESSAGES, MARKS = 128_000, 2_000, (50, 500, 2_000)
+WORDS = ["river", "stone", "amber", "window", "engine", "ledger", "copper", "market", "winter", "signal", "garden", "harbor", "letter", "mirror", "timber"]
+
+
+def synthetic(messages: int = MESSAGES, seed: int = 7) -> list[dict[str, Any]]:
+    """A coding agent's thread: a question now and then, calls with long results, short answers."""
+    dice = random.Random(seed)
+
+    def prose(count: int) -> str:
+        lines = [" ".join(dice.choice(WORDS) for _ in range(12)) for _ in range(max(1, count // 12))]
+        return "\n".join(f"{n:4} {line}" for n, line in enumerate(lines))
+
+    out: list[dict[str, Any]] = [{"role": "system", "content": prose(300)}]
+    while len(out) < messages:
+        out.append({"role": "user", "content": prose(dice.randint(20, 120))})
+        for step in range(dice.randint(2, 8)):
+            id = f"call_{len(out)}_{step}"
+            call = {
+                "id": id,
+                "type": "function",
+                "function": {"name": "read", "arguments": json.dumps({"path": id})},
+            }
+            out.append({"role": "assistant", "content": prose(20), "tool_calls": [call]})
+            out.append({"role": "tool", "tool_call_id": id, "content": prose(dice.randint(200, 1_300))})
+        out.append({"role": "assistant", "content": prose(dice.randint(30, 200))})
+    return out[:messages]
+
+
+def quire_turns(messages: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    """(message index, CPU seconds) for each request: feeding what is new, fitting, rendering."""
+    listed = list(chain(openai_chat.import_messages(messages)))
+    assembly, writer = Assembly(Policy(budget=BUDGET)), rendering("openai-chat:gpt-5")
+    out, spent, place = [], 0.0, 0
+    wanted = iter(list(points(messages)))
+    for entry in listed:
+        before = time.process_time()
+        if assembly.asks(entry):
+            writer.request(assembly.request().prompt)
+            spent += time.process_time() - before
+            place = next(wanted)
+            out.append((place, spent))
+            spent, before = 0.0, time.process_time()
+        assembly.feed(entry)
+        spent += time.process_time() - before
+    return out
+
+
+def langchain_turns(
+    messages: list[dict[str, Any]], exact: bool, places: list[int]
+) -> Iterator[tuple[int, float]]:
+    """As its documentation recommends: the whole history is trimmed before each call."""
+    from langchain_core.messages import convert_to_messages, trim_messages
+    from langchain_core.messages.utils import count_tokens_approximately
+
+    converted = convert_to_messages(messages)
+    by_id = {id(one): message for one, message in zip(converted, messages, strict=True)}
+
+    def counted(listed: list[Any]) -> int:
+        return sum(size(by_id.get(id(one)) or _plain(one)) for one in listed)
+
+    for place in places:
+        before = time.process_time()
+        trim_messages(
+            converted[:place],
+            max_tokens=BUDGET,
+            strategy="last",
+            token_counter=counted if exact else count_tokens_approximately,
+            start_on="human",
+            include_system=True,
+        )
+        yield place, time.process_time() - before
+
+
+def _plain(one: Any) -> dict[str, Any]:
+    calls = [
+        {"function": {"name": c["name"], "arguments": json.dumps(c["args"])}}
+        for c in getattr(one, "tool_calls", ())
+    ]
+    return {"content": one.content, "tool_calls": calls}
+
+
+def llama_index_total(messages: list[dict[str, Any]]) -> float:
+    before = time.process_time()
+    for _ in llama_index_memory()(messages, BUDGET):
+        pass
+    return time.process_time() - before
+
+
+LITELLM = """
+import json, sys, time
+from litellm.utils import trim_messages
+messages, places, budget = json.load(sys.stdin)
+for place in places:
+    before = time.process_time()
+    trim_messages(messages[:place], model="gpt-4o", max_tokens=budget)
+    print(json.dumps([place, time.process_time() - before]), flush=True)
+"""
+
+
+def litellm_turns(messages: list[dict[str, Any]], places: list[int], seconds: int) -> list[tuple[int, float]]:
+    """In its own environment, since it pins an older openai; what it finishes within the seconds given."""
+    python = ROOT / ".venv-litellm" / "bin" / "python"
+    if not python.exists():
+        return []
+    try:
+        done = subprocess.run(
+            [python, "-c", LITELLM],
+            input=json.dumps([messages, places, BUDGET]),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+        printed = done.stdout
+    except subprocess.TimeoutExpired as late:
+        printed = (late.stdout or b"").decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+    return [tuple(json.loads(line)) for line in printed.splitlines() if line.startswith("[")]
+
+
+def scaled(found: list[tuple[int, float]], places: list[int]) -> float:
+    """The total over all requests, from evenly spaced ones."""
+    return sum(cost for _, cost in found) * len(places) / max(1, len(found))
+
+
+def near(found: list[tuple[int, float]], mark: int) -> float | None:
+    """The mean cost of the ten requests (or fewer) up to a mark."""
+    costs = [cost for place, cost in found if place <= mark][-10:]
+    return sum(costs) / len(costs) if costs and max(p for p, _ in found) >= mark * 0.95 else None
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--samples", type=int, default=12, help="points at which the slow peers are asked")
+    options.add_argument("--quick", action="store_true", help="Quire and LangChain only")
+    arguments = options.parse_args()
+    messages = synthetic()
+    places = list(points(messages))
+    some = places[:: max(1, len(places) // arguments.samples)]
+    quire_turns(messages[:200])  # vocabularies and code are loaded before anything is measured
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ours = quire_turns(messages)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
+    rows: list[dict[str, Any]] = [_row("Quire", ours, places, sum(c for _, c in ours), "every request")]
+    exact = list(langchain_turns(messages, True, some))
+    rows.append(
+        _row("LangChain trim, exact", exact, places, scaled(exact, places), f"{len(exact)} requests, scaled")
+    )
+    approximate = list(langchain_turns(messages, False, some))
+    rows.append(
+        _row(
+            "LangChain trim, approximate",
+            approximate,
+            places,
+            scaled(approximate, places),
+            f"{len(approximate)} requests, scaled",
+        )
+    )
+    if not arguments.quick:
+        total = llama_index_total(messages)
+        rows.append({"library": "LlamaIndex Memory", "total_s": total, "how": "every request"})
+        slow = litellm_turns(messages, some, seconds=60)
+        if slow:
+            rows.append(
+                _row(
+                    "litellm trim_messages",
+                    slow,
+                    places,
+                    scaled(slow, places),
+                    f"first {len(slow)} of {len(some)} points, scaled",
+                )
+            )
+    result = {
+        "requests": len(places),
+        "tokens": sum(map(size, messages)),
+        "memory_mb": round(grown, 1),
+        "rows": rows,
+    }
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    show(result)
+
+
+def _row(
+    name: str, found: list[tuple[int, float]], places: list[int], total: float, how: str
+) -> dict[str, Any]:
+    return {
+        "library": name,
+        "ms_at": {str(m): (near(found, m) or 0) * 1000 for m in MARKS if near(found, m)},
+        "total_s": total,
+        "how": how,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    ours = result["rows"][0]["total_s"]
+    print_table(
+        ("library", *(f"ms at {m}" for m in MARKS), "total s", "× Quire", "measured"),
+        [
+            (
+                row["library"],
+                *(
+                    f"{row.get('ms_at', {}).get(str(m), 0):.2f}" if row.get("ms_at", {}).get(str(m)) else ""
+                    for m in MARKS
+                ),
+                f"{row['total_s']:.2f}",
+                f"{row['total_s'] / ours:,.0f}",
+                row["how"],
+            )
+            for row in result["rows"]
+        ],
+        title=f"{result['requests']} requests over {result['tokens']:,} tokens, budget {BUDGET:,}; Quire's memory grew by {result['memory_mb']} MB",
+    )
+
+
+if __name__ == "__main__":
+    main()
