@@ -7,6 +7,7 @@ cache counts are the provider's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -131,8 +132,11 @@ def converse(
     """Two turns with a tool loop in the first, each request rendered from the log of what came back."""
     entries: list[Entry] = [values.system(LONG), TOOLS, values.user("Look up 7 and 8.")]
     replies: list[Reply] = []
-    with emulator(provider, replies=list(SCRIPT), chunk_bytes=13 if streamed else None) as server:
-        client = make(server.url)
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            emulator(provider, replies=list(SCRIPT), chunk_bytes=13 if streamed else None)
+        )
+        client = stack.enter_context(closing(make(server.url)))
         for _ in range(3):
             built = list(
                 assemble.requests(
@@ -217,10 +221,12 @@ def status_of(error: Exception) -> int:
 def test_a_broken_rule_is_the_client_s_own_bad_request_error(
     provider: str, target: str, wire: str, make: Callable[[str], Any]
 ) -> None:
-    with emulator(provider, replies=[]) as server:
-        client = make(server.url)
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - each client has its own class, compared below
-            whole_of(wire, client, broken_rule(wire))
+    with (
+        emulator(provider, replies=[]) as server,
+        closing(make(server.url)) as client,
+        pytest.raises(Exception) as caught,  # noqa: PT011 - each client has its own class, compared below
+    ):
+        whole_of(wire, client, broken_rule(wire))
     assert status_of(caught.value) == 400
     assert type(caught.value).__name__ in ("BadRequestError", "ClientError", "ValidationException")
     assert server.requests[0].error
@@ -241,8 +247,9 @@ SIMPLE: dict[str, JsonObject] = {
 @pytest.mark.parametrize("wire", SIMPLE)
 def test_a_client_waits_as_long_as_it_is_told_and_tries_again(wire: str) -> None:
     provider, make = ("anthropic", anthropic_client) if wire == "anthropic" else ("openai", openai_client)
-    with emulator(provider, replies=[Refuse(429, retry_after_s=0.01), "fine"]) as server:
-        assert "fine" in str(whole_of(wire, make(server.url), SIMPLE[wire]))
+    script = [Refuse(429, retry_after_s=0.01), "fine"]
+    with emulator(provider, replies=script) as server, closing(make(server.url)) as client:
+        assert "fine" in str(whole_of(wire, client, SIMPLE[wire]))
         assert [received.status for received in server.requests] == [429, 200]
 
 
@@ -252,8 +259,8 @@ def test_a_stream_that_breaks_off_keeps_what_had_come(wire: str) -> None:
     names = {"anthropic": "anthropic:claude-opus-5-5", "openai-responses": "openai:gpt-5.6"}
     reader = stream(names.get(wire, "openai-chat:gpt-5.6"))
     script = [Text("The first block."), Text("The second one is never finished. " * 90)]
-    with emulator(provider, replies=[Cut(script, 9000)]) as server:
-        broken = _feed(reader, events_of(wire, make(server.url), SIMPLE[wire]))
+    with emulator(provider, replies=[Cut(script, 9000)]) as server, closing(make(server.url)) as client:
+        broken = _feed(reader, events_of(wire, client, SIMPLE[wire]))
     assert broken
     partial = reader.partial()
     said = [entry.text for entry in partial.entries] + [str(one["text"]) for one in partial.unfinished]
