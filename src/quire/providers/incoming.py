@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -40,6 +39,48 @@ def object_in(value: Any, what: str) -> JsonObject:
             f"{what} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON."
         )
     return value
+
+
+def sub(holder: JsonObject, field: str) -> JsonObject:
+    """An object inside another; absent and null are an empty one."""
+    value = holder.get(field)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise FormatError(
+            f"{field} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON."
+        )
+    return value
+
+
+def listed(holder: JsonObject, field: str) -> list[Json]:
+    """A list inside an object; absent and null are an empty one."""
+    value = holder.get(field)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise FormatError(
+            f"{field} is {type(value).__name__}, not a list", hint="Hand over the decoded JSON."
+        )
+    return value
+
+
+def objects(holder: JsonObject, field: str) -> list[JsonObject]:
+    """A list of objects inside an object."""
+    values = listed(holder, field)
+    if wrong := [value for value in values if not isinstance(value, dict)]:
+        raise FormatError(
+            f"{field} holds {type(wrong[0]).__name__}, not objects", hint="Hand over the decoded JSON."
+        )
+    return values
+
+
+def bytes_of(text: Json) -> bytes:
+    """What base64 text stands for, in either of its alphabets."""
+    try:
+        return base64.b64decode(str(text).translate(str.maketrans("-_", "+/")), validate=True)
+    except ValueError as error:
+        raise FormatError(f"not base64: {str(text)[:40]!r}", hint="Give bytes, or their base64.") from error
 
 
 def without_nulls(block: JsonObject) -> JsonObject:
@@ -110,25 +151,17 @@ def cut(missing: str) -> ProviderError:
     )
 
 
+# What providers call failures that pass by themselves.
+_PASSING = ("overload", "rate", "thrott", "timeout", "unavail", "server", "internal", "exhausted")
+
+
 def refused(error: Json) -> ProviderError:
-    """The error of a stream that says so itself."""
+    """The error that a reply or a stream is itself."""
     given = error if isinstance(error, dict) else {"message": error}
-    kind = str(given.get("type") or given.get("code") or given.get("status") or "error")
-    retryable = any(
-        word in kind.lower()
-        for word in ("overload", "rate", "thrott", "timeout", "unavail", "server", "internal")
-    )
+    named = [str(given[field]) for field in ("status", "code", "type") if given.get(field)]
+    kind = next((name for name in named if name != "error"), "error")
     return ProviderError(
         f"{kind}: {given.get('message') or 'no message'}",
-        retryable=retryable,
+        retryable=any(word in name.lower() for name in named for word in _PASSING),
         hint="stream.partial() holds what was received before.",
     )
-
-
-Feed = Callable[[Any], list[Entry]]
-
-
-def feed_all(feed: Feed, events: Iterable[Any]) -> None:
-    """Feed every event of a recorded stream."""
-    for event in events:
-        feed(event)

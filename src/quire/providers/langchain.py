@@ -11,6 +11,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.arguments import object_of
 from quire.providers.images import from_url, image_json, to_url
+from quire.providers.incoming import listed, objects, sub
 from quire.providers.models import model_info
 from quire.providers.origin import tagged, whole_message
 from quire.providers.outgoing import exported
@@ -98,8 +99,8 @@ def _opened(message: Json) -> tuple[str, JsonObject]:
     if not isinstance(message, dict):
         return type(message).__name__, {}
     if message.get("lc") and isinstance(message.get("kwargs"), dict):
-        named = (message.get("id") or [""])[-1]
-        return _TYPES.get(named, str(named)), message["kwargs"]
+        named = str((listed(message, "id") or [""])[-1])
+        return _TYPES.get(named, named), message["kwargs"]
     data = message["data"] if isinstance(message.get("data"), dict) else message
     kind = str(message.get("type") or message.get("role") or "")
     if kind in ("chat", "ChatMessage"):
@@ -127,15 +128,15 @@ def _image(block: JsonObject) -> Image:
 
 def _ai(data: JsonObject) -> list[Entry]:
     """Thinking, text and calls in that order; a message with none of them is an empty respond."""
-    content, extra = data.get("content"), data.get("additional_kwargs") or {}
+    content, extra = data.get("content"), sub(data, "additional_kwargs")
     out = [think(text) for text in _thoughts(content)]
     if not out and extra.get("reasoning_content"):
         out = [think(str(extra["reasoning_content"]))]
     if text := text_of(content):
         out.append(respond(text))
-    for given in data.get("tool_calls") or ():
+    for given in objects(data, "tool_calls"):
         out.append(call(str(given.get("id") or ""), str(given.get("name") or ""), given.get("args")))
-    for given in data.get("invalid_tool_calls") or ():
+    for given in objects(data, "invalid_tool_calls"):
         raw = str(given.get("args") or "")
         out.append(
             call(str(given.get("id") or ""), str(given.get("name") or ""), raw, wire={"arguments": raw})

@@ -9,7 +9,7 @@ from quire.errors import FormatError
 from quire.providers.anthropic.blocks import FORMAT, NAMES, answered, spoken, text_of
 from quire.providers.anthropic.write import WRITER, tool_definition
 from quire.providers.images import image_json
-from quire.providers.incoming import object_in, refused, without_nulls
+from quire.providers.incoming import object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
 from quire.providers.origin import said, tagged, whole_message
 from quire.providers.outgoing import exported
@@ -33,7 +33,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     out: list[Entry] = []
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
-        if defined := value.get("tools"):
+        if defined := objects(value, "tools"):
             out.append(
                 tools([tool_entry(tool) for tool in defined], wire={"format": FORMAT, "tools": defined})
             )
@@ -82,14 +82,18 @@ def tool_entry(tool: JsonObject) -> JsonObject:
     return {
         "name": str(tool.get("name") or ""),
         "description": str(tool.get("description") or tool.get("type") or ""),
-        "parameters": tool.get("input_schema") or {"type": "object", "properties": {}},
+        "parameters": sub(tool, "input_schema") or {"type": "object", "properties": {}},
     }
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
     role = message.get("role") if isinstance(message, dict) else None
     content = message.get("content") if isinstance(message, dict) else None
-    blocks = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    blocks = (
+        objects(message, "content")
+        if isinstance(content, list)
+        else [{"type": "text", "text": content or ""}]
+    )
     match role:
         case "user":
             return _user(blocks)
@@ -104,7 +108,7 @@ def _user(blocks: list[JsonObject]) -> list[Entry]:
     """The results, and then what the user says, as the API orders them."""
     results = [answered(block) for block in blocks if block.get("type") == "tool_result"]
     rest = [block for block in blocks if block.get("type") != "tool_result"]
-    images = [image_json(_image(block.get("source") or {})) for block in rest if block.get("type") == "image"]
+    images = [image_json(_image(sub(block, "source"))) for block in rest if block.get("type") == "image"]
     return results if results and not rest else [*results, user(text_of(rest), images=images or None)]
 
 
@@ -115,8 +119,8 @@ def _image(source: JsonObject) -> Image:
 
 
 def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
-    effort = (message.get("output_config") or {}).get("effort")
-    added = [block["tool"]["definition"] for block in blocks if "definition" in (block.get("tool") or {})]
+    effort = sub(message, "output_config").get("effort")
+    added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
     text = text_of([block for block in blocks if block.get("type") == "text"])
     out = [system(text, wire={"effort": effort} if effort else None)] if text or effort or not added else []
     return out + ([tools([tool_entry(tool) for tool in added])] if added else [])

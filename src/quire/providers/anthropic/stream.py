@@ -12,9 +12,11 @@ from quire.providers.incoming import (
     Partial,
     Tally,
     cut,
+    listed,
     number_in,
     object_in,
     refused,
+    sub,
     text_in,
     without_nulls,
 )
@@ -74,11 +76,11 @@ class Stream:
 
     def _start(self, message: JsonObject) -> None:
         self.id, self.model = text_in(message, "id"), text_in(message, "model") or self.model
-        self.reported = dict(message.get("usage") or {})
+        self.reported = dict(sub(message, "usage"))
 
     def _message_delta(self, event: JsonObject) -> None:
-        self.stop = text_in(object_in(event.get("delta") or {}, "a delta"), "stop_reason") or self.stop
-        self.reported |= without_nulls(event.get("usage") or {})
+        self.stop = text_in(sub(event, "delta"), "stop_reason") or self.stop
+        self.reported |= without_nulls(sub(event, "usage"))
 
     def _open(self, event: JsonObject) -> None:
         index = number_in(event, "index")
@@ -92,7 +94,7 @@ class Stream:
             )
         kind = text_in(delta, "type")
         if kind == "citations_delta":
-            self.open[index].setdefault("citations", []).append(delta.get("citation"))
+            self.open[index]["citations"] = [*listed(self.open[index], "citations"), delta.get("citation")]
         elif kind in _DELTAS:
             field, target = _DELTAS[kind]
             self.pieces[index].setdefault(target, []).append(self.tally.add(text_in(delta, field)))

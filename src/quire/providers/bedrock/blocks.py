@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from quire.errors import FormatError
 from quire.providers.arguments import compact, object_of
+from quire.providers.incoming import objects, sub
 from quire.providers.own import is_from, leave_out_thinking, own_block
 from quire.providers.sheet import NO_OUTPUT, Sheet
 from quire.providers.spelling import Spelling
@@ -39,8 +40,8 @@ def spoken(block: Json) -> Entry:
         )
     if isinstance(block.get("text"), str):
         return respond(block["text"])
-    if isinstance(block.get("toolUse"), dict):
-        use = block["toolUse"]
+    if "toolUse" in block:
+        use = sub(block, "toolUse")
         plain = set(use) <= {"toolUseId", "name", "input"}
         args = use.get("input")
         return call(
@@ -49,23 +50,23 @@ def spoken(block: Json) -> Entry:
             {} if args is None else args,
             wire=None if plain else {"block": block},
         )
-    if isinstance(block.get("reasoningContent"), dict):
-        text = (block["reasoningContent"].get("reasoningText") or {}).get("text")
+    if "reasoningContent" in block:
+        text = sub(sub(block, "reasoningContent"), "reasoningText").get("text")
         return think(str(text or ""), wire={"block": block})
-    if isinstance(block.get("citationsContent"), dict):
+    if sub(block, "citationsContent"):
         return respond(cited_text(block), wire={"block": block})
     return respond("", wire={"block": block})
 
 
 def cited_text(block: JsonObject) -> str:
-    content = (block.get("citationsContent") or {}).get("content") or ()
+    content = objects(sub(block, "citationsContent"), "content")
     return "".join(str(one.get("text") or "") for one in content)
 
 
 def answered(block: JsonObject) -> Entry:
     """A toolResult block as an entry."""
-    given = block["toolResult"]
-    content = given.get("content") or []
+    given = sub(block, "toolResult")
+    content = objects(given, "content")
     plain = all(set(one) == {"text"} for one in content) and len(content) <= 1
     failed = True if given.get("status") == "error" else None
     wire = None if plain else {"block": block}

@@ -9,7 +9,7 @@ from quire.errors import FormatError
 from quire.providers.bedrock.blocks import FORMAT, NAMES, answered, spoken, text_of
 from quire.providers.bedrock.write import WRITER, tool_spec
 from quire.providers.images import image_json
-from quire.providers.incoming import object_in, plain
+from quire.providers.incoming import object_in, objects, plain, sub
 from quire.providers.models import model_info
 from quire.providers.origin import said, tagged, whole_message
 from quire.providers.outgoing import exported
@@ -35,10 +35,10 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 
 def _head(request: JsonObject) -> list[Entry]:
     out = []
-    if defined := (request.get("toolConfig") or {}).get("tools"):
-        specs = [tool["toolSpec"] for tool in defined if "toolSpec" in tool]
+    if defined := objects(sub(request, "toolConfig"), "tools"):
+        specs = [sub(tool, "toolSpec") for tool in defined if "toolSpec" in tool]
         out.append(tools([tool_entry(spec) for spec in specs], wire={"format": FORMAT, "tools": defined}))
-    if told := request.get("system"):
+    if told := objects(request, "system"):
         out.append(system(text_of(told), wire={"format": FORMAT, "system": told}))
     return out
 
@@ -57,7 +57,7 @@ def export_messages(entries: Iterable[Entry]) -> Json:
 def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
     """Entries and usage of a Converse response; it does not say its model, so the caller may."""
     reply = object_in(value, "a Converse response")
-    message = (reply.get("output") or {}).get("message")
+    message = sub(reply, "output").get("message")
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
         raise FormatError(
             "a Converse response without a message", hint="A streamed event goes into Stream.feed."
@@ -67,7 +67,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         entries=tuple(said(blocks or [respond("")], FORMAT, model, read_back(names, NAMES))),
         usage=usage(provider, reply),
         stop=str(reply.get("stopReason") or ""),
-        id=str((reply.get("ResponseMetadata") or {}).get("RequestId") or ""),
+        id=str(sub(reply, "ResponseMetadata").get("RequestId") or ""),
         model=model,
     )
 
@@ -77,7 +77,7 @@ def tool_entry(spec: JsonObject) -> JsonObject:
     return {
         "name": str(spec.get("name") or ""),
         "description": str(spec.get("description") or ""),
-        "parameters": (spec.get("inputSchema") or {}).get("json") or {"type": "object", "properties": {}},
+        "parameters": sub(sub(spec, "inputSchema"), "json") or {"type": "object", "properties": {}},
     }
 
 
@@ -101,12 +101,12 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
 def _user(content: list[JsonObject]) -> list[Entry]:
     results = [answered(block) for block in content if "toolResult" in block]
     rest = [block for block in content if "toolResult" not in block and "cachePoint" not in block]
-    images = [image_json(_image(block["image"])) for block in rest if "image" in block]
+    images = [image_json(_image(sub(block, "image"))) for block in rest if "image" in block]
     return results if results and not rest else [*results, user(text_of(rest), images=images or None)]
 
 
 def _image(given: JsonObject) -> Image:
-    source, media = given.get("source") or {}, f"image/{given.get('format') or 'png'}"
+    source, media = sub(given, "source"), f"image/{given.get('format') or 'png'}"
     if "bytes" in source:
         return Image(media_type=media, data=str(source["bytes"]))
-    return Image(media_type=media, url=str((source.get("s3Location") or {}).get("uri") or ""))
+    return Image(media_type=media, url=str(sub(source, "s3Location").get("uri") or ""))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
+from quire.providers.incoming import bytes_of
 from quire.values import Json, Request
 
 
@@ -21,9 +21,9 @@ def _block(block: Json) -> Json:
     if "image" in block:
         source = block["image"].get("source") or {}
         if "bytes" in source:
-            return {"image": {**block["image"], "source": {"bytes": base64.b64decode(source["bytes"])}}}
+            return {"image": {**block["image"], "source": {"bytes": bytes_of(source["bytes"])}}}
     if "redactedContent" in (block.get("reasoningContent") or {}):
-        redacted = base64.b64decode(block["reasoningContent"]["redactedContent"])
+        redacted = bytes_of(block["reasoningContent"]["redactedContent"])
         return {"reasoningContent": {"redactedContent": redacted}}
     if "toolResult" in block:
         content = [_block(one) for one in block["toolResult"]["content"]]

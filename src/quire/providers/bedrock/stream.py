@@ -9,7 +9,17 @@ from typing import Any
 
 from quire.errors import FormatError
 from quire.providers.bedrock.blocks import FORMAT, NAMES, spoken
-from quire.providers.incoming import Partial, Tally, cut, number_in, object_in, refused, text_in
+from quire.providers.incoming import (
+    Partial,
+    Tally,
+    bytes_of,
+    cut,
+    number_in,
+    object_in,
+    refused,
+    sub,
+    text_in,
+)
 from quire.providers.origin import said
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
@@ -30,14 +40,14 @@ class _Block:
 
     def json(self) -> JsonObject | None:
         """The whole block, or None where its input is cut."""
-        if "toolUse" in self.start:
+        if sub(self.start, "toolUse"):
             try:
                 given = json.loads("".join(self.input) or "{}")
             except ValueError:
                 return None
-            return {"toolUse": {**self.start["toolUse"], "input": given}}
+            return {"toolUse": {**sub(self.start, "toolUse"), "input": given}}
         if self.redacted:
-            redacted = b"".join(base64.b64decode(piece) for piece in self.redacted)
+            redacted = b"".join(bytes_of(piece) for piece in self.redacted)
             return {"reasoningContent": {"redactedContent": base64.b64encode(redacted).decode()}}
         if self.thought or self.signature:
             signature = {"signature": "".join(self.signature)} if self.signature else {}
@@ -48,7 +58,7 @@ class _Block:
         return {"text": text} if not self.start else self.start
 
     def unfinished(self) -> JsonObject:
-        if use := self.start.get("toolUse"):
+        if use := sub(self.start, "toolUse"):
             return {"kind": "call", "name": use.get("name", ""), "text": "".join(self.input)}
         if self.thought:
             return {"kind": "think", "text": "".join(self.thought)}
@@ -71,23 +81,25 @@ class Stream:
         """Take one event; the entries that it finished."""
         event = object_in(event, "a stream event")
         kind = next(iter(event), "")
-        given = object_in(event.get(kind) or {}, kind or "an event")
+        given = sub(event, kind)
         match kind:
             case "messageStart":
                 pass
             case "contentBlockStart":
                 block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
-                block.start = object_in(given.get("start") or {}, "a block's start")
+                block.start = (
+                    {"toolUse": use} if (use := sub(sub(given, "start"), "toolUse")) else sub(given, "start")
+                )
             case "contentBlockDelta":
                 block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
-                self._delta(block, object_in(given.get("delta") or {}, "a delta"))
+                self._delta(block, sub(given, "delta"))
             case "contentBlockStop":
                 return self._close(number_in(given, "contentBlockIndex"))
             case "messageStop":
                 self.stop = text_in(given, "stopReason")
                 return [] if self.entries or self.open else self._add(respond(""))
             case "metadata":
-                self.reported = dict(given.get("usage") or {})
+                self.reported = dict(sub(given, "usage"))
             case _ if kind.endswith("Exception"):
                 raise refused({"type": kind, "message": given.get("message")})
             case _:
@@ -95,8 +107,8 @@ class Stream:
         return []
 
     def _delta(self, block: _Block, delta: JsonObject) -> None:
-        thought = object_in(delta.get("reasoningContent") or {}, "reasoning")
-        call = object_in(delta.get("toolUse") or {}, "a call's input")
+        thought = sub(delta, "reasoningContent")
+        call = sub(delta, "toolUse")
         for pieces, holder, field in (
             (block.text, delta, "text"),
             (block.input, call, "input"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.errors import FormatError
 from quire.providers.arguments import compact, object_of
 from quire.providers.gemini.schema import NAMES
+from quire.providers.incoming import sub
 from quire.providers.own import is_from, leave_out_thinking, own_block
 from quire.providers.sheet import Sheet
 from quire.values import (
@@ -52,8 +53,10 @@ def part_in(part: Json) -> JsonObject:
         _CAMEL.get(str(key), str(key)): value for key, value in part.items() if value is not None
     }
     for field in ("inlineData", "fileData"):
-        if isinstance(out.get(field), dict):
-            out[field] = {_CAMEL.get(key, key): value for key, value in out[field].items()}
+        if field in out:
+            out[field] = {_CAMEL.get(key, key): value for key, value in sub(out, field).items()}
+    for field in ("functionCall", "functionResponse"):
+        sub(out, field)
     if isinstance(out.get("thoughtSignature"), str) and out["thoughtSignature"] != FOREIGN:
         # An SDK's base64 has another alphabet; the bytes are the same.
         out["thoughtSignature"] = out["thoughtSignature"].translate(str.maketrans("-_", "+/"))
@@ -62,7 +65,7 @@ def part_in(part: Json) -> JsonObject:
 
 def spoken(part: JsonObject, place: int) -> Entry:
     """A model's part as an entry; `place` names a call that came without an id."""
-    if isinstance(part.get("functionCall"), dict):
+    if "functionCall" in part:
         given = part["functionCall"]
         plain = set(part) == {"functionCall"} and set(given) <= {"id", "name", "args"} and given.get("id")
         call_id = str(given.get("id") or f"call-{place + 1}")

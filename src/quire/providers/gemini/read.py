@@ -10,7 +10,7 @@ from quire.providers.gemini.parts import FORMAT, answered, image_of, is_image, p
 from quire.providers.gemini.schema import NAMES, declaration, tool_entry
 from quire.providers.gemini.write import WRITER
 from quire.providers.images import image_json
-from quire.providers.incoming import object_in, refused
+from quire.providers.incoming import listed, object_in, objects, refused, sub
 from quire.providers.models import model_info
 from quire.providers.origin import said, tagged, whole_message
 from quire.providers.outgoing import exported
@@ -39,14 +39,12 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 
 def _head(request: JsonObject) -> list[Entry]:
     out = []
-    if defined := request.get("tools"):
-        declared = [one for tool in defined for one in tool.get("functionDeclarations") or ()]
+    if defined := objects(request, "tools"):
+        declared = [one for tool in defined for one in objects(tool, "functionDeclarations")]
         out.append(tools([tool_entry(one) for one in declared], wire={"format": FORMAT, "tools": defined}))
     if told := request.get("systemInstruction") or request.get("system_instruction"):
         parts = (
-            [part_in(part) for part in (told.get("parts") or ())]
-            if isinstance(told, dict)
-            else [{"text": told}]
+            [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
         )
         out.append(system(text_of(parts), wire={"format": FORMAT, "system": told}))
     return out
@@ -94,7 +92,7 @@ def model_of(reply: JsonObject) -> str:
 
 def candidate_in(reply: JsonObject) -> JsonObject:
     """The first candidate; a prompt that was blocked has none."""
-    feedback = reply.get("promptFeedback") or reply.get("prompt_feedback") or {}
+    feedback = sub(reply, "promptFeedback") or sub(reply, "prompt_feedback")
     blocked = feedback.get("blockReason") or feedback.get("block_reason")
     candidates = reply.get("candidates")
     if isinstance(candidates, list) and candidates:
@@ -107,11 +105,7 @@ def candidate_in(reply: JsonObject) -> JsonObject:
 
 
 def parts_in(candidate: JsonObject) -> list[JsonObject]:
-    content = candidate.get("content") or {}
-    parts = content.get("parts") if isinstance(content, dict) else None
-    if parts is not None and not isinstance(parts, list):
-        raise FormatError(f"parts is {type(parts).__name__}, not a list", hint="Hand over the decoded JSON.")
-    return [part_in(part) for part in parts or ()]
+    return [part_in(part) for part in listed(sub(candidate, "content"), "parts")]
 
 
 def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = ()) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.providers.incoming import sub
 from quire.providers.spelling import Spelling
 from quire.values import Json, JsonObject
 
@@ -89,7 +90,7 @@ def _inner(schema: JsonObject) -> list[tuple[str, Json]]:
 
 def tool_entry(declared: JsonObject) -> JsonObject:
     """A declared function as entries define a tool."""
-    schema = declared.get("parametersJsonSchema") or declared.get("parameters")
+    schema = sub(declared, "parametersJsonSchema") or sub(declared, "parameters")
     return {
         "name": str(declared.get("name") or ""),
         "description": str(declared.get("description") or ""),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 from quire.providers.gemini.parts import FOREIGN
-from quire.values import Json, JsonObject, Request
+from quire.providers.incoming import bytes_of
+from quire.values import JsonObject, Request
 
 
 def sdk_kwargs(request: Request) -> dict[str, Any]:
@@ -27,14 +26,7 @@ def _part(part: JsonObject) -> JsonObject:
     out = dict(part)
     if "thoughtSignature" in out:
         signature = out["thoughtSignature"]
-        out["thoughtSignature"] = signature.encode() if signature == FOREIGN else _bytes(signature)
+        out["thoughtSignature"] = signature.encode() if signature == FOREIGN else bytes_of(signature)
     if "inlineData" in out:
-        out["inlineData"] = {**out["inlineData"], "data": _bytes(out["inlineData"].get("data", ""))}
+        out["inlineData"] = {**out["inlineData"], "data": bytes_of(out["inlineData"].get("data", ""))}
     return out
-
-
-def _bytes(text: Json) -> bytes:
-    try:
-        return base64.b64decode(str(text).translate(str.maketrans("-_", "+/")), validate=True)
-    except binascii.Error:
-        return str(text).encode()

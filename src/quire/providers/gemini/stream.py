@@ -8,7 +8,7 @@ from typing import Any
 from quire.providers.gemini.parts import FORMAT, spoken
 from quire.providers.gemini.read import candidate_in, model_of, parts_in
 from quire.providers.gemini.schema import NAMES
-from quire.providers.incoming import Partial, Tally, cut, object_in, refused, text_in
+from quire.providers.incoming import Partial, Tally, cut, object_in, refused, sub, text_in
 from quire.providers.origin import said
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
@@ -36,7 +36,7 @@ class Stream:
             raise refused(chunk["error"])
         self.id = text_in(chunk, "responseId") or text_in(chunk, "response_id") or self.id
         self.model = model_of(chunk) or self.model
-        self.reported = chunk.get("usageMetadata") or chunk.get("usage_metadata") or self.reported
+        self.reported = sub(chunk, "usageMetadata") or sub(chunk, "usage_metadata") or self.reported
         if not chunk.get("candidates") and not (chunk.get("promptFeedback") or chunk.get("prompt_feedback")):
             self.tally.unknown += not self.reported
             return []

@@ -9,7 +9,7 @@ from quire.errors import FormatError
 from quire.providers.arguments import parsed_arguments
 from quire.providers.dialect import dialect_of
 from quire.providers.images import from_url, image_json
-from quire.providers.incoming import object_in, without_nulls
+from quire.providers.incoming import listed, object_in, objects, sub, without_nulls
 from quire.providers.models import model_info
 from quire.providers.openai_chat.write import FORMAT, WRITER
 from quire.providers.origin import said, tagged, whole_message
@@ -36,7 +36,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     defined: list[JsonObject] = []
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
-        defined = [tool_entry(tool) for tool in value.get("tools") or ()]
+        defined = [tool_entry(tool) for tool in objects(value, "tools")]
         value = value.get("messages")
     if not isinstance(value, list):
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
@@ -84,11 +84,11 @@ def entries_of_reply(message: JsonObject, provider: str, model: str, names: Iter
 
 def tool_entry(tool: JsonObject) -> JsonObject:
     """{"type": "function", "function": {…}} -> the tool as entries define it."""
-    function = tool.get("function") or tool.get("custom") or tool
+    function = sub(tool, "function") or sub(tool, "custom") or tool
     return {
         "name": str(function.get("name") or ""),
         "description": str(function.get("description") or ""),
-        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+        "parameters": sub(function, "parameters") or {"type": "object", "properties": {}},
     }
 
 
@@ -134,27 +134,23 @@ def _assistant(message: JsonObject) -> list[Entry]:
         out.append(think(str(thought), wire=_details(message)))
     if text := text_of(message.get("content")) or message.get("refusal"):
         out.append(respond(str(text)))
-    out += [_call(one) for one in message.get("tool_calls") or ()]
-    if function := message.get("function_call"):
+    out += [_call(one) for one in objects(message, "tool_calls")]
+    if function := sub(message, "function_call"):
         out.append(_call({"id": function.get("name"), "function": function}))
     return out or [respond("")]
 
 
 def _details(message: JsonObject) -> JsonObject | None:
     """Thinking in its provider's own form (signatures, encrypted), which some servers want back."""
-    details = message.get("reasoning_details")
+    details = listed(message, "reasoning_details")
     return {"block": {"reasoning_details": details}} if details else None
 
 
-def _call(given: Json) -> Entry:
-    if not isinstance(given, dict):
-        raise FormatError(
-            f"a tool call that is {type(given).__name__}", hint="Each is an object with id and function."
-        )
+def _call(given: JsonObject) -> Entry:
     call_id = str(given.get("id") or "")
-    if custom := given.get("custom"):
+    if custom := sub(given, "custom"):
         return call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": given})
-    function = given.get("function") or {}
+    function = sub(given, "function")
     arguments = function.get("arguments")
     # Some recorders keep arguments parsed.
     args, kept = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})

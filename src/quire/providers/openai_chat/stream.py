@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from quire.errors import FormatError
-from quire.providers.incoming import Partial, Tally, cut, number_in, object_in, refused, text_in
+from quire.providers.incoming import Partial, Tally, cut, number_in, object_in, objects, refused, sub, text_in
 from quire.providers.openai_chat.read import entries_of_reply
 from quire.providers.openai_chat.write import FORMAT
 from quire.providers.usage import usage
@@ -52,22 +51,17 @@ class Stream:
         self.id = self.id or text_in(chunk, "id")
         self.model = text_in(chunk, "model") or self.model
         self._usage(chunk)
-        return self._choices(chunk.get("choices"))
+        return self._choices(objects(chunk, "choices"))
 
     def _usage(self, chunk: JsonObject) -> None:
         if chunk.get("usage") or chunk.get("x_groq") or chunk.get("timings"):
             self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
 
-    def _choices(self, choices: Any) -> list[Entry]:
-        if choices is not None and not isinstance(choices, list):
-            raise FormatError(
-                f"choices is {type(choices).__name__}, not a list", hint="stream.partial() has the rest."
-            )
-        for choice in choices or ():
-            choice = object_in(choice, "a choice")
+    def _choices(self, choices: list[JsonObject]) -> list[Entry]:
+        for choice in choices:
             if choice.get("index"):
                 continue  # only the first of several answers is recorded
-            self._delta(object_in(choice.get("delta") or {}, "a delta"))
+            self._delta(sub(choice, "delta"))
             if stop := text_in(choice, "finish_reason"):
                 return self._finish(stop)
         return []
@@ -76,15 +70,15 @@ class Stream:
         for field in ("content", "refusal", *_THOUGHTS):
             if text := text_in(delta, field):
                 self.text.setdefault(field, []).append(self.tally.add(text))
-        self.details += delta.get("reasoning_details") or []
-        for piece in delta.get("tool_calls") or ():
-            self._call(object_in(piece, "a tool call"))
+        self.details += objects(delta, "reasoning_details")
+        for piece in objects(delta, "tool_calls"):
+            self._call(piece)
 
     def _call(self, piece: JsonObject) -> None:
         # Some servers leave the index out and send calls whole.
         index = number_in(piece, "index") if piece.get("index") is not None else len(self.calls)
         call = self.calls.setdefault(index, _Call())
-        function = object_in(piece.get("function") or {}, "a function call")
+        function = sub(piece, "function")
         call.id = call.id or text_in(piece, "id")
         call.name += text_in(function, "name")
         call.arguments.append(self.tally.add(text_in(function, "arguments")))

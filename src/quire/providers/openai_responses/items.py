@@ -6,6 +6,7 @@ from quire.errors import FormatError
 from quire.providers.arguments import compact, parsed_arguments
 from quire.providers.dialect import in_parts
 from quire.providers.images import from_url, image_json, to_url
+from quire.providers.incoming import objects
 from quire.providers.own import leave_out_thinking, own_block
 from quire.providers.sheet import Sheet
 from quire.providers.spelling import Spelling
@@ -54,8 +55,8 @@ def spoken(item: Json, after: str = "") -> Entry:
 
 def _thought(item: JsonObject) -> str:
     """The readable part of a reasoning item: its text where there is one, else its summary."""
-    parts = item.get("content") or item.get("summary") or ()
-    return "\n\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+    parts = objects(item, "content") or objects(item, "summary")
+    return "\n\n".join(str(part.get("text") or "") for part in parts)
 
 
 def _called(item: JsonObject, wire: JsonObject) -> Entry:

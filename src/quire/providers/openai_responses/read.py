@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import FormatError
-from quire.providers.incoming import object_in, refused, without_nulls
+from quire.providers.incoming import object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
 from quire.providers.openai_responses.items import FORMAT, NAMES, answered, asked, spoken, text_of
 from quire.providers.openai_responses.write import WRITER, tool_definition
@@ -25,7 +25,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     out: list[Entry] = []
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
-        if defined := value.get("tools"):
+        if defined := objects(value, "tools"):
             out.append(
                 tools([tool_entry(tool) for tool in defined], wire={"format": format, "tools": defined})
             )
@@ -108,7 +108,7 @@ def entry_of(item: Any, after: str) -> tuple[Entry, str]:
 
 def stop_of(reply: JsonObject) -> str:
     """Why a response ended: completed, or the reason it is incomplete."""
-    details = reply.get("incomplete_details") or {}
+    details = sub(reply, "incomplete_details")
     return str(details.get("reason") or reply.get("status") or "")
 
 
@@ -117,7 +117,7 @@ def tool_entry(tool: JsonObject) -> JsonObject:
     return {
         "name": str(tool.get("name") or tool.get("type") or ""),
         "description": str(tool.get("description") or ""),
-        "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
+        "parameters": sub(tool, "parameters") or {"type": "object", "properties": {}},
     }
 
 
@@ -139,9 +139,9 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
     if kind.endswith("_output") and item.get("call_id"):
         return answered(item), ""
     if kind == "additional_tools":
-        return tools([tool_entry(tool) for tool in item.get("tools") or ()]), ""
+        return tools([tool_entry(tool) for tool in objects(item, "tools")]), ""
     if kind == "configuration_update":
-        return note("", wire={"effort": (item.get("reasoning") or {}).get("effort")}), ""
+        return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
     if kind == "reasoning":
         return spoken(item), str(item.get("id") or "")
     return spoken(item, after), after

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from quire.providers.incoming import Partial, Tally, cut, number_in, object_in, refused, text_in
+from quire.providers.incoming import Partial, Tally, cut, listed, number_in, object_in, refused, sub, text_in
 from quire.providers.openai_responses.items import FORMAT, NAMES
 from quire.providers.openai_responses.read import entries_of, entry_of, stop_of
 from quire.providers.origin import said
@@ -84,10 +84,10 @@ class Stream:
 
     def _end(self, response: JsonObject) -> list[Entry]:
         self._begin(response)
-        self.stop, self.reported = stop_of(response), dict(response.get("usage") or {})
+        self.stop, self.reported = stop_of(response), dict(sub(response, "usage"))
         self.open, self.pieces = {}, {}
         # What the events did not bring, the whole response does.
-        late = entries_of(response.get("output") or [])[self.done :]
+        late = entries_of(listed(response, "output"))[self.done :]
         return self._add(late)
 
     def _add(self, entries: list[Entry]) -> list[Entry]:

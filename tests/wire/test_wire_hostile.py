@@ -1,0 +1,72 @@
+"""One wrong value anywhere in what comes from outside is an error of Quire's, or is carried along; never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_wire_convert import MESSAGES
+from wire_replies import REPLIES
+
+from quire.errors import FormatError, ProviderError
+from quire.log.entries import check
+from quire.providers import FORMATS, import_, parse_reply, render, stream
+from quire.providers.project import project
+from quire.values import Prompt
+
+FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 5
+junk = st.sampled_from([None, 0, -1, 10**9, True, "x", "", [], {}, [None], [3], {"a": 1}, "error", 1.5])
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path] * bool(path) + [place for key, one in inner for place in _places(one, (*path, key))]
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, value: Any) -> Any:
+    """The value with one of its parts replaced or missing."""
+    value = copy.deepcopy(value)
+    places = _places(value)
+    if not places:
+        return value
+    *way, last = draw(st.sampled_from(places))
+    holder = value
+    for key in way:
+        holder = holder[key]
+    if isinstance(holder, dict) and draw(st.booleans()):
+        del holder[last]
+    else:
+        holder[last] = draw(junk)
+    return value
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_a_spoiled_conversation_is_an_error_or_is_imported(format: str, data: st.DataObject) -> None:
+    messages = data.draw(st.lists(MESSAGES[format], min_size=1, max_size=3))
+    with contextlib.suppress(FormatError):
+        entries = import_(format, data.draw(spoiled(messages)))
+        assert [check(entry.body) for entry in entries]
+        prompt = Prompt("", "", (), tuple(project(entries)))
+        for target in REPLIES:
+            render(prompt, target)
+
+
+@pytest.mark.parametrize("target", REPLIES)
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_a_spoiled_reply_is_an_error_or_is_read(target: str, data: st.DataObject) -> None:
+    reply, events = data.draw(REPLIES[target])
+    with contextlib.suppress(FormatError, ProviderError):
+        assert [check(entry.body) for entry in parse_reply(target, data.draw(spoiled(reply))).entries]
+    reader = stream(target)
+    with contextlib.suppress(FormatError, ProviderError):
+        for event in data.draw(spoiled(events)):
+            reader.feed(event)
+    assert all(check(entry.body) for entry in reader.partial().entries)

@@ -1,0 +1,285 @@
+"""Replies and streams become entries; whatever breaks, what was received is kept."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_replies import REPLIES
+
+from quire.errors import FormatError, ProviderError
+from quire.log.entries import check
+from quire.providers import export, parse_reply, render, stream
+from quire.providers.facts import resolve
+from quire.providers.incoming import LIMIT_BLOCKS, plain
+from quire.providers.project import project
+from quire.values import Message, Prompt, Text, user
+
+FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 4
+every_provider = pytest.mark.parametrize("target", REPLIES)
+
+
+@every_provider
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) -> None:
+    reply, events = data.draw(REPLIES[target])
+    reader = stream(target)
+    gathered = [entry for event in events for entry in reader.feed(event)]
+    assert reader.reply() == parse_reply(target, reply)
+    assert tuple(gathered) == reader.reply().entries
+    assert [check(entry.body) for entry in gathered]
+    assert reader.partial().unknown == 0
+
+
+@every_provider
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_a_cut_stream_keeps_what_was_finished_and_shows_the_rest(target: str, data: st.DataObject) -> None:
+    reply, events = data.draw(REPLIES[target])
+    cut = data.draw(st.integers(0, len(events)))
+    reader = stream(target)
+    for event in events[:cut]:
+        reader.feed(event)
+    kept = reader.partial()
+    assert kept.entries == parse_reply(target, reply).entries[: len(kept.entries)]
+    if not kept.stop:
+        with pytest.raises(ProviderError) as caught:
+            reader.reply()
+        assert caught.value.retryable
+
+
+@every_provider
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_a_reply_goes_back_as_it_came(target: str, data: st.DataObject) -> None:
+    """What a provider said stands in the next request to it, block for block."""
+    reply, _ = data.draw(REPLIES[target])
+    prompt = Prompt(
+        "", "", (), (Message("user", (Text("hi"),)), *project(parse_reply(target, reply).entries))
+    )
+    sent = plain(render(prompt, target).body)
+    match resolve(target.partition(":")[0])[1]:
+        case "openai-responses":
+            said, back = reply["output"], [item for item in sent["input"][1:] if "output" not in item]
+            while said and said[-1]["type"] == "reasoning":
+                said = said[:-1]  # nothing follows it that it could belong to
+        case "openai-chat":
+            message = reply["choices"][0]["message"]
+            empty = not message["content"] and not message.get("tool_calls")
+            # OpenAI's own API takes no thinking back.
+            said = [] if empty else [{key: message[key] for key in message if key != "reasoning_content"}]
+            back = [one for one in sent["messages"] if one["role"] == "assistant"]
+        case "anthropic":
+            said, back = _worth_sending(reply["content"]), _spoken(sent["messages"], "content")
+        case "gemini":
+            said, back = reply["candidates"][0]["content"]["parts"], _spoken(sent["contents"], "parts")
+            said = [] if all(part.get("thought") for part in said) else _worth_sending(said)
+        case _:
+            said, back = (
+                _worth_sending(reply["output"]["message"]["content"]),
+                _spoken(sent["messages"], "content"),
+            )
+    assert back == plain(said)
+
+
+def _spoken(messages: list[dict[str, Any]], field: str) -> list[dict[str, Any]]:
+    return [block for one in messages if one["role"] in ("assistant", "model") for block in one[field]]
+
+
+def _worth_sending(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Blank texts are refused, and thinking alone is no message."""
+    thinking = {"thinking", "redacted_thinking"}
+    filled = [block for block in blocks if set(block) - {"type", "text"} or block["text"].strip()]
+    alone = all("reasoningContent" in block or block.get("type") in thinking for block in filled)
+    return [] if alone else filled
+
+
+@every_provider
+@given(
+    data=st.data(),
+    junk=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "type",
+                        "delta",
+                        "index",
+                        "choices",
+                        "candidates",
+                        "content",
+                        "message",
+                        "item",
+                        "response",
+                        "contentBlockDelta",
+                        "text",
+                    ]
+                ),
+                inner,
+                max_size=3,
+            )
+        ),
+        max_leaves=6,
+    ),
+)
+@settings(max_examples=FEWER)
+def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
+    target: str, data: st.DataObject, junk: Any
+) -> None:
+    _, events = data.draw(REPLIES[target])
+    reader = stream(target)
+    place = data.draw(st.integers(0, len(events)))
+    for event in events[:place]:
+        reader.feed(event)
+    before = reader.partial()
+    with contextlib.suppress(FormatError, ProviderError):
+        reader.feed(junk)
+    assert reader.partial().entries[: len(before.entries)] == before.entries
+
+
+@every_provider
+@given(
+    junk=st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "choices",
+                        "message",
+                        "content",
+                        "output",
+                        "candidates",
+                        "parts",
+                        "error",
+                        "tool_calls",
+                        "type",
+                        "usage",
+                    ]
+                ),
+                inner,
+                max_size=3,
+            )
+        ),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=FEWER)
+def test_what_is_no_reply_is_an_error(target: str, junk: Any) -> None:
+    with contextlib.suppress(FormatError, ProviderError):
+        assert [check(entry.body) for entry in parse_reply(target, junk).entries]
+
+
+def test_unknown_events_are_passed_over_and_counted() -> None:
+    for target, event in {
+        "anthropic:m": {"type": "content_block_sparkle", "index": 0},
+        "openai:m": {"type": "response.sparkle"},
+        "openai-chat:m": {"sparkle": 1},
+        "gemini:m": {"sparkle": 1},
+        "bedrock:m": {"sparkle": {}},
+    }.items():
+        reader = stream(target)
+        assert reader.feed(event) == []
+        assert reader.partial().unknown == 1, target
+
+
+def test_an_error_event_says_whether_to_try_again() -> None:
+    for target, event, again in [
+        ("anthropic:m", {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, True),
+        (
+            "anthropic:m",
+            {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}},
+            False,
+        ),
+        ("openai:m", {"type": "error", "code": "rate_limit_exceeded", "message": "slow"}, True),
+        (
+            "openai:m",
+            {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "x"}}},
+            True,
+        ),
+        ("openai-chat:m", {"error": {"message": "bad", "type": "invalid_request_error"}}, False),
+        ("gemini:m", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "x"}}, True),
+        ("bedrock:m", {"throttlingException": {"message": "slow"}}, True),
+    ]:
+        with pytest.raises(ProviderError) as caught:
+            stream(target).feed(event)
+        assert caught.value.retryable is again, event
+
+
+def test_absurd_places_are_refused() -> None:
+    reader = stream("anthropic:m")
+    with pytest.raises(FormatError):
+        reader.feed(
+            {
+                "type": "content_block_start",
+                "index": LIMIT_BLOCKS,
+                "content_block": {"type": "text", "text": ""},
+            }
+        )
+
+
+def test_half_a_call_is_shown_but_never_an_entry() -> None:
+    reader = stream("anthropic:m")
+    reader.feed(
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "tool_use", "id": "t", "name": "write", "input": {}},
+        }
+    )
+    reader.feed(
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "input_json_delta", "partial_json": '{"path": "a'},
+        }
+    )
+    assert reader.feed({"type": "content_block_stop", "index": 0}) == []
+    assert reader.partial().unfinished == ({"kind": "call", "name": "write", "text": '{"path": "a'},)
+
+
+def test_a_respelled_tool_name_is_read_back() -> None:
+    tool = {"name": "get.weather", "description": "", "parameters": {}}
+    for target in REPLIES:
+        wire = resolve(target.partition(":")[0])[1]
+        body = render(Prompt("", "", (tool,), (Message("user", (Text("hi"),)),)), target).body
+        spelled = str(body).partition("get_weather_")[2][:8]
+        name = f"get_weather_{spelled}"
+        reply = {
+            "anthropic": {"content": [{"type": "tool_use", "id": "1", "name": name, "input": {}}]},
+            "openai-chat": {
+                "choices": [
+                    {"message": {"tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}]}}
+                ]
+            },
+            "openai-responses": {
+                "output": [{"type": "function_call", "call_id": "1", "name": name, "arguments": ""}]
+            },
+            "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": name}}]}}]},
+            "bedrock": {
+                "output": {
+                    "message": {"content": [{"toolUse": {"toolUseId": "1", "name": name, "input": {}}}]}
+                }
+            },
+        }[wire]
+        assert parse_reply(target, reply, names=["get.weather"]).entries[0].name == "get.weather", target
+
+
+def test_recorded_replies_are_exported_in_their_own_format() -> None:
+    reply = {
+        "id": "m",
+        "model": "claude-opus-5-5",
+        "content": [
+            {"type": "thinking", "thinking": "t", "signature": "c2ln"},
+            {"type": "text", "text": "a", "citations": [{"type": "x"}]},
+        ],
+    }
+    entries = [user("hi"), *parse_reply("anthropic:claude-opus-5-5", reply).entries]
+    assert export("anthropic", entries)[-1] == {"role": "assistant", "content": reply["content"]}
