@@ -16,15 +16,13 @@ import msgspec
 
 from quire import providers, values
 from quire.assemble.turn import INTERRUPTED
-from quire.errors import CallError, ProviderError, RuleError
-from quire.providers.models import model_info
+from quire.errors import CallError, ProviderError
 from quire.providers.prices import cost
-from quire.providers.rules import validate
-from quire.send.deltas import pieces
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
-from quire.send.runner import CHAT, Log, Runner, Turn
+from quire.send.runner import CHAT, Runner, Turn
 from quire.send.standing import Standing, standing
-from quire.send.transport import Transport
+from quire.send.thread import Log
+from quire.send.transport import Transport, close
 from quire.values import Entry, JsonObject, Reply, Request, Usage
 
 Stop = Literal["answered", "stopped", "steps", "tokens", "money", "seconds"]
@@ -69,7 +67,14 @@ async def run(
 
 def run_sync(thread: Log, target: str, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
     """`run` for callers without an event loop; Ctrl-C keeps what came and raises KeyboardInterrupt."""
-    return asyncio.run(run(thread, target, transport, runner, **how))
+
+    async def main() -> Outcome:
+        try:
+            return await run(thread, target, transport, runner, **how)
+        finally:
+            await close(transport)
+
+    return asyncio.run(main())
 
 
 async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
@@ -96,12 +101,13 @@ class Cycle:
     ) -> None:
         self.thread, self.target, self.transport, self.runner = thread, target, transport, runner
         self._on_event, self._decide, self._clock = on_event, decide, clock
-        self._wire = model_info(target).wire
-        self._names = [str(tool["name"]) for tool in self._definitions()]
+        self._speech = runner.speech
+        self._tools = [dict(tool) for tool in runner.tools.definitions()] if runner.tools else []
         self._journal = Journal(thread.store, thread.name)
         self._growing = Growing()
-        self._tip: Entry | None = None
         self._turn: Standing = standing(thread.store, thread.name)
+        self._seen = thread.store.info(thread.name).seq
+        self._tip: Entry | None = None
         self._made: list[Entry] = []
 
     async def run(self) -> Outcome:
@@ -121,27 +127,37 @@ class Cycle:
         return self._outcome(stop)
 
     async def _go(self) -> Stop:
+        if ended := self._ended():
+            return ended
         self._settle_doubts()
         self._ensure_head()
         await self._prepare()
         while True:
             await self._run_calls()
-            if self._turn.next == "done":
-                return "stopped" if self._turn.stopped else "answered"
+            if ended := self._ended():
+                return ended
             if reached := self._limit():
                 return reached
             await self._ask()
+
+    def _ended(self) -> Stop | None:
+        if self._turn.next != "done":
+            return None
+        return "stopped" if self._turn.stopped else "answered"
 
     # The log
 
     def _append(self, *entries: Entry) -> list[Entry]:
         """Into the log first; then whoever watches is told."""
         kept = self.thread.append(*entries)
-        for entry in kept:
+        # A rebase, a question beside the conversation or another writer may have come in between.
+        others = kept[0].seq - self._seen - 1
+        before = self.thread.store.read(self.thread.name, after=self._seen, limit=others) if others else []
+        for entry in [*before, *kept]:
             self._turn.take(entry)
-        self._made += kept
-        self._tip = kept[-1]
-        self._tell(self._growing.finish(kept) if self._growing.parts else [entry_event(one) for one in kept])
+        self._made += [*before, *kept]
+        self._tip, self._seen = kept[-1], kept[-1].seq
+        self._tell([*(entry_event(one) for one in before), *self._growing.finish(kept)])
         return kept
 
     def _tell(self, events: Sequence[Event]) -> None:
@@ -151,8 +167,7 @@ class Cycle:
 
     def _ensure_head(self) -> None:
         """The runner's system prompt and tools are in the log before anything is asked."""
-        definitions = self._definitions()
-        if not (self.runner.system or definitions):
+        if not (self.runner.system or self._tools):
             return
         known = self.thread.store.read(self.thread.name)
         systems = [entry.text for entry in known if entry.kind == "system"]
@@ -163,11 +178,8 @@ class Cycle:
             if entry.kind == "tools":
                 tools = {} if entry.meta.get("replace") else tools
                 tools |= {str(tool["name"]): tool for tool in entry.tools}
-        if new := [tool for tool in definitions if tools.get(str(tool["name"])) != tool]:
+        if new := [tool for tool in self._tools if tools.get(str(tool["name"])) != tool]:
             self._append(values.tools(new))
-
-    def _definitions(self) -> list[JsonObject]:
-        return [dict(tool) for tool in self.runner.tools.definitions()] if self.runner.tools else []
 
     async def _prepare(self) -> None:
         if self.runner.prepare is None or not self._turn.fresh:
@@ -194,7 +206,7 @@ class Cycle:
             self._append(decision)
 
     def _is_idempotent(self, call: Entry) -> bool:
-        return any(tool["name"] == call.name and tool.get("idempotent") for tool in self._definitions())
+        return any(tool["name"] == call.name and tool.get("idempotent") for tool in self._tools)
 
     async def _run_calls(self) -> None:
         """Harmless calls side by side, all others one after the other; each result is stored as it comes."""
@@ -216,10 +228,11 @@ class Cycle:
 
     async def _ask(self) -> None:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
-        request = self._request()
+        request = self._speech.request(self.thread, self.target, self.runner.options)
         for attempt in range(1, self.runner.limits.attempts + 1):
-            self._append(self._stamped(self.thread.sent_entry(request)))
-            stream = providers.stream(self.target, self._names)
+            self._append(self._stamped(self._speech.sent(self.thread, request)))
+            names = [str(tool["name"]) for tool in self._tools]
+            stream = self._speech.reader(self.thread, self.target, names)
             self._growing = Growing()
             try:
                 await self._receive(request, stream)
@@ -229,15 +242,6 @@ class Cycle:
                     raise
             else:
                 return
-
-    def _request(self) -> Request:
-        request = self.thread.request(self.target, **self.runner.options)
-        if found := validate(request.body, request.provider, request.model):
-            raise RuleError(
-                f"the request breaks a rule of {request.provider}: {found[0].message} (at {found[0].path})",
-                hint=found[0].fix,
-            )
-        return request
 
     async def _receive(self, request: Request, stream: Any) -> None:
         try:
@@ -249,11 +253,11 @@ class Cycle:
         except asyncio.CancelledError:
             self._keep(request, stream.partial())
             raise
-        self._append(self._stamped(self.thread.sent_entry(request, stream.reply())))
+        self._append(self._stamped(self._speech.sent(self.thread, request, stream.reply())))
 
     def _grow(self, event: JsonObject) -> None:
         assert self._tip is not None  # the opening `sent`
-        if events := self._growing.add(pieces(self._wire, event), self._tip.seq):
+        if events := self._growing.add(self._speech.pieces(self.target, event), self._tip.seq):
             self._tell(events)
             self._journal.keep(self._growing, self._tip)
 
@@ -266,7 +270,7 @@ class Cycle:
             if piece["kind"] in made and piece["text"].strip()
         ]
         reply = Reply((), partial.usage, "stopped")
-        sent = self._stamped(self.thread.sent_entry(request, reply)).body
+        sent = self._stamped(self._speech.sent(self.thread, request, reply)).body
         self._append(*said, Entry("sent", {**sent, "meta": {"stopped": True}}))
 
     def _stamped(self, entry: Entry) -> Entry:

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from quire.log.store import Store
+from quire.send.speech import MESSAGES, Speech
+from quire.send.thread import Log
 from quire.send.transport import Transport
-from quire.values import Entry, JsonObject, Reply, Request
-
-
-class Log(Protocol):
-    """What a cycle needs of a thread; `quire.engine.Thread` is one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    def append(self, *entries: Entry) -> list[Entry]:
-        """Put entries into the log, durably."""
-
-    def request(self, target: str, **options: Any) -> Request:
-        """The next request for "provider:model"; a rebase that is due is recorded first."""
-
-    def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
-        """The log's line for a request."""
+from quire.values import Entry, JsonObject
 
 
 class Tools(Protocol):
@@ -76,6 +58,8 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     prepare: Prepare | None = None
     limits: Limits = Limits()
     options: JsonObject = {}
+    # Role messages, or quire.send.text.Text() for an engine that continues a text.
+    speech: Speech = MESSAGES
 
 
 CHAT = Runner()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -118,3 +119,18 @@ def newest_turn(store: Store, thread: str) -> list[Entry]:
         if page >= end:
             return entries
         page *= 4
+
+
+def without_cut(entries: Iterable[Entry]) -> list[Entry]:
+    """A thread without the parts of replies that broke off and were asked for again."""
+    kept: list[Entry] = []
+    begun: int | None = None
+    for entry in entries:
+        if entry.kind in ("user", "result"):
+            begun = None
+        elif entry.kind == "sent" and not is_aside(entry):
+            if is_opening(entry) and begun is not None:
+                kept = kept[:begun] + [one for one in kept[begun:] if one.kind not in SPOKEN]
+            begun = len(kept) if is_opening(entry) else None
+        kept.append(entry)
+    return kept
