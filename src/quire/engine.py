@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,10 @@ from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.providers.models import ModelInfo, model_info
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Reply, Request
+
+if TYPE_CHECKING:
+    from quire.send.cycle import Outcome
+    from quire.send.transport import Transport
 
 
 def open_store(path: str | Path) -> SqliteStore:
@@ -100,6 +104,12 @@ class Thread:
             else providers.parse_reply(f"{sent.provider}:{sent.model}", reply)
         )
         return self.append(self.sent_entry(sent, parsed), *parsed.entries)
+
+    def resume(self, transport: Transport, **how: Any) -> Outcome:
+        """Continue an interrupted turn from the log; `runner`, `decide` and `on_event` are as in quire.send."""
+        from quire.send.resume import resume_sync
+
+        return resume_sync(self, transport, **how)
 
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for a request: hashes of what was sent, and usage once it is known."""
