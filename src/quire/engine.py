@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy
 from quire.assemble.layers import enclose
+from quire.assemble.monitor import Moved, watch
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError
 from quire.log.hashing import sha256_hex
@@ -22,6 +24,8 @@ from quire.values import Entry, Envelope, Item, Json, JsonObject, Reply, Request
 if TYPE_CHECKING:
     from quire.send.cycle import Outcome
     from quire.send.transport import Transport
+
+_logger = logging.getLogger("quire")
 
 
 def open_store(path: str | Path) -> SqliteStore:
@@ -61,8 +65,11 @@ class Thread:
         self.store, self.name, self.policy, self.summarise = store, name, policy, summarise
         self._assembly: Assembly | None = None
         self._rendering: tuple[str, providers.Rendering] | None = None
-        self._sent: tuple[Request, Built] | None = None
+        self._sent: tuple[Request, Envelope] | None = None
         self.seq = 0
+        self._since: list[Entry] = []
+        # Called with a warning when L1 or L2 moved and no entry explains it.
+        self.on_moved: Callable[[Moved], None] = lambda moved: _logger.warning("%s: %s", name, moved)
 
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably, behind everything this thread has seen."""
@@ -81,7 +88,7 @@ class Thread:
             self.append(Entry("rebase", built.rebase))
             built = self.build(target)
         request = self._render(built, target, options)
-        self._sent = (request, built)
+        self._watch(request, enclose(built, chat_messages(built)))
         return request
 
     def build(self, target: str) -> Built:
@@ -125,6 +132,14 @@ class Thread:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
         return Entry("sent", body)
 
+    def _watch(self, request: Request, sealed: Envelope) -> None:
+        """Compare L1 and L2 with the request before; whoever listens hears of an unexplained change."""
+        if self._sent is not None and self._sent[0].provider == request.provider:
+            moved = watch(self._sent[1], sealed, self._since)
+            if moved is not None:
+                self.on_moved(moved)
+        self._sent, self._since = (request, sealed), []
+
     def _render(self, built: Built, target: str, options: dict[str, Any]) -> Request:
         return providers.render(built.prompt, target, cache=True, key=self.name, **options)
 
@@ -147,6 +162,7 @@ class Thread:
         for entry in entries:
             if self._assembly is not None:
                 self._assembly.feed(entry)
+            self._since.append(entry)
             self.seq = entry.seq
 
 

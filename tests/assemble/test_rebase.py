@@ -190,3 +190,63 @@ def test_superseded_thinking_goes_at_a_rebase() -> None:
     made = built(entries, Policy(budget=2_000, thinking=True))
     rebased = next(one for one in made if one.rebase)
     assert not any(type(part).__name__ == "Think" for m in rebased.prompt.messages for part in m.parts)
+
+
+def test_a_superseded_version_leaves_the_turns_that_stay() -> None:
+    def note(text: str) -> dict[str, object]:
+        return {"id": "a.md", "type": "text", "content": text, "metadata": {"source": "note", "path": "a.md"}}
+
+    entries = [
+        *talk(30),
+        values.user("old one", [note("first version")]),
+        values.respond("ok"),
+        values.user("new one", [note("second version")]),
+        values.respond("ok"),
+        *talk(12)[1:],
+    ]
+    rebased = [one for one in built(entries, Policy(budget=2_000, ttl_s=None)) if one.rebase]
+    kept = next(one for one in rebased if "second version" in one.prompt.l2)
+    assert kept.rebase is not None
+    assert kept.prompt.l2.count("<note_context>") == 1
+    assert "first version" not in str(kept.prompt)
+    superseded = [edit for edit in kept.rebase["edits"] if edit["action"] == "supersede"]
+    dropped = [edit for edit in kept.rebase["edits"] if edit["action"] == "drop"]
+    old = next(entry.seq for entry in chain(entries) if entry.text == "old one")
+    assert [edit["entry"] for edit in superseded] == [old] or old in [edit["entry"] for edit in dropped]
+
+
+def test_a_repeated_read_is_shown_once() -> None:
+    entries = [values.system("Help."), values.user("do it all")]
+    for n in range(30):
+        entries += [values.call(f"c{n}", "read", {"path": "same.txt"}), values.result(f"c{n}", None, LONG)]
+    rebased = next(
+        one for one in built([*entries, values.respond("done")], Policy(budget=8_000)) if one.rebase
+    )
+    assert rebased.rebase is not None
+    texts = [edit["replacement"] for edit in rebased.rebase["edits"] if edit["action"] == "handle"]
+    assert texts
+    assert set(texts) == {"[read gave the same result again later; see there]"}
+
+
+def test_layers_keep_their_shares() -> None:
+    def note(n: int) -> dict[str, object]:
+        text = f"note {n} " + "word " * 100
+        return {
+            "id": f"{n}.md",
+            "type": "text",
+            "content": text,
+            "metadata": {"source": "note", "path": f"{n}.md"},
+        }
+
+    entries = [values.system("Help.")]
+    for n in range(30):
+        entries += [values.user(f"q{n}", [note(n)]), values.respond("a " * 60)]
+    policy = Policy(budget=4_000, shares={"L2": 0.1, "L4": 0.5}, ttl_s=None)
+    made = built(entries, policy)
+    assert all(sum(one.sizes) <= 2_000 for one in made)
+    assert made[-1].prompt.l2
+    assert all(sum(len(b.text) for b in one.blocks) < 4_000 for one in made)
+    with pytest.raises(BudgetError, match="L5 holds"):
+        Assembly(Policy(budget=4_000, shares={"L5": 0.01})).extend(
+            chain([values.user("word " * 90)])
+        ).request()

@@ -14,6 +14,7 @@ from quire.assemble import rebase
 from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built, Refused
 from quire.assemble.epoch import Epoch, merge_tools, ordered
+from quire.assemble.layers import check_shares
 from quire.assemble.leaves import Leaf, assistant, leaf, results
 from quire.assemble.policy import Policy
 from quire.assemble.references import unique
@@ -392,7 +393,7 @@ class Assembly:
             twin._apply(decision.record)
         starts = twin.epoch.strip.turn_starts
         newest = twin.epoch.strip.leaves[starts[-1]].user if starts else None
-        return Built(
+        built = Built(
             query=newest.entry.text if newest else "",
             user=starts[-1] if starts else None,
             prompt=twin.epoch.prompt(),
@@ -405,6 +406,8 @@ class Assembly:
             said=twin.epoch.said,
             left_out=tuple(twin.left_out),
         )
+        check_shares(built, self.policy)
+        return built
 
 
 def numbered(entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from quire.assemble.blocks import normal
 from quire.assemble.built import Built
-from quire.assemble.policy import Promote
+from quire.assemble.policy import Policy, Promote
 from quire.assemble.references import references
 from quire.assemble.turn import user_text
+from quire.errors import BudgetError
 from quire.log.hashing import canonical, sha256_hex
 from quire.tokens import counter, text_tokens, tools_tokens
 from quire.values import LAYERS, Envelope, JsonObject, Layer, LayerId, Prompt, Segment
@@ -80,6 +81,19 @@ def layer_tokens(built: Built) -> dict[str, int]:
         "L5": l5,
         "tools": tools_tokens(prompt.tools),
     }
+
+
+def check_shares(built: Built, policy: Policy) -> None:
+    """Refuse a request whose uncuttable layers outgrow the shares they were given."""
+    if policy.shares.keys().isdisjoint({"L1", "L3", "L5"}):
+        return
+    sizes = layer_tokens(built)
+    for name in ("L1", "L3", "L5"):
+        if sizes[name] > policy.ceiling(name):
+            raise BudgetError(
+                f"{name} holds {sizes[name]} tokens but its share of the budget is {policy.ceiling(name)}",
+                hint=f"Raise shares[{name!r}] or the budget, or put less into {name}.",
+            )
 
 
 def system_text(

@@ -36,7 +36,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     late_tools: bool = False
     thinking: bool = False
     times: bool = False
-    # Optional ceilings for single layers, as shares of the budget: {"L2": 0.3}.
+    # Optional ceilings for single layers, as shares of the budget: {"L2": 0.3}. What outgrows L2's leaves the
+    # library at a rebase, what outgrows L4's makes one; L1, L3 and L5 cannot be cut and are refused.
     shares: dict[str, float] = {}
 
     def __post_init__(self) -> None:
@@ -55,6 +56,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 f"floor + handles + summary = {self.floor + self.handles + self.summary} exceeds the budget",
                 hint="Their sum is at most 1; the rest is the room in which the thread grows.",
             )
+
+        unknown = set(self.shares) - {"L1", "L2", "L3", "L4", "L5"}
+        if unknown or not all(0 < share <= 1 for share in self.shares.values()):
+            raise CallError(
+                f"shares {self.shares} are not shares of layers", hint='Write them as {"L2": 0.3, "L4": 0.5}.'
+            )
+
+    def ceiling(self, layer: str) -> int:
+        """The tokens that one layer may hold."""
+        return int(self.shares.get(layer, 1.0) * self.limit)
+
+    def fits(self, head: int, messages: int) -> bool:
+        """Whether a request of these sizes keeps the budget and the history its share."""
+        return head + messages <= self.limit and messages <= self.ceiling("L4")
 
     @property
     def limit(self) -> int:

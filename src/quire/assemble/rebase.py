@@ -14,9 +14,9 @@ from quire.assemble.leaves import Leaf, leaf
 from quire.assemble.policy import Policy
 from quire.assemble.references import Library
 from quire.assemble.strip import Strip
-from quire.assemble.turn import query_alone
+from quire.assemble.turn import UserTurn, query_alone
 from quire.tokens import text_tokens
-from quire.values import Entry, JsonObject, Message, Part, Result, Text, Think
+from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
 
 SUMMARY_HEADING = "# Summary of the earlier conversation"
 PINNED_HEADING = "# Pinned"
@@ -58,7 +58,7 @@ RUNGS = (
 def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Plan:
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
     strip = epoch.strip
-    room = max(0, policy.limit - (epoch.head_tokens() if head is None else head))
+    room = max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
     floor, tier = policy.floor * room * rung.factor, policy.handles * room * rung.factor
     handle = strip.deepest_keeping(floor, rung.everywhere)
     drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
@@ -87,13 +87,14 @@ def edits(epoch: Epoch, plan: Plan) -> list[JsonObject]:
     """Every change of the plan, entry by entry: drop, handle, fold (into L1), with the tokens freed."""
     out: list[JsonObject] = []
     leaves = epoch.strip.leaves
+    again = _repeated(leaves)
     for index in range(_summary_leaves(epoch.strip), plan.handle):
         one = leaves[index]
         if index < plan.drop and index != plan.request:
             action = "fold" if one.message.role in ("note", "tools") else "drop"
             out += _drops(one, action)
         elif one.handled is not None:
-            out += _handles(one)
+            out += _handles(one, again)
     return out + _thoughts(leaves[plan.drop :])
 
 
@@ -106,13 +107,31 @@ def _drops(one: Leaf, action: str) -> list[JsonObject]:
     ]
 
 
-def _handles(one: Leaf) -> list[JsonObject]:
+def _handles(one: Leaf, again: dict[int, str]) -> list[JsonObject]:
     assert one.handled is not None  # the caller asked
     out = []
     for part, short, seq in zip(one.message.parts, one.handled.parts, one.message.seqs, strict=True):
         if part != short and isinstance(short, Result) and isinstance(part, Result):
-            freed = text_tokens(part.text) - text_tokens(short.text)
-            out.append({"entry": seq, "action": "handle", "replacement": short.text, "freed": freed})
+            text = again.get(seq, short.text)
+            freed = text_tokens(part.text) - text_tokens(text)
+            out.append({"entry": seq, "action": "handle", "replacement": text, "freed": freed})
+    return out
+
+
+def _repeated(leaves: list[Leaf]) -> dict[int, str]:
+    """Results that a later call with the same name and arguments gave again, word for word."""
+    seen: dict[tuple[str, str, str], int] = {}
+    out: dict[int, str] = {}
+    asked = dict[str, str]()
+    for one in leaves:
+        for part, seq in zip(one.message.parts, one.message.seqs, strict=False):
+            if isinstance(part, Call):
+                asked[part.call_id] = part.arguments or repr(part.args)
+            elif isinstance(part, Result):
+                key = (part.name, asked.get(part.call_id, ""), part.text)
+                if key in seen:
+                    out[seen[key]] = f"[{part.name} gave the same result again later; see there]"
+                seen[key] = seq
     return out
 
 
@@ -138,7 +157,22 @@ def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool) -> list[Block
     if not cutting:
         return blocks
     oldest = turn - policy.unused_turns
-    return [one for one in blocks if one.pinned or epoch.known.used.get(one.id, turn) >= oldest]
+    used = epoch.known.used
+    return _within(
+        [one for one in blocks if one.pinned or used.get(one.id, turn) >= oldest], policy.ceiling("L2"), used
+    )
+
+
+def _within(blocks: list[Block], limit: int, used: dict[str, int]) -> list[Block]:
+    """The library within its share: the items used longest ago leave first, pinned ones never."""
+    size = sum(text_tokens(one.text) for one in blocks)
+    leaving = set[str]()
+    for one in sorted((one for one in blocks if not one.pinned), key=lambda one: used.get(one.id, 0)):
+        if size <= limit:
+            break
+        size -= text_tokens(one.text)
+        leaving.add(one.id)
+    return [one for one in blocks if one.id not in leaving]
 
 
 def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> Epoch:
@@ -215,9 +249,28 @@ def _carry_user(after: Epoch, one: Leaf, policy: Policy, state: Carried) -> None
     if policy.promote == "each-turn" and one.turn < state.turn:
         after.strip.add(leaf(query_alone(one.user), one.turn, user=one.user))
     elif one.user.blocks:
-        after.say(one.user, one.turn, policy)
+        after.say(_current(one.user, after.l2), one.turn, policy)
     else:
         after.strip.add(one)
+
+
+def _current(user: UserTurn, library: tuple[Block, ...]) -> UserTurn:
+    """The turn without versions of items that the library now holds newer: they are superseded."""
+    newest = {one.id: one.sha256 for one in library}
+    blocks = tuple(one for one in user.blocks if newest.get(one.id, one.sha256) == one.sha256)
+    return msgspec.structs.replace(user, blocks=blocks)
+
+
+def superseded(epoch: Epoch, plan: Plan, library: list[Block]) -> list[JsonObject]:
+    """The edits that take older versions of the library's items out of the turns that stay."""
+    newest = {one.id: one.sha256 for one in library}
+    return [
+        {"entry": one.user.entry.seq, "action": "supersede", "replacement": block.id}
+        for index, one in enumerate(epoch.strip.leaves)
+        if one.user is not None and (index >= plan.drop or index == plan.request)
+        for block in one.user.blocks
+        if newest.get(block.id, block.sha256) != block.sha256
+    ]
 
 
 def _gone(seq: int, edited: dict[int, JsonObject]) -> bool:

@@ -15,8 +15,7 @@ BREAKER = 0.10
 class Moment(msgspec.Struct, frozen=True):
     """What the rule looks at, at one request, all in tokens."""
 
-    total: int
-    limit: int
+    fits: bool
     kept: int
     removed: int
     # Of what would be kept behind the first changed byte, how much the provider still has cached.
@@ -33,7 +32,7 @@ def rent_after(moment: Moment, policy: Policy) -> float:
 
 def reason_to_cut(moment: Moment, policy: Policy) -> str:
     """Why to cut now, or '': 'budget', 'cold' or 'rent'."""
-    if moment.total > moment.limit:
+    if not moment.fits:
         return "budget"
     if policy.when == "full" or moment.removed <= 0 or moment.broken:
         return ""

@@ -38,8 +38,7 @@ def decide(assembly: Assembly) -> Decision:
     plan = rebase.plan(epoch, policy)
     new = epoch.strip.total - epoch.strip.sums[epoch.sent]
     moment = Moment(
-        total=epoch.total_tokens(),
-        limit=policy.limit,
+        fits=policy.fits(epoch.head_tokens(), epoch.strip.total),
         kept=plan.kept,
         removed=plan.removed,
         cached=max(0, plan.kept - plan.same - new),
@@ -79,14 +78,14 @@ def _holds_context(one: Leaf, turn: int) -> bool:
 
 def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
     """The record of the first rung whose result fits the budget."""
-    tried, limit = None, effective(assembly).limit
+    tried, policy = None, effective(assembly)
     for rung in RUNGS if cutting else (None, *RUNGS):
         record = written(assembly, reason, rung)
         if record == tried:
             continue
         tried = record
         after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
-        if after.total_tokens() <= limit:
+        if policy.fits(after.head_tokens(), after.strip.total):
             return {**record, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
     assert tried is not None  # RUNGS is not empty
     return _with_results_cut(assembly, tried)
@@ -98,7 +97,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     library = rebase.folded(epoch, policy, assembly.turn, cutting=rung is not None)
     head = _head_after(assembly, library) if rung is not None else None
     plan = NO_CUT if rung is None else rebase.plan(epoch, policy, rung, head)
-    edits = rebase.edits(epoch, plan)
+    edits = rebase.edits(epoch, plan) + rebase.superseded(epoch, plan, library)
     gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
     pinned = _pinned(assembly, gone)
     summary, fallbacks = _summary(assembly, plan, gone)
@@ -164,7 +163,7 @@ def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
     while True:
         trial = {**record, "edits": edits}
         after = rebase.apply(assembly.epoch, trial, policy, assembly.carried)
-        over = after.total_tokens() - policy.limit
+        over = max(after.total_tokens() - policy.limit, after.strip.total - policy.ceiling("L4"))
         if over <= 0:
             return {**trial, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
         largest = _largest_result(
