@@ -32,7 +32,8 @@ def _description(lines: list[str]) -> list[str]:
 def _heads(lines: list[str], at: int) -> bool:
     """Whether a section begins here: `Args:`, or a NumPy title with a line of dashes under it."""
     match = _SECTION.match(lines[at])
-    return bool(match) and (bool(match[1]) or (at + 1 < len(lines) and set(lines[at + 1].strip()) == {"-"}))
+    underlined = at + 1 < len(lines) and set(lines[at + 1].strip()) == {"-"}
+    return match is not None and (bool(match[1]) or underlined)
 
 
 def _rest(lines: list[str]) -> dict[str, str]:

@@ -1,0 +1,154 @@
+"""read, list and grep: a model's eyes in one folder."""
+
+from __future__ import annotations
+
+import os
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from quire.errors import CallError, NotFound
+from quire.send.builtin.pieces import piece
+from quire.send.builtin.root import SKIPPED, Root
+from quire.send.builtin.search import matcher
+from quire.send.tools.cuts import at_hits
+from quire.send.tools.tool import Output, Tool, tool
+
+_LIMIT = 16_000
+_MAX_BYTES = 20_000_000
+Line = Annotated[int, msgspec.Meta(ge=1)]
+
+
+def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
+    """read, list and grep in `root`; one output has at most about `limit` characters."""
+    inside = Root(root)
+    return [_read(inside, limit), _list(inside, limit), _grep(inside, limit)]
+
+
+def _read(root: Root, limit: int) -> Tool:
+    @tool(name="read", idempotent=True, category="files", output=("text",), limit=limit * 2)
+    def read(path: str, start: Line = 1, end: Line | None = None) -> Output:
+        """Read a text file, or some lines of it. Long files come in pieces that end where a function or section does.
+
+        Args:
+            path: The file, relative to the root folder.
+            start: The first line to read, counted from 1.
+            end: The last line to read; the end of the file if not given.
+        """
+        text = _text(root, path)
+        count = text.removesuffix("\n").count("\n") + 1 if text else 0
+        if start > max(count, 1) or (end is not None and end < start):
+            raise CallError(f"{path} has {count} lines; {start} to {end or count} are not in it")
+        found = piece(text, path, start, min(end or count, count), limit)
+        return Output(
+            _told(found.text, found.end, count, end, found.whole), _lines(path, found.start, found.end, count)
+        )
+
+    return read
+
+
+def _text(root: Root, path: str) -> str:
+    data = root.read_bytes(path, _MAX_BYTES)
+    if b"\0" in data[:8192]:
+        raise CallError(f"{path!r} is not text ({len(data):,} bytes)", hint="Read another file.")
+    return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _lines(path: str, start: int, end: int, count: int) -> str:
+    return f"{path}, lines {start}-{end} of {count}" if count else f"{path}, empty"
+
+
+def _told(text: str, last: int, count: int, wanted: int | None, whole: bool) -> str:
+    """The text, and where to go on when there is more."""
+    if not whole:
+        return f"{text}\n[… line {last} is longer than can be shown; the rest of it and lines {last + 1}-{count} are not shown …]"
+    until = min(wanted or count, count)
+    if last >= until:
+        return text
+    return f"{text}\n[… lines {last + 1}-{until} not shown; read again with start={last + 1} …]"
+
+
+def _list(root: Root, limit: int) -> Tool:
+    @tool(name="list", idempotent=True, category="files", output=("names",), limit=limit * 2)
+    def list_(path: str = ".", depth: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1) -> Output:
+        """List a folder: folders end in /, files come with their size in bytes.
+
+        Args:
+            path: The folder, relative to the root folder.
+            depth: How many levels of folders to show.
+        """
+        real = root.resolve(path)
+        if not real.is_dir():
+            raise NotFound(f"there is no folder {path!r}", hint="List the root to see what is there.")
+        names = _names(real, depth)
+        shown = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
+        return Output(shown, f"{root.shown(real)}: {len(names)} entries")
+
+    return list_
+
+
+def _names(folder: Path, depth: int, before: str = "") -> list[str]:
+    """A folder's entries, folders first, each below its parent; a link is only named."""
+    try:
+        entries = sorted(
+            os.scandir(folder), key=lambda one: (not one.is_dir(follow_symlinks=False), one.name)
+        )
+    except OSError as error:
+        raise CallError(f"{folder.name!r} cannot be listed: {error.strerror}") from error
+    out = []
+    for entry in entries:
+        if entry.is_symlink():
+            out.append(f"{before}{entry.name} (a link)")
+        elif entry.is_dir(follow_symlinks=False):
+            out.append(f"{before}{entry.name}/")
+            if depth > 1 and entry.name not in SKIPPED:
+                out += _names(Path(entry.path), depth - 1, f"{before}{entry.name}/")
+        else:
+            out.append(f"{before}{entry.name} ({entry.stat(follow_symlinks=False).st_size:,} bytes)")
+    return out
+
+
+def _grep(root: Root, limit: int) -> Tool:
+    @tool(name="grep", idempotent=True, category="files", output=("hits",), limit=limit * 2, timeout_s=30.0)
+    def grep(
+        pattern: str,
+        path: str = ".",
+        glob: str = "*",
+        ignore_case: bool = False,
+        most: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100,
+    ) -> Output:
+        """Find lines that match a regular expression, in all text files under a folder.
+
+        Args:
+            pattern: The regular expression; each line is searched by itself.
+            path: The folder or file to search in, relative to the root folder.
+            glob: Only files whose name or path matches this, as *.py.
+            ignore_case: Whether upper and lower case are the same.
+            most: How many hits to show at most.
+        """
+        search = matcher(pattern, ignore_case)
+        hits: list[str] = []
+        files = 0
+        for real in root.walk(path):
+            name = root.shown(real)
+            if fnmatch(real.name, glob) or fnmatch(name, glob):
+                found = [f"{name}:{number}: {line}" for number, line in search(_lines_of(real))]
+                files += bool(found)
+                hits += found
+        outcome = f"{len(hits)} hit{'' if len(hits) == 1 else 's'} in {files} file{'' if files == 1 else 's'}"
+        return Output(at_hits(hits[:most], limit, len(hits[most:])), outcome)
+
+    return grep
+
+
+def _lines_of(real: Path) -> list[str]:
+    """A file's lines; none where it is too large or not text."""
+    try:
+        if real.stat().st_size > _MAX_BYTES:
+            return []
+        data = real.read_bytes()
+    except OSError:
+        return []  # unreadable or gone: the others are still searched
+    return [] if b"\0" in data[:8192] else data.decode(errors="replace").split("\n")

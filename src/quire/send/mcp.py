@@ -1,0 +1,218 @@
+"""MCP servers as a source of tools, over the official SDK; the session lives in a thread of its own.
+
+with McpServer(["python", "server.py"]) as server:
+    toolbox = Toolbox(*server.tools)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import re
+import tempfile
+import threading
+from collections.abc import Coroutine, Sequence
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from quire.errors import CallError, MissingPart, ProviderError
+from quire.send.tools.cuts import at_lines
+from quire.send.tools.tool import Output, Tool
+from quire.values import Entry, JsonObject
+
+if TYPE_CHECKING:
+    import mcp
+
+_START_TIMEOUT_S = 30.0
+_MAX_PAGES = 100
+
+
+class McpServer:
+    """A running MCP server: a command to start, a URL to reach, or an `MCPServer` of this process.
+
+    `prefix` goes in front of every tool's name. The command gets only the environment given in `env`
+    and what every program needs (PATH, HOME, …).
+    """
+
+    def __init__(
+        self,
+        server: Sequence[str] | str | Any,
+        *,
+        prefix: str = "",
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_s: float = 60.0,
+        limit: int = 24_000,
+    ) -> None:
+        self._server, self._env, self._cwd = server, env, cwd
+        self._prefix, self._timeout_s, self._limit = prefix, timeout_s, limit
+        self._log: IO[str] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: mcp.Client | None = None
+        self._stop: asyncio.Event | None = None
+        self.tools: tuple[Tool, ...] = ()
+
+    def __enter__(self) -> McpServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Connect and ask for the tools."""
+        ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+        target = self._target()
+        self._thread = threading.Thread(target=self._live, args=(target, ready), daemon=True)
+        self._thread.start()
+        try:
+            listed = ready.result(_START_TIMEOUT_S)
+        # What a foreign program does to the connection can raise anything; it is told in one line.
+        except Exception as error:
+            said = self._said()
+            self.stop()
+            raise ProviderError(
+                f"the MCP server {self._name()} did not start: {_reason(error)}{said}",
+                hint="Run its command by hand to see what it says.",
+            ) from error
+        self.tools = tuple(self._tool(one) for one in listed)
+
+    def stop(self) -> None:
+        """End the session and the server; safe to call twice."""
+        loop, stop, thread = self._loop, self._stop, self._thread
+        if loop is not None and stop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop ended in between
+                loop.call_soon_threadsafe(stop.set)
+        if thread is not None:
+            thread.join(10)
+        self._loop = self._stop = self._thread = self._client = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _target(self) -> Any:
+        try:
+            import mcp
+        except ImportError as error:
+            raise MissingPart("MCP is not installed", hint="pip install 'quire[mcp]'") from error
+        if isinstance(self._server, str) or not isinstance(self._server, Sequence):
+            return self._server
+        if not self._server:
+            raise CallError("an MCP server needs a command", hint='As ["python", "server.py"].')
+        command, *args = self._server
+        parameters = mcp.StdioServerParameters(command=command, args=args, env=self._env, cwd=self._cwd)
+        # A server's own log would otherwise be written over the terminal.
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - lives as long as the server
+        return mcp.stdio_client(parameters, self._log)
+
+    def _live(self, target: Any, ready: concurrent.futures.Future[list[Any]]) -> None:
+        """The thread of the session: connected until told to stop."""
+        try:
+            asyncio.run(self._session(target, ready))
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error)
+
+    async def _session(self, target: Any, ready: concurrent.futures.Future[list[Any]]) -> None:
+        import mcp
+
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with mcp.Client(target, read_timeout_seconds=self._timeout_s) as client:
+            self._client = client
+            ready.set_result(await _all_tools(client))
+            await self._stop.wait()
+
+    def _tool(self, told: Any) -> Tool:
+        """One of the server's tools as ours; only what is said to change nothing may run again."""
+        name = _name(self._prefix + told.name)
+        hints = told.annotations
+        harmless = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
+
+        async def invoke(args: JsonObject, call: Entry) -> Output:
+            result = await self._ask(told.name, args)
+            return Output(_content(result), error=bool(result.is_error))
+
+        return Tool(
+            name=name,
+            description=told.description or told.title or told.name,
+            parameters=told.input_schema or {"type": "object", "properties": {}},
+            invoke=invoke,
+            idempotent=harmless,
+            timeout_s=self._timeout_s,
+            limit=self._limit,
+            cut=at_lines,
+            category="mcp",
+        )
+
+    async def _ask(self, name: str, args: JsonObject) -> Any:
+        """A call carried over to the session's thread; giving up here gives up there."""
+        if self._client is None or self._loop is None or self._loop.is_closed():
+            raise CallError(f"the MCP server {self._name()} has ended", hint="Start it again.")
+        asked: Coroutine[Any, Any, Any] = self._client.call_tool(name, args)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+
+    def _name(self) -> str:
+        if isinstance(self._server, str):
+            return self._server
+        return " ".join(self._server) if isinstance(self._server, Sequence) else type(self._server).__name__
+
+    def _said(self) -> str:
+        """The last of what the server wrote to its standard error."""
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        text = " ".join(self._log.read().split())[-300:]
+        return f"; it said: {text}" if text else ""
+
+
+async def _all_tools(client: mcp.Client) -> list[Any]:
+    found: list[Any] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    return found
+
+
+def _name(told: str) -> str:
+    """A name that every provider takes: other signs become _."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", told)[:64]
+    return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
+
+
+def _content(result: Any) -> str:
+    """A result as text: its text blocks, what else there is named, or the structured content alone."""
+    parts = [_block(one) for one in result.content]
+    if not any(parts) and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _block(block: Any) -> str:
+    match block.type:
+        case "text":
+            return str(block.text)
+        case "image" | "audio":
+            return f"[{block.type}: {block.mime_type}, {len(block.data) * 3 // 4:,} bytes]"
+        case "resource_link":
+            return f"[resource: {block.name}, {block.uri}]"
+        case "resource":
+            return str(getattr(block.resource, "text", "") or f"[resource: {block.resource.uri}]")
+    return f"[{block.type}]"
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause of a failed start: task groups wrap it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, concurrent.futures.TimeoutError):
+        return f"no answer within {_START_TIMEOUT_S:g} s"
+    return " ".join(str(error).split()) or type(error).__name__

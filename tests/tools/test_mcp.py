@@ -1,0 +1,83 @@
+"""MCP servers as tool sources: a real server process, a real round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import run
+
+from quire import values
+from quire.errors import CallError, ProviderError
+from quire.send.mcp import McpServer
+from quire.send.tools import Toolbox
+
+pytest.importorskip("mcp")
+
+SERVER = '''
+import os, sys
+from mcp.server import MCPServer
+from mcp_types import ToolAnnotations
+
+server = MCPServer("demo")
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+@server.tool(name="long.text")
+def long_text() -> str:
+    """Say much."""
+    return "\\n".join(f"line {n}" for n in range(5000))
+
+@server.tool()
+def end() -> str:
+    """End the process."""
+    os._exit(3)
+
+print("talking on stderr is fine", file=sys.stderr)
+server.run("stdio")
+'''
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpServer]:
+    path: Path = tmp_path_factory.mktemp("mcp") / "server.py"
+    path.write_text(SERVER)
+    with McpServer([sys.executable, str(path)], prefix="demo_", limit=100) as running:
+        yield running
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_servers_tools_are_called_over_stdio(server: McpServer) -> None:
+    box = Toolbox(*server.tools)
+    assert [one.name for one in box] == ["demo_add", "demo_long_text", "demo_end"]
+    add = box.definitions()[0]
+    assert (add["description"], add["idempotent"]) == ("Add two numbers.", True)
+    assert add["parameters"]["required"] == ["a", "b"]
+    assert run(box, {"a": 40, "b": 2}, "demo_add") == {"content": "42"}
+    assert run(box, {"a": "x"}, "demo_add")["error"] is True
+    shown = run(box, {}, "demo_long_text")["content"]
+    assert shown.split("\n")[-2:] == ["line 12", "[… 93 of 48,889 characters shown …]"]
+
+    async def together() -> list[str]:
+        calls = [values.call(str(n), "demo_add", {"a": n, "b": n}) for n in range(5)]
+        return [one.body["content"] for one in await asyncio.gather(*map(box.run, calls))]
+
+    assert asyncio.run(together()) == ["0", "2", "4", "6", "8"]
+    # A server that ends in the middle of a call is a result, and so is every call after it.
+    assert run(box, {}, "demo_end")["error"] is True
+    assert run(box, {"a": 1, "b": 1}, "demo_add")["error"] is True
+
+
+def test_a_command_that_does_not_start_says_why() -> None:
+    with pytest.raises(ProviderError, match="it said: no such luck"):
+        McpServer([sys.executable, "-c", "import sys; sys.exit('no such luck')"]).start()
+    with pytest.raises(ProviderError, match="did not start"):
+        McpServer(["./there-is-no-such-program"]).start()
+    with pytest.raises(CallError, match="needs a command"):
+        McpServer([]).start()

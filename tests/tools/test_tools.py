@@ -1,0 +1,397 @@
+"""Functions become tools: schemas from types and docstrings, and every call has a result."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import threading
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from running import run
+
+from quire import values
+from quire.errors import CallError, NotFound
+from quire.log.entries import check
+from quire.send.tools import Output, Tool, Toolbox, tool
+from quire.send.tools.check import faults
+from quire.send.tools.cuts import at_hits, at_lines, at_sections, head
+from quire.values import Entry
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Place(TypedDict):
+    lat: float
+    lon: float
+
+
+@dataclass
+class Tree:
+    value: int
+    children: list[Tree]
+
+
+def test_types_and_docstring_become_a_schema() -> None:
+    @tool(idempotent=True, category="travel", output=["price"], example="find('Rome')")
+    def find(
+        city: str, nights: Annotated[int, msgspec.Meta(ge=1)] = 2, stars: list[int] | None = None
+    ) -> str:
+        """Find a hotel.
+
+        Prices are in euros.
+
+        Args:
+            city: Where to sleep; a name
+                in English.
+            nights (int): How long.
+        """
+        return city
+
+    assert find.definition() == {
+        "name": "find",
+        "description": "Find a hotel.\n\nPrices are in euros.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "Where to sleep; a name in English."},
+                "nights": {"type": "integer", "minimum": 1, "default": 2, "description": "How long."},
+                "stars": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}], "default": None},
+            },
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+        "category": "travel",
+        "output": ["price"],
+        "example": "find('Rome')",
+        "idempotent": True,
+    }  # fmt: skip
+    assert find("Rome") == "Rome"
+    check({"kind": "tools", "tools": [find.definition()]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do it.\n\n:param x: The one.\n:param int y: The other.\n:returns: it",
+        "Do it.\n\nParameters\n----------\nx : int\n    The one.\ny : int\n    The other.\n\nReturns\n-------\nint",
+        "Do it.\n\nArgs:\n    x: The one.\n    y: The other.\n\nReturns:\n    z: it",
+    ],
+    ids=["rest", "numpy", "google"],
+)
+def test_docstrings_of_three_styles_are_read(text: str) -> None:
+    def do(x: int, y: int) -> int:
+        return x + y
+
+    do.__doc__ = text
+    made = tool(do)
+    texts = {name: one["description"] for name, one in made.parameters["properties"].items()}
+    assert (made.description, texts) == ("Do it.", {"x": "The one.", "y": "The other."})
+
+
+def test_nested_types_are_written_out_and_only_recursion_is_named() -> None:
+    @tool
+    def paint(colour: Colour, at: Place, how: Literal["thick", "thin"], tree: Tree) -> str:
+        """Paint."""
+        return f"{colour} {at['lat']} {how} {tree.children[0].value}"
+
+    properties = paint.parameters["properties"]
+    assert properties["colour"] == {"enum": ["blue", "red"]}
+    assert properties["at"]["required"] == ["lat", "lon"]
+    assert list(paint.parameters["$defs"]) == ["Tree"]
+    jsonschema.Draft202012Validator.check_schema(paint.parameters)
+    tree = {"value": 1, "children": [{"value": 7, "children": []}]}
+    args = {"colour": "red", "at": {"lat": 1, "lon": 2}, "how": "thin", "tree": tree}
+    assert run(paint, args) == {"content": "Colour.RED 1.0 thin 7"}
+    assert run(paint, {**args, "how": "fat"}) == {
+        "outcome": "the arguments do not fit paint: Invalid enum value 'fat' - at `$.how`",
+        "error": True,
+    }
+
+
+def test_a_function_that_cannot_be_described_is_refused_with_a_reason() -> None:
+    def untyped(x): ...  # type: ignore[no-untyped-def]
+
+    def starred(*xs: int) -> None:
+        """Takes many."""
+
+    def silent(x: int) -> None: ...
+
+    def odd(x: threading.Lock) -> None:
+        """Takes a lock."""
+
+    for function, says in (
+        (untyped, "no type"),
+        (starred, "no schema"),
+        (silent, "no description"),
+        (odd, "JSON cannot"),
+    ):
+        with pytest.raises(CallError, match=says):
+            tool(function)
+    with pytest.raises(CallError, match="shows y"):
+        tool(shown=["y"])(starred_free)
+    with pytest.raises(CallError, match="cannot be a tool's name"):
+        tool(name="two words")(starred_free)
+    with pytest.raises(CallError, match="two tools"):
+        Toolbox(starred_free, starred_free)
+
+
+def starred_free(x: int = 1) -> int:
+    """Fine."""
+    return x
+
+
+def test_what_a_tool_returns_becomes_text() -> None:
+    def give(what: str) -> Any:
+        """Give something."""
+        return {
+            "text": "as it is\n",
+            "none": None,
+            "json": {"b": [1, 2.5, True, None], "a": "ä"},
+            "struct": Tree(1, []),
+            "output": Output("long", "short"),
+            "odd": threading.Lock(),
+            "half": "a\ud800b",
+        }[what]
+
+    assert run(give, {"what": "text"}) == {"content": "as it is\n"}
+    assert run(give, {"what": "none"}) == {"content": ""}
+    assert run(give, {"what": "json"}) == {"content": '{"b":[1,2.5,true,null],"a":"ä"}'}
+    assert run(give, {"what": "struct"}) == {"content": '{"value":1,"children":[]}'}
+    assert run(give, {"what": "output"}) == {"outcome": "short", "content": "long"}
+    assert run(give, {"what": "odd"})["error"] is True
+    assert run(give, {"what": "half"}) == {"content": "a\ufffdb"}
+
+
+def test_errors_become_results_without_a_traceback() -> None:
+    def fail(how: str) -> str:
+        """Fail."""
+        if how == "quire":
+            raise NotFound("there is no moon", hint="Look at night.")
+        if how == "exit":
+            raise SystemExit(3)
+        if how == "stop":
+            raise StopIteration
+        if how == "timeout":
+            raise TimeoutError("the line is dead")
+        raise KeyError(how)
+
+    async def fail_later(how: str) -> str:
+        """Fail in an event loop."""
+        return fail(how)
+
+    for function in (fail, fail_later):
+        assert run(function, {"how": "x"}) == {"outcome": "KeyError: 'x'", "error": True}
+        assert run(function, {"how": "quire"}) == {
+            "outcome": "there is no moon (Look at night.)",
+            "error": True,
+        }
+        assert run(function, {"how": "timeout"}) == {
+            "outcome": "TimeoutError: the line is dead",
+            "error": True,
+        }
+        for how in ("exit", "stop"):
+            assert run(function, {"how": how})["error"] is True
+
+
+@pytest.mark.parametrize("args", [[], "text", 5, None, {"x": "1"}, {"y": 1}, {"x": 1, "z": 2}, {"x": True}])
+def test_arguments_that_do_not_fit_are_a_result(args: Any) -> None:
+    def take(x: int) -> int:
+        """Take a number."""
+        return x
+
+    box = Toolbox(take)
+    result = asyncio.run(box.run(values.call("c9", "take", args)))
+    assert result.body["error"] is True
+    assert result.call_id == "c9"
+
+
+def test_an_unknown_tool_is_a_result_that_names_near_ones() -> None:
+    assert run(Toolbox(starred_free), {}, "starred_fre") == {
+        "outcome": "there is no tool 'starred_fre'; there is starred_free",
+        "error": True,
+    }
+
+
+def test_a_tool_that_does_not_end_is_given_up() -> None:
+    release = threading.Event()
+
+    @tool(timeout_s=0.05)
+    def stuck() -> str:
+        """Wait for ever."""
+        release.wait()
+        return "late"
+
+    @tool(timeout_s=0.05)
+    async def stuck_async() -> str:
+        """Wait for ever, politely."""
+        await asyncio.Event().wait()
+        return "late"
+
+    try:
+        for one in (stuck, stuck_async):
+            assert run(one) == {"outcome": f"{one.name} did not end within 0.05 s", "error": True}
+    finally:
+        release.set()
+
+
+def test_a_cancelled_run_is_cancelled_and_no_result() -> None:
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return ""
+
+    async def cancelled() -> bool:
+        task = asyncio.create_task(Toolbox(wait).run(values.call("c", "wait", {})))
+        await asyncio.sleep(0)
+        task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+
+    assert asyncio.run(cancelled())
+
+
+def test_blocking_tools_run_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=5)
+
+    @tool
+    def meet(who: str) -> str:
+        """Wait for the other one."""
+        both.wait()
+        return who
+
+    async def two() -> list[Entry]:
+        box = Toolbox(meet)
+        return await asyncio.gather(*(box.run(values.call(who, "meet", {"who": who})) for who in "ab"))
+
+    assert [one.body["content"] for one in asyncio.run(two())] == ["a", "b"]
+
+
+def test_a_tool_may_ask_for_its_call_as_an_idempotency_key() -> None:
+    @tool
+    def write(text: str, call: Entry) -> str:
+        """Write once."""
+        return f"{text} {call.id}"
+
+    assert list(write.parameters["properties"]) == ["text"]
+    entry = Entry("call", values.call("c1", "write", {"text": "x"}).body, 7, "sha256:abc")
+    assert asyncio.run(Toolbox(write).run(entry)).body["content"] == "x sha256:abc"
+
+
+def test_hidden_tools_run_but_are_not_told() -> None:
+    box = Toolbox(starred_free).hidden()
+    assert box.definitions() == []
+    assert run(box, {"x": 3}, "starred_free") == {"content": "3"}
+
+
+WORDS = st.text(st.sampled_from("ab. \n\t"), max_size=300)
+
+
+@given(WORDS, st.integers(1, 200))
+def test_long_output_is_never_cut_in_mid_word(text: str, limit: int) -> None:
+    kept = head(text, limit)
+    assert text.startswith(kept)
+    assert len(kept) <= max(limit, 0)
+    rest = text[len(kept) :]
+    if rest and any(c in text[:limit] for c in " \n\t") and kept:
+        assert rest[0].isspace() or kept[-1].isspace()
+
+
+def test_the_tool_chooses_where_its_output_ends() -> None:
+    text = "\n".join(f"line {n} is here" for n in range(1000))
+
+    @tool(limit=100)
+    def plain() -> str:
+        """Say much."""
+        return text
+
+    @tool(limit=45, cut=at_sections)
+    def sections() -> str:
+        """Say much in sections."""
+        return "intro\n# One\n```\n# no heading\n```\n# Two\nlong text of two\n# Three\nthe end of it all"
+
+    shown = run(plain)["content"]
+    assert shown.split("\n")[-2] == "line 5 is here"
+    assert shown.split("\n")[-1].startswith("[… 89 of ")
+    assert (
+        run(sections)["content"] == "intro\n# One\n```\n# no heading\n```\n\n[… 2 more sections not shown …]"
+    )
+
+
+@given(st.lists(st.text(st.sampled_from("abc :"), min_size=1, max_size=30), max_size=20), st.integers(1, 200))
+def test_hits_are_shown_whole_and_counted(hits: list[str], limit: int) -> None:
+    lines = at_hits(hits, limit).split("\n") if hits else []
+    missing = int(lines.pop().split()[1]) if lines and lines[-1].startswith("[…") else 0
+    assert len(lines) + missing == len(hits)
+    assert lines[1:] == hits[1 : len(lines)]
+    assert not lines or hits[0].startswith(lines[0])
+
+
+def test_cutting_says_nothing_about_what_fits() -> None:
+    assert at_lines("short", 10) == "short"
+    assert at_hits(["a"], 10) == "a"
+    assert at_hits([], 10) == ""
+
+
+SCHEMAS = st.recursive(
+    st.one_of(
+        st.sampled_from([{}, True, {"type": "integer"}, {"type": "string"}, {"type": ["null", "number"]}]),
+        st.builds(lambda e: {"enum": e}, st.lists(st.sampled_from([1, True, None, "a", 0, False, [1]]), min_size=1)),
+        st.builds(lambda a, b: {"type": "integer", "minimum": a, "exclusiveMaximum": b}, st.integers(0, 3), st.integers(0, 3)),
+        st.builds(lambda a: {"type": "string", "maxLength": a, "pattern": "^a*"}, st.integers(0, 2)),
+    ),
+    lambda inner: st.one_of(
+        st.builds(lambda i: {"type": "array", "items": i, "maxItems": 2}, inner),
+        st.builds(
+            lambda p, r, more: {"type": "object", "properties": p, "required": r, "additionalProperties": more},
+            st.dictionaries(st.sampled_from("ab"), inner), st.lists(st.sampled_from("ab"), unique=True), st.booleans(),
+        ),
+        st.builds(lambda a: {"anyOf": a}, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(lambda a: {"oneOf": a}, st.lists(inner, min_size=1, max_size=3)),
+        st.just({"$ref": "#/$defs/small"}),
+    ),
+    max_leaves=4,
+)  # fmt: skip
+VALUES = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 2, 1.0, 1.5, "", "a", "aaa", "b"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=4,
+)
+
+
+@given(SCHEMAS, VALUES)
+def test_the_check_of_arguments_agrees_with_a_full_validator(schema: Any, value: Any) -> None:
+    small = {"small": {"type": "integer", "maximum": 1}}
+    wrapped = {"type": "object", "properties": {"v": schema}, "required": ["v"], "$defs": small}
+    expected = jsonschema.Draft202012Validator(wrapped).is_valid({"v": value})
+    assert (faults({"v": value}, wrapped) == []) == expected
+
+
+def test_a_fault_says_where_and_what() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "integer", "minimum": 2}}},
+        "required": ["b"],
+        "additionalProperties": False,
+    }
+    assert faults({"a": [2, "x", 1], "c": 0}, schema) == [
+        "$: 'b' is missing",
+        "$.a[1]: must be integer, not 'x'",
+        "$.a[2]: must be at least 2, not 1",
+        "$: 'c' is not known; there is a",
+    ]
+
+
+def test_a_tool_is_a_value_that_says_what_it_is() -> None:
+    made = tool(starred_free)
+    assert isinstance(made, Tool)
+    with pytest.raises(AttributeError):
+        made.name = "other"  # type: ignore[misc]
