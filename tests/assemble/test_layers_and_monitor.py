@@ -7,11 +7,12 @@ import pytest
 
 from quire import values
 from quire.assemble import Built, requests
-from quire.assemble.blocks import block, identity
+from quire.assemble.blocks import block
 from quire.assemble.cuts import sections, truncate
 from quire.assemble.layers import enclose, envelope, layer, layer_tokens, segment
 from quire.assemble.monitor import watch
 from quire.engine import chat_messages
+from quire.items import identity
 from quire.log.hashing import sha256_hex
 from quire.values import Envelope
 
@@ -86,6 +87,7 @@ def test_sections_are_counted_outside_code_fences() -> None:
         ({"source": "selection", "path": "a.md", "start_line": 3, "end_line": 9}, "a.md#L3-L9"),
         ({"source": "dataview", "path": "a.md", "query": "LIST"}, "a.md#dataview-" + sha256_hex("LIST")[:12]),
         (None, "ctx-1"),
+        ({"filename": "src/a.py"}, "ctx-1"),
     ],
 )
 def test_items_are_known_by_where_they_are_from(meta: dict[str, object] | None, name: str) -> None:

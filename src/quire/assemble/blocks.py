@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from quire.items import identity
 from quire.log.hashing import sha256_hex
 from quire.tokens import counter
 from quire.values import JsonObject
@@ -44,26 +45,6 @@ def normal(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").strip(_SPACE)
 
 
-def identity(item: JsonObject) -> str:
-    """The name under which an item is known: its path, URL, path#Lstart-Lend, path#dataview-hash, or ctx-N."""
-    meta = item.get("metadata") or {}
-    source, path = meta.get("source"), meta.get("path") or meta.get("filename")
-    if source in ("note", "active_note") and path:
-        return str(path)
-    if source == "url" and meta.get("url"):
-        return str(meta["url"])
-    if source == "selection" and path:
-        return f"{path}#L{meta.get('start_line')}-L{meta.get('end_line')}"
-    if source == "dataview" and path:
-        return f"{path}#dataview-{sha256_hex(str(meta.get('query', '')))[:12]}"
-    return name_of(item)
-
-
-def name_of(item: JsonObject) -> str:
-    """An item's own id; one that came without is named by its content."""
-    return str(item.get("id") or f"ctx-{sha256_hex(item['content'])[:12]}")
-
-
 def shown(id: str) -> str:
     """An identity on one line: control characters as \\xNN."""
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", id)
@@ -91,7 +72,7 @@ def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
     source = meta.get("source")
     if source not in _TAGS:
         head = (
-            f'<context_item id="{_attribute(name_of(item))}" type="{_attribute(item.get("type", "code"))}">'
+            f'<context_item id="{_attribute(identity(item))}" type="{_attribute(item.get("type", "code"))}">'
         )
         return f"{head}\n{escaped(item['content'], 'context_item')}\n</context_item>"
     tag, names = _TAGS[source]
@@ -108,10 +89,10 @@ def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
 def _fields(item: JsonObject, meta: JsonObject) -> JsonObject:
     """The wrapper's fields, with a title from the path where none was given."""
     fields = {key: value for key, value in meta.items() if value is not None}
-    path = fields.get("path") or fields.get("filename") or name_of(item)
+    path = fields.get("path") or fields.get("filename") or identity(item)
     fields["path"] = path
     fields.setdefault("title", str(path).rsplit("/", 1)[-1].removesuffix(".md"))
-    fields.setdefault("url", name_of(item))
+    fields.setdefault("url", identity(item))
     return fields
 
 

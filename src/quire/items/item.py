@@ -69,7 +69,15 @@ def identity(item: JsonObject) -> str:
         return f"{path}#L{meta.get('start_line')}-L{meta.get('end_line')}"
     if source == "dataview" and path:
         return f"{path}#dataview-{sha256_hex(str(meta.get('query', '')))[:12]}"
-    return str(item.get("id", ""))
+    return str(item.get("id") or _place(meta) or f"ctx-{sha256_hex(item['content'])[:12]}")
+
+
+def _place(meta: JsonObject) -> str:
+    """The file and lines of an item that came without an id, so that a changed file is known again."""
+    path, start, end = meta.get("filename"), meta.get("start_line"), meta.get("end_line")
+    if not path:
+        return ""
+    return str(path) if start is None or end is None else f"{path}#L{start}-L{end}"
 
 
 def _checked(metadata: Json) -> JsonObject | None:
