@@ -115,8 +115,7 @@ def test_a_large_region_is_limited_like_a_file(tmp_path: Path) -> None:
 def test_a_buffer_is_text_under_its_name() -> None:
     assert item_json(from_text("hello", "*scratch*"))["metadata"] == {"filename": "*scratch*"}
     assert (from_text("hello").type, from_text("x = 1", type="code").type) == ("text", "code")
-    with pytest.raises(BudgetError, match="the text has 50,001 bytes"):
-        from_text("x" * 50_001)
+    assert len(from_text("x" * 50_001).content) == 50_001  # the limit is for files
 
 
 def test_a_page_is_known_by_its_url() -> None:
@@ -178,3 +177,7 @@ def test_identity_is_where_an_item_comes_from_else_its_id(
     metadata: dict[str, object] | None, expected: str
 ) -> None:
     assert identity(item_json(Window().add(item("x", "text", metadata)))) == expected
+
+
+def test_an_item_without_an_id_is_known_by_its_content() -> None:
+    assert identity({"content": "x"}) == "ctx-" + hashlib.sha256(b"x").hexdigest()[:12]

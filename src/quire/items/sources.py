@@ -14,13 +14,13 @@ from quire.items.item import item
 from quire.log.shapes import short
 from quire.values import Item, JsonObject
 
-# What an editor may send without asking; larger is almost always a mistake (a log, a bundle).
+# The most that is taken from a file unasked: more is almost always a mistake (a log, a bundle).
 MAX_BYTES = 50_000
 
 
-def from_text(text: str, name: str = "", *, type: str = "text", truncate: bool = False) -> Item:
+def from_text(text: str, name: str = "", *, type: str = "text") -> Item:
     """A buffer's text, under the buffer's name if it has one."""
-    return _limited(text, type, {"filename": name} if name else None, name or "the text", truncate)
+    return item(text, type, {"filename": name} if name else None)
 
 
 def from_file(path: str | Path, *, name: str = "", truncate: bool = False) -> Item:
@@ -34,10 +34,9 @@ def from_region(path: str | Path, start: int, end: int, *, name: str = "", trunc
     return region_of(read_source(path), name or str(path), start, end, truncate=truncate)
 
 
-def from_url(url: str, text: str, *, title: str = "", truncate: bool = False) -> Item:
+def from_url(url: str, text: str, *, title: str = "") -> Item:
     """A page's text as the caller fetched it; known by its URL."""
-    metadata: JsonObject = {"source": "url", "url": url, **({"title": title} if title else {})}
-    return _limited(text, "text", metadata, url, truncate)
+    return item(text, "text", {"source": "url", "url": url, **({"title": title} if title else {})})
 
 
 def from_repl(code: str, output: str = "", *, prompt: str = "> ", language: str = "") -> Item:

@@ -6,6 +6,7 @@ estimate: o200k or a near relative, times a factor measured on English prose, ch
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -117,6 +118,7 @@ _VENDOR = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=512)
 def vocabulary(model: str | None) -> Vocabulary:
     """The vocabulary of a model (or of that name): "openai:gpt-4o" -> o200k, exact; "claude-opus-5-5" -> o200k x 1.55."""
     if not model:
