@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from quire.cli.common import db_option, json_option, print_json, print_text, read_json
-from quire.cli.record import now_ms
-from quire.cli.store import open_db
+from quire.cli.records_db import now_ms, open_records, words_option
 from quire.errors import CallError
 from quire.records import Builder, Built, Config, Record, Records, config, configured
 from quire.records.builder import as_context
@@ -28,6 +27,7 @@ from quire.records.builder import as_context
     "--context-only", is_flag=True, help="Leave out the request: print the formatted_context alone."
 )
 @click.option("--dry-run", is_flag=True, help="Keep nothing: do not touch the consumer's context record.")
+@words_option
 @db_option
 @json_option
 def build(
@@ -37,6 +37,7 @@ def build(
     config_file: str | None,
     context_only: bool,
     dry_run: bool,
+    words: bool,
     db: Path | None,
     as_json: bool,
 ) -> None:
@@ -51,8 +52,8 @@ def build(
         raise CallError(
             "--request and --trigger exclude each other", hint="A trigger brings its own request."
         )
-    with open_db(db, create=False) as store:
-        records, now = Records(store), now_ms()
+    now = now_ms()
+    with open_records(db, create=False, words=words) as records:
         builder = Builder(_config(records, consumer, config_file, now))
         asked_by = records.read_full(trigger, now=now) if trigger else None
         if asked_by is None and request is None:

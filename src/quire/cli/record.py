@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,11 @@ import click
 
 from quire.cli.common import db_option, json_option, print_json, print_table, read_json
 from quire.cli.record_lines import print_record, print_records, read_records, report
-from quire.cli.store import open_db
+from quire.cli.records_db import embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
-from quire.records import Records, keep_catalog, react
+from quire.records import keep_catalog, react
 from quire.records.record import Record, draft, fields_of, to_json, view
 from quire.values import JsonObject
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def _json(_ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
@@ -92,8 +87,7 @@ def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> N
     now = now_ms()
     values, many = read_records(file) if file else ([{}], False)
     drafts = [_draft(_given(value, fields), now) for value in values]
-    with open_db(db) as store:
-        records = Records(store)
+    with open_records(db) as records:
         made = records.create_all(drafts)
         report(react(records, *made, now=now))
     if many:
@@ -122,8 +116,8 @@ def get(id: str, full: bool, version: int | None, db: Path | None, as_json: bool
       quire record get rec-1
       quire record get rec-1 --full --version 1
     """
-    with open_db(db, create=False) as store:
-        found = Records(store).read_full(id, version=version, now=now_ms())
+    with open_records(db, create=False) as records:
+        found = records.read_full(id, version=version, now=now_ms())
     print_json(to_json(found if full else view(found)))
 
 
@@ -144,8 +138,8 @@ def list_(
       quire record list
       quire record list --schema tool.v1 --tag workspace:tools --json
     """
-    with open_db(db, create=False) as store:
-        found = Records(store).list(schema_name=schema_name, tag=tags, owner=owner, limit=limit, now=now_ms())
+    with open_records(db, create=False) as records:
+        found = records.list(schema_name=schema_name, tag=tags, owner=owner, limit=limit, now=now_ms())
     print_records(found, as_json)
 
 
@@ -155,6 +149,7 @@ def list_(
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only with this tag; may be given again.")
 @click.option("--schema", "schema_name", default="", help="Only of this schema.")
 @click.option("--include-context", is_flag=True, help="Print what they hold, hints applied.")
+@words_option
 @db_option
 @json_option
 def search(
@@ -163,6 +158,7 @@ def search(
     tags: tuple[str, ...],
     schema_name: str,
     include_context: bool,
+    words: bool,
     db: Path | None,
     as_json: bool,
 ) -> None:
@@ -173,8 +169,12 @@ def search(
       quire record search "API key" --nn 3
       quire record search "deploy" --schema note.v1 --include-context --json
     """
-    with open_db(db, create=False) as store:
-        hits = Records(store).search(q, nn=nn, tag=tags, schema_name=schema_name, now=now_ms())
+    if not words and embedder() is None:
+        click.echo(
+            "by words alone: the embedding model is not installed (quire model install minilm)", err=True
+        )
+    with open_records(db, create=False, words=words) as records:
+        hits = records.search(q, nn=nn, tag=tags, schema_name=schema_name, now=now_ms())
     if as_json or include_context:
         print_json([hit.to_json(include_context) for hit in hits])
         return
@@ -202,8 +202,8 @@ def update(id: str, file: str | None, version: int, db: Path | None, as_json: bo
     given = _given(read_json(file) if file else {}, fields)
     if "schema_name" in given:
         raise CallError("the schema of a record never changes", hint="Create a new record.")
-    with open_db(db, create=False) as store:
-        records, now = Records(store), now_ms()
+    now = now_ms()
+    with open_records(db, create=False) as records:
         made = records.update(id, version, **given, now=now)
         report(react(records, made, now=now))
     print_record(made, as_json, f"{made.id} version {made.version}")
@@ -221,8 +221,8 @@ def delete(id: str, version: int | None, db: Path | None, as_json: bool) -> None
     Examples:
       quire record delete rec-1
     """
-    with open_db(db, create=False) as store:
-        Records(store).delete(id, version)
+    with open_records(db, create=False) as records:
+        records.delete(id, version)
     print_json({"deleted": id}) if as_json else click.echo(f"deleted {id}")
 
 
@@ -237,8 +237,8 @@ def history(id: str, db: Path | None, as_json: bool) -> None:
     Examples:
       quire record history rec-1 --json
     """
-    with open_db(db, create=False) as store:
-        print_records(Records(store).history(id, now=now_ms()), as_json)
+    with open_records(db, create=False) as records:
+        print_records(records.history(id, now=now_ms()), as_json)
 
 
 @record.command()
@@ -258,8 +258,8 @@ def catalog(file: str | None, db: Path | None, as_json: bool) -> None:
         raise FormatError(
             f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].'
         )
-    with open_db(db) as store:
-        records, now = Records(store), now_ms()
+    now = now_ms()
+    with open_records(db) as records:
         made = keep_catalog(records, tools, now=now)
         report(react(records, made, now=now))
     print_record(made, as_json, f"{made.id} version {made.version}: {len(made.context['tools'])} tools")
@@ -275,6 +275,6 @@ def purge(db: Path | None, as_json: bool) -> None:
     Examples:
       quire record purge
     """
-    with open_db(db, create=False) as store:
-        count = Records(store).purge(now_ms())
+    with open_records(db, create=False) as records:
+        count = records.purge(now_ms())
     print_json({"purged": count}) if as_json else click.echo(f"purged {count}")

@@ -18,10 +18,11 @@ from quire.records.config import config as read_config
 from quire.records.fit import Part, fit
 from quire.records.gather import Picked, gather, session
 from quire.records.record import Record
+from quire.records.rows import number
 from quire.records.selector import Selector
 from quire.records.shape import SPOKEN, USER, role, said, shape
 from quire.records.similar import Embed, repeated
-from quire.records.store import Records, number
+from quire.records.store import Records
 from quire.values import Json, JsonObject
 
 # What a model is shown of a built context; the rest explains it.
@@ -79,7 +80,9 @@ class Builder:
         asked = self._request(records, trigger, now) if request is None else request
         trigger = trigger or self._just_said(records, asked, now)
         picked = self._picked(records, asked, trigger, now)
-        parts, repeats = self._distinct(picked, asked, trigger, records.finder.embed)
+        parts, repeats = self._distinct(
+            picked, asked, trigger, records.meaning.embed if records.meaning else None
+        )
         fitted = fit(parts, asked, self.config.formatting.max_tokens, self.config.formatting.detail)
         shown = dict.fromkeys(fitted.shown)
         return Built(

@@ -10,9 +10,10 @@ import msgspec
 
 from quire.records.config import Source
 from quire.records.record import Record
+from quire.records.rows import number
 from quire.records.selector import Selector
 from quire.records.shape import SPOKEN, role
-from quire.records.store import Records, number
+from quire.records.store import Records
 
 RECENT: Final = 10
 MOST: Final = 1000
@@ -79,11 +80,9 @@ def _nearest(
     now: int | None,
 ) -> list[Picked]:
     """The records nearest to the request: at most nn, none further than the floor, messages with their exchange."""
-    found = records.select(selector, keep=lambda one: _before(one, trigger), now=now)
-    scores = records.finder.score(request, found)
-    ranked = sorted(zip(scores, found, strict=True), key=lambda pair: (-pair[0], number(pair[1].id)))
-    hits = [(weight, one) for weight, one in ranked[: source.nn] if weight > 0 and weight >= source.floor]
-    picked = [Picked(one, weight, one.id, source.role) for weight, one in hits]
+    found = records.near(request, selector, keep=lambda one: _before(one, trigger), now=now)[: source.nn]
+    hits = [hit for hit in found if hit.score > 0 and hit.score >= source.floor]
+    picked = [Picked(hit.record, hit.score, hit.record.id, source.role) for hit in hits]
     if not source.exchanges:
         return picked
     before = number(trigger.id) if trigger else None

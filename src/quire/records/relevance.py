@@ -1,71 +1,90 @@
 """How much texts have to do with a query, from 0 to 1, the best of them near 1.
 
-By words: the share of the query's telling words that a text holds, rare words counting more.
-By meaning, where cosines are given: how near a text comes to the nearest. Both together: their mean.
+By words: the share of the query's words that a text holds, rare words counting more. By meaning, where cosines
+are given: how near a text comes to the nearest. Together words count 0.7 (of 0.5 to 0.9 the best on recorded
+conversations); where no text holds half of the query's words, meaning alone decides.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import log
-from typing import Any, Final
+from typing import Final
 
-_WORD = re.compile(r"[^\W_]+")
-# Words that say nothing of what a text is about.
-STOP: Final = frozenset(
-    _WORD.findall(
-        """
-        a about above after again against all also am an and any anyone anything are as at be because been before being
-        below between both but by can cannot could d did do does doing don done down during each else ever every few for
-        from further get give go had has have having he her here hers herself him himself his how i if in into is isn it
-        its itself just know last let like ll m make many me more most much my myself need no nor not now of off ok okay on
-        once one only or other our ours ourselves out over own please re really remember s said same say see she should so
-        some something such sure t take tell than thank thanks that the their theirs them themselves then there these they
-        thing things this those through to told too under until up us used using ve very want was we were what when where
-        which while who whom whose why will with would yes you your yours yourself yourselves
-        """
-    )
-)
+import msgspec
+
+from quire.errors import MissingPart
+
+WORDS: Final = 0.7
+# The cosine of texts that have nothing to do with each other.
+UNRELATED: Final = 0.25
 
 
-@lru_cache(maxsize=4096)
-def words(text: str) -> tuple[str, ...]:
-    """The telling words of a text, as stems: 'The API keys' -> ('api', 'key')."""
-    stem = _stemmer()
-    return tuple(stem(word) for word in _WORD.findall(text.casefold()) if word not in STOP)
+class Corpus(msgspec.Struct, frozen=True):
+    """Of how many texts the ones at hand were taken, and in how many of them each word of the query stands."""
+
+    size: int
+    holding: dict[str, int]
 
 
-@cache
-def _stemmer() -> Any:
-    """Snowball where it is installed, else without the plural's s."""
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a text that are worth searching, each once: 'The API keys' -> ('api', 'keys')."""
     try:
-        from Stemmer import Stemmer
-    except ImportError:
-        return lambda word: (
-            word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-        )
-    return Stemmer("english").stemWord
+        from quire.recall.words import FUNCTION_WORDS, tokens
+    except ImportError as error:
+        raise _missing() from error
+    return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS))
 
 
-def by_words(query: str, texts: Sequence[str]) -> list[float]:
-    """The share of the query's words in each text, weighed by how few of the texts hold them."""
-    wanted, held = set(words(query)), [set(words(text)) for text in texts]
-    found = Counter(word for words in held for word in words & wanted)
-    # A word that no text holds cannot tell them apart, so it does not count.
-    weight = {word: log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for word, n in found.items()}
+@lru_cache(maxsize=8192)
+def terms_of(text: str) -> frozenset[str]:
+    """The same with forms and endings joined: 'The API keys' -> {'api', 'key'}."""
+    try:
+        from quire.recall.words import terms
+    except ImportError as error:
+        raise _missing() from error
+    return frozenset(terms(text))
+
+
+def _missing() -> MissingPart:
+    return MissingPart("searching records needs numpy and PyStemmer", hint="pip install 'quire[records]'")
+
+
+def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
+    """The share of the query's words in each text, weighed by how few texts hold them."""
+    wanted, held = sorted(terms_of(query)), [terms_of(text) for text in texts]
+    size, holding = _counted(held, wanted) if corpus is None else _given(corpus)
+    weight = {word: _weight(min(holding.get(word, 0), size), size) for word in wanted}
     whole = sum(weight.values()) or 1.0
-    return [sum(weight[word] for word in words & wanted) / whole for words in held]
+    return [sum(weight[word] for word in wanted if word in words) / whole for words in held]
 
 
-def relevance(query: str, texts: Sequence[str], cosines: Sequence[float] | None = None) -> list[float]:
+def _counted(held: Sequence[frozenset[str]], wanted: Sequence[str]) -> tuple[int, dict[str, int]]:
+    return len(held), dict(Counter(word for words in held for word in wanted if word in words))
+
+
+def _given(corpus: Corpus) -> tuple[int, dict[str, int]]:
+    joined = {term: number for word, number in corpus.holding.items() for term in terms_of(word)}
+    return corpus.size, joined
+
+
+def _weight(holding: int, size: int) -> float:
+    return log(1 + (size - holding + 0.5) / (holding + 0.5))
+
+
+def relevance(
+    query: str, texts: Sequence[str], cosines: Sequence[float] | None = None, corpus: Corpus | None = None
+) -> list[float]:
     """Words and meaning together, each as a share of the best."""
-    shared = _shares(by_words(query, texts))
+    words = by_words(query, texts, corpus)
     if cosines is None:
-        return shared
-    return [(word + near) / 2 for word, near in zip(shared, _shares(cosines), strict=True)]
+        return _shares(words)
+    near = _shares([cosine if cosine >= UNRELATED else 0.0 for cosine in cosines])
+    if max(words, default=0.0) < 0.5:
+        return near
+    return [WORDS * word + (1 - WORDS) * close for word, close in zip(_shares(words), near, strict=True)]
 
 
 def _shares(values: Sequence[float]) -> list[float]:

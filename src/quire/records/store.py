@@ -10,22 +10,33 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.connect import is_damage, transaction, translate
 from quire.log.migrations import migrate
-from quire.records.finder import Finder, Hit
-from quire.records.record import Record, View, checked, decode, draft, encode, expiry, tag_list, view
+from quire.records import rows
+from quire.records.hit import Hit
+from quire.records.meaning import Meaning, Progress
+from quire.records.record import Record, View, checked, decode, draft, expiry, tag_list, view
+from quire.records.relevance import Corpus, relevance, words_of
+from quire.records.rows import number
 from quire.records.selector import Selector
+from quire.records.shape import searchable
 from quire.records.tables import TABLES
 from quire.values import JsonObject
+
+if TYPE_CHECKING:
+    from quire.recall.embed import Embedder
 
 # `Records.list` hides the built-in name inside the class.
 Found: TypeAlias = list[Record]
 Hits: TypeAlias = list[Hit]
+# Up to FEW records are compared one by one; of more, the MOST that share words with the query.
+FEW: Final = 2000
+MOST: Final = 500
 CONFLICT_HINT = "Read the record again, then update it with the version it has now."
 
 
@@ -41,8 +52,11 @@ class RecordStore(Protocol):
 class Records:
     """The records of one store: `Records(store).create("note.v1", {"text": "…"})`."""
 
-    def __init__(self, store: RecordStore, finder: Finder | None = None) -> None:
-        self.store, self.finder = store, finder or Finder()
+    def __init__(
+        self, store: RecordStore, embedder: Embedder | None = None, progress: Progress | None = None
+    ) -> None:
+        self.store = store
+        self.meaning = Meaning(embedder, progress) if embedder else None
         with self._guard():
             migrate(store.connection(), store.path, [(TABLES.name, TABLES.migrations)])
 
@@ -73,8 +87,9 @@ class Records:
 
     def create_all(self, drafts: Iterable[Record]) -> Found:
         """Keep many new records (see `draft`) in one transaction: all of them or none."""
+        found_by = [(one, searchable(one)) for one in drafts]
         with self._transaction() as conn:
-            return [_insert(conn, one) for one in drafts]
+            return [rows.insert(conn, one, text) for one, text in found_by]
 
     def read(self, id: str, *, now: int | None = None) -> View:
         """A record as a model sees it: with its hints applied."""
@@ -121,9 +136,13 @@ class Records:
         changes: JsonObject = {name: value for name, value in given.items() if value is not None}
         if changes.get("llm_hints") == {}:
             changes["llm_hints"] = None
+        seen = self._seen(self.store.connection(), id, version, now)
+        made = checked(msgspec.structs.replace(seen, version=version + 1, **changes))
+        # Showing a record may take its time (a jq rule), so that comes before the lock, and a second look behind it.
+        text = searchable(made)
         with self._transaction() as conn:
-            seen = self._seen(conn, id, version, now)
-            return _write(conn, checked(msgspec.structs.replace(seen, version=version + 1, **changes)))
+            self._seen(conn, id, version, now)
+            return rows.write(conn, made, text)
 
     def delete(self, id: str, version: int | None = None, *, now: int | None = None) -> None:
         """Remove a record and all its versions; with a version, only if it still is the one."""
@@ -131,7 +150,7 @@ class Records:
             if version is not None:
                 self._seen(conn, id, version, now)
             self._current(conn, id, None)
-            _remove(conn, [number(id)])
+            rows.remove(conn, [number(id)])
 
     def search(
         self,
@@ -145,28 +164,56 @@ class Records:
         """The nn records nearest to q, nearest first; none that has nothing to do with it."""
         if nn < 1:
             raise CallError(f"nn is at least 1, not {nn}")
-        found = self.list(schema_name=schema_name, tag=tag, now=now)
-        hits = [
-            Hit(one, score)
-            for one, score in zip(found, self.finder.score(q, found), strict=True)
-            if score > 0
-        ]
-        return sorted(hits, key=lambda hit: (-hit.score, number(hit.record.id)))[:nn]
+        tags = (tag,) if isinstance(tag, str) else tuple(tag)
+        selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags)
+        return [hit for hit in self.near(q, selector, now=now)[:nn] if hit.score > 0]
+
+    def near(
+        self, q: str, selector: Selector, *, keep: Callable[[Record], bool] = bool, now: int | None = None
+    ) -> Hits:
+        """What a selector means, nearest to q first, the older first where two are as near.
+
+        Beyond a few thousand records only those that share a word with q are looked at.
+        """
+        conn, asked = self.store.connection(), words_of(q)
+        where, values = rows.where(selector, now)
+        with self._guard():
+            total = rows.count(conn, where, values)
+            few = total <= FEW
+            bodies = [] if few else rows.matching(conn, asked, where, values, MOST)
+            corpus = None if few else Corpus(total, rows.frequencies(conn, asked))
+        found = self.select(selector, keep=keep, now=now) if few else self._kept(bodies, selector, keep)
+        texts = [searchable(one) for one in found]
+        cosines = self.meaning.cosines(conn, q, found, texts) if self.meaning else None
+        scores = relevance(q, texts, cosines, corpus)
+        hits = [Hit(one, score) for one, score in zip(found, scores, strict=True)]
+        return sorted(hits, key=lambda hit: (-hit.score, number(hit.record.id)))
+
+    def index(self, *, now: int | None = None) -> int:
+        """Make the vectors that are missing, so that no search has to; returns how many there were."""
+        if self.meaning is None:
+            raise CallError("there is no embedder to index by", hint="Records(store, embedder=minilm()).")
+        found = self.select(Selector(), now=now)
+        with self._guard():
+            return self.meaning.keep(self.store.connection(), found, [searchable(one) for one in found])
+
+    def _kept(self, bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> Found:
+        return [one for one in map(decode, bodies) if selector.matches(one) and keep(one)]
 
     def purge(self, now: int) -> int:
         """Remove every record whose time has passed; returns how many."""
         with self._transaction() as conn:
-            rows = conn.execute("SELECT n FROM records WHERE expires_at <= ?", (now,)).fetchall()
-            _remove(conn, [n for (n,) in rows])
-        return len(rows)
+            past = conn.execute("SELECT n FROM records WHERE expires_at <= ?", (now,)).fetchall()
+            rows.remove(conn, [n for (n,) in past])
+        return len(past)
 
     def history(self, id: str, *, now: int | None = None) -> Found:
         """All versions of a record, oldest first."""
         self._current(self.store.connection(), id, now)
         query = "SELECT body FROM record_changes WHERE n = ? ORDER BY version"
         with self._guard():
-            rows = self.store.connection().execute(query, (number(id),)).fetchall()
-        return [decode(body) for (body,) in rows]
+            found = self.store.connection().execute(query, (number(id),)).fetchall()
+        return [decode(body) for (body,) in found]
 
     def list(
         self,
@@ -198,14 +245,12 @@ class Records:
 
         With `newest`, that many, the most recently changed ones.
         """
-        where, values = _where(selector, now)
+        where, values = rows.where(selector, now)
         order = "change DESC" if newest is not None else "n"
         found: Found = []
         with self._guard():
-            rows = self.store.connection().execute(
-                f"SELECT body FROM records WHERE {where} ORDER BY {order}", values
-            )
-            for (body,) in rows:
+            query = f"SELECT body FROM records WHERE {where} ORDER BY {order}"
+            for (body,) in self.store.connection().execute(query, values):
                 if len(found) == newest:
                     break
                 record = decode(body)
@@ -217,7 +262,7 @@ class Records:
         self, record: Record, step: int, selector: Selector, session: str = "", *, now: int | None = None
     ) -> Record | None:
         """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
-        where, values = _where(selector, now)
+        where, values = rows.where(selector, now)
         if session:
             where += " AND n IN (SELECT n FROM record_tags WHERE tag = ?)"
             values.append(session)
@@ -228,14 +273,6 @@ class Records:
         with self._guard():
             row = self.store.connection().execute(query, [*values, number(record.id)]).fetchone()
         return decode(row[0]) if row else None
-
-    def change(self) -> int:
-        """The number of the newest change to any record: the same number, the same records."""
-        with self._guard():
-            row = self.store.connection().execute(
-                "SELECT seq FROM sqlite_sequence WHERE name = 'record_changes'"
-            )
-            return int((row.fetchone() or (0,))[0])
 
     def _current(self, conn: sqlite3.Connection, id: str, now: int | None) -> Record:
         with self._guard():
@@ -272,52 +309,3 @@ class Records:
             conn = self.store.connection()
             with transaction(conn):
                 yield conn
-
-
-def number(id: str) -> int:
-    """The number in a record's id: rec-7 -> 7."""
-    head, _, digits = id.partition("-")
-    if head != "rec" or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-        raise CallError(f"{id!r} is not the id of a record", hint="Ids look like rec-1.")
-    return int(digits)
-
-
-def _insert(conn: sqlite3.Connection, record: Record) -> Record:
-    query = "INSERT INTO records (schema_name, version, change, body) VALUES (?, 1, 0, '')"
-    n = conn.execute(query, (record.schema_name,)).lastrowid
-    return _write(conn, msgspec.structs.replace(record, id=f"rec-{n}"))
-
-
-def _write(conn: sqlite3.Connection, record: Record) -> Record:
-    """Note the change, and make it the current version."""
-    n, body = number(record.id), encode(record)
-    change = conn.execute(
-        "INSERT INTO record_changes (n, version, body) VALUES (?, ?, ?)", (n, record.version, body)
-    ).lastrowid
-    conn.execute(
-        "UPDATE records SET version = ?, change = ?, expires_at = ?, body = ? WHERE n = ?",
-        (record.version, change, record.expires_at, body, n),
-    )
-    conn.execute("DELETE FROM record_tags WHERE n = ?", (n,))
-    conn.executemany("INSERT INTO record_tags VALUES (?, ?)", [(tag, n) for tag in record.tags])
-    return record
-
-
-def _remove(conn: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    for table in ("record_tags", "record_changes", "records"):
-        conn.executemany(f"DELETE FROM {table} WHERE n = ?", [(n,) for n in numbers])
-
-
-def _where(selector: Selector, now: int | None) -> tuple[str, list[object]]:
-    """The part of a selector that the indexes can answer."""
-    parts, values = ["1"], list[object]()
-    if selector.schemas:
-        parts.append(f"schema_name IN ({', '.join('?' * len(selector.schemas))})")
-        values += selector.schemas
-    for tag in selector.all_tags:
-        parts.append("n IN (SELECT n FROM record_tags WHERE tag = ?)")
-        values.append(tag)
-    if now is not None:
-        parts.append("(expires_at IS NULL OR expires_at > ?)")
-        values.append(now)
-    return " AND ".join(parts), values

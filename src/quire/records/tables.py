@@ -33,6 +33,15 @@ CREATE TABLE record_changes (
     body TEXT NOT NULL,
     UNIQUE (n, version)
 );
+-- What each record is found by; both are derived, and written with the record or from it.
+CREATE VIRTUAL TABLE record_words USING fts5 (text, tokenize = 'porter unicode61 remove_diacritics 2');
+CREATE TABLE record_vectors (
+    n INTEGER NOT NULL REFERENCES records (n) ON DELETE CASCADE,
+    model TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    vector BLOB NOT NULL,
+    PRIMARY KEY (n, model)
+) WITHOUT ROWID;
 """
 
 
