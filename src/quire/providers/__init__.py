@@ -30,6 +30,7 @@ __all__ = [
     "export",
     "http_body",
     "import_",
+    "marked",
     "model_info",
     "parse_reply",
     "prefix_bytes",

@@ -1,0 +1,167 @@
+"""`quire import` and `quire export`: conversations from and to other formats."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from quire import providers
+from quire.cli.common import db_option, json_option, print_json, print_text, read_text
+from quire.cli.source import load_entries
+from quire.cli.store import open_db
+from quire.errors import CallError, FormatError, MissingPart
+from quire.log.entries import check, encode_lines
+from quire.values import Entry
+
+# Chat files are text, not JSON; everything else is a wire format.
+MARKDOWN = "markdown"
+FORMATS = (*providers.FORMATS, MARKDOWN)
+# An object that holds one of these is a whole conversation; one without is a message.
+_HOLDERS = ("messages", "input", "contents")
+
+
+@click.command("import")
+@click.argument("file")
+@click.option("--from", "format", type=click.Choice(FORMATS), required=True, help="What FILE is written in.")
+@click.option("--thread", help="Store it in this thread (default, or -: print entries).")
+@click.option("--line", type=click.IntRange(1), help="Only the conversation in this line of FILE.")
+@click.option("--model", default="", help="The model that answered (default: the one FILE names).")
+@json_option
+@db_option
+def import_(
+    file: str, format: str, thread: str | None, line: int | None, model: str, as_json: bool, db: Path | None
+) -> None:
+    """Read a conversation from another format into entries.
+
+    FILE (- is standard input) holds a list of messages, a request, or one conversation a line. Nothing is
+    lost: exporting the thread to the same format gives the same messages back.
+
+    \b
+    Examples:
+      quire import --from openai-chat chat.json --thread demo
+      quire import --from openai-chat traces.jsonl --line 3 > entries.jsonl
+      quire import --from anthropic request.json | quire assemble -
+    """
+    conversations = _read(file, format, model)
+    if line is not None:
+        conversations = _at_line(conversations, line, file)
+    if thread is None or thread == "-":
+        print_text(encode_lines(_only(conversations, file)))
+        return
+    stored = _store(conversations, thread, db)
+    if as_json:
+        print_json([{"thread": name, "entries": count} for name, count in stored])
+        return
+    for name, count in stored:
+        click.echo(f"{name}: {count} entries")
+
+
+def _read(file: str, format: str, model: str) -> list[list[Entry]]:
+    """The conversations of a file, as entries that the log takes."""
+    text = read_text(file)
+    if format == MARKDOWN:
+        return [_chat_files().import_messages(text)]
+    return [
+        [check(entry.body) for entry in providers.import_(format, value, model)]
+        for value in _values(text, file)
+    ]
+
+
+def _values(text: str, file: str) -> list[Any]:
+    """One JSON value; or one a line, which are conversations, or the messages of one."""
+    try:
+        return [json.loads(text)]
+    except json.JSONDecodeError as error:
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        if len(lines) < 2:
+            raise FormatError(
+                f"{file} is not JSON: {error.msg}",
+                line=error.lineno,
+                column=error.colno,
+                hint="Check the file.",
+            ) from error
+    except RecursionError as error:
+        raise FormatError(f"{file} is nested too deeply", hint="Check the file.") from error
+    values = [_line(number, line, file) for number, line in lines]
+    apart = all(isinstance(value, list) or any(name in value for name in _HOLDERS) for value in values)
+    return values if apart else [values]
+
+
+def _line(number: int, line: str, file: str) -> Any:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"{file} is neither JSON nor JSON lines: {error.msg}",
+            line=number,
+            column=error.colno,
+            hint="Write one conversation, or one message, a line.",
+        ) from error
+    if not isinstance(value, dict | list):
+        raise FormatError(f"{file} holds {type(value).__name__}, not a message", line=number, column=1)
+    return value
+
+
+def _at_line(conversations: list[list[Entry]], line: int, file: str) -> list[list[Entry]]:
+    if line > len(conversations):
+        raise CallError(
+            f"{file} holds {len(conversations)} conversations, not {line}", hint="Lines count from 1."
+        )
+    return [conversations[line - 1]]
+
+
+def _only(conversations: list[list[Entry]], file: str) -> list[Entry]:
+    if len(conversations) != 1:
+        raise CallError(
+            f"{file} holds {len(conversations)} conversations",
+            hint="Choose one with --line N, or store all with --thread NAME (as NAME-1, NAME-2, …).",
+        )
+    return conversations[0]
+
+
+def _store(conversations: list[list[Entry]], thread: str, db: Path | None) -> list[tuple[str, int]]:
+    many = len(conversations) > 1
+    out = []
+    with open_db(db) as store:
+        for number, entries in enumerate(conversations, 1):
+            name = f"{thread}-{number}" if many else thread
+            store.append(name, entries)
+            out.append((name, len(entries)))
+    return out
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@click.option("--to", "format", type=click.Choice(FORMATS), required=True, help="What to write.")
+@db_option
+def export(source: str, format: str, db: Path | None) -> None:
+    """Write a thread in another format.
+
+    Messages that were imported from that format go out as they came in; all others are written from
+    their entries. With a system prompt or tools that a format keeps apart from its messages, the output is
+    the object that a request holds them in.
+
+    \b
+    Examples:
+      quire export demo --to openai-chat
+      quire export entries.jsonl --to anthropic > request.json
+    """
+    entries = load_entries(source, db)
+    if format == MARKDOWN:
+        print_text(_chat_files().export_messages(entries))
+    else:
+        print_json(providers.export(format, entries))
+
+
+def _chat_files() -> ModuleType:
+    try:
+        return importlib.import_module("quire.archive.convert")
+    except ModuleNotFoundError as error:
+        raise MissingPart(
+            "chat files are not part of this installation", hint="pip install 'quire[vault]'"
+        ) from error

@@ -1,0 +1,182 @@
+"""`quire render`: a thread's request as a provider takes it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from quire import providers
+from quire.assemble import Assembly, Built, Policy, Refused
+from quire.cli.common import console, db_option, json_option, print_json, print_table
+from quire.cli.source import load_entries
+from quire.engine import policy_for
+from quire.errors import BudgetError, CallError
+from quire.tokens import counter
+from quire.values import SPOKEN, Entry, Json, JsonObject, Request
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request of the thread, and when it was or would be made."""
+
+    at: int | None
+    built: Built | Refused
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@click.option(
+    "--provider", "-p", required=True, help="Provider or wire format: anthropic, openai-chat, vllm, …"
+)
+@click.option("--model", "-m", required=True, help="The model's name at that provider.")
+@click.option(
+    "--turn", type=click.IntRange(1), help="The last request of this turn (default: of the thread)."
+)
+@click.option("--step", type=click.IntRange(1), help="This request of the turn.")
+@click.option("--all", "every", is_flag=True, help="Every request, one JSON object a line.")
+@click.option(
+    "--budget", type=click.IntRange(1), help="Tokens one request may hold (default: the model's window)."
+)
+@click.option("--marks/--no-marks", default=True, show_default=True, help="Place cache marks.")
+@click.option("--bytes", "as_bytes", is_flag=True, help="Print the prefix bytes that a cache compares.")
+@json_option
+@db_option
+def render(
+    source: str,
+    provider: str,
+    model: str,
+    turn: int | None,
+    step: int | None,
+    every: bool,
+    budget: int | None,
+    marks: bool,
+    as_bytes: bool,
+    as_json: bool,
+    db: Path | None,
+) -> None:
+    """Render a thread as a provider's request.
+
+    The request that comes next, where the model has yet to answer; else the last one. --json prints the body
+    for the official SDK's call, --bytes the prefix bytes.
+
+    \b
+    Examples:
+      quire render demo --provider anthropic --model claude-opus-5-5
+      quire render demo -p openai -m gpt-6-sol --json
+      quire render entries.jsonl -p vllm -m qwen --all > requests.jsonl
+    """
+    target = f"{provider}:{model}"
+    policy = policy_for(target, budget=budget, reply=0) if budget else policy_for(target)
+    asked = (one for one in _asked(load_entries(source, db), policy) if _chosen(one.built, turn, step))
+    # A thread's name routes its requests to one cache; a file has none.
+    key = "" if Path(source).is_file() or source == "-" else source
+    draw = providers.rendering(target, providers.Ask(key=key))
+    if every:
+        for one in asked:
+            click.echo(msgspec.json.encode(_line(one, draw, marks)))
+        return
+    last = next(iter(deque(asked, maxlen=1)), None)
+    if last is None:
+        raise CallError(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
+    request = _rendered(last.built, draw, marks)
+    if as_bytes:
+        sys.stdout.buffer.write(request.prefix)
+    elif as_json:
+        print_json(request.body)
+    else:
+        _show(request, last.built)
+
+
+def _asked(entries: list[Entry], policy: Policy) -> Iterator[Asked]:
+    """Every request the thread made, and the one that it would make now."""
+    assembly = Assembly(policy)
+    for entry in entries:
+        if assembly.asks(entry):
+            yield Asked(entry.at, _built(assembly))
+        assembly.feed(entry)
+    said = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
+    if assembly.turn and said and said[-1].kind not in SPOKEN:
+        yield Asked(said[-1].at, _built(assembly))
+
+
+def _built(assembly: Assembly) -> Built | Refused:
+    try:
+        return assembly.request()
+    except BudgetError as error:
+        return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
+
+
+def _chosen(built: Built | Refused, turn: int | None, step: int | None) -> bool:
+    return turn in (None, built.turn) and step in (None, built.step)
+
+
+def _nothing(turn: int | None, step: int | None) -> str:
+    if turn is None and step is None:
+        return "nobody has asked the model anything yet"
+    where = " ".join(f"{name} {number}" for name, number in (("turn", turn), ("step", step)) if number)
+    return f"there is no request in {where}"
+
+
+def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) -> Request:
+    if isinstance(built, Refused):
+        raise BudgetError(built.error, hint=built.hint)
+    request = draw.request(built.prompt)
+    return providers.marked(request, built.prompt) if marks else request
+
+
+def _line(one: Asked, draw: providers.Rendering, marks: bool) -> JsonObject:
+    """One request as `quire lint` and `quire simulate` read it."""
+    request = _rendered(one.built, draw, marks)
+    at = {} if one.at is None else {"at": one.at}
+    return {
+        **at,
+        "turn": one.built.turn,
+        "step": one.built.step,
+        "provider": request.provider,
+        "model": request.model,
+        "headers": request.headers,
+        "body": request.body,
+        "left_out": list(request.left_out),
+    }
+
+
+def _show(request: Request, built: Built | Refused) -> None:
+    """The parts that a cache compares, each with its size, and what could not go along."""
+    count = counter(f"{request.provider}:{request.model}").count
+    lines = [part.decode() for part in providers.prefix_parts(request.body, request.provider)]
+    rows = [(*_named(json.loads(line)), count(line)) for line in lines]
+    title = f"{request.provider}:{request.model}, turn {built.turn}, step {built.step}"
+    print_table(("part", "says", "tokens"), rows, title=title)
+    for name, value in request.headers.items():
+        console().print(f"header {name}: {value}", markup=False)
+    for one in request.left_out:
+        console().print(f"left out: entry {one['entry']}: {one['reason']}", markup=False)
+
+
+def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
+    """What a part is, and how it begins: ("user", "Hello")."""
+    kind = piece.get("role") or piece.get("type") or "part"
+    if piece.keys() & {"input_schema", "parameters", "parametersJsonSchema", "function", "toolSpec"}:
+        kind = "tool"
+    elif piece.keys() <= {"type", "text", "instructions"}:
+        kind = "system"
+    said = " ".join(" ".join(_texts(piece)).split())
+    return str(kind), said if len(said) <= width else said[: width - 1] + "…"
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """The texts in a part, in the order given; its own field names and ids left out."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            if key not in ("type", "role", "id", "call_id", "tool_use_id", "tool_call_id", "toolUseId"):
+                yield from _texts(one)
