@@ -33,7 +33,7 @@ def decide(
     return plan(held, prefix, tokens, info, HOUR, every(minutes), missed, hits)
 
 
-@pytest.mark.proves("gemini", "explicit caches")
+@pytest.mark.proves("gemini", "cache marks")
 @pytest.mark.parametrize(
     ("made", "action"),
     [

@@ -81,6 +81,8 @@ def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entr
 @pytest.mark.proves("anthropic", "cache marks")
 @pytest.mark.proves("openai", "cache marks")
 @pytest.mark.proves("bedrock", "cache marks")
+@pytest.mark.proves("azure", "cache marks")
+@pytest.mark.proves("openrouter", "cache marks")
 @settings(max_examples=25)
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads())
@@ -205,7 +207,7 @@ def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
     assert validate({**marked, "model": info.model, "max_tokens": 1}, "anthropic") == []
 
 
-@pytest.mark.proves("openai", "prompt_cache_key")
+@pytest.mark.proves("openai", "cache marks")
 def test_openai_requests_name_their_thread_and_how_they_are_cached() -> None:
     entries = list(chain([values.system(said(2000, "s")), values.user("q"), values.respond("a")]))
     [(_, body)] = rendered(entries, "openai:gpt-5.6", Policy())

@@ -86,6 +86,7 @@ def ask(server: LocalServer, body: JsonObject) -> tuple[Usage, list[int], str]:
     return usage("llamacpp", reply), ids, choice["message"]["content"]
 
 
+@pytest.mark.proves("llamacpp", "cache simulation")
 @pytest.mark.parametrize(
     ("seed", "slots", "ram_mib"),
     [(1, 1, None), (2, 1, 0), (3, 2, None), (5, 1, 1)],

@@ -73,6 +73,12 @@ EACH = [
 ]
 
 
+@pytest.mark.proves("anthropic", "emulator")
+@pytest.mark.proves("openai", "emulator")
+@pytest.mark.proves("deepseek", "emulator")
+@pytest.mark.proves("vllm", "emulator")
+@pytest.mark.proves("gemini", "emulator")
+@pytest.mark.proves("bedrock", "emulator")
 @pytest.mark.parametrize(("provider", "path", "body", "target"), EACH, ids=lambda value: str(value)[:22])
 def test_reported_usage_is_what_the_simulator_predicts(
     provider: str, path: str, body: JsonObject, target: str
@@ -157,7 +163,7 @@ def turn(server: Emulator) -> tuple[JsonObject, list[JsonObject]]:
     return body, blocks(answer.json)
 
 
-@pytest.mark.proves("anthropic", "thinking signatures")
+@pytest.mark.proves("anthropic", "thinking kept")
 def test_thinking_goes_back_as_it_came_and_behind_what_it_came_behind() -> None:
     with emulator("anthropic", replies=[THOUGHT, "fine"]) as server:
         body, spoken = turn(server)
@@ -392,7 +398,7 @@ def _texts(events: list[JsonObject]) -> list[str]:
     return out
 
 
-@pytest.mark.proves("gemini", "explicit caches")
+@pytest.mark.proves("gemini", "emulator")
 def test_explicit_caches_are_made_used_prolonged_and_end() -> None:
     clock = Clock()
     ask = {"contents": [{"role": "user", "parts": [{"text": "q"}]}]}

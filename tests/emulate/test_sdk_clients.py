@@ -103,17 +103,12 @@ def whole_of(wire: str, client: Any, kwargs: dict[str, Any]) -> Any:
 
 # provider, target, wire format, client
 CLIENTS = [
-    pytest.param("anthropic", "anthropic:claude-opus-5-5", "anthropic", anthropic_client,
-                 marks=pytest.mark.proves("anthropic", "official SDK")),
-    pytest.param("openai", "openai:gpt-5.6", "openai-responses", openai_client,
-                 marks=pytest.mark.proves("openai", "official SDK")),
-    pytest.param("openai", "openai-chat:gpt-5.6", "openai-chat", openai_client,
-                 marks=pytest.mark.proves("openai", "official SDK (Chat)")),
-    pytest.param("gemini", "gemini:gemini-3.8-flash", "gemini", gemini_client,
-                 marks=pytest.mark.proves("gemini", "official SDK")),
-    pytest.param("bedrock", "bedrock:anthropic.claude-opus-5-5-v1:0", "bedrock", bedrock_client,
-                 marks=pytest.mark.proves("bedrock", "official SDK")),
-]  # fmt: skip
+    ("anthropic", "anthropic:claude-opus-5-5", "anthropic", anthropic_client),
+    ("openai", "openai:gpt-5.6", "openai-responses", openai_client),
+    ("openai", "openai-chat:gpt-5.6", "openai-chat", openai_client),
+    ("gemini", "gemini:gemini-3.8-flash", "gemini", gemini_client),
+    ("bedrock", "bedrock:anthropic.claude-opus-5-5-v1:0", "bedrock", bedrock_client),
+]
 
 
 def send(wire: str, client: Any, target: str, kwargs: dict[str, Any], streamed: bool) -> Reply:
@@ -153,6 +148,14 @@ def converse(
     return replies, server
 
 
+@pytest.mark.proves("anthropic", "sdk")
+@pytest.mark.proves("anthropic", "streaming")
+@pytest.mark.proves("openai", "sdk")
+@pytest.mark.proves("openai", "streaming")
+@pytest.mark.proves("gemini", "sdk")
+@pytest.mark.proves("gemini", "streaming")
+@pytest.mark.proves("bedrock", "sdk")
+@pytest.mark.proves("bedrock", "streaming")
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)
 def test_a_thread_goes_through_the_official_client_and_comes_back(
