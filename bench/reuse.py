@@ -135,7 +135,7 @@ def is_valid(messages: list[dict[str, Any]]) -> bool:
     return not waiting and any(message["role"] == "user" for message in messages)
 
 
-FLOORS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+FLOORS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def at_floor(floor: float) -> str:

@@ -17,7 +17,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The budget and the choices; shares are of what the budget leaves beside system prompt and tools.
 
     floor: the newest tokens that always stay verbatim. handles: room for older turns whose tool results
-    are cut to handles. summary: room for the summary of what went. read and write: the model's prices
+    are cut to handles. summary: room for the summary of what went. slack: turns stay or go whole, unless the
+    one at the floor would hold this much beyond it. read and write: the model's prices
     relative to plain input. ttl_s: when an unused cache is cold (None: never).
     """
 
@@ -28,6 +29,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 0.5
     handles: float = 0.125
     summary: float = 0.0625
+    slack: float = 0.1
     read: float = 0.1
     write: float = 1.25
     ttl_s: int | None = 300

@@ -61,6 +61,9 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     room = max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
     floor, tier = policy.floor * room * rung.factor, policy.handles * room * rung.factor
     handle = strip.deepest_keeping(floor, rung.everywhere)
+    deeper = strip.deepest_keeping(floor, everywhere=True)
+    if strip.sums[deeper] - strip.sums[handle] > policy.slack * room:
+        handle = deeper
     drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
     old = _summary_leaves(strip)
     if drop <= old:
