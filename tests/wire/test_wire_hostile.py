@@ -18,7 +18,7 @@ from quire.providers import FORMATS, import_, parse_reply, render, stream
 from quire.providers.project import project
 from quire.values import Prompt
 
-FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 5
+FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 8
 junk = st.sampled_from([None, 0, -1, 10**9, True, "x", "", [], {}, [None], [3], {"a": 1}, "error", 1.5])
 
 

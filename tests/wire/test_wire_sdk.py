@@ -16,7 +16,7 @@ from quire.providers import render, sdk_kwargs
 from quire.providers.facts import resolve
 from quire.values import Prompt, Request
 
-FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 10
+FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 12
 
 
 @functools.cache
@@ -71,6 +71,16 @@ def _of_wire(wire: str) -> list[str]:
     return [target for target in TARGETS if resolve(target.partition(":")[0])[1] == wire]
 
 
+@pytest.mark.proves("openai", "sdk")
+@pytest.mark.proves("deepseek", "sdk")
+@pytest.mark.proves("xai", "sdk")
+@pytest.mark.proves("groq", "sdk")
+@pytest.mark.proves("mistral", "sdk")
+@pytest.mark.proves("openrouter", "sdk")
+@pytest.mark.proves("vllm", "sdk")
+@pytest.mark.proves("sglang", "sdk")
+@pytest.mark.proves("llamacpp", "sdk")
+@pytest.mark.proves("ollama", "sdk")
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
@@ -82,6 +92,8 @@ def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
             _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
 
 
+@pytest.mark.proves("openai", "sdk")
+@pytest.mark.proves("azure", "sdk")
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_openai_takes_responses_requests(prompts: list[Prompt]) -> None:
@@ -93,6 +105,7 @@ def test_openai_takes_responses_requests(prompts: list[Prompt]) -> None:
             _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
 
 
+@pytest.mark.proves("anthropic", "sdk")
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_anthropic_takes_its_requests(prompts: list[Prompt]) -> None:
@@ -104,6 +117,7 @@ def test_anthropic_takes_its_requests(prompts: list[Prompt]) -> None:
             _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
 
 
+@pytest.mark.proves("gemini", "sdk")
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_google_genai_takes_its_requests(prompts: list[Prompt]) -> None:
@@ -140,6 +154,7 @@ def _as_rest(value: Any) -> Any:
     return [_as_rest(one) for one in value] if isinstance(value, list) else value
 
 
+@pytest.mark.proves("bedrock", "sdk")
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_botocore_takes_converse_requests(prompts: list[Prompt]) -> None:

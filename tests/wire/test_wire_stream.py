@@ -22,6 +22,14 @@ FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples /
 every_provider = pytest.mark.parametrize("target", REPLIES)
 
 
+@pytest.mark.proves("anthropic", "parse")
+@pytest.mark.proves("openai", "parse")
+@pytest.mark.proves("gemini", "parse")
+@pytest.mark.proves("bedrock", "parse")
+@pytest.mark.proves("anthropic", "streaming")
+@pytest.mark.proves("openai", "streaming")
+@pytest.mark.proves("gemini", "streaming")
+@pytest.mark.proves("bedrock", "streaming")
 @every_provider
 @given(data=st.data())
 @settings(max_examples=FEWER)
@@ -35,6 +43,10 @@ def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) ->
     assert reader.partial().unknown == 0
 
 
+@pytest.mark.proves("anthropic", "cut streams")
+@pytest.mark.proves("openai", "cut streams")
+@pytest.mark.proves("gemini", "cut streams")
+@pytest.mark.proves("bedrock", "cut streams")
 @every_provider
 @given(data=st.data())
 @settings(max_examples=FEWER)

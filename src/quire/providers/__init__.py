@@ -27,6 +27,7 @@ __all__ = [
     "ModelInfo",
     "Partial",
     "Rendering",
+    "ask",
     "export",
     "http_body",
     "import_",
@@ -65,9 +66,13 @@ def render(
     **extra: Json,
 ) -> Request:
     """The request for "provider:model"; `extra` goes into the body as it is, `cache` adds cache marks."""
-    ask = Ask(max_tokens=max_tokens, effort=effort, key=key, extra=extra)
-    request = rendering(target, ask).request(prompt)
+    request = rendering(target, ask(key, max_tokens, effort, **extra)).request(prompt)
     return marked(request, prompt) if cache else request
+
+
+def ask(key: str = "", max_tokens: int = 0, effort: str = "", **extra: Json) -> Ask:
+    """What the caller wants of the reply; `extra` goes into the body as it is."""
+    return Ask(max_tokens=max_tokens, effort=effort, key=key, extra=extra)
 
 
 def rendering(target: str, ask: Ask | None = None) -> Rendering:

@@ -1,0 +1,113 @@
+"""quire import, quire export and quire render, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from quire.cli.main import quire
+from quire.errors import CallError, FormatError
+from quire.providers import prefix_bytes
+
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is in a.txt?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "hello"},
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chat.json").write_text(json.dumps(CHAT))
+
+    def call(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(quire, list(arguments), input=stdin, catch_exceptions=False)
+
+    return call
+
+
+def test_what_is_imported_into_a_thread_is_exported_verbatim(run: Any) -> None:
+    assert (
+        run("import", "--from", "openai-chat", "chat.json", "--thread", "demo").output == "demo: 4 entries\n"
+    )
+    assert json.loads(run("export", "demo", "--to", "openai-chat").output) == CHAT
+
+
+def test_without_a_thread_the_entries_are_printed_for_any_other_command(run: Any) -> None:
+    entries = run("import", "--from", "openai-chat", "-", stdin=json.dumps(CHAT)).output
+    Path("entries.jsonl").write_text(entries)
+    assert json.loads(run("export", "entries.jsonl", "--to", "openai-chat").output) == CHAT
+    assert json.loads(run("export", "entries.jsonl", "--to", "anthropic").output)["system"] == "Be brief."
+
+
+def test_the_next_request_is_rendered_for_any_provider(run: Any) -> None:
+    run("import", "--from", "openai-chat", "chat.json", "--thread", "demo")
+    body = json.loads(run("render", "demo", "-p", "openai-chat", "-m", "gpt-4.1-mini", "--json").output)
+    assert body == {
+        "model": "gpt-4.1-mini",
+        "messages": [CHAT[0], CHAT[1], CHAT[2], CHAT[3]],
+        "prompt_cache_key": "demo",
+    }
+    shown = run("render", "demo", "--provider", "anthropic", "--model", "claude-opus-5-5").output
+    assert "anthropic:claude-opus-5-5, turn 1, step 2" in shown
+    assert "What is in a.txt?" in shown
+
+
+def test_bytes_are_the_prefix_of_the_body(run: Any) -> None:
+    run("import", "--from", "openai-chat", "chat.json", "--thread", "demo")
+    for provider, model in (
+        ("anthropic", "claude-opus-5-5"),
+        ("gemini", "gemini-3.8-flash"),
+        ("openai", "gpt-6-sol"),
+    ):
+        asked = ("render", "demo", "-p", provider, "-m", model)
+        body = json.loads(run(*asked, "--json").output)
+        assert run(*asked, "--bytes").stdout_bytes == prefix_bytes(body, provider)
+
+
+def test_an_earlier_request_can_be_chosen(run: Any) -> None:
+    run("import", "--from", "openai-chat", "chat.json", "--thread", "demo")
+    asked = ("render", "demo", "-p", "openai-chat", "-m", "gpt-4.1-mini")
+    first = json.loads(run(*asked, "--turn", "1", "--step", "1", "--json").output)
+    assert first["messages"] == CHAT[:2]
+    lines = [json.loads(line) for line in run(*asked, "--all").output.splitlines()]
+    assert [(line["turn"], line["step"]) for line in lines] == [(1, 1), (1, 2)]
+    with pytest.raises(CallError, match="turn 7"):
+        run(*asked, "--turn", "7")
+
+
+def test_a_file_of_many_conversations_is_taken_line_by_line(run: Any) -> None:
+    lines = "\n".join(
+        json.dumps({"id": n, "messages": [{"role": "user", "content": str(n)}]}) for n in (1, 2)
+    )
+    Path("traces.jsonl").write_text(lines)
+    with pytest.raises(CallError, match="2 conversations"):
+        run("import", "--from", "openai-chat", "traces.jsonl")
+    assert '"text":"2"' in run("import", "--from", "openai-chat", "traces.jsonl", "--line", "2").output
+    stored = run("import", "--from", "openai-chat", "traces.jsonl", "--thread", "t", "--json").output
+    assert json.loads(stored) == [{"thread": "t-1", "entries": 1}, {"thread": "t-2", "entries": 1}]
+
+
+def test_a_file_of_one_message_a_line_is_one_conversation(run: Any) -> None:
+    Path("lines.jsonl").write_text("\n".join(json.dumps(message) for message in CHAT))
+    run("import", "--from", "openai-chat", "lines.jsonl", "--thread", "demo")
+    assert json.loads(run("export", "demo", "--to", "openai-chat").output) == CHAT
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', '{"role": "user"}\nnot json', "3\n4"])
+def test_what_cannot_be_imported_is_an_error_with_a_hint(run: Any, text: str) -> None:
+    with pytest.raises(FormatError):
+        run("import", "--from", "openai-chat", "-", stdin=text)
