@@ -8,7 +8,7 @@ import re
 from quire.archive.times import iso
 from quire.values import Json
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./:@+-]*(?: [A-Za-z0-9_./@+-]+)*\Z", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:@+-]*[A-Za-z0-9_./@+-])?(?: [A-Za-z0-9_./@+]+)*\Z", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z", re.ASCII)
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 # YAML breaks lines at these, or refuses them.
@@ -25,7 +25,7 @@ def render_front(created: str, model: str, topic: str, tags: tuple[str, ...]) ->
 
 def _scalar(text: str) -> str:
     """A YAML string: bare where nothing can be misread, else in double quotes."""
-    bare = _PLAIN.match(text) and not text.endswith(":") and text.lower() not in _WORDS
+    bare = _PLAIN.match(text) and text.lower() not in _WORDS
     if bare or _TIME.match(text):
         return text
     return _BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
