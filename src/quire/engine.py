@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +14,14 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy
 from quire.assemble.layers import enclose
-from quire.assemble.monitor import Moved, watch
+from quire.assemble.monitor import watch
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError
+from quire.items import Window
 from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
+from quire.providers.explain import Event, Watch
 from quire.providers.models import ModelInfo, model_info
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Reply, Request
 
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
     from quire.send.transport import Transport
 
 _logger = logging.getLogger("quire")
+
+
+def wall_ms() -> int:
+    """The time that live entries are stamped with; it orders nothing."""
+    return time.time_ns() // 1_000_000
 
 
 def open_store(path: str | Path) -> SqliteStore:
@@ -60,16 +69,22 @@ class Thread:
     """One conversation: append to it, ask for its next request, record what came back."""
 
     def __init__(
-        self, store: Store, name: str, policy: Policy | None = None, summarise: Summarise = extract
+        self,
+        store: Store,
+        name: str,
+        policy: Policy | None = None,
+        summarise: Summarise = extract,
+        clock: Callable[[], int] = wall_ms,
     ) -> None:
-        self.store, self.name, self.policy, self.summarise = store, name, policy, summarise
-        self._assembly: Assembly | None = None
-        self._rendering: tuple[str, providers.Rendering] | None = None
-        self._sent: tuple[Request, Envelope] | None = None
+        self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
         self.seq = 0
+        # Heard when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
+        self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
+        self._assembly: Assembly | None = None
+        self._renderings: dict[str, providers.Rendering] = {}
+        self._watches: dict[str, Watch] = {}
+        self._sent: tuple[Request, Envelope] | None = None
         self._since: list[Entry] = []
-        # Called with a warning when L1 or L2 moved and no entry explains it.
-        self.on_moved: Callable[[Moved], None] = lambda moved: _logger.warning("%s: %s", name, moved)
 
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably, behind everything this thread has seen."""
@@ -78,17 +93,32 @@ class Thread:
         return kept
 
     def user(self, text: str, attach: Iterable[Item | JsonObject] = (), **extra: Json) -> Entry:
-        """The user speaks; the items join this turn's context."""
-        return self.append(values.user(text, attach, **extra))[0]
+        """The user speaks; the window's items and these join this turn's context."""
+        items = [*self.window.get(), *attach]
+        return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
+
+    @cached_property
+    def window(self) -> Window:
+        """The items at hand, saved with the thread by `keep`; what it evicts stays in the log."""
+        saved = self.store.window(self.name) if self._exists() else None
+        return Window.from_json(saved) if saved else Window(clock=self.clock)
+
+    def keep(self, item: Item | str, **how: Any) -> Item:
+        """Put an item into the window: it joins every turn until it is evicted or removed."""
+        added = self.window.add(item, **how)
+        if not self._exists():
+            self.store.create(self.name)
+        self.store.save_window(self.name, self.window.to_json())
+        return added
 
     def request(self, target: str, **options: Any) -> Request:
         """The next request for "provider:model"; a rebase that is due is recorded first."""
         built = self.build(target)
         if built.rebase is not None:
-            self.append(Entry("rebase", built.rebase))
+            self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
             built = self.build(target)
         request = self._render(built, target, options)
-        self._watch(request, enclose(built, chat_messages(built)))
+        self._watch(request, enclose(built, ()))
         return request
 
     def build(self, target: str) -> Built:
@@ -105,12 +135,18 @@ class Thread:
         sent = request or (self._sent[0] if self._sent else None)
         if sent is None:
             raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
-        parsed = (
-            reply
-            if isinstance(reply, Reply)
-            else providers.parse_reply(f"{sent.provider}:{sent.model}", reply)
-        )
-        return self.append(self.sent_entry(sent, parsed), *parsed.entries)
+        parsed = providers.parse_reply(_target(sent), reply) if not isinstance(reply, Reply) else reply
+        kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
+        self.reported(sent, parsed)
+        return kept
+
+    def reported(self, request: Request, reply: Reply) -> Event | None:
+        """What a reply read from the cache, compared with what was predicted; a difference is a warning."""
+        watch = self._watches.get(_target(request))
+        event = watch.reported(reply.usage) if watch is not None else None
+        if event is not None and not event.foreseen:
+            self.on_warning(event)
+        return event
 
     def resume(self, transport: Transport, **how: Any) -> Outcome:
         """Continue an interrupted turn from the log; `runner`, `decide` and `on_event` are as in quire.send."""
@@ -127,21 +163,27 @@ class Thread:
             "model": request.model,
             "request_sha256": sha256_hex(request.prefix),
             "segments": [sha256_hex(part) for part in parts],
+            "at": self.clock(),
         }
         if reply is not None:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
         return Entry("sent", body)
 
     def _watch(self, request: Request, sealed: Envelope) -> None:
-        """Compare L1 and L2 with the request before; whoever listens hears of an unexplained change."""
+        """Predict what the request will read, and compare its L1 and L2 with the request before."""
+        self._watches.setdefault(_target(request), Watch(_target(request))).sent(self.clock(), request.body)
         if self._sent is not None and self._sent[0].provider == request.provider:
             moved = watch(self._sent[1], sealed, self._since)
             if moved is not None:
-                self.on_moved(moved)
+                self.on_warning(moved)
         self._sent, self._since = (request, sealed), []
 
     def _render(self, built: Built, target: str, options: dict[str, Any]) -> Request:
-        return providers.render(built.prompt, target, cache=True, key=self.name, **options)
+        """Render from where the last request left it: what stands already is not written again."""
+        key = f"{target} {options!r}"
+        if key not in self._renderings:
+            self._renderings = {key: providers.rendering(target, providers.ask(key=self.name, **options))}
+        return providers.marked(self._renderings[key].request(built.prompt), built.prompt)
 
     def _assembly_for(self, target: str) -> Assembly:
         """The thread folded for this model; another model's fold is thrown away and made anew."""
@@ -153,10 +195,12 @@ class Thread:
 
     def _catch_up(self) -> int:
         """Take in what the log has gained since, whoever wrote it."""
-        known = {one.name for one in self.store.threads()} if self.seq == 0 else {self.name}
-        if self.name in known:
+        if self.seq or self._exists():
             self._feed(self.store.read(self.name, after=self.seq))
         return self.seq
+
+    def _exists(self) -> bool:
+        return any(one.name == self.name for one in self.store.threads())
 
     def _feed(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -164,6 +208,10 @@ class Thread:
                 self._assembly.feed(entry)
             self._since.append(entry)
             self.seq = entry.seq
+
+
+def _target(request: Request) -> str:
+    return f"{request.provider}:{request.model}"
 
 
 def chat_messages(built: Built) -> list[JsonObject]:
