@@ -263,6 +263,22 @@ def test_of_many_writers_each_version_has_one_winner(tmp_path: Path) -> None:
         assert [one.context["n"] for one in records.history("rec-1")] == list(range(61))
 
 
+def test_what_is_deleted_is_not_left_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    with SqliteStore(path) as store:
+        records = Records(store)
+        for n in range(30):
+            records.create("note.v1", {"text": f"quokka{n} stays"})
+        made = records.create("note.v1", {"text": "wombatsecret"}, title="numbatsecret", tags=["bilbysecret"])
+        records.update(made.id, 1, context={"text": "nothing"})
+        assert b"wombatsecret" in path.read_bytes() + Path(f"{path}-wal").read_bytes()
+        records.delete(made.id)
+    left = path.read_bytes()
+    assert b"quokka7" in left
+    for word in (b"wombatsecret", b"numbatsecret", b"bilbysecret"):
+        assert word not in left
+
+
 WRITER = """
 import sys
 from quire.log.sqlite import SqliteStore

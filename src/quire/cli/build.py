@@ -10,7 +10,6 @@ from quire.cli.common import db_option, json_option, print_json, print_text, rea
 from quire.cli.records_db import now_ms, open_records, words_option
 from quire.errors import CallError
 from quire.records import Builder, Built, Config, Record, Records, config, configured
-from quire.records.builder import as_context
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,6 +80,6 @@ def _newest_trigger(records: Records, builder: Builder, now: int) -> Record:
 
 def _print(built: Built, kept: Record | None, context_only: bool, as_json: bool) -> None:
     if as_json:
-        print_json({**as_context(built), "text": built.text, "record": kept.id if kept else None})
+        print_json({**built.context, "text": built.text, "record": kept.id if kept else None})
     else:
         print_text(built.formatted_context if context_only else built.text)

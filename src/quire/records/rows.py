@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quire.errors import CallError
-from quire.records.record import Record, encode
+from quire.records.record import Record, decode, encode
 from quire.records.selector import Selector
 
 
@@ -40,13 +40,18 @@ def write(conn: sqlite3.Connection, record: Record, text: str) -> Record:
     conn.executemany("INSERT INTO record_tags VALUES (?, ?)", [(tag, n) for tag in record.tags])
     conn.execute("DELETE FROM record_words WHERE rowid = ?", (n,))
     conn.execute("INSERT INTO record_words (rowid, text) VALUES (?, ?)", (n, text))
-    return record
+    # What is handed back is what is there: tuples are lists now, keys are strings.
+    return decode(body)
 
 
 def remove(conn: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    """Delete records with all that was derived from them."""
     conn.executemany("DELETE FROM record_words WHERE rowid = ?", [(n,) for n in numbers])
     for table in ("record_vectors", "record_tags", "record_changes", "records"):
         conn.executemany(f"DELETE FROM {table} WHERE n = ?", [(n,) for n in numbers])
+    if numbers:
+        # The index of words marks what is deleted; only merging its parts takes the words out of the file.
+        conn.execute("INSERT INTO record_words (record_words) VALUES ('optimize')")
 
 
 def where(selector: Selector, now: int | None) -> tuple[str, list[object]]:
@@ -86,3 +91,13 @@ def frequencies(conn: sqlite3.Connection, words: Sequence[str]) -> dict[str, int
     """In how many records each word stands."""
     query = "SELECT count(*) FROM record_words WHERE record_words MATCH ?"
     return {word: int(conn.execute(query, (f'"{word}"',)).fetchone()[0]) for word in words}
+
+
+def texts(conn: sqlite3.Connection, records: Sequence[Record]) -> list[str]:
+    """What each record is found by, as it was when its current version was written."""
+    if not records:
+        return []
+    numbers = [number(record.id) for record in records]
+    query = "SELECT rowid, text FROM record_words WHERE rowid BETWEEN ? AND ?"
+    found = dict(conn.execute(query, (min(numbers), max(numbers))))
+    return [found.get(n, "") for n in numbers]

@@ -151,6 +151,7 @@ class Records:
                 self._seen(conn, id, version, now)
             self._current(conn, id, None)
             rows.remove(conn, [number(id)])
+        self._wipe()
 
     def search(
         self,
@@ -183,7 +184,8 @@ class Records:
             bodies = [] if few else rows.matching(conn, asked, where, values, MOST)
             corpus = None if few else Corpus(total, rows.frequencies(conn, asked))
         found = self.select(selector, keep=keep, now=now) if few else self._kept(bodies, selector, keep)
-        texts = [searchable(one) for one in found]
+        with self._guard():
+            texts = rows.texts(conn, found)
         cosines = self.meaning.cosines(conn, q, found, texts) if self.meaning else None
         scores = relevance(q, texts, cosines, corpus)
         hits = [Hit(one, score) for one, score in zip(found, scores, strict=True)]
@@ -194,8 +196,9 @@ class Records:
         if self.meaning is None:
             raise CallError("there is no embedder to index by", hint="Records(store, embedder=minilm()).")
         found = self.select(Selector(), now=now)
+        conn = self.store.connection()
         with self._guard():
-            return self.meaning.keep(self.store.connection(), found, [searchable(one) for one in found])
+            return self.meaning.keep(conn, found, rows.texts(conn, found))
 
     def _kept(self, bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> Found:
         return [one for one in map(decode, bodies) if selector.matches(one) and keep(one)]
@@ -205,6 +208,7 @@ class Records:
         with self._transaction() as conn:
             past = conn.execute("SELECT n FROM records WHERE expires_at <= ?", (now,)).fetchall()
             rows.remove(conn, [n for (n,) in past])
+        self._wipe()
         return len(past)
 
     def history(self, id: str, *, now: int | None = None) -> Found:
@@ -293,6 +297,11 @@ class Records:
                 hint=CONFLICT_HINT,
             )
         return record
+
+    def _wipe(self) -> None:
+        """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
+        with self._guard():
+            self.store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
