@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterator
 
 from quire.errors import MissingPart, ProviderError
@@ -14,8 +15,12 @@ from quire.values import JsonObject, Request
 
 try:
     import httpx2
-    from google import genai
-    from google.genai import errors, types
+
+    with warnings.catch_warnings():
+        # A docstring of the SDK holds an escape that newer Pythons warn of when they compile it.
+        warnings.simplefilter("ignore")
+        from google import genai
+        from google.genai import errors, types
 except ImportError as error:
     raise MissingPart("the google-genai SDK is not installed", hint="pip install 'quire[gemini]'") from error
 
@@ -31,12 +36,13 @@ class Gemini:
     def __init__(self, base_url: str, api_key: str, timeout_s: float) -> None:
         self.base_url, self.api_key, self.timeout_s = base_url, api_key, timeout_s
         self._client: genai.Client | None = None
+        self._http: httpx2.AsyncClient | None = None
 
     async def aclose(self) -> None:
         """End the connections; the next request makes new ones."""
         client, self._client = self._client, None
-        if client is not None:
-            await client.aio.aclose()
+        if client is not None and self._http is not None:
+            await self._http.aclose()
             client.close()
 
     async def send(self, request: Request) -> JsonObject:
@@ -59,7 +65,11 @@ class Gemini:
 
     def _connected(self) -> genai.Client:
         if self._client is None:
-            options = types.HttpOptions(base_url=self.base_url, timeout=int(self.timeout_s * 1000))
+            # Its own choice of HTTP library depends on what else is installed.
+            self._http = httpx2.AsyncClient(timeout=httpx2.Timeout(self.timeout_s, connect=10.0))
+            options = types.HttpOptions(
+                base_url=self.base_url, timeout=int(self.timeout_s * 1000), httpx_async_client=self._http
+            )
             self._client = genai.Client(api_key=self.api_key or "none", vertexai=False, http_options=options)
         return self._client
 

@@ -1,0 +1,103 @@
+"""What the tests of sending share: threads, tools, and a scripted model that calls ten times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from quire.assemble import Policy
+from quire.engine import Thread
+from quire.log.sqlite import SqliteStore
+from quire.send.connect import transport_for
+from quire.send.cycle import Outcome, run
+from quire.send.events import Event
+from quire.send.retrying import Retry
+from quire.send.runner import CHAT, Runner
+from quire.send.transport import close
+from quire.values import Call, Entry, JsonObject, Text, result
+
+# One target for each wire format; the emulator speaks for all of them.
+TARGETS = {
+    "anthropic": "anthropic:claude-opus-5-5",
+    "openai-chat": "openai-chat:gpt-5",
+    "openai": "openai:gpt-5",
+    "gemini": "gemini:gemini-3-pro",
+    "bedrock": "bedrock:anthropic.claude-opus-4-5",
+}
+CALLS = 10
+
+
+def new_thread(path: Path, name: str = "t", policy: Policy | None = None) -> Thread:
+    return Thread(SqliteStore(path), name, policy)
+
+
+def tool(name: str, **extra: Any) -> JsonObject:
+    properties = {"line": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": ["line"]}
+    return {"name": name, "description": f"The tool {name}.", "parameters": schema, **extra}
+
+
+class Noted:
+    """Tools that only note which calls they were given."""
+
+    def __init__(self, *definitions: JsonObject) -> None:
+        self._definitions = definitions or (tool("append"),)
+        self.calls: list[Entry] = []
+
+    def definitions(self) -> Sequence[JsonObject]:
+        return self._definitions
+
+    async def run(self, call: Entry) -> Entry:
+        self.calls.append(call)
+        return answered(call)
+
+
+def answered(call: Entry) -> Entry:
+    return result(call.call_id, f"line {call.args['line']} is written")
+
+
+def tool_results(body: JsonObject) -> int:
+    """How many results of calls a request of any format holds."""
+
+    def count(value: Any) -> int:
+        if isinstance(value, dict):
+            own = value.get("role") == "tool" or value.get("type") in ("tool_result", "function_call_output")
+            own = own or "functionResponse" in value or "toolResult" in value
+            return own + sum(map(count, value.values()))
+        return sum(map(count, value)) if isinstance(value, list) else 0
+
+    return sum(count(body.get(field) or []) for field in ("messages", "input", "contents"))
+
+
+def ten_calls(body: JsonObject) -> list[Any]:
+    """The reply of a model that calls ten times, one at a time, and then answers; a function of the request."""
+    done = tool_results(body)
+    if done < CALLS:
+        line = {"line": done + 1}
+        return [Text(f"Line {done + 1} of {CALLS} comes next."), Call(f"call_{done + 1}", "append", line)]
+    return [Text("All ten lines are written.")]
+
+
+def carry_out(
+    thread: Thread,
+    target: str,
+    url: str,
+    runner: Runner = CHAT,
+    *,
+    via: Any = "http",
+    retry: Retry | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    **how: Any,
+) -> Outcome:
+    """One turn against a server, with the connection closed behind it."""
+
+    async def main() -> Outcome:
+        transport = transport_for(target, url, "key", retry=retry, via=via)
+        try:
+            return await run(thread, target, transport, runner, on_event=on_event, **how)
+        finally:
+            await close(transport)
+
+    return asyncio.run(main())
