@@ -116,7 +116,8 @@ def test_a_search_finds_the_messages_the_seed_speaks_of() -> None:
         ]  # fmt: skip
         head = found[0].to_json()
         assert list(head) == ["id", "schema_name", "title", "tags", "version", "score"]
-        assert found[0].to_json(include_context=True)["context"] == found[0].record.context
+        (whole,) = records.search(REQUEST, nn=1, include_context=True)
+        assert whole.to_json() == {**head, "context": found[0].record.context}
         assert [
             hit.record.schema_name for hit in records.search("api key", schema_name="agent.response.v1", nn=1)
         ] == ["agent.response.v1"]

@@ -174,9 +174,11 @@ def search(
             "by words alone: the embedding model is not installed (quire model install minilm)", err=True
         )
     with open_records(db, create=False, words=words) as records:
-        hits = records.search(q, nn=nn, tag=tags, schema_name=schema_name, now=now_ms())
+        hits = records.search(
+            q, nn=nn, tag=tags, schema_name=schema_name, include_context=include_context, now=now_ms()
+        )
     if as_json or include_context:
-        print_json([hit.to_json(include_context) for hit in hits])
+        print_json([hit.to_json() for hit in hits])
         return
     rows = [(f"{hit.score:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
     print_table(["score", "id", "schema", "text"], rows)

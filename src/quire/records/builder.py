@@ -121,9 +121,16 @@ class Builder:
         elif request is None:
             message = _newest_message(records, trigger, now)
         else:
-            message = _just_said(records, request, now)
+            message = self._just_said(records, request, now)
         words = said(message.context) if request is None and message else request or ""
         return Ask(request=words, message=message, trigger=trigger, may_show=self._may_show)
+
+    def _just_said(self, records: Records, request: str, now: int | None) -> Record | None:
+        """The record of a request that was stored before it was asked: the last thing said, in the same words."""
+        named = [schema for source in self.config.sources for schema in source.selector.schemas]
+        spoken = Selector(schemas=tuple(dict.fromkeys((*SPOKEN, *named))))
+        last = records.select(spoken, newest=1, keep=lambda one: bool(role(one)), now=now)
+        return last[0] if last and role(last[0]) == "user" and said(last[0].context) == request else None
 
     def _may_show(self, record: Record) -> bool:
         """Not the consumer's own contexts; those of others only where a source names their schema."""
@@ -163,12 +170,6 @@ def _newest_message(records: Records, trigger: Record | None, now: int | None) -
     tags = (session(trigger),) if trigger and session(trigger) else ()
     found = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
     return found[0] if found else None
-
-
-def _just_said(records: Records, request: str, now: int | None) -> Record | None:
-    """The record of a request that was stored before it was asked: the last thing said, in the same words."""
-    last = records.select(Selector(schemas=SPOKEN), newest=1, now=now)
-    return last[0] if last and role(last[0]) == "user" and said(last[0].context) == request else None
 
 
 def _kind(part: Part) -> str:

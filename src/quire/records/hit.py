@@ -1,34 +1,22 @@
-"""What finds records: words always, meaning where there is an embedder; and what it found."""
+"""A record that a search found, and how it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
-from quire.records.record import Record, view
-from quire.records.relevance import relevance
+from quire.records.record import Record, View, view
 from quire.records.shape import searchable
-from quire.records.similar import Embed
 from quire.values import JsonObject
 
 PREVIEW = 80
 
 
-class Finder:
-    """Scores records against a query, from 0 to 1."""
-
-    embed: Embed | None = None
-
-    def score(self, query: str, records: Sequence[Record]) -> list[float]:
-        return relevance(query, [searchable(one) for one in records])
-
-
 class Hit(msgspec.Struct, frozen=True):
-    """A record that was found, and how near it comes, from 0 to 1."""
+    """A record, how near it comes from 0 to 1, and, where asked for, what its hints show of it."""
 
     record: Record
     score: float
+    view: View | None = None
 
     @property
     def preview(self) -> str:
@@ -36,17 +24,20 @@ class Hit(msgspec.Struct, frozen=True):
         text = " ".join(searchable(self.record).split())
         return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
-    def to_json(self, include_context: bool = False) -> JsonObject:
-        """The record's head and score; its context as its hints show it when wanted."""
-        seen = view(self.record)
+    def with_context(self) -> Hit:
+        return Hit(self.record, self.score, view(self.record))
+
+    def to_json(self) -> JsonObject:
+        """The record's head and score; with its context where that was asked for."""
         shown: JsonObject = {
-            "id": seen.id,
-            "schema_name": seen.schema_name,
-            "title": seen.title,
-            "tags": list(seen.tags),
-            "version": seen.version,
+            "id": self.record.id,
+            "schema_name": self.record.schema_name,
+            "title": self.record.title,
+            "tags": list(self.record.tags),
+            "version": self.record.version,
             "score": round(self.score, 4),
         }
-        if not include_context:
-            return shown
-        return {**shown, "context": seen.context, **({"error": seen.error} if seen.error else {})}
+        if self.view is not None:
+            shown["context"] = self.view.context
+            shown |= {"error": self.view.error} if self.view.error else {}
+        return shown

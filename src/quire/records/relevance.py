@@ -42,10 +42,10 @@ def words_of(text: str) -> tuple[str, ...]:
 def terms_of(text: str) -> frozenset[str]:
     """The same with forms and endings joined: 'The API keys' -> {'api', 'key'}."""
     try:
-        from quire.recall.words import terms
+        from quire.recall.words import content, stem
     except ImportError as error:
         raise _missing() from error
-    return frozenset(terms(text))
+    return frozenset(stem(content(text)))
 
 
 def _missing() -> MissingPart:

@@ -160,6 +160,7 @@ class Records:
         nn: int = 5,
         tag: str | Sequence[str] = (),
         schema_name: str = "",
+        include_context: bool = False,
         now: int | None = None,
     ) -> Hits:
         """The nn records nearest to q, nearest first; none that has nothing to do with it."""
@@ -167,7 +168,8 @@ class Records:
             raise CallError(f"nn is at least 1, not {nn}")
         tags = (tag,) if isinstance(tag, str) else tuple(tag)
         selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags)
-        return [hit for hit in self.near(q, selector, now=now)[:nn] if hit.score > 0]
+        hits = [hit for hit in self.near(q, selector, now=now)[:nn] if hit.score > 0]
+        return [hit.with_context() for hit in hits] if include_context else hits
 
     def near(
         self, q: str, selector: Selector, *, keep: Callable[[Record], bool] = bool, now: int | None = None
