@@ -216,6 +216,8 @@ class Watch:
 
     def replied(self, reply: Json) -> Event | None:
         """Its reply came: the provider's JSON, whole."""
-        if self._last is None:
-            return None
-        return explain(self._last, usage(self.info.provider, reply), self.info, diagnosis_of(reply))
+        return self.reported(usage(self.info.provider, reply), diagnosis_of(reply))
+
+    def reported(self, used: Usage, diagnosis: JsonObject | None = None) -> Event | None:
+        """The same for a reply that was parsed already."""
+        return explain(self._last, used, self.info, diagnosis) if self._last is not None else None

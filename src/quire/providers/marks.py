@@ -40,9 +40,10 @@ def mark(
     `previous_id` is the id of the reply before, for the provider's own account of what it could not reuse.
     """
     marked = body
-    if info.engine in _MARKERS and not _has_marks(body):
-        row = spots(body, info.wire)
-        marked = _MARKERS[info.engine](body, _places(row, prompt, info), lives(times, info, sizes(row)), info)
+    row = spots(body, info.wire) if info.engine in _MARKERS else []
+    if row and not _has_marks(body, row):
+        life = lives(times, info, sizes(row)) if len(times) > 1 else Lives()
+        marked = _MARKERS[info.engine](body, _places(row, prompt, info), life, info)
     return _routed(_diagnosed(marked, info, previous_id), info, key, times)
 
 
@@ -119,25 +120,22 @@ def _speaks(message: Message) -> bool:
     )
 
 
-def _has_marks(body: JsonObject) -> bool:
-    """Whether somebody marked this body already."""
+def _has_marks(body: JsonObject, row: list[Spot]) -> bool:
+    """Whether somebody marked this body already; what arguments and schemas call their fields is their business."""
     if body.get("cache_control") or body.get("prompt_cache_options"):
         return True
-    return any(
-        _marked_inside(body.get(name)) for name in ("tools", "system", "messages", "input", "toolConfig")
+    return any(_is_marked(spot.block) for spot in row)
+
+
+def _is_marked(block: Json) -> bool:
+    if not isinstance(block, dict):
+        return False
+    inner = block.get("content")
+    return (
+        not MARKS.isdisjoint(block)
+        or "cachePoint" in block
+        or (isinstance(inner, list) and any(map(_is_marked, inner)))
     )
-
-
-def _marked_inside(value: Json) -> bool:
-    """Looks at blocks only: what a tool's schema or arguments call their fields is their own business."""
-    if isinstance(value, dict) and "tools" in value:
-        value = value["tools"]
-    for one in value if isinstance(value, list) else ():
-        if isinstance(one, dict):
-            inner = one.get("content") if "content" in one else one.get("output")
-            if not MARKS.isdisjoint(one) or "cachePoint" in one or _marked_inside(inner):
-                return True
-    return False
 
 
 # One marker per engine: where the marks go is decided, how they are written is the provider's.

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import msgspec
 
-from quire.providers.simulate.blocks import Block, blocks
+from quire.providers.simulate import Block, blocks
 from quire.values import LIBRARY_HEADING, JsonObject
 
 

@@ -155,21 +155,21 @@ def _hashes(blocks: list[Block], body: JsonObject, info: ModelInfo) -> Iterator[
             level = "system" if level == "tools" else "messages"
             running = hashlib.sha256(running + settings[level]).digest()
         if not block.kind.startswith(_WEB):
-            running = hashlib.sha256(running + block.data).digest()
+            running = hashlib.sha256(running + block.digest).digest()
         yield running
 
 
 def _system_settings(blocks: list[Block], body: JsonObject) -> bytes:
     """What breaks the cache from the system prompt on: web tools, citations, speed."""
     web = [block.data.decode() for block in blocks if block.kind.startswith(_WEB)]
-    citations = any(b'"citations":{"enabled":true}' in block.data for block in blocks)
+    citations = any(block.cites for block in blocks)
     return canonical([sorted(web), citations, body.get("speed") or "standard"])
 
 
 def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) -> bytes:
     """What breaks the cache from the messages on: tool choice, images at all, thinking and effort."""
     choice = body.get("tool_choice")
-    images = any(block.kind == "image" or b'"type":"image"' in block.data for block in blocks)
+    images = any(block.pictures for block in blocks)
     thinking = body.get("thinking") or {}
     usual = "disabled" if "disabled" in info.features.thinking else "adaptive"
     effort = (body.get("output_config") or {}).get("effort") or "high"

@@ -87,7 +87,7 @@ def _hashes(blocks: list[Block], body: JsonObject, model: str) -> Iterator[bytes
     ]
     running = hashlib.sha256(canonical(settings)).digest()
     for block in blocks:
-        running = hashlib.sha256(running + block.data).digest()
+        running = hashlib.sha256(running + block.digest).digest()
         yield running
 
 

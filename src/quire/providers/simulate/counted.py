@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from quire.log.hashing import sha256_hex
 from quire.providers.simulate.blocks import Block
 from quire.tokens import MESSAGE_TOKENS, counter
 from quire.tokens.vocabulary import BASE, DEFAULT
@@ -27,7 +27,7 @@ class Counted:
 
     def count(self, block: Block) -> int:
         """The tokens of a block, the framing of the message it opens included."""
-        key = (block.data, block.opens)
+        key = (block.digest, block.opens)
         if key not in self._counts:
             text = len(self._tokenize(block.text)) if self._tokenize else self._counter.count(block.text)
             self._counts[key] = text + block.extra + (MESSAGE_TOKENS if block.opens else 0)
@@ -35,17 +35,17 @@ class Counted:
 
     def ids(self, block: Block) -> array[int]:
         """The block's tokens; what no text stands for becomes ids that only the same block has."""
-        key = (block.data, block.opens)
+        key = (block.digest, block.opens)
         if key not in self._rows:
             encode = self._tokenize or encoder(self._counter.vocabulary)
-            stand_in = -1 - int.from_bytes(hashlib.sha256(block.data).digest()[:3], "big")
+            stand_in = -1 - int.from_bytes(block.digest[:3], "big")
             framing = [-1 - sum(block.role.encode())] * MESSAGE_TOKENS if block.opens else []
             self._rows[key] = array("i", [*framing, *encode(block.text), *[stand_in] * block.extra])
         return self._rows[key]
 
     def spoken(self, text: str) -> array[int]:
         """The ids of an answer as it will stand in the next request."""
-        return self.ids(Block("messages", "assistant", "text", text.encode(), text))
+        return self.ids(Block("messages", "assistant", "text", b"", text, digest=sha256_hex(text).encode()))
 
     def row(self, blocks: Sequence[Block]) -> array[int]:
         """The ids of a whole request."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from quire.providers.models import ModelInfo
+from quire.providers.simulate.radix import shared
 from quire.providers.simulate.seen import Cause, Seen, Shares
 
 
@@ -22,12 +22,14 @@ class BlockCache:
         self._capacity = capacity_blocks
         self._stored: OrderedDict[bytes, None] = OrderedDict()
         self._salt = ""
+        # The request before: most of a new one repeats it, and its keys with it.
+        self._before: tuple[str, array[int], list[bytes]] = ("", array("i"), [])
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Read leading blocks that are stored; at least one token is always computed."""
         self._salt = str(seen.setting("cache_salt") or "")
         first: Cause = "" if self._stored else "first"
-        keys = list(self._keys(seen.ids))
+        keys = self._keys(seen.ids)
         most = max(0, len(seen.ids) - 1) // self._size
         read = 0
         while read < min(most, len(keys)) and keys[read] in self._stored:
@@ -37,13 +39,18 @@ class BlockCache:
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """Full blocks of prompt and answer are kept."""
-        self._store(list(self._keys(prompt + held)))
+        self._store(self._keys(prompt + held))
 
-    def _keys(self, ids: array[int]) -> Iterator[bytes]:
-        parent = hashlib.sha256(self._salt.encode()).digest()
-        for start in range(0, len(ids) - self._size + 1, self._size):
+    def _keys(self, ids: array[int]) -> list[bytes]:
+        salt, before, known = self._before
+        same = shared(before, ids) // self._size if salt == self._salt else 0
+        keys = known[:same]
+        parent = keys[-1] if keys else hashlib.sha256(self._salt.encode()).digest()
+        for start in range(same * self._size, len(ids) - self._size + 1, self._size):
             parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
-            yield parent
+            keys.append(parent)
+        self._before = (self._salt, ids, keys)
+        return keys
 
     def _store(self, keys: list[bytes]) -> None:
         # Blocks are freed from the end of a request, so its tail is evicted before its head.

@@ -13,13 +13,13 @@ from quire.errors import CallError
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prices import Money, cost, storage
 from quire.providers.simulate.anthropic import AnthropicCache
-from quire.providers.simulate.blocks import blocks
 from quire.providers.simulate.breakpoints import BreakpointCache
 from quire.providers.simulate.counted import Counted, Tokenize
 from quire.providers.simulate.gemini import GeminiCache
 from quire.providers.simulate.none import NoCache
 from quire.providers.simulate.pages import BlockCache
 from quire.providers.simulate.radix import RadixCache
+from quire.providers.simulate.reading import Reader
 from quire.providers.simulate.seen import Cause, Engine, PromptIds, Seen, Shares
 from quire.providers.simulate.slot import SlotCache
 from quire.providers.simulate.steps import StepCache
@@ -77,6 +77,7 @@ class Simulator:
     ) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
         self._counted = Counted(f"{self.info.provider}:{self.info.model}", tokenize)
+        self._reader = Reader(self.info.wire)
         self._prompt_ids = prompt_ids
         self.engine = _engine(self.info, options)
         self._exact = self._counted.exact or prompt_ids is not None
@@ -109,7 +110,7 @@ class Simulator:
         self.engine.answered(prompt, held, at_ms)
 
     def _seen(self, body: JsonObject) -> Seen:
-        return Seen(body, blocks(body, self.info.wire), self._counted, self._prompt_ids)
+        return Seen(body, self._reader.read(body), self._counted, self._prompt_ids)
 
     def _presume_answers(self, seen: Seen, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
@@ -122,7 +123,7 @@ class Simulator:
             else:
                 self._presume(prompt, said, at_ms)
                 prompt, said = None, array("i")
-            running.update(hashlib.sha256(block.data).digest())
+            running.update(block.digest)
         self._presume(prompt, said, at_ms)
         self._unanswered[running.digest()] = seen.ids
 

@@ -6,6 +6,7 @@ beginning, and every so many tokens of a long text (the interval is not publishe
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 
 from quire.providers.models import ModelInfo
@@ -46,14 +47,18 @@ class UnitCache:
         self._prompts.insert(whole, at_ms)
 
     def _longest(self, ids: array[int], at_ms: int) -> int:
-        for length in sorted((one for one in self._lengths if one <= len(ids)), reverse=True):
-            stored_ms = self._units.get(ids[:length].tobytes())
+        """One pass over the request, looking where a unit may end."""
+        running, done, longest = hashlib.sha256(), 0, 0
+        for length in sorted(one for one in self._lengths if one <= len(ids)):
+            running.update(ids[done:length].tobytes())
+            done = length
+            stored_ms = self._units.get(running.digest())
             if stored_ms is not None and stored_ms < at_ms:
-                return length
-        return 0
+                longest = length
+        return longest
 
     def _store(self, ids: array[int], length: int, at_ms: int) -> None:
-        self._units.setdefault(ids[:length].tobytes(), at_ms)
+        self._units.setdefault(hashlib.sha256(ids[:length].tobytes()).digest(), at_ms)
         self._lengths.add(length)
 
     def _why(self, read: int, shared: int) -> tuple[Cause, str]:
