@@ -142,7 +142,7 @@ def test_rare_words_count_more_and_words_that_nothing_holds_count_too() -> None:
     shed = by_words("garden shed", texts)
     assert shed[1] == 1.0
     assert shed[0] == shed[2] < 0.2
-    assert max(by_words("garden zebra unicorn", texts)) < 0.5
+    assert 0 < max(by_words("garden zebra unicorn", texts)) < 0.1
     corpus = Corpus(1000, {"garden": 900, "shed": 2})
     assert by_words("garden shed", ["garden shed", "shed"], corpus)[1] > 0.9
 

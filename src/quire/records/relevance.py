@@ -2,7 +2,7 @@
 
 By words: the share of the query's words that a text holds, rare words counting more. By meaning, where cosines
 are given: how near a text comes to the nearest. Together words count 0.7 (of 0.5 to 0.9 the best on recorded
-conversations); where no text holds half of the query's words, meaning alone decides.
+conversations), less where no text holds a fifth of the query's words, and nothing where none holds any.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from quire.errors import MissingPart
 
 WORDS: Final = 0.7
+ENOUGH: Final = 0.2
 # The cosine of texts that have nothing to do with each other.
 UNRELATED: Final = 0.25
 
@@ -82,9 +83,8 @@ def relevance(
     if cosines is None:
         return _shares(words)
     near = _shares([cosine if cosine >= UNRELATED else 0.0 for cosine in cosines])
-    if max(words, default=0.0) < 0.5:
-        return near
-    return [WORDS * word + (1 - WORDS) * close for word, close in zip(_shares(words), near, strict=True)]
+    trust = WORDS * min(max(words, default=0.0) / ENOUGH, 1.0)
+    return [trust * word + (1 - trust) * close for word, close in zip(_shares(words), near, strict=True)]
 
 
 def _shares(values: Sequence[float]) -> list[float]:
