@@ -105,6 +105,7 @@ class Cycle:
         self._tools = [dict(tool) for tool in runner.tools.definitions()] if runner.tools else []
         self._journal = Journal(thread.store, thread.name)
         self._growing = Growing()
+        self._began = False
         self._turn: Standing = standing(thread.store, thread.name)
         self._seen = thread.store.info(thread.name).seq
         self._tip: Entry | None = None
@@ -230,15 +231,15 @@ class Cycle:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
         request = self._speech.request(self.thread, self.target, self.runner.options)
         for attempt in range(1, self.runner.limits.attempts + 1):
+            self._growing, self._began = Growing(), False
             self._append(self._stamped(self._speech.sent(self.thread, request)))
             names = [str(tool["name"]) for tool in self._tools]
             stream = self._speech.reader(self.thread, self.target, names)
-            self._growing = Growing()
             try:
                 await self._receive(request, stream)
             except ProviderError as error:
-                began = self._growing.parts or stream.partial().entries
-                if not (error.retryable and began and attempt < self.runner.limits.attempts):
+                # What fails before it begins, the transport has tried often enough.
+                if not (error.retryable and self._began and attempt < self.runner.limits.attempts):
                     raise
             else:
                 return
@@ -247,6 +248,7 @@ class Cycle:
         try:
             async with aclosing(cast(Any, self.transport.stream(request))) as events:
                 async for event in events:
+                    self._began = True
                     self._grow(event)
                     if finished := stream.feed(event):
                         self._append(*finished)

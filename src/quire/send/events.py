@@ -1,8 +1,8 @@
 """What a reader of a running cycle sees, and how one that was away gets exactly what it missed.
 
-An event's id is a place in the log: "17" is entry 17; "17:40" is the first 40 characters of what will be
-entry 17. Ids of a reply that broke off name an entry that another one took the place of: a reader that
-finds a `sent` there forgets what it was shown of the cut part.
+An event's id is the place its reader has reached: "17" is behind entry 17; "17:40" has besides seen 40
+characters of the block that comes next, "17:40,5" those and 5 of the one behind it. A `sent` entry that
+comes where a block should have become an entry takes back what was shown of it: the reply broke off.
 """
 
 from __future__ import annotations
@@ -16,75 +16,85 @@ import msgspec
 from quire.errors import CallError
 from quire.log.store import Store
 from quire.send.deltas import Piece
-from quire.values import Entry
+from quire.values import SPOKEN, Entry
 
 # Where the text of unfinished blocks is kept for readers in other processes.
 STATE = "partial"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something new: an entry of the log, or more of one that is being written.
+    """Something new: an entry of the log, or more of a block that will be one.
 
-    `text` is what a reader has not been shown yet, so that printing every `text` prints the whole.
+    `text` is what a reader has not been shown yet, so that printing every `text` prints the whole. `part`
+    says which of the unfinished blocks a piece belongs to, counted from the end of the log.
     """
 
     id: str
     kind: str
     text: str = ""
     entry: Entry | None = None
+    part: int = 0
 
 
 OnEvent: TypeAlias = Callable[[Event], None]
 
 
-class Part(msgspec.Struct):
+class Block(msgspec.Struct):
     """A block that is still being written."""
 
     kind: str
     place: int
     pieces: list[str]
-    length: int = 0
+    shown: int = 0
 
 
 class Growing:
     """The blocks behind the log's end while a reply streams in, in the order they will be entries."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.blocks: list[Block] = []
 
     def add(self, pieces: Iterable[Piece], tip: int) -> list[Event]:
         """More text of the blocks behind entry `tip`."""
         return [self._add(piece, tip) for piece in pieces if piece.text]
 
     def _add(self, piece: Piece, tip: int) -> Event:
-        index = self._find(piece)
-        part = self.parts[index]
-        part.pieces.append(piece.text)
-        part.length += len(piece.text)
-        return Event(f"{tip + 1 + index}:{part.length}", piece.kind, piece.text)
+        part = self._find(piece)
+        self.blocks[part].pieces.append(piece.text)
+        self.blocks[part].shown += len(piece.text)
+        return Event(event_id(tip, self._shown()), piece.kind, piece.text, part=part)
 
     def _find(self, piece: Piece) -> int:
-        for index, part in enumerate(self.parts):
-            if (part.place, part.kind) == (piece.place, piece.kind):
-                return index
-        self.parts.append(Part(piece.kind, piece.place, []))
-        self.parts.sort(key=lambda part: part.place)
-        return next(i for i, part in enumerate(self.parts) if part.place == piece.place)
+        at = [(block.place, block.kind) for block in self.blocks]
+        if (piece.place, piece.kind) not in at:
+            at = sorted([*at, (piece.place, piece.kind)], key=lambda one: one[0])
+            self.blocks.insert(at.index((piece.place, piece.kind)), Block(piece.kind, piece.place, []))
+        return at.index((piece.place, piece.kind))
 
     def finish(self, entries: Sequence[Entry]) -> list[Event]:
-        """These entries are in the log now: the first blocks are done."""
-        shown = [part.length for part in self.parts[: len(entries)]]
-        self.parts = self.parts[len(entries) :]
-        shown += [0] * (len(entries) - len(shown))
-        return [entry_event(entry, length) for entry, length in zip(entries, shown, strict=True)]
+        """These entries are in the log now: as many blocks are done."""
+        out = []
+        for entry in entries:
+            done, self.blocks = self.blocks[:1], self.blocks[1:]
+            out.append(entry_event(entry, done[0].shown if done else 0, self._shown()))
+        return out
+
+    def _shown(self) -> list[int]:
+        return [block.shown for block in self.blocks]
 
     def texts(self) -> list[dict[str, str]]:
-        return [{"kind": part.kind, "text": "".join(part.pieces)} for part in self.parts]
+        return [{"kind": block.kind, "text": "".join(block.pieces)} for block in self.blocks]
 
 
-def entry_event(entry: Entry, shown: int = 0) -> Event:
+def event_id(seq: int, shown: Sequence[int] = ()) -> str:
+    """A place: 17 and [40, 5] -> "17:40,5"."""
+    return f"{seq}:{','.join(map(str, shown))}" if shown else str(seq)
+
+
+def entry_event(entry: Entry, shown: int = 0, others: Sequence[int] = ()) -> Event:
     """An entry, of whose text the first `shown` characters are known to the reader."""
-    return Event(str(entry.seq), entry.kind, entry.text[shown:] if entry.kind != "call" else "", entry)
+    text = entry.text[shown:] if entry.kind != "call" else ""
+    return Event(event_id(entry.seq, others), entry.kind, text, entry)
 
 
 class Journal:
@@ -99,34 +109,49 @@ class Journal:
         now = time.monotonic()
         if now - self._kept_at >= self._every_s:
             self._kept_at = now
-            self._store.set_state(self._thread, STATE, {"after": tip.id, "parts": growing.texts()})
+            self._store.set_state(self._thread, STATE, {"after": tip.id, "blocks": growing.texts()})
 
 
 def missed(store: Store, thread: str, last: str = "0") -> list[Event]:
     """Everything behind the event with the id `last`: entries, then what is being written now."""
     seq, shown = read_id(last)
-    # A place inside an entry: the rest of that entry is still missing.
-    entries = store.read(thread, after=seq - 1 if shown is not None else seq)
-    events = [entry_event(one, (shown or 0) if one.seq == seq else 0) for one in entries]
-    return events + _unfinished(store, thread, (entries[-1].seq if entries else seq), seq, shown or 0)
+    entries = store.read(thread, after=seq)
+    events = []
+    for entry in entries:
+        if entry.kind not in SPOKEN:
+            shown = []
+        events.append(entry_event(entry, shown[0] if shown else 0, shown[1:]))
+        shown = shown[1:]
+    tip = entries[-1] if entries else next(iter(store.read(thread, after=seq - 1)), None) if seq else None
+    return events + (_unfinished(store, thread, tip, shown) if tip is not None else [])
 
 
-def read_id(id: str) -> tuple[int, int | None]:
-    """An event's place: "17" -> (17, None), "17:40" -> (17, 40)."""
-    seq, colon, shown = id.partition(":")
-    if not seq.isdecimal() or (colon and not shown.isdecimal()):
+def read_id(id: str) -> tuple[int, list[int]]:
+    """An event's place: "17" -> (17, []), "17:40,5" -> (17, [40, 5])."""
+    seq, colon, rest = id.partition(":")
+    shown = rest.split(",") if colon else []
+    if not all(number.isdecimal() for number in [seq, *shown]):
         raise CallError(f"{id!r} is no event's id", hint="Ids look like 17 or 17:40; 0 is the beginning.")
-    return int(seq), int(shown) if colon else None
+    return int(seq), [int(number) for number in shown]
 
 
-def _unfinished(store: Store, thread: str, tip: int, seq: int, shown: int) -> list[Event]:
+def _unfinished(store: Store, thread: str, tip: Entry, shown: list[int]) -> list[Event]:
+    """What has been noted of the blocks behind `tip`, as far as the reader does not know it."""
     kept = store.get_state(thread, STATE)
-    end = store.read(thread, after=store.info(thread).seq - 1) if kept else []
-    if not end or end[0].id != kept["after"]:
+    if not kept or kept["after"] != tip.id:
         return []
+    places = [*shown, *[0] * (len(kept["blocks"]) - len(shown))]
     out = []
-    for place, part in enumerate(kept["parts"], end[0].seq + 1):
-        known = shown if place == seq else 0
-        if place >= seq and len(part["text"]) > known:
-            out.append(Event(f"{place}:{len(part['text'])}", part["kind"], part["text"][known:]))
+    for part, block in enumerate(kept["blocks"]):
+        rest = block["text"][places[part] :]
+        places[part] += len(rest)
+        if rest:
+            out.append(Event(event_id(tip.seq, _seen(places)), block["kind"], rest, part=part))
     return out
+
+
+def _seen(places: list[int]) -> list[int]:
+    """Without the blocks at the end of which nothing was shown."""
+    while places and not places[-1]:
+        places = places[:-1]
+    return places
