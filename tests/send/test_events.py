@@ -1,0 +1,123 @@
+"""Every streamed event has an id in the log's order; a reader that was away gets exactly what it missed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from send_parts import TARGETS, Noted, carry_out, new_thread
+
+from quire import values
+from quire.errors import CallError
+from quire.log.sqlite import SqliteStore
+from quire.send.deltas import Piece, pieces
+from quire.send.events import Event, Growing, Journal, missed, read_id
+from quire.send.runner import Runner
+from quire.testing import Cut, emulator
+from quire.values import SPOKEN, Call, Entry, Text, Think
+
+SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]
+
+
+class Reader:
+    """Someone who puts events together; a `sent` where a block should have ended takes the block back."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.open: list[str] = []
+        self.last = "0"
+
+    def take(self, event: Event) -> None:
+        if event.entry is None:
+            self.open += [""] * (event.part + 1 - len(self.open))
+            self.open[event.part] += event.text
+        elif event.entry.kind in SPOKEN:
+            begun = self.open.pop(0) if self.open else ""
+            self.texts[event.entry.seq] = begun + event.text if event.kind != "call" else ""
+        else:
+            self.open = []
+            self.texts[event.entry.seq] = event.text
+        self.last = event.id
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "deepseek"])
+def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str, tmp_path: Path) -> None:
+    """Leaves behind every single event, comes back at the end: both readers hold the same texts."""
+    events: list[Event] = []
+    target = {**TARGETS, "deepseek": "deepseek:deepseek-chat"}[provider]
+    script = [Cut(SAID, 1200), SAID, "All done."] if provider != "gemini" else [SAID, "All done."]
+    with emulator(provider, script, piece=5) as server:
+        thread = new_thread(tmp_path / "t.db")
+        thread.user("Go.")
+        carry_out(thread, target, server.url, Runner(tools=Noted()), on_event=events.append)
+    stayed = Reader()
+    for event in missed(thread.store, "t"):
+        stayed.take(event)
+    assert stayed.texts == {entry.seq: entry.text for entry in thread.store.read("t")}
+    for left in range(len(events)):
+        reader = Reader()
+        for event in [*missed(thread.store, "t")[:1], *events[: left + 1]]:
+            reader.take(event)
+        for event in missed(thread.store, "t", reader.last):
+            reader.take(event)
+        assert reader.texts == stayed.texts, f"left behind {events[left].id}"
+
+
+def test_ids_only_grow(tmp_path: Path) -> None:
+    events: list[Event] = []
+    with emulator("anthropic", [SAID, "All done."], piece=3) as server:
+        thread = new_thread(tmp_path / "t.db")
+        thread.user("Go.")
+        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Noted()), on_event=events.append)
+    places = [read_id(event.id) for event in events]
+    assert places == sorted(places)
+    assert len({event.id for event in events}) == len(events)
+
+
+def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "t.db")
+    opening = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "0" * 64, "segments": []}
+    *_, tip = store.append("t", [values.user("Go."), Entry("sent", opening)])
+    growing = Growing()
+    growing.add([Piece(0, "think", "Hm."), Piece(1, "respond", "Hello, wor")], tip.seq)
+    Journal(store, "t", every_s=0).keep(growing, tip)
+    other = SqliteStore(tmp_path / "t.db")
+    think, respond = Event("2:3", "think", "Hm."), Event("2:3,10", "respond", "Hello, wor", part=1)
+    assert missed(other, "t", "2") == [think, respond]
+    assert missed(other, "t", "2:3") == [respond]
+    assert missed(other, "t", "2:3,5") == [Event("2:3,10", "respond", ", wor", part=1)]
+    # A reader that was told more than has been noted yet waits for the rest.
+    assert missed(other, "t", "2:3,12") == []
+    kept = store.append("t", [values.think("Hm."), values.respond("Hello, world.")])
+    assert missed(other, "t", "2:3,12") == [
+        Event("3:12", "think", "", kept[0]),
+        Event("4", "respond", ".", kept[1]),
+    ]
+    store.close()
+    other.close()
+
+
+@given(text=st.text(), cuts=st.lists(st.integers(0, 40), max_size=5))
+def test_pieces_and_the_entry_they_become_say_the_text_once(text: str, cuts: list[int]) -> None:
+    growing, shown, at = Growing(), "", 0
+    for cut in sorted(cuts):
+        for event in growing.add([Piece(0, "respond", text[at:cut])], 7):
+            shown += event.text
+            assert event.id == f"7:{len(shown)}"
+        at = max(at, min(cut, len(text)))
+    (event,) = growing.finish([Entry("respond", {"kind": "respond", "text": text}, 8, "id")])
+    assert shown + event.text == text
+
+
+def test_events_that_make_no_sense_have_no_pieces() -> None:
+    for wire in ("openai-chat", "openai-responses", "anthropic", "gemini", "bedrock"):
+        for event in (None, 3, "x", [], {}, {"choices": [None]}, {"delta": 3}, {"contentBlockDelta": []}):
+            assert pieces(wire, event) == []
+
+
+@pytest.mark.parametrize("id", ["", "x", "1:", ":2", "1:x", "-1", "1:2,"])
+def test_an_id_that_is_none_is_refused(id: str) -> None:
+    with pytest.raises(CallError, match="event's id"):
+        read_id(id)

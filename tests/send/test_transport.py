@@ -1,0 +1,235 @@
+"""Transports: retries on a fixed schedule, the provider's own word on waiting, timeouts, errors that help."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from send_parts import TARGETS
+
+from quire import providers
+from quire.errors import CallError, ProviderError
+from quire.send.connect import transport_for
+from quire.send.endpoints import ENDPOINTS
+from quire.send.refusals import message_of, refusal, retry_after
+from quire.send.retrying import Retry, Retrying
+from quire.send.sse import Reader
+from quire.send.transport import Transport, close
+from quire.testing import Cut, Refuse, Slow, emulator
+from quire.values import JsonObject, Message, Prompt, Request, Text
+
+
+def request_for(target: str) -> Request:
+    return providers.render(Prompt("", "", (), (Message("user", (Text("Hello"),)),)), target, max_tokens=50)
+
+
+async def collected(transport: Transport, request: Request) -> list[JsonObject]:
+    try:
+        return [event async for event in transport.stream(request)]
+    finally:
+        await close(transport)
+
+
+class Naps:
+    """Sleeps that take no time, written down."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+@pytest.fixture(autouse=True)
+def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "ACCESS_KEY_ID": "x",
+        "SECRET_ACCESS_KEY": "y",
+        "DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
+@pytest.mark.parametrize("via", ["sdk", "http"])
+@pytest.mark.parametrize("provider", TARGETS)
+def test_a_request_is_tried_again_as_the_provider_asks_and_only_so_often(provider: str, via: Any) -> None:
+    if (provider, via) == ("bedrock", "http"):
+        pytest.skip("Bedrock's requests are signed by boto3")
+    naps, target = Naps(), TARGETS[provider]
+    refusals = [Refuse(529 if provider == "anthropic" else 503), Refuse(429, retry_after_s=7), Refuse(500)]
+    with emulator(provider, [*refusals, "Hello.", *refusals, Refuse(500), "Hello."]) as server:
+        transport = transport_for(target, server.url, "key", via=via)
+        again = Retrying(transport.inner, Retry(attempts=4), sleep=naps)
+        events = asyncio.run(collected(again, request_for(target)))
+        assert "Hello" in str(events)
+        assert naps.seconds == [0.5, 7.0, 2.0]
+        with pytest.raises(ProviderError) as failed:
+            asyncio.run(collected(again, request_for(target)))
+        assert (failed.value.status, failed.value.retryable) == (500, True)
+        assert len(server.requests) == 8
+
+
+@pytest.mark.parametrize("via", ["sdk", "http"])
+@pytest.mark.parametrize("provider", TARGETS)
+def test_nothing_is_tried_again_once_a_reply_has_begun(provider: str, via: Any) -> None:
+    if (provider, via) == ("bedrock", "http"):
+        pytest.skip("Bedrock's requests are signed by boto3")
+    naps, target, events = Naps(), TARGETS[provider], list[JsonObject]()
+    with emulator(provider, [Cut("A rather long answer. " * 30, 2500), "Hello."]) as server:
+        transport = Retrying(transport_for(target, server.url, "key", via=via).inner, sleep=naps)
+
+        async def main() -> None:
+            try:
+                async for event in transport.stream(request_for(target)):
+                    events.append(event)
+            finally:
+                await close(transport)
+
+        with pytest.raises(ProviderError) as broken:
+            asyncio.run(main())
+        assert broken.value.retryable
+        assert events
+        assert (naps.seconds, len(server.requests)) == ([], 1)
+
+
+@pytest.mark.parametrize("provider", TARGETS)
+def test_the_whole_reply_can_be_had_at_once(provider: str) -> None:
+    target = TARGETS[provider]
+    with emulator(provider, ["Hello, whole."]) as server:
+
+        async def main() -> JsonObject:
+            transport = transport_for(
+                target, server.url, "key", via="sdk" if provider == "bedrock" else "http"
+            )
+            try:
+                return await transport.send(request_for(target))
+            finally:
+                await close(transport)
+
+        reply = providers.parse_reply(target, asyncio.run(main()))
+    assert [entry.text for entry in reply.entries] == ["Hello, whole."]
+    assert reply.usage.output > 0
+
+
+def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
+    with emulator("openai-chat", [Slow("Late.", 30)]) as server:
+        transport = transport_for("openai-chat:gpt-5", server.url, "key", 0.2, Retry(attempts=1), via="http")
+        with pytest.raises(ProviderError, match=r"sent nothing for 0\.2 s") as failed:
+            asyncio.run(collected(transport, request_for("openai-chat:gpt-5")))
+        assert failed.value.retryable
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    transport = transport_for("llamacpp:m", url, retry=Retry(attempts=1))
+    with pytest.raises(ProviderError, match="connection to llamacpp failed") as failed:
+        asyncio.run(collected(transport, request_for("llamacpp:m")))
+    assert url in failed.value.hint
+
+
+def test_waiting_longer_than_allowed_is_an_error_at_once() -> None:
+    naps = Naps()
+    with emulator("openai-chat", [Refuse(429, "slow down", retry_after_s=3600)]) as server:
+        inner = transport_for("openai-chat:gpt-5", server.url, "key", via="http").inner
+        with pytest.raises(ProviderError, match="429: slow down") as failed:
+            asyncio.run(collected(Retrying(inner, sleep=naps), request_for("openai-chat:gpt-5")))
+    assert (naps.seconds, failed.value.retry_after_s) == ([], 3600.0)
+
+
+def test_a_cancelled_stream_ends_its_connection() -> None:
+    """The transport is inside a stream that stands still; cancelling comes through at once."""
+    with emulator("openai-chat", [Slow("Late.", 30), "Soon."]) as server:
+        transport = transport_for("openai-chat:gpt-5", server.url, "key", via="http")
+
+        async def main() -> list[JsonObject]:
+            task = asyncio.create_task(_first(transport.stream(request_for("openai-chat:gpt-5"))))
+            while not server.requests:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return await collected(transport, request_for("openai-chat:gpt-5"))
+
+        assert "Soon" in str(asyncio.run(main()))
+
+
+async def _first(events: AsyncIterator[JsonObject]) -> JsonObject:
+    return await anext(events)
+
+
+def test_a_missing_key_names_the_variable_to_set() -> None:
+    for provider, endpoint in ENDPOINTS.items():
+        if endpoint.needs_key:
+            with pytest.raises(ProviderError, match="no API key") as missing:
+                transport_for(f"{provider}:m")
+            assert endpoint.keys[0] in missing.value.hint
+        elif provider != "bedrock":
+            assert transport_for(f"{provider}:m")
+    with pytest.raises(CallError, match="no fixed address"):
+        transport_for("azure:m", api_key="key")
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "retryable"),
+    [
+        (429, {"error": {"message": "Rate limit reached"}}, True),
+        (429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}, False),
+        (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, True),
+        (400, [{"error": {"message": "bad"}}], False),
+        (404, "no such model", False),
+    ],
+)
+def test_refusals_say_whether_to_try_again(status: int, said: Any, retryable: bool) -> None:
+    error = refusal("p", status, said)
+    assert (error.status, error.retryable) == (status, retryable)
+    assert message_of(said) in str(error)
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "3"}, 3.0),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
+        ({"retry-after": "soon"}, None),
+    ],
+)
+def test_a_provider_may_ask_to_wait_in_several_ways(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+def test_the_schedule_of_waits_is_fixed() -> None:
+    waits = [Retry(first_s=0.5, most_s=8).wait_s(attempt, None) for attempt in range(1, 8)]
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+
+
+@given(
+    data=st.lists(st.binary(min_size=1).filter(lambda b: b"\n" not in b and b"\r" not in b), max_size=5),
+    ending=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+)
+def test_events_come_out_whole_however_the_bytes_are_cut(
+    data: list[bytes], ending: bytes, cuts: list[int]
+) -> None:
+    body = b": hi" + ending + b"".join(b"event: x" + ending + b"data: " + one + ending * 2 for one in data)
+    places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    reader = Reader()
+    out = [one for a, b in pairwise(places) for one in reader.feed(body[a:b])]
+    assert out + reader.finish() == data
+
+
+def test_a_last_event_without_its_blank_line_is_not_lost() -> None:
+    reader = Reader()
+    assert reader.feed(b'data: {"a"') == []
+    assert reader.feed(b": 1}") == []
+    assert reader.finish() == [b'data: {"a": 1}'[6:]]
