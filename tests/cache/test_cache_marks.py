@@ -47,10 +47,14 @@ def threads(draw: st.DrawFn) -> list[Entry]:
             ids = [f"c{turn}-{loop}-{n}" for n in range(calls)]
             entries += [values.call(id, "read", {"path": id}) for id in ids]
             entries += [values.result(id, None, said(draw(st.integers(1, 30)), id)) for id in ids]
-        if draw(st.booleans()):
+        # The model answers, says nothing, thinks aloud, or was broken off before a word.
+        ending = draw(st.sampled_from(["answer", "answer", "empty", "thought", "nothing"]))
+        if ending == "answer":
             entries.append(values.respond(said(draw(st.integers(1, 40)), f"a{turn}-")))
-            if draw(st.booleans()):
-                entries.append(values.note(said(3, f"n{turn}-")))
+        elif ending != "nothing":
+            entries.append(values.respond("") if ending == "empty" else values.think("hm"))
+        if ending == "answer" and draw(st.booleans()):
+            entries.append(values.note(said(3, f"n{turn}-")))
     return list(chain(entries))
 
 

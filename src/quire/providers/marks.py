@@ -15,7 +15,7 @@ from quire.providers.lives import Lives, lives
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import MARKS
 from quire.providers.simulate.said import said
-from quire.providers.spots import Path, Spot, sizes, spots, turns
+from quire.providers.spots import Path, Spot, before_user, sizes, spots, turns
 from quire.tokens import counter
 from quire.values import Call, Json, JsonObject, Message, Prompt, Text
 
@@ -103,9 +103,16 @@ def _fold(row: list[Spot], prompt: Prompt | None) -> int:
 def _stable(row: list[Spot], prompt: Prompt | None) -> int:
     """The spot where the request before this one ended; counted from the end, where the two differ least."""
     ends = turns(row)
-    since = 1 if prompt is None else _runs(prompt.messages[prompt.stable :])
-    first = prompt is not None and not prompt.stable
-    return ends[-since] if not first and 0 < since <= len(ends) else -1
+    if prompt is None:
+        return ends[-1] if ends else -1
+    since = prompt.messages[prompt.stable :]
+    spoken = _runs(since)
+    if not prompt.stable or spoken > len(ends):
+        return -1
+    if spoken:
+        return ends[-spoken]
+    # The model's last word was empty or broken off, and is not sent: only the user spoke since.
+    return before_user(row, sum(message.role == "user" for message in since))
 
 
 def _runs(messages: Sequence[Message]) -> int:

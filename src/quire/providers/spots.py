@@ -23,6 +23,8 @@ class Spot(msgspec.Struct, frozen=True):
     side: Side
     markable: bool
     block: Json
+    # Whether the user speaks here, and not a tool or a late instruction.
+    user: bool = False
 
 
 def spots(body: JsonObject, wire: str) -> list[Spot]:
@@ -34,6 +36,16 @@ def turns(row: list[Spot]) -> list[int]:
     """The spots that end what was asked, each right before the model speaks; -1 where it speaks first."""
     speaks = [False, *(spot.side == "speaking" for spot in row)]
     return [index - 1 for index in range(len(row)) if speaks[index + 1] and not speaks[index]]
+
+
+def before_user(row: list[Spot], count: int) -> int:
+    """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
+    place = len(row)
+    for _ in range(count):
+        place = next((one for one in range(place - 1, -1, -1) if row[one].user), -1)
+        while place > 0 and row[place - 1].path[:2] == row[place].path[:2]:
+            place -= 1
+    return place - 1
 
 
 def sizes(row: list[Spot]) -> tuple[int, int]:
@@ -56,8 +68,7 @@ def _anthropic(body: JsonObject) -> Iterator[Spot]:
     yield from _listed(body.get("system"), ("system",), "head")
     for index, message in enumerate(body.get("messages") or ()):
         passing = message.get("role") == "system" and message.get("clear_at")
-        side: Side = "speaking" if _speaks(message) else "asking"
-        for spot in _listed(message.get("content"), ("messages", index, "content"), side):
+        for spot in _message(message, ("messages", index, "content")):
             yield msgspec.structs.replace(spot, markable=False) if passing else spot
 
 
@@ -65,8 +76,16 @@ def _bedrock(body: JsonObject) -> Iterator[Spot]:
     yield from _listed((body.get("toolConfig") or {}).get("tools"), ("toolConfig", "tools"), "head")
     yield from _listed(body.get("system"), ("system",), "head")
     for index, message in enumerate(body.get("messages") or ()):
-        side: Side = "speaking" if _speaks(message) else "asking"
-        yield from _listed(message.get("content"), ("messages", index, "content"), side)
+        yield from _message(message, ("messages", index, "content"))
+
+
+def _message(message: JsonObject, path: Path) -> Iterator[Spot]:
+    """The blocks of a message whose tool results, if it has any, are blocks of the user's."""
+    side: Side = "speaking" if _speaks(message) else "asking"
+    content = message.get("content")
+    first = content[0] if isinstance(content, list) and content else {}
+    answers = isinstance(first, dict) and (first.get("type") == "tool_result" or "toolResult" in first)
+    yield from _listed(content, path, side, message.get("role") == "user" and not answers)
 
 
 def _chat(body: JsonObject) -> Iterator[Spot]:
@@ -76,11 +95,10 @@ def _chat(body: JsonObject) -> Iterator[Spot]:
         role = message.get("role")
         leading = leading and role in ("system", "developer")
         side: Side = "head" if leading else "speaking" if _speaks(message) else "asking"
-        yield from _listed(message.get("content"), ("messages", index, "content"), side)
+        yield from _listed(message.get("content"), ("messages", index, "content"), side, role == "user")
         if message.get("tool_calls"):
-            yield Spot(
-                ("messages", index, "tool_calls"), "speaking", False, {"tool_calls": message["tool_calls"]}
-            )
+            calls = {"tool_calls": message["tool_calls"]}
+            yield Spot(("messages", index, "tool_calls"), "speaking", False, calls)
 
 
 def _responses(body: JsonObject) -> Iterator[Spot]:
@@ -96,9 +114,9 @@ def _responses(body: JsonObject) -> Iterator[Spot]:
         side: Side = "head" if leading else "asking" if asking else "speaking"
         field = "content" if kind == "message" else "output"
         if isinstance(item.get(field), list):
-            yield from _listed(item[field], ("input", index, field), side)
+            yield from _listed(item[field], ("input", index, field), side, role == "user")
         else:
-            yield Spot(("input", index), side, False, item)
+            yield Spot(("input", index), side, False, item, role == "user")
 
 
 _WALKS: dict[str, Callable[[JsonObject], Iterator[Spot]]] = {
@@ -119,13 +137,13 @@ def _speaks(message: JsonObject) -> bool:
     return only != NO_REPLY
 
 
-def _listed(blocks: Json, path: Path, side: Side) -> Iterator[Spot]:
+def _listed(blocks: Json, path: Path, side: Side, user: bool = False) -> Iterator[Spot]:
     """The blocks of a list; a string cannot be marked without changing what is compared."""
     if isinstance(blocks, str):
-        yield Spot(path, side, False, {"type": "text", "text": blocks})
+        yield Spot(path, side, False, {"type": "text", "text": blocks}, user)
         return
     for index, block in enumerate(blocks or ()):
-        yield Spot((*path, index), side, _may_carry(block), block)
+        yield Spot((*path, index), side, _may_carry(block), block, user)
 
 
 def _unmarkable(tools: Json, path: Path) -> Iterator[Spot]:
