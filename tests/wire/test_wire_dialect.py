@@ -10,8 +10,9 @@ import pytest
 from quire.providers import http_body, render, sdk_kwargs
 from quire.providers.facts import data, providers
 from quire.providers.spelling import Spelling
-from quire.values import Call, Image, Message, Prompt, Request, Result, Text
+from quire.values import Call, Image, JsonObject, Message, Prompt, Request, Result, Text
 
+TOOL = {"name": "f", "description": "d", "parameters": {}}
 Q, A = Message("user", (Text("q"),), (1,)), Message("assistant", (Text("a"),), (2,))
 
 
@@ -20,8 +21,8 @@ def _step(call_id: str, args: object = None) -> tuple[Message, Message]:
     return Message("assistant", (call,)), Message("tool", (Result(call_id, "f", "ok"),))
 
 
-def _request(target: str, *messages: Message, **asked: str) -> Request:
-    return render(Prompt("", "", (), messages), target, **asked)
+def _request(target: str, *messages: Message, tools: tuple[JsonObject, ...] = (), **asked: str) -> Request:
+    return render(Prompt("", "", tools, messages), target, **asked)
 
 
 def test_every_provider_that_speaks_chat_has_a_row() -> None:
@@ -32,7 +33,7 @@ def test_every_provider_that_speaks_chat_has_a_row() -> None:
     "target", ["openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-opus-5-5", "bedrock:m", "gemini:m"]
 )
 def test_an_id_that_is_used_again_gets_a_new_name_and_its_result_follows(target: str) -> None:
-    sent = json.dumps(_request(target, Q, *_step("c1"), *_step("c1"), *_step("c1-2")).body)
+    sent = json.dumps(_request(target, Q, *_step("c1"), *_step("c1"), *_step("c1-2"), tools=(TOOL,)).body)
     ids = re.findall(r'"(c1[-0-9]*)"', sent)
     assert sorted(ids) == sorted(["c1", "c1", "c1-2", "c1-2", "c1-2-2", "c1-2-2"])
 
@@ -45,6 +46,20 @@ def test_mistral_takes_ids_of_nine_letters_and_digits() -> None:
     assert all(re.fullmatch("[A-Za-z0-9]{9}", one) for one in ids)
     assert ids[1] == "abcDEF123"
     assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == ids
+
+
+def test_a_mistral_model_wants_them_wherever_it_is_served() -> None:
+    messages = _request("vllm:mistralai/Ministral-8B", Q, *_step("call_0123456789")).body["messages"]
+    assert re.fullmatch("[A-Za-z0-9]{9}", messages[1]["tool_calls"][0]["id"])
+
+
+def test_bedrock_is_told_of_calls_where_no_tools_are_defined() -> None:
+    request = _request("bedrock:amazon.nova-lite-v1:0", Q, *_step("c1", {"path": "a"}))
+    assert request.body["messages"][1:] == [
+        {"role": "assistant", "content": [{"text": '[Called f with {"path":"a"}]'}]},
+        {"role": "user", "content": [{"text": "[Result of f]: ok"}]},
+    ]
+    assert "toolConfig" not in request.body
 
 
 def test_mistral_gets_a_turn_of_the_assistant_between_tool_and_user() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Literal
 
 import msgspec
@@ -32,7 +33,14 @@ def _rows() -> dict[str, Dialect]:
 
 def dialect_of(info: ModelInfo) -> Dialect:
     """How the provider of this model speaks Chat Completions."""
-    return _rows().get(info.provider, Dialect())
+    row = _rows().get(info.provider, Dialect())
+    if info.features.template and _MISTRALS.search(info.model.lower()):
+        # The template that comes with the model refuses other ids, whoever serves it.
+        return msgspec.structs.replace(row, ids=_rows()["mistral"].ids)
+    return row
+
+
+_MISTRALS = re.compile("mistral|mixtral|ministral|codestral|devstral|magistral|pixtral")
 
 
 def in_parts(info: ModelInfo) -> bool:

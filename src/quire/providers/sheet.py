@@ -47,7 +47,9 @@ class Sheet:
         self.late_tools: list[JsonObject] = []
         self.effort = ""
         self.betas: list[str] = []
-        # Where each tool was first called, for a provider that wants every called tool defined.
+        # The prompt defines tools; a provider may take calls only then.
+        self.has_tools = True
+        # Where each tool was first called although none is defined.
         self.called: dict[str, Message] = {}
         # An export says what the log says; only a request puts in turns that were never taken.
         self.faithful = False
@@ -58,7 +60,7 @@ class Sheet:
         other = Sheet(self.info, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
-        other.effort, other.called = self.effort, self.called
+        other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
         return other
 
     @property
@@ -111,7 +113,7 @@ class Rendering:
         self.provider = provider or info.provider
         self.info = info
         self.ask = ask
-        self._start(1, 0)
+        self._start((1, 0, False))
 
     def request(self, prompt: Prompt) -> Request:
         """The request for a prompt; the same bytes whether or not earlier prompts were seen."""
@@ -132,19 +134,20 @@ class Rendering:
             left_out=tuple(sheet.left_out),
         )
 
-    def _start(self, epoch: int, fold: int) -> None:
-        self.epoch = epoch
-        self.fold = fold
+    def _start(self, ground: tuple[int, int, bool]) -> None:
+        # What all written messages rest on; when it changes, they are written anew.
+        self.ground = ground
         self.taken: list[Message] = []
         self.sheet = Sheet(self.info, self.ask)
+        self.sheet.has_tools = ground[2]
         self.settler = Settler(self.writer.ids(self.info))
         self.lines: list[tuple[JsonObject, bytes]] = []
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)
-        same = (prompt.epoch, prompt.fold) == (self.epoch, self.fold)
-        if not same or list(prompt.messages[:known]) != self.taken:
-            self._start(prompt.epoch, prompt.fold)
+        ground = (prompt.epoch, prompt.fold, bool(prompt.tools))
+        if ground != self.ground or list(prompt.messages[:known]) != self.taken:
+            self._start(ground)
             known = 0
         for place in range(known, len(prompt.messages)):
             message = prompt.messages[place]

@@ -137,6 +137,16 @@ def tool_result(part: Result, sheet: Sheet) -> JsonObject:
     return {"toolResult": {"toolUseId": part.call_id, "content": content, "status": status}}
 
 
+def told_call(part: Call) -> JsonObject:
+    """A call as text, for a request that defines no tools."""
+    return {"text": f"[Called {part.name} with {compact(part.args)}]"}
+
+
+def told_result(part: Result) -> JsonObject:
+    """A result as text, for a request that defines no tools."""
+    return {"text": f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}"}
+
+
 def image(part: Image) -> JsonObject | None:
     """An image by its data or its place in S3; Converse fetches nothing from the web."""
     kind = part.media_type.removeprefix("image/") or part.url.rpartition(".")[2].lower()

@@ -6,11 +6,21 @@ stands between them, so that no message changes when another follows.
 
 from __future__ import annotations
 
-from quire.providers.bedrock.blocks import FORMAT, IDS, NAMES, image, tool_result, written
+from quire.providers.bedrock.blocks import (
+    FORMAT,
+    IDS,
+    NAMES,
+    image,
+    told_call,
+    told_result,
+    tool_result,
+    written,
+)
 from quire.providers.models import ModelInfo
+from quire.providers.own import is_from
 from quire.providers.sheet import GO_ON, NO_REPLY, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
 from quire.providers.spelling import Spelling
-from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, Image, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
 
 
 def write(sheet: Sheet, message: Message) -> None:
@@ -23,8 +33,7 @@ def write(sheet: Sheet, message: Message) -> None:
         case "assistant":
             _assistant(sheet, message)
         case "tool":
-            results = [tool_result(part, sheet) for part in message.parts if isinstance(part, Result)]
-            sheet.messages.append({"role": "user", "content": results})
+            sheet.messages.append({"role": "user", "content": _results(sheet, message)})
         case "note":
             _note(sheet, message)
         case "tools":
@@ -46,20 +55,39 @@ def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
 
 
 def _assistant(sheet: Sheet, message: Message) -> None:
-    blocks = [
-        block
-        for part in message.parts
-        if isinstance(part, Text | Think | Call) and (block := written(part, message, sheet))
-    ]
+    blocks = [block for part in message.parts if (block := _block(part, message, sheet))]
     if all("reasoningContent" in block for block in blocks):
         sheet.leave_out(message, "empty message")
         return
-    for block in blocks:
-        if "toolUse" in block:
-            sheet.called.setdefault(block["toolUse"]["name"], message)
     if sheet.last.get("role") in (None, "assistant"):
         sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
     sheet.messages.append({"role": "assistant", "content": blocks})
+
+
+def _block(part: Part, message: Message, sheet: Sheet) -> JsonObject | None:
+    if isinstance(part, Call) and not _takes_calls(sheet, message):
+        sheet.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
+        return told_call(part)
+    return written(part, message, sheet) if isinstance(part, Text | Think | Call) else None
+
+
+def _takes_calls(sheet: Sheet, message: Message) -> bool:
+    """Converse takes calls where tools are defined; its own calls, at least their names, are put there."""
+    if sheet.has_tools or sheet.late_tools:
+        return True
+    calls = [part for part in message.parts if isinstance(part, Call)]
+    if not any(is_from(part.wire, (FORMAT,), sheet) for part in calls):
+        return False
+    for part in calls:
+        sheet.called.setdefault(part.name, message)
+    return True
+
+
+def _results(sheet: Sheet, message: Message) -> list[JsonObject]:
+    """Results in the form of their calls: as blocks, or told as text."""
+    asked = any("toolUse" in block for block in sheet.last.get("content") or ()) or sheet.faithful
+    results = [part for part in message.parts if isinstance(part, Result)]
+    return [tool_result(part, sheet) if asked else told_result(part) for part in results]
 
 
 def _note(sheet: Sheet, message: Message) -> None:
@@ -90,8 +118,8 @@ def _end(sheet: Sheet) -> None:
 def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     body: JsonObject = {"modelId": sheet.info.model}
-    if specs := _specs(sheet, prompt):
-        body["toolConfig"] = {"tools": specs}
+    if tools := sheet.tools(prompt) or _called(sheet):
+        body["toolConfig"] = {"tools": [tool_spec(tool) for tool in tools]}
     if prompt.system.strip():
         body["system"] = [{"text": prompt.system}]
     body["messages"] = sheet.messages
@@ -102,15 +130,12 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     return {**body, **ask.extra}
 
 
-def _specs(sheet: Sheet, prompt: Prompt) -> list[JsonObject]:
-    """The tools; where there are none any more but calls to them remain, Converse wants their names at least."""
-    if tools := sheet.tools(prompt):
-        return [tool_spec(tool) for tool in tools]
+def _called(sheet: Sheet) -> list[JsonObject]:
     for message in sheet.called.values():
         sheet.leave_out(
             message, "a called tool is named in front because none is defined, which moves the prefix"
         )
-    return [tool_spec({"name": name}) for name in sheet.called]
+    return [{"name": name} for name in sheet.called]
 
 
 def tool_spec(tool: JsonObject) -> JsonObject:
