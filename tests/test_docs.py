@@ -10,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
+from quire.testing import emulator
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.M | re.S)
@@ -25,12 +27,22 @@ def blocks(page: Path) -> list[tuple[str, str, int]]:
     return [(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
 
 
+@pytest.fixture(scope="module")
+def provider() -> Iterator[str]:
+    """Pages call the SDK as a user would; a strict stand-in answers."""
+    with emulator("anthropic", replies=lambda *_: "A piano app. " + "Its keys light up. " * 20) as server:
+        yield server.url
+
+
+@pytest.mark.xdist_group("sdk")
 @pytest.mark.moves_prefix(reason="pages show rebases on purpose")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_is_what_happens(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
     environment = {
         **os.environ,
         "QUIRE_DB": str(tmp_path / "quire.db"),
