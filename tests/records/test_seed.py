@@ -68,6 +68,23 @@ def test_the_direct_path_gives_the_same_bytes_as_the_builder() -> None:
     assert clean.with_request(kept.context["formatted_context"], kept.context["request"]) == MESSAGE_2
 
 
+def test_a_consumer_that_formats_by_hand_gets_the_same_bytes() -> None:
+    """The seed's fallback: search, take the catalog's tool_list, join the sections."""
+    with SqliteStore(":memory:") as store:
+        records = filled(store, 4, pairs=50)
+        catalog = records.read("rec-1").context
+        lines = [f"{who.capitalize()}: {text}" for who, text in CONVERSATION]
+    by_hand = "\n\n".join(
+        [
+            "# Available Tools\n" + catalog["tool_list"],
+            "\n".join(["# Relevant Conversation", *lines]),
+            "# Current Request\n" + REQUEST,
+        ]
+    )
+    assert by_hand == MESSAGE_2
+    assert catalog["available_tools"] == [tool["name"] for tool in TOOLS]
+
+
 def test_the_same_bytes_come_out_of_any_store_with_the_same_records() -> None:
     texts = []
     for _ in range(2):
