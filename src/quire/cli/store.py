@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quire.cli.common import default_db
+from quire.engine import open_store
 from quire.errors import CallError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 
@@ -16,7 +17,7 @@ def open_db(path: Path | None, create: bool = True) -> SqliteStore:
         _make_folder(file.parent)
     else:
         _check_there(file)
-    return SqliteStore(file)
+    return open_store(file)
 
 
 def _make_folder(folder: Path) -> None:
