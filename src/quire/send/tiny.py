@@ -5,18 +5,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from quire.errors import FormatError, MissingPart
+from quire.send.gguf_head import MAGIC, STRING, VERSION, tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
-# GGUF's value types: the sizes of the plain ones; strings and arrays say their own.
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_U32, _F32, _STRING, _ARRAY = 4, 6, 8, 9
+_ALIGNMENT = 32
+_U32, _F32 = 4, 6
 _TENSOR_F32, _TENSOR_F16 = 0, 1
 _WIDTH, _LAYERS, _HEADS, _INNER = 64, 2, 2, 128
 CONTEXT_LENGTH = 32768
@@ -25,13 +24,13 @@ CONTEXT_LENGTH = 32768
 def write_tiny(source: Path, path: Path) -> Path:
     """Write the tiny model with the tokenizer of the GGUF file `source`; a finished file is never half there."""
     with source.open("rb") as file:
-        tokenizer = dict(_metadata(file, source))
-    tokens = tokenizer.get("tokenizer.ggml.tokens")
+        found = dict(tokenizer(file, source.name))
+    tokens = found.get("tokenizer.ggml.tokens")
     if tokens is None:
         raise FormatError(f"{source.name} has no tokenizer", hint="Give a GGUF file of a whole model.")
     # An array's value begins with its elements' type and their number.
     (vocabulary,) = struct.unpack_from("<Q", tokens, 8)
-    content = b"".join(_file(tokenizer, int(vocabulary)))
+    content = b"".join(_file(found, int(vocabulary)))
     part = path.with_suffix(".part")
     part.parent.mkdir(parents=True, exist_ok=True)
     part.write_bytes(content)
@@ -39,42 +38,11 @@ def write_tiny(source: Path, path: Path) -> Path:
     return path
 
 
-def _metadata(file: BinaryIO, source: Path) -> Iterator[tuple[str, bytes]]:
-    """The raw values of a GGUF file's tokenizer, each with its type in front."""
-    magic, version, _tensors, count = struct.unpack("<4sIQQ", file.read(24))
-    if magic != _MAGIC or version != _VERSION:
-        raise FormatError(f"{source.name} is not a GGUF file of version {_VERSION}", hint="Convert it first.")
-    for _ in range(count):
-        name = file.read(*struct.unpack("<Q", file.read(8))).decode()
-        start = file.tell()
-        (kind,) = struct.unpack("<I", file.read(4))
-        _skip(file, kind)
-        length = file.tell() - start
-        file.seek(start)
-        value = file.read(length)
-        if name.startswith("tokenizer."):
-            yield name, value
-
-
-def _skip(file: BinaryIO, kind: int) -> None:
-    if kind == _STRING:
-        file.seek(struct.unpack("<Q", file.read(8))[0], 1)
-    elif kind == _ARRAY:
-        inner, count = struct.unpack("<IQ", file.read(12))
-        if inner in _SIZES:
-            file.seek(_SIZES[inner] * count, 1)
-        else:
-            for _ in range(count):
-                _skip(file, inner)
-    else:
-        file.seek(_SIZES[kind], 1)
-
-
-def _file(tokenizer: dict[str, bytes], vocabulary: int) -> Iterator[bytes]:
+def _file(found: dict[str, bytes], vocabulary: int) -> Iterator[bytes]:
     """A whole GGUF file: header, metadata, where each tensor lies, the tensors."""
     tensors = list(_tensors(vocabulary))
-    metadata = {**_settings(vocabulary), **tokenizer}
-    head = [struct.pack("<4sIQQ", _MAGIC, _VERSION, len(tensors), len(metadata))]
+    metadata = {**_settings(vocabulary), **found}
+    head = [struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(metadata))]
     head += [_text(name) + value for name, value in metadata.items()]
     offset = 0
     for name, tensor in tensors:
@@ -105,8 +73,8 @@ def _settings(vocabulary: int) -> dict[str, bytes]:
     }
     fractions = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
     return {
-        "general.architecture": struct.pack("<I", _STRING) + _text("llama"),
-        "general.name": struct.pack("<I", _STRING) + _text("tiny-random"),
+        "general.architecture": struct.pack("<I", STRING) + _text("llama"),
+        "general.name": struct.pack("<I", STRING) + _text("tiny-random"),
         "general.file_type": struct.pack("<II", _U32, 1),
         **{f"llama.{name}": struct.pack("<II", _U32, value) for name, value in numbers.items()},
         **{f"llama.{name}": struct.pack("<If", _F32, value) for name, value in fractions.items()},

