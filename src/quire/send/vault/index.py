@@ -1,0 +1,240 @@
+"""The notes of a vault made searchable: passages in one SQLite file, brought up to date by what changed alone."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from quire.errors import DamageError
+from quire.log.hashing import sha256_hex
+from quire.send.vault.chunks import Chunk, chunks
+from quire.send.vault.note import Note, title_of
+from quire.send.vault.tables import SCHEMA, VERSION
+from quire.send.vault.vault import Change, Progress, Vault
+
+# Notes written in one transaction.
+_BATCH = 200
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """A passage that was found: where it stands, what it says, how well it fits."""
+
+    path: str
+    line: int
+    heading: str
+    text: str
+    score: float
+    mtime_ms: int = 0
+
+    @property
+    def title(self) -> str:
+        return title_of(self.path)
+
+
+class Updated(msgspec.Struct, frozen=True):
+    """What an update found."""
+
+    notes: int
+    changed: int
+    removed: int
+
+
+def default_place(vault: Vault) -> Path:
+    """Where a vault's index is kept unless said otherwise: beside other caches, never in the vault."""
+    return (
+        Path(platformdirs.user_cache_dir("quire")) / "vaults" / f"{sha256_hex(str(vault.root.path))[:16]}.db"
+    )
+
+
+class NoteIndex:
+    """A vault's passages; throw the file away and it is made again."""
+
+    def __init__(self, vault: Vault, place: str | Path | None = None, embedder: Any = None) -> None:
+        self.vault, self.embedder = vault, embedder
+        self.place = Path(place) if place is not None else default_place(vault)
+        self._lock = threading.RLock()
+        self._collection: Any = None
+        self._conn = _open(self.place)
+        with self._lock:
+            vault.notes.update(self._stored())
+
+    def close(self) -> None:
+        self._conn.close()
+
+    def __enter__(self) -> NoteIndex:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stored(self) -> dict[str, Note]:
+        rows = self._conn.execute("SELECT facts FROM notes").fetchall()
+        notes = [msgspec.json.decode(facts, type=Note) for (facts,) in rows]
+        return {note.path: note for note in notes}
+
+    # Bringing it up to date
+
+    def update(self, progress: Progress | None = None, only: set[str] | None = None) -> Updated:
+        """Take in what changed since the last time; a stop in between loses only the last few notes."""
+        changed = removed = 0
+        with self._lock:
+            batch: list[Change] = []
+            try:
+                for change in self.vault.refresh(progress, only):
+                    batch.append(change)
+                    changed += change.note is not None and not change.touched
+                    removed += change.note is None
+                    if len(batch) >= _BATCH:
+                        self._write(batch)
+                        batch = []
+            finally:
+                # Also when it was stopped: the vault already counts these as seen.
+                self._write(batch)
+        return Updated(len(self.vault.notes), changed, removed)
+
+    def _write(self, batch: list[Change]) -> None:
+        with self._conn:
+            for change in batch:
+                if change.note is None:
+                    self._conn.execute("DELETE FROM notes WHERE path = ?", (change.path,))
+                else:
+                    facts = msgspec.json.encode(change.note)
+                    self._conn.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (change.path, facts))
+                if not change.touched:
+                    self._rewrite(change)
+
+    def _rewrite(self, change: Change) -> None:
+        """A note's passages made anew."""
+        old = [id for (id,) in self._conn.execute("SELECT id FROM chunks WHERE path = ?", (change.path,))]
+        self._conn.execute("DELETE FROM chunks WHERE path = ?", (change.path,))
+        documents = []
+        for number, chunk in enumerate(chunks(change.text) if change.note is not None else ()):
+            assert change.note is not None
+            document = _document(change.note, number, chunk)
+            documents.append(document)
+            row = (
+                document.id,
+                change.path,
+                chunk.line,
+                chunk.heading,
+                chunk.text,
+                msgspec.msgpack.encode(document),
+            )
+            self._conn.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
+        if self._collection is not None:
+            self._collection.delete(old)
+            self._collection.add(documents)
+
+    def embed(self, progress: Progress | None = None) -> int:
+        """Make the vectors that are missing, where there is an embedder; returns how many were made."""
+        if self.embedder is None:
+            return 0
+        with self._lock:
+            collection = self._loaded()
+            waiting = len(collection.pending())
+            done = 0
+            while ids := collection.embed(64):
+                vectors = collection.vectors(ids)
+                rows = [
+                    (vector.tobytes(), self.embedder.name, id)
+                    for vector, id in zip(vectors, ids, strict=True)
+                ]
+                with self._conn:
+                    self._conn.executemany("UPDATE chunks SET vector = ? || ? WHERE id = ?", _marked(rows))
+                done += len(ids)
+                if progress is not None:
+                    progress(done, waiting)
+            return done
+
+    # Searching
+
+    def search(self, query: str, k: int = 8, only: Callable[[Note], bool] | None = None) -> list[Passage]:
+        """The k passages that fit a query best; `only` chooses among notes."""
+        with self._lock:
+            allowed = None if only is None else self._ids(only)
+            found = self._loaded().search(query, k, allowed) if allowed is None or allowed else []
+            return [passage for one in found if (passage := self._passage(one.id, one.score)) is not None]
+
+    def _ids(self, only: Callable[[Note], bool]) -> list[str]:
+        """The passages of the notes that may be found."""
+        paths = {path for path, note in self.vault.notes.items() if only(note)}
+        rows = self._conn.execute("SELECT id, path FROM chunks")
+        return [id for id, path in rows if path in paths]
+
+    def _passage(self, id: str, score: float) -> Passage | None:
+        row = self._conn.execute(
+            "SELECT path, line, heading, text FROM chunks WHERE id = ?", (id,)
+        ).fetchone()
+        if row is None:
+            return None
+        path, line, heading, text = row
+        note = self.vault.notes.get(path)
+        return Passage(path, line, heading, text, score, note.mtime_ms if note else 0)
+
+    def _loaded(self) -> Any:
+        """The passages in memory, read from the file when first asked for."""
+        if self._collection is None:
+            import numpy as np
+
+            from quire.recall.collection import Collection
+
+            self._collection = Collection(self.embedder)
+            self._collection.add([document for document, _ in self._documents()])
+            if self.embedder is not None:
+                known = [
+                    (document.id, vector) for document, vector in self._documents() if vector is not None
+                ]
+                if known:
+                    vectors = np.stack([np.frombuffer(vector, np.float32) for _, vector in known])
+                    self._collection.put_vectors([id for id, _ in known], vectors)
+        return self._collection
+
+    def _documents(self) -> Iterator[tuple[Any, bytes | None]]:
+        """Stored documents with their vectors; those that another model made are not its own."""
+        from quire.recall.document import Indexed
+
+        mark = f"{self.embedder.name}\n".encode() if self.embedder is not None else b""
+        for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
+            own = vector is not None and mark and vector.startswith(mark)
+            yield msgspec.msgpack.decode(document, type=Indexed), vector[len(mark) :] if own else None
+
+
+def _marked(rows: list[tuple[bytes, str, str]]) -> list[tuple[bytes, bytes, str]]:
+    return [(f"{name}\n".encode(), vector, id) for vector, name, id in rows]
+
+
+def _document(note: Note, number: int, chunk: Chunk) -> Any:
+    """A passage as recall searches it; title, headings and tags count without being its words."""
+    from quire.recall.document import Document, indexed
+
+    extra = " ".join([note.title, chunk.heading, *note.tags])
+    return indexed(Document(id=f"{number}:{note.path}", text=chunk.text, extra=extra, session=note.path))
+
+
+def _open(place: Path) -> sqlite3.Connection:
+    """The file, made when it is not there, and made anew when another version wrote it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    conn = sqlite3.connect(place, check_same_thread=False, timeout=30)
+    try:
+        (version,) = conn.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            conn.executescript("DROP TABLE IF EXISTS notes; DROP TABLE IF EXISTS chunks;")
+            conn.executescript(SCHEMA)
+        conn.execute("PRAGMA journal_mode = WAL").fetchall()
+        conn.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.DatabaseError as error:
+        conn.close()
+        raise DamageError(
+            f"the vault's index {place} cannot be read: {error}",
+            hint="Delete the file; it will be made again.",
+        ) from error
+    return conn
