@@ -72,7 +72,7 @@ def marks_in(body: JsonObject, info: ModelInfo) -> list[str]:
     return [block.path for block in blocks(body, info.wire) if block.ttl_s]
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads())
 def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entries: list[Entry]) -> None:
@@ -87,7 +87,7 @@ def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entr
 @pytest.mark.proves("bedrock", "cache marks")
 @pytest.mark.proves("azure", "cache marks")
 @pytest.mark.proves("openrouter", "cache marks")
-@settings(max_examples=25)
+@settings(max_examples=15)
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads())
 def test_within_an_epoch_every_request_reads_all_that_the_one_before_it_stored(

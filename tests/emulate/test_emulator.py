@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from calling import call
 
 from quire.emulate import Emulator
-from quire.errors import CallError
+from quire.errors import CallError, MissingPart
 from quire.providers.explain import Watch
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
@@ -477,3 +479,17 @@ def test_an_unknown_provider_and_a_strange_reply_are_errors_of_the_caller() -> N
         Emulator("nobody")
     with emulator("anthropic", replies=[[1]]) as server:  # type: ignore[list-item]
         assert call(server, "/v1/messages", claude()).status == 500
+
+
+def test_without_the_server_s_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingPart) as caught:
+        Emulator("anthropic").start()
+    assert caught.value.hint == "pip install 'quire[emulate]'"
+
+
+def test_requests_that_come_at_once_are_all_answered_and_none_shares_a_moment() -> None:
+    with emulator("anthropic") as server, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: call(server, "/v1/messages", claude()), range(24)))
+    assert {one.status for one in answers} == {200}
+    assert len({one.json["id"] for one in answers}) == len({one.at_ms for one in server.requests}) == 24

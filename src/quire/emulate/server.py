@@ -9,13 +9,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from quire.emulate.emulated import Emulated, Received
 from quire.emulate.script import Replies, Reply
 from quire.errors import CallError, MissingPart
 
 if TYPE_CHECKING:
     import uvicorn
-
-    from quire.emulate.emulated import Received
 
 _HINT = "pip install 'quire[emulate]'"
 
@@ -38,10 +37,6 @@ class Emulator:
         clock: Callable[[], int] | None = None,
         enforce_binding: bool = True,
     ) -> None:
-        try:
-            from quire.emulate.emulated import Emulated
-        except ImportError as error:
-            raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
         self._emulated = Emulated(provider, replies, clock or _wall_clock, piece, enforce_binding)
         self._port = port
         self._chunk_bytes = chunk_bytes
@@ -60,18 +55,19 @@ class Emulator:
 
     def start(self) -> None:
         """Start serving; the address is known when this returns."""
+        self._server = _server(self._emulated, self._chunk_bytes)
         listener = _listen(self._port)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = _server(self._emulated, self._chunk_bytes)
         self._thread = threading.Thread(target=_run, args=(self._server, listener), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop serving; safe to call twice."""
-        if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
-            self._thread.join()
-        self._server = self._thread = None
+        server, self._server = self._server, None
+        thread, self._thread = self._thread, None
+        if server is not None and thread is not None:
+            server.should_exit = True
+            thread.join()
 
     def wait(self) -> None:
         """Serve until interrupted."""
@@ -88,14 +84,14 @@ class Emulator:
         self.stop()
 
 
-def _server(emulated: object, chunk_bytes: int | None) -> uvicorn.Server:
+def _server(emulated: Emulated, chunk_bytes: int | None) -> uvicorn.Server:
     try:
         import uvicorn
 
         from quire.emulate.app import make_app
     except ImportError as error:
         raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
-    app = make_app(emulated, chunk_bytes)  # type: ignore[arg-type]  # Emulated, imported late with its server
+    app = make_app(emulated, chunk_bytes)
     # Severed connections are meant; nothing about them needs to be logged.
     config = uvicorn.Config(
         app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1, access_log=False

@@ -35,11 +35,23 @@ def kind_of(part: JsonObject) -> str:
 
 def said(part: JsonObject) -> tuple[str, int]:
     """What of a block is counted: its text, and the tokens that no text stands for."""
-    if "image" in kind_of(part) or part.get("type") in ("input_file", "document", "file", "input_audio"):
+    source = _inner(part.get("source"))
+    if part.get("type") == "document" and source.get("type") in ("text", "content"):
+        return _text_of(source.get("data") or source.get("content")), 0
+    if _is_media(part):
         return "", IMAGE_TOKENS
-    if opaque := _opaque(part):
-        return _text_of(part), opaque
-    return _text_of(part), 0
+    return _text_of(part), _opaque(part) + IMAGE_TOKENS * _media_inside(part)
+
+
+def _is_media(part: JsonObject) -> bool:
+    return "image" in kind_of(part) or part.get("type") in ("input_file", "document", "file", "input_audio")
+
+
+def _media_inside(part: JsonObject) -> int:
+    """How many images or files a tool's result holds."""
+    result = _inner(part.get("toolResult") or part)
+    inner = result.get("content")
+    return sum(isinstance(one, dict) and _is_media(one) for one in inner) if isinstance(inner, list) else 0
 
 
 def _opaque(part: JsonObject) -> int:
@@ -69,7 +81,7 @@ def _text_of(value: Json) -> str:
         return value
     if isinstance(value, list):
         return "\n".join(filter(None, map(_text_of, value)))
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or _is_media(value):
         return ""
     found = []
     for key, inner in value.items():

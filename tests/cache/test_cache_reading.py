@@ -1,0 +1,187 @@
+"""Bodies as blocks: what is compared, what is counted, and that reading on is the same as reading anew."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from cache_bodies import simulator, words
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.providers.simulate import Simulator, blocks
+from quire.providers.simulate.reading import Reader
+from quire.providers.simulate.said import IMAGE_TOKENS, said
+from quire.values import JsonObject
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(0, 2), st.sampled_from([0.0, 1.0, 1.5]), st.text("ab", max_size=3)
+)
+arguments = st.dictionaries(
+    st.sampled_from("xy"), st.one_of(scalars, st.lists(scalars, max_size=2)), max_size=2
+)
+parts = st.one_of(
+    st.builds(lambda text: {"type": "text", "text": text}, st.text("ab ", max_size=6)),
+    st.builds(lambda args: {"type": "tool_use", "id": "t", "name": "f", "input": args}, arguments),
+    st.builds(
+        lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, st.text("ab", max_size=3)
+    ),
+)
+mark = st.sampled_from([{}, {"cache_control": {"type": "ephemeral"}}])
+marked_parts = st.builds(lambda part, mark: {**part, **mark}, parts, mark)
+messages = st.lists(
+    st.builds(
+        lambda role, content: {"role": role, "content": content},
+        st.sampled_from(["user", "assistant"]),
+        st.one_of(st.text("ab", max_size=4), st.lists(marked_parts, max_size=3)),
+    ),
+    max_size=4,
+)
+bodies = st.builds(
+    lambda listed, system: {"messages": listed, "system": system}, messages, st.sampled_from(["", "s"])
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(bodies, max_size=5))
+def test_reading_on_is_the_same_as_reading_anew(thread: list[JsonObject]) -> None:
+    reader = Reader("anthropic")
+    for body in thread:
+        assert reader.read(body) == blocks(body, "anthropic")
+
+
+@given(bodies, st.data())
+@settings(max_examples=100)
+def test_a_body_that_was_changed_in_place_is_read_again(body: JsonObject, data: Any) -> None:
+    reader = Reader("anthropic")
+    reader.read(body)
+    if body["messages"]:
+        place = data.draw(st.integers(0, len(body["messages"]) - 1))
+        content = body["messages"][place]["content"]
+        if isinstance(content, list) and content:
+            content[-1]["cache_control"] = {"type": "ephemeral", "ttl": "1h"}
+        else:
+            body["messages"][place]["content"] = "changed"
+    assert reader.read(body) == blocks(copy.deepcopy(body), "anthropic")
+
+
+def test_numbers_that_python_calls_equal_are_different_bytes() -> None:
+    reader = Reader("anthropic")
+    seen = set()
+    for value in (1, 1.0, True):
+        call = {"type": "tool_use", "id": "t", "name": "f", "input": {"x": value}}
+        [block] = reader.read({"messages": [{"role": "assistant", "content": [call]}]})
+        seen.add(block.data)
+    assert len(seen) == 3
+
+
+ANY = "one two three"
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9999}}
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "extra"),
+    [
+        ({"type": "text", "text": ANY}, ANY, 0),
+        ({"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}, 'f\n{"a":1}', 0),
+        ({"type": "tool_result", "tool_use_id": "t", "content": ANY, "is_error": True}, ANY, 0),
+        ({"type": "tool_result", "tool_use_id": "t", "content": [PICTURE, {"type": "text", "text": "x"}]}, "x", IMAGE_TOKENS),
+        (PICTURE, "", IMAGE_TOKENS),
+        ({"type": "thinking", "thinking": ANY, "signature": "s" * 500}, ANY, 0),
+        ({"type": "thinking", "thinking": "", "signature": "s" * 500}, "", 100),
+        ({"type": "redacted_thinking", "data": "s" * 500}, "", 100),
+        ({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "s" * 500}, "", 100),
+        ({"type": "document", "source": {"type": "text", "data": ANY}}, ANY, 0),
+        ({"type": "document", "source": {"type": "base64", "data": "A" * 99}}, "", IMAGE_TOKENS),
+        ({"type": "function", "id": "c", "function": {"name": "f", "arguments": "{}"}}, "f\n{}", 0),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, "f\n{}", 0),
+        ({"functionCall": {"id": "1", "name": "f", "args": {"a": [1]}}, "thoughtSignature": "s"}, 'f\n{"a":[1]}', 0),
+        ({"functionResponse": {"name": "f", "response": {"output": "ok"}}}, 'f\n{"output":"ok"}', 0),
+        ({"inlineData": {"mimeType": "image/png", "data": "AAAA"}}, "", IMAGE_TOKENS),
+        ({"toolUse": {"toolUseId": "t", "name": "f", "input": {}}}, "f\n{}", 0),
+        ({"toolResult": {"toolUseId": "t", "content": [{"text": ANY}], "status": "success"}}, ANY, 0),
+        ({"toolResult": {"toolUseId": "t", "content": [{"image": {"format": "png"}}]}}, "", IMAGE_TOKENS),
+        ({"reasoningContent": {"reasoningText": {"text": ANY, "signature": "s" * 500}}}, ANY, 0),
+        ({"reasoningContent": {"redactedContent": "s" * 500}}, "", 100),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_of_every_block_what_the_model_reads_is_counted(part: JsonObject, text: str, extra: int) -> None:
+    assert said(part) == (text, extra)
+
+
+def test_bytes_of_an_image_are_compared_as_they_go_over_the_wire() -> None:
+    raw = {
+        "messages": [
+            {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x00\xff"}}}]}
+        ]
+    }
+    sent = {
+        "messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": "AP8="}}}]}]
+    }
+    assert blocks(raw, "bedrock") == blocks(sent, "bedrock")
+
+
+def test_late_instructions_are_part_of_the_conversation() -> None:
+    body = {
+        "messages": [
+            {"role": "system", "content": "first"},
+            {"role": "user", "content": "q"},
+            {"role": "system", "content": "late"},
+        ]
+    }
+    assert [block.section for block in blocks(body, "openai-chat")] == ["system", "messages", "messages"]
+
+
+def test_tools_and_output_schemas_stand_in_front() -> None:
+    chat = {
+        "messages": [{"role": "user", "content": "q"}],
+        "tools": [{"type": "function"}],
+        "response_format": {"type": "x"},
+    }
+    assert [block.path for block in blocks(chat, "openai-chat")] == [
+        "tools.0",
+        "response_format",
+        "messages.0.content.0",
+    ]
+    responses = {
+        "input": "q",
+        "instructions": "i",
+        "tools": [{"type": "function"}],
+        "text": {"format": {"type": "x"}},
+    }
+    assert [block.path for block in blocks(responses, "openai-responses")] == [
+        "tools.0", "text.format", "instructions.0", "input.0.content.0",
+    ]  # fmt: skip
+
+
+def test_a_thread_that_is_read_on_costs_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the hundredth request makes the blocks of its last two messages, and no others."""
+    made: list[str] = []
+    import quire.providers.simulate.reading as reading
+
+    real = reading.message_blocks
+
+    def watched(parts: Any, section: Any, role: str, path: str) -> Any:
+        made.append(path)
+        return real(parts, section, role, path)
+
+    monkeypatch.setattr(reading, "message_blocks", watched)
+    cache = simulator()
+    thread: list[JsonObject] = []
+    for turn in range(100):
+        thread += [{"role": "user", "content": f"q{turn}"}]
+        made.clear()
+        cache.step(turn * 1000, {"messages": json.loads(json.dumps(thread)), "system": "s"})
+        thread += [{"role": "assistant", "content": f"a{turn}"}]
+    assert made == ["messages.197.content", "messages.198.content"]
+
+
+def test_an_injected_tokenizer_counts_everything_and_is_exact() -> None:
+    body = {"messages": [{"role": "user", "content": "one two three"}]}
+    assert Simulator("anthropic:claude-opus-5-5", tokenize=words).step(0, body).exact
+    assert not Simulator("anthropic:claude-opus-5-5").step(0, body).exact
+    assert Simulator("openai-chat:gpt-4o").step(0, body).exact
+    assert simulator().count(body) == 3 + 4
