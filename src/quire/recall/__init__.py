@@ -1,1 +1,66 @@
+"""Recall: older entries found by words and by meaning, and placed where they cost no cache.
 
+Names load when used, so that a store can be opened where numpy is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from quire.recall.tables import words_hook
+
+if TYPE_CHECKING:
+    from quire.recall.collection import Collection
+    from quire.recall.document import Document, Found
+    from quire.recall.embed import Embedder, minilm
+    from quire.recall.follow import query_for
+    from quire.recall.indexer import Indexer
+    from quire.recall.placement import Placed, place
+    from quire.recall.question import Query
+    from quire.recall.search import Hit, Recall
+    from quire.recall.tool import RECALL_TOOL, recall_tool
+
+_WHERE = {
+    "Collection": "collection",
+    "Document": "document",
+    "Embedder": "embed",
+    "Found": "document",
+    "Hit": "search",
+    "Indexer": "indexer",
+    "Placed": "placement",
+    "Query": "question",
+    "RECALL_TOOL": "tool",
+    "Recall": "search",
+    "minilm": "embed",
+    "place": "placement",
+    "query_for": "follow",
+    "recall_tool": "tool",
+}
+
+__all__ = [
+    "RECALL_TOOL",
+    "Collection",
+    "Document",
+    "Embedder",
+    "Found",
+    "Hit",
+    "Indexer",
+    "Placed",
+    "Query",
+    "Recall",
+    "minilm",
+    "place",
+    "query_for",
+    "recall_tool",
+    "words_hook",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'quire.recall' has no attribute {name!r}")
+    module = importlib.import_module(f"quire.recall.{_WHERE[name]}")
+    value = getattr(module, name)
+    globals()[name] = value
+    return value

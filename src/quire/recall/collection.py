@@ -1,0 +1,213 @@
+"""Hybrid search over documents held in memory: by words with their surroundings, and by meaning.
+
+Knows nothing of threads or records; whoever owns the documents adds, replaces and deletes them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from quire.recall.arrays import Array, Bools, Floats, Ints
+from quire.recall.columns import Column
+from quire.recall.document import Document, Found, Indexed, indexed
+from quire.recall.embed import Embedder
+from quire.recall.fusion import PARTS, WEIGHTS, Weights, order, pool, standard
+from quire.recall.kin import WORDS, Kin
+from quire.recall.manner import Manner
+from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
+from quire.recall.neighbours import MEANING_REACH
+from quire.recall.question import EARLIER, Asked, Query, ask
+from quire.recall.wording import Wording
+
+
+class Collection:
+    """Documents by id; `search` ranks them. Deterministic: equals stand in the order they were added."""
+
+    def __init__(
+        self,
+        embedder: Embedder | None = None,
+        weights: Weights = WEIGHTS,
+        approximate_above: int = APPROXIMATE_ABOVE,
+    ) -> None:
+        self.embedder, self.weights = embedder, weights
+        self.ids: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._alive = Column(np.bool_)
+        size = embedder.dimensions if embedder else 0
+        self._wording, self._manner, self._kin = Wording(), Manner(), Kin(size)
+        self._meaning = Meaning(size, approximate_above)
+        # Texts whose vectors are not made yet.
+        self._pending: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._rows
+
+    def row(self, id: str) -> int:
+        """A document's row; rows are numbered in the order of adding and never reused."""
+        return self._rows[id]
+
+    @property
+    def words(self) -> int:
+        """How many different words are known."""
+        return len(self._wording.postings.stems)
+
+    def upsert(self, documents: Iterable[Document]) -> None:
+        """Add documents; one whose id is here already replaces the old one and counts as new."""
+        self.add([indexed(document) for document in documents])
+
+    def add(self, documents: Sequence[Indexed]) -> None:
+        """Add documents that are reduced already."""
+        latest = {document.id: document for document in documents}
+        self.delete([id for id in latest if id in self._rows])
+        first = len(self.ids)
+        added = list(latest.values())
+        bags = [document.words.split() for document in added]
+        speakers = self._manner.add(added)
+        self._wording.neighbours.add(
+            first, [one.session for one in added], speakers, [one.speech.asks for one in added]
+        )
+        self.ids += latest
+        self._rows.update((id, row) for row, id in enumerate(latest, first))
+        if self.embedder is not None:
+            self._pending.update((row, one.meaning) for row, one in enumerate(added, first) if one.meaning)
+        self._alive.extend(np.ones(len(bags), np.bool_))
+        self._wording.add(first, bags, self._alive.all)
+        self._meaning.grow(len(bags))
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Remove documents; ids that are not here are ignored."""
+        changed: list[Ints] = []
+        for id in ids:
+            row = self._rows.pop(id, None)
+            if row is not None:
+                self._alive.all[row] = False
+                changed.append(self._wording.neighbours.remove(row))
+                self._pending.pop(row, None)
+                self._meaning.forget(row)
+        if changed:
+            self._wording.settle(np.unique(np.concatenate(changed)))
+
+    def pending(self) -> dict[str, str]:
+        """The documents whose meaning is not known yet, and the text to embed."""
+        return {self.ids[row]: text for row, text in self._pending.items()}
+
+    def put_vectors(self, ids: Sequence[str], vectors: Floats) -> None:
+        """Give documents their vectors; ids that are not here are ignored."""
+        known = [(self._rows[id], at) for at, id in enumerate(ids) if id in self._rows]
+        if known:
+            rows, at = np.array(known, np.int64).T
+            self._meaning.put(rows, vectors[at])
+            for row in rows.tolist():
+                self._pending.pop(row, None)
+
+    def new_words(self) -> list[tuple[int, str]]:
+        """Words whose vectors would let queries find them by their kin: (number, usual form)."""
+        return self._kin.lacks(self._wording.postings.usual(WORDS)) if self.embedder else []
+
+    def put_words(self, words: Sequence[tuple[int, str]], vectors: Floats) -> None:
+        """Give words of `new_words` their vectors."""
+        self._kin.put(words, vectors)
+
+    def embed(self) -> None:
+        """Make all vectors that are missing, of documents and of words."""
+        if self.embedder is None:
+            return
+        pending, words = self.pending(), self.new_words()
+        self.put_vectors(list(pending), self.embedder.encode(list(pending.values())))
+        self.put_words(words, self.embedder.encode([word for _, word in words]))
+
+    def around(self, id: str, count: int) -> list[str]:
+        """A document and up to `count` on each side of it in its session, in order."""
+        return [self.ids[row] for row in self._wording.neighbours.line(self._rows[id], count)]
+
+    def search(
+        self,
+        query: Query | str,
+        k: int = 5,
+        only: Iterable[str] | Bools | None = None,
+        exclude: Iterable[str] = (),
+    ) -> list[Found]:
+        """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
+        asked = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
+        words = self._wording.scores(asked, self._kin_of(asked), self._alive.all)
+        vector = self._vector(asked)
+        near, cosines = (
+            self._meaning.near(vector) if vector is not None else (_NONE, _NONE.astype(np.float32))
+        )
+        rows = pool(words, near, cosines, self._allowed(only, exclude))
+        rows = rows[(words[rows] > 0) | self._meaning.known[rows]]
+        parts = self._parts(asked, rows, words, vector)
+        parts += 0.0  # no negative zeros for the eye
+        scores = parts.sum(axis=0)
+        return [
+            Found(self.ids[rows[at]], float(scores[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)))
+            for at in order(scores, rows)[:k]
+        ]
+
+    def _kin_of(self, asked: Asked) -> dict[str, list[tuple[int, float]]]:
+        """The kin of the query's words; names stand for themselves alone."""
+        if self.embedder is None:
+            return {}
+        people = self._manner.people()
+        return self._kin.of([word for word, _, _ in asked.words if word not in people], self.embedder.encode)
+
+    def _vector(self, asked: Asked) -> Floats | None:
+        """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
+        texts = [text for text in (asked.meaning, asked.earlier) if text]
+        if self.embedder is None or not asked.meaning:
+            return None
+        made = self.embedder.encode(texts)
+        vector = made[0] + np.float32(EARLIER) * made[1] if len(texts) > 1 else made[0]
+        return np.asarray(vector / np.linalg.norm(vector), np.float32)
+
+    def _allowed(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
+        allowed = self._alive.all.copy()
+        if isinstance(only, np.ndarray):
+            allowed &= only
+        elif only is not None:
+            wanted = np.zeros_like(allowed)
+            wanted[[self._rows[id] for id in only if id in self._rows]] = True
+            allowed &= wanted
+        allowed[[self._rows[id] for id in exclude if id in self._rows]] = False
+        return allowed
+
+    def _parts(self, asked: Asked, rows: Ints, words: Floats, vector: Floats | None) -> Array:
+        """Each reason's share of each row's score, in the order of PARTS."""
+        neighbours, manner, weights = self._wording.neighbours, self._manner, self.weights
+        return np.stack(
+            [
+                weights.words * standard(words[rows]),
+                weights.meaning * self._likeness(rows, vector),
+                manner.speaker(asked, rows, weights),
+                manner.manner(rows, neighbours.dialogue(rows), weights),
+                manner.time(asked, rows, weights),
+            ]
+        )
+
+    def _likeness(self, rows: Ints, vector: Floats | None) -> Floats:
+        """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
+        out = np.zeros(len(rows), np.float32)
+        known = self._meaning.known[rows]
+        if vector is not None and known.any():
+            around = self._wording.neighbours.around(rows[known], MEANING_REACH)
+            cosines = np.zeros(len(self.ids), np.float32)
+            cosines[around] = self._meaning.cosines(vector, around)
+            out[known] = standard(self._wording.neighbours.smoothed(rows[known], cosines))
+        return out
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Memory of the large parts."""
+        return {
+            "words": self._wording.postings.bytes,
+            "meaning": self._meaning.bytes,
+            "kin": self._kin.bytes,
+        }
+
+
+_NONE: Ints = np.zeros(0, np.int64)

@@ -1,0 +1,38 @@
+"""Arrays that grow at the end: one column of facts, one row a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from quire.recall.arrays import Array
+
+
+class Column:
+    """A numpy array with room behind it; `all` is the part in use, as a view."""
+
+    def __init__(self, dtype: Any, width: int | None = None) -> None:
+        self._room: Array = np.zeros(_shape(64, width), dtype)
+        self._width = width
+        self.size = 0
+
+    @property
+    def all(self) -> Array:
+        return self._room[: self.size]
+
+    def extend(self, values: Sequence[Any] | Array) -> None:
+        """Append values; the room doubles, so that growing costs the same per row at any size."""
+        end = self.size + len(values)
+        if end > len(self._room):
+            grown = np.zeros(_shape(max(end, 2 * len(self._room)), self._width), self._room.dtype)
+            grown[: self.size] = self.all
+            self._room = grown
+        if len(values):
+            self._room[self.size : end] = values
+        self.size = end
+
+
+def _shape(rows: int, width: int | None) -> tuple[int, ...]:
+    return (rows,) if width is None else (rows, width)

@@ -1,0 +1,64 @@
+"""Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
+
+Priors that need people talking to each other are scaled by how much of a dialogue a row stands in,
+and vanish in threads of user and assistant, logs of one speaker, and records.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from quire.recall.arrays import Bools, Floats, Ints
+
+# Candidates: the best of each list; a collection of twice this size or less is ranked whole.
+POOL = 500
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """What each reason counts, in standard deviations of the words' score."""
+
+    words: float = 1.0
+    meaning: float = 1.0
+    speaker: float = 1.6
+    likely_speaker: float = 1.0
+    asks: float = -0.8
+    length: float = 0.2
+    person: float = 1.0
+    time: float = 0.7
+
+
+WEIGHTS = Weights()
+PARTS = ("words", "meaning", "speaker", "manner", "time")
+
+
+def standard(values: Floats) -> Floats:
+    """Standard scores: mean 0, deviation 1; all 0 where nothing differs."""
+    values = values.astype(np.float64)
+    spread = values.std()
+    return ((values - values.mean()) / spread if spread > 1e-9 else np.zeros(len(values))).astype(np.float32)
+
+
+def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools) -> Ints:
+    """The rows worth ranking: all that are allowed while they are few, else the best by words and by meaning."""
+    everyone = np.flatnonzero(allowed)
+    if len(everyone) <= 2 * POOL:
+        return everyone
+    by_words = np.flatnonzero(allowed & (words > 0))
+    kept = allowed[near]
+    by_meaning, cosines = near[kept], cosines[kept]
+    return np.union1d(_best(by_words, words[by_words]), _best(by_meaning, cosines))
+
+
+def _best(rows: Ints, scores: Floats) -> Ints:
+    """The POOL rows with the highest scores; among equals the oldest."""
+    if len(rows) <= POOL:
+        return rows
+    least = np.partition(scores, -POOL)[-POOL]
+    above = rows[scores > least]
+    return np.concatenate([above, rows[scores == least][: POOL - len(above)]])
+
+
+def order(scores: Floats, rows: Ints) -> Ints:
+    """Positions from the highest score to the lowest; what is equal to six places keeps the order of rows."""
+    return np.lexsort((rows, -np.round(scores.astype(np.float64), 6)))

@@ -1,0 +1,69 @@
+"""Who said it and how: the small reasons to prefer one turn of a dialogue to another.
+
+They need people talking to each other; in threads of user and assistant, logs of one speaker and records
+they are silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.recall.arrays import Floats, Ints
+from quire.recall.columns import Column
+from quire.recall.document import Indexed, is_name
+from quire.recall.fusion import Weights, standard
+from quire.recall.question import Asked
+
+
+class Manner:
+    """One row a document: its speaker and its manner of speaking."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+        self._speaker, self._named = Column(np.int32), Column(np.bool_)
+        self._asks, self._person = Column(np.float32), Column(np.float32)
+        self._times, self._size = Column(np.float32), Column(np.float32)
+
+    def add(self, documents: Sequence[Indexed]) -> list[int]:
+        """Note the speakers and manners of documents; returns the speakers' numbers."""
+        speakers = [self._number(document.speaker) for document in documents]
+        said = [document.speech for document in documents]
+        self._speaker.extend(speakers)
+        self._named.extend([is_name(document.speaker) for document in documents])
+        self._asks.extend([one.asks for one in said])
+        self._person.extend([one.person for one in said])
+        self._times.extend([one.times for one in said])
+        self._size.extend(np.log1p([one.length for one in said]))
+        return speakers
+
+    def _number(self, speaker: str) -> int:
+        if speaker not in self._numbers:
+            self._numbers[speaker] = len(self._numbers)
+            for word in speaker.lower().split() if is_name(speaker) else ():
+                # A word that is in two people's names says nothing about who is meant.
+                self._names[word] = self._numbers[speaker] if word not in self._names else -1
+        return self._numbers[speaker]
+
+    def people(self) -> dict[str, int]:
+        """The words that name one speaker each."""
+        return {word: number for word, number in self._names.items() if number >= 0}
+
+    def speaker(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+        """Prefer turns of the one the query is about."""
+        weight = weights.speaker if asked.sure else weights.likely_speaker
+        meant = self._speaker.all[rows] == asked.subject
+        return np.where(meant, np.float32(weight if asked.subject >= 0 else 0), np.float32(0))
+
+    def manner(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
+        """Prefer turns that tell, at some length and of the speaker, to turns that ask or cheer."""
+        share = dialogue * self._named.all[rows]
+        told = weights.asks * self._asks.all[rows] + weights.length * standard(self._size.all[rows])
+        whom = weights.person * (self._person.all[rows] - np.float32(0.5))
+        return np.asarray(share * (told + whom), np.float32)
+
+    def time(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+        """Prefer turns that speak of time when the query asks for one."""
+        return np.asarray(self._times.all[rows] * np.float32(weights.time if asked.when else 0), np.float32)

@@ -1,0 +1,134 @@
+"""A part of the log held ready for searching: one thread, or all of them, kept up to date from the file.
+
+Rows are loaded once; a search first takes in what was appended since, by whichever process.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from quire.log.branches import Piece
+from quire.log.verify import body_of
+from quire.recall import vectors
+from quire.recall.arrays import Bools
+from quire.recall.collection import Collection
+from quire.recall.columns import Column
+from quire.recall.document import Indexed, indexed
+from quire.recall.embed import Embedder
+from quire.recall.searchable import KEPT, KINDS, document
+from quire.recall.sessions import Sessions
+from quire.recall.speech import Speech
+from quire.recall.words import VERSION
+from quire.values import Entry
+
+_ROWS = """
+SELECT e.seq, e.id, r.rules, r.kind, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
+    r.length, r.words
+FROM entries e LEFT JOIN recall_entries r ON r.entry = e.id
+WHERE e.branch = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq
+"""
+_BODY = "SELECT CAST (body AS BLOB), crc FROM entries WHERE branch = ? AND seq = ?"
+_KINDS = {kind: number for number, kind in enumerate(KINDS)}
+# The kin of words are looked up again when this many more words are known.
+_GROWTH = 1.1
+
+
+class Scope:
+    """The entries of some branches as a collection, and where each row stands in the log."""
+
+    def __init__(self, embedder: Embedder | None, joined: bool) -> None:
+        self.embedder, self.joined = embedder, joined
+        self._begin()
+
+    def _begin(self) -> None:
+        self.collection = Collection(self.embedder)
+        self.branch, self.seq, self.kind = Column(np.int64), Column(np.int64), Column(np.int8)
+        self._have: dict[int, Piece] = {}
+        self._sessions = Sessions()
+        self._vectors_seen = 0
+        self._words_at = 0
+
+    def refresh(self, conn: sqlite3.Connection, wanted: Sequence[Piece]) -> None:
+        """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
+        now = {piece.branch: piece for piece in wanted}
+        if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
+            self._begin()
+        newest = vectors.newest(conn)
+        for piece in wanted:
+            had = self._have.get(piece.branch)
+            fresh = Piece(piece.branch, had.high if had else piece.low, piece.high)
+            if fresh.high > fresh.low:
+                self._load(conn, fresh)
+            self._have[piece.branch] = piece
+        if self.embedder is not None:
+            self._take_vectors(conn, self.embedder, newest)
+
+    def _load(self, conn: sqlite3.Connection, piece: Piece) -> None:
+        rows = conn.execute(_ROWS, (piece.branch, piece.low, piece.high)).fetchall()
+        added = list(self._indexed(conn, piece.branch, rows))
+        self.collection.add([one for _, _, one in added])
+        self.branch.extend(np.full(len(added), piece.branch))
+        self.seq.extend([seq for seq, _, _ in added])
+        self.kind.extend([_KINDS[kind] for _, kind, _ in added])
+        if self.embedder is not None and added:
+            self.collection.put_vectors(*vectors.of_piece(conn, self.embedder, piece))
+
+    def _indexed(
+        self, conn: sqlite3.Connection, branch: int, rows: Iterable[tuple[Any, ...]]
+    ) -> Iterator[tuple[int, str, Indexed]]:
+        """Rows as documents: calls lend their words to their results, entries fall into sessions."""
+        sessions, chain = self._sessions, 0 if self.joined else branch
+        for seq, id, rules, kind, *facts in rows:
+            if rules != VERSION:
+                made = _made_now(conn, branch, seq, id)
+                if made is None:
+                    continue
+                kind, *facts = made
+            speaker, session, call_id, at, asks, person, times, length, words = facts
+            if kind == "call":
+                sessions.called(chain, call_id, words)
+            elif id not in self.collection:
+                lent = sessions.answered(chain, call_id) if kind == "result" else ""
+                place = sessions.of(chain, session, at) if kind != "attach" else ""
+                said = Speech(bool(asks), person, times, length)
+                yield seq, kind, Indexed(id, f"{words} {lent}", speaker, place, said)
+
+    def _take_vectors(self, conn: sqlite3.Connection, embedder: Embedder, newest: int) -> None:
+        """Vectors made since the last look; kin again when the words have grown or their vectors come."""
+        if newest > self._vectors_seen:
+            ids, found = vectors.since(conn, embedder, "entry", self._vectors_seen)
+            self.collection.put_vectors(ids, found)
+        words = self.collection.words
+        if words > self._words_at * _GROWTH or newest > self._vectors_seen:
+            wanted = self.collection.new_words()
+            known = vectors.of_words(conn, embedder, [word for _, word in wanted])
+            usual = [(number, word) for number, word in wanted if word in known]
+            if usual:
+                self.collection.put_words(usual, np.stack([known[word] for _, word in usual]))
+            self._words_at = words
+        self._vectors_seen = newest
+
+    def mask(self, kinds: Iterable[str] | None) -> Bools:
+        """Which rows are of these kinds."""
+        return np.isin(self.kind.all, [_KINDS[kind] for kind in (KINDS if kinds is None else kinds)])
+
+
+def _extends(now: Piece | None, had: Piece) -> bool:
+    return now is not None and now.low == had.low and now.high >= had.high
+
+
+def _made_now(conn: sqlite3.Connection, branch: int, seq: int, id: str) -> tuple[Any, ...] | None:
+    """The facts of an entry whose words were not kept (or by older rules); None when it is not searched."""
+    body = body_of(*conn.execute(_BODY, (branch, seq)).fetchone())
+    if body["kind"] not in KEPT:
+        return None
+    entry = Entry(body["kind"], body, seq, id)
+    kept = indexed(document(entry))
+    said = kept.speech
+    session = str(entry.meta.get("session") or "")
+    facts = (kept.speaker, session, entry.call_id, entry.at, said.asks, said.person, said.times, said.length)
+    return (entry.kind, *facts, kept.words)

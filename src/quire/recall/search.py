@@ -1,0 +1,219 @@
+"""Recall over a store: old entries found by words and by meaning, with the reasons."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+
+import msgspec
+import numpy as np
+
+from quire.errors import CallError, NotFound
+from quire.log.branches import Piece, holder, pieces
+from quire.log.connect import is_damage, transaction, translate
+from quire.log.sqlite import SqliteStore
+from quire.log.verify import diagnose
+from quire.recall.arrays import Bools
+from quire.recall.document import Found
+from quire.recall.embed import Embedder
+from quire.recall.indexer import Indexer, ensure_tables
+from quire.recall.question import Query
+from quire.recall.scope import Scope
+from quire.recall.searchable import KINDS
+from quire.values import Entry
+
+ScopeName = Literal["thread", "threads", "records"]
+SCOPES: tuple[str, ...] = get_args(ScopeName)
+# Threads that are held ready; of more, the one used longest ago is loaded again when asked.
+_READY = 16
+# A result stands at most this far behind its call, as far as its name is looked up.
+_CALL_REACH = 64
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """An entry that was found: where it stands, its score, the parts of the score, and its neighbours if asked for."""
+
+    thread: str
+    seq: int
+    id: str
+    score: float
+    parts: dict[str, float]
+    entry: Entry
+    neighbours: tuple[Entry, ...] = ()
+    # Of a result, the tool that gave it.
+    tool: str = ""
+
+
+# How records are searched, given by whoever holds them: (query, k) -> hits of their own kind.
+SearchRecords = Callable[[str, int], Sequence[Any]]
+
+
+class Recall:
+    """Search in the threads of a store; without an embedder by words alone (`by` says which).
+
+    `background=True` makes vectors of new entries in a thread of its own, until `close`.
+    """
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        embedder: Embedder | None = None,
+        *,
+        background: bool = False,
+        records: SearchRecords | None = None,
+    ) -> None:
+        self.store, self.embedder, self._records = store, embedder, records
+        with self._reading():
+            ensure_tables(store)
+        self._scopes: dict[str | None, Scope] = {}
+        self._indexer = Indexer(store, embedder) if background else None
+        if self._indexer is not None:
+            self._indexer.start()
+
+    @property
+    def by(self) -> str:
+        """What a search goes by: "words and meaning", or "words"."""
+        return "words and meaning" if self.embedder is not None else "words"
+
+    def close(self) -> None:
+        """End background work; the store stays open."""
+        if self._indexer is not None:
+            self._indexer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def search(
+        self,
+        query: str | Query,
+        k: int = 5,
+        scope: ScopeName | None = None,
+        *,
+        thread: str | None = None,
+        before: int | None = None,
+        kinds: Iterable[str] | None = None,
+        exclude: Collection[int | str] = (),
+        neighbours: int = 0,
+    ) -> list[Hit]:
+        """The k best entries, best first; equal scores in the order of the log.
+
+        `thread` names the thread of scope "thread" (the default when it is given); `before` and the numbers in
+        `exclude` are seqs of that thread, strings in `exclude` are entry ids; `neighbours` adds entries around.
+        """
+        chosen = _checked(k, scope, thread, kinds)
+        if chosen == "records":
+            return self._search_records(query, k)
+        held = self._scope(thread if chosen == "thread" else None)
+        only = held.mask(kinds) & self._allowed(held, thread, before, exclude)
+        skip = [id for id in exclude if isinstance(id, str)]
+        found = held.collection.search(query, k, only=only, exclude=skip)
+        return [self._hit(held, one, thread if chosen == "thread" else None, neighbours) for one in found]
+
+    def _search_records(self, query: str | Query, k: int) -> list[Any]:
+        if self._records is None:
+            raise CallError(
+                "this recall knows no records", hint="Pass records=…, or use Records(store).search."
+            )
+        return list(self._records(query.text if isinstance(query, Query) else query, k))
+
+    def _scope(self, thread: str | None) -> Scope:
+        """A thread's rows (or all threads') as the file has them now."""
+        held = self._scopes.pop(thread, None) or Scope(self.embedder, joined=thread is not None)
+        with self._reading() as conn, transaction(conn, "DEFERRED"):
+            held.refresh(conn, _pieces(conn, thread))
+        self._scopes[thread] = held
+        while len(self._scopes) > _READY:
+            del self._scopes[next(iter(self._scopes))]
+        return held
+
+    def _allowed(
+        self, held: Scope, thread: str | None, before: int | None, exclude: Collection[int | str]
+    ) -> Bools:
+        """Rows outside `exclude` and in front of `before`, both of which speak of one thread."""
+        allowed = np.ones(held.seq.size, np.bool_)
+        seqs = [seq for seq in exclude if isinstance(seq, int)]
+        if before is None and not seqs:
+            return allowed
+        if thread is None:
+            raise CallError("before and exclude by seq need a thread", hint="Pass thread=…, or entry ids.")
+        with self._reading() as conn:
+            mine = _within(held, pieces(conn, thread))
+        if before is not None:
+            allowed &= ~mine | (held.seq.all < before)
+        return allowed & ~(mine & np.isin(held.seq.all, seqs))
+
+    def _hit(self, held: Scope, found: Found, thread: str | None, neighbours: int) -> Hit:
+        ids = held.collection.around(found.id, neighbours)
+        entries = {id: self._entry(held, id, thread) for id in ids}
+        name, entry = entries[found.id]
+        around = tuple(one for _, one in entries.values()) if neighbours else ()
+        tool = self._tool(name, entry) if entry.kind == "result" else ""
+        return Hit(name, entry.seq, entry.id, round(found.score, 6), found.parts, entry, around, tool)
+
+    def _tool(self, thread: str, result: Entry) -> str:
+        """The name in the call that a result answers, looked for among the entries before it."""
+        first = max(0, result.seq - 1 - _CALL_REACH)
+        for entry in reversed(self.store.read(thread, after=first, limit=result.seq - 1 - first)):
+            if entry.kind == "call" and entry.call_id == result.call_id:
+                return entry.name
+        return "unknown"
+
+    def _entry(self, held: Scope, id: str, thread: str | None) -> tuple[str, Entry]:
+        row = held.collection.row(id)
+        branch, seq = int(held.branch.all[row]), int(held.seq.all[row])
+        if thread is None:
+            with self._reading() as conn:
+                thread = holder(conn, branch, seq)
+        return thread, self.store.read(thread, after=seq - 1, limit=1)[0]
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """SQLite's errors in Quire's words."""
+        try:
+            yield self.store.connection()
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise diagnose(self.store.path, str(error)) from error
+            raise translate(error, self.store.path) from error
+
+
+def _checked(k: int, scope: ScopeName | None, thread: str | None, kinds: Iterable[str] | None) -> ScopeName:
+    if k < 1:
+        raise CallError(f"k is at least 1, not {k}")
+    if scope is not None and scope not in SCOPES:
+        raise CallError(f"unknown scope {scope!r}", hint=f"Scopes: {', '.join(SCOPES)}.")
+    if scope == "thread" and thread is None:
+        raise CallError("scope 'thread' needs a thread's name", hint="Pass thread=…, or scope='threads'.")
+    for kind in kinds or ():
+        if kind not in KINDS:
+            raise CallError(
+                f"entries of kind {kind!r} are not searched", hint=f"Searched: {', '.join(KINDS)}."
+            )
+    return scope or ("threads" if thread is None else "thread")
+
+
+def _pieces(conn: sqlite3.Connection, thread: str | None) -> list[Piece]:
+    """The stretches of the log that a scope covers, each once however many forks share it."""
+    if thread is None:
+        rows = conn.execute("SELECT branch, at_seq, seq FROM branches ORDER BY branch")
+        return [Piece(*row) for row in rows]
+    found = pieces(conn, thread)
+    if not found:
+        raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
+    return found
+
+
+def _within(held: Scope, parts: Iterable[Piece]) -> Bools:
+    out = np.zeros(held.seq.size, np.bool_)
+    for piece in parts:
+        mine = held.branch.all == piece.branch
+        out |= mine & (held.seq.all > piece.low) & (held.seq.all <= piece.high)
+    return out

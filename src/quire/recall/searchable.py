@@ -1,0 +1,82 @@
+"""Which entries can be found, and what of them: what was said, what tools returned, late notes and items.
+
+Not searched: system text, tool definitions, thinking (it is the model's own and never shown again), and the
+log's bookkeeping. A call is found through its result, which carries the call's name and arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from quire.recall.document import Document
+from quire.values import Entry, Json
+
+# What a search looks at unless it is told otherwise.
+KINDS: tuple[str, ...] = ("user", "respond", "result", "note", "attach")
+# Kinds whose words are kept; calls lend theirs to their results.
+KEPT: frozenset[str] = frozenset((*KINDS, "call"))
+ROLE = {"user": "user", "respond": "assistant", "result": "tool", "note": "note"}
+# Of long contents this much is searched by words; meaning reaches about 1,000 characters far.
+TEXT_LIMIT = 20_000
+_ITEM_LIMIT = 1_000
+
+
+def document(entry: Entry) -> Document:
+    """An entry as a document; its session is for whoever knows the entries around it."""
+    speaker = entry.meta.get("speaker") or ROLE.get(entry.kind, "")
+    return Document(
+        entry.id,
+        _text(entry)[:TEXT_LIMIT],
+        extra=_extra(entry),
+        speaker=str(speaker),
+        date=date_words(entry.at),
+    )
+
+
+def date_words(at: int | None) -> str:
+    """A moment's day in words, UTC: 1683554160000 -> "8 May 2023"."""
+    if at is None or not 0 <= at < 253_402_300_800_000:
+        return ""
+    day = datetime.fromtimestamp(at / 1000, UTC)
+    return f"{day.day} {day:%B %Y}"
+
+
+def _text(entry: Entry) -> str:
+    if entry.kind == "result":
+        said = (entry.body.get("outcome"), entry.body.get("content"))
+        return "\n\n".join(str(part) for part in said if part)
+    if entry.kind == "call":
+        return f"{entry.name} {' '.join(_values(entry.args))}"
+    if entry.kind == "attach":
+        return "\n".join(_item(item) for item in entry.attached)
+    return entry.text
+
+
+def _extra(entry: Entry) -> str:
+    """Captions of images, and the names and beginnings of the items a user brought."""
+    if entry.kind != "user":
+        return ""
+    captions = [str(image["caption"]) for image in _images(entry) if image.get("caption")]
+    return "\n".join(captions + [_item(item)[:_ITEM_LIMIT] for item in entry.attached])
+
+
+def _images(entry: Entry) -> Iterable[dict[str, Json]]:
+    return (image for image in entry.body.get("images") or () if isinstance(image, dict))
+
+
+def _item(item: dict[str, Json]) -> str:
+    return f"{item.get('id', '')}\n{item.get('content', '')}"
+
+
+def _values(args: Json) -> Iterable[str]:
+    """The leaves of a call's arguments, with the names of fields."""
+    if isinstance(args, dict):
+        for name, value in args.items():
+            yield str(name)
+            yield from _values(value)
+    elif isinstance(args, list):
+        for value in args:
+            yield from _values(value)
+    elif args is not None:
+        yield str(args)
