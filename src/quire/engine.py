@@ -23,7 +23,7 @@ from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.providers.explain import Event, Watch
 from quire.providers.models import ModelInfo, model_info
-from quire.values import Entry, Envelope, Item, Json, JsonObject, Reply, Request
+from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
 
 if TYPE_CHECKING:
     from quire.send.cycle import Outcome
@@ -124,6 +124,10 @@ class Thread:
     def build(self, target: str) -> Built:
         """Select, layer and fit: what would be sent now, without recording anything."""
         return self._assembly_for(target).request()
+
+    def so_far(self, target: str) -> Prompt:
+        """What would be sent if no rebase were made: the prefix that the provider has cached, and what is new."""
+        return self._assembly_for(target).ahead().epoch.prompt()
 
     def envelope(self, target: str) -> Envelope:
         """The five layers of what would be sent now."""

@@ -29,8 +29,8 @@ TARGETS = {
 CALLS = 10
 
 
-def new_thread(path: Path, name: str = "t", policy: Policy | None = None) -> Thread:
-    return Thread(SqliteStore(path), name, policy)
+def new_thread(path: Path, name: str = "t", policy: Policy | None = None, **how: Any) -> Thread:
+    return Thread(SqliteStore(path), name, policy, **how)
 
 
 def tool(name: str, **extra: Any) -> JsonObject:

@@ -180,12 +180,12 @@ def test_a_pause_of_days_moves_no_byte_of_the_turn_at_hand(tmp_path: Path) -> No
     with emulator("anthropic", ten_calls, clock=lambda: now[0]) as server:
         bodies = []
         for name, pause in (("straight", 0), ("paused", 86_400_000)):
-            thread = new_thread(tmp_path / f"{name}.db", policy=policy)
+            thread = new_thread(tmp_path / f"{name}.db", policy=policy, clock=lambda: now[0])
             thread.append(values.user("Long ago. " * 300, at=now[0]), values.respond("So it was. " * 200))
             thread.append(values.user("Write ten lines.", at=now[0]))
             for steps in range(1, 13):
                 how = Runner(tools=Noted(tool("append", idempotent=True)), limits=Limits(steps=steps))
-                carry_out(thread, TARGETS["anthropic"], server.url, how, clock=lambda: now[0])
+                carry_out(thread, TARGETS["anthropic"], server.url, how)
                 now[0] += pause
             bodies.append([received.body for received in server.requests[-11:]])
     assert bodies[0] == bodies[1]

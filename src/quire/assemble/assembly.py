@@ -94,6 +94,7 @@ class Assembly:
     def feed(self, entry: Entry) -> None:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
         if entry.kind == "sent" and entry.meta.get("aside"):
+            self._memo = None
             return  # a question beside the conversation: a plan, a summary
         if self.asks(entry):
             self._pass()

@@ -7,7 +7,6 @@ before the next request. Where the process ends in between, the log says what is
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias, cast
@@ -18,12 +17,17 @@ from quire import providers, values
 from quire.assemble.turn import INTERRUPTED
 from quire.errors import CallError, ProviderError
 from quire.providers.prices import cost
+from quire.send.aside import ask_aside
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
 from quire.send.runner import CHAT, Runner, Turn
+from quire.send.speech import MESSAGES
 from quire.send.standing import Standing, standing
+from quire.send.summarise import ByModel
 from quire.send.thread import Log
 from quire.send.transport import Transport, close
 from quire.values import Entry, JsonObject, Reply, Request, Usage
+
+__all__ = ["Cycle", "Decide", "Decision", "Outcome", "Stop", "ask_aside", "interrupted", "run", "run_sync"]
 
 Stop = Literal["answered", "stopped", "steps", "tokens", "money", "seconds"]
 # What becomes of a call that may or may not have run: run it (again), say that it was interrupted, or this result.
@@ -47,10 +51,6 @@ def interrupted(call: Entry) -> Decision:
     return "interrupted"
 
 
-def wall_ms() -> int:
-    return int(time.time() * 1000)
-
-
 async def run(
     thread: Log,
     target: str,
@@ -59,10 +59,9 @@ async def run(
     *,
     on_event: OnEvent | None = None,
     decide: Decide = interrupted,
-    clock: Callable[[], int] | None = wall_ms,
 ) -> Outcome:
     """Carry out the newest turn of a thread, from wherever it stands, until it is answered or a limit is met."""
-    return await Cycle(thread, target, transport, runner, on_event, decide, clock).run()
+    return await Cycle(thread, target, transport, runner, on_event, decide).run()
 
 
 def run_sync(thread: Log, target: str, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
@@ -77,15 +76,6 @@ def run_sync(thread: Log, target: str, transport: Transport, runner: Runner = CH
     return asyncio.run(main())
 
 
-async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
-    """Ask the model something beside the conversation; what it used is recorded, its answer is not."""
-    raw = await turn.transport.send(request)
-    reply = providers.parse_reply(turn.target, raw)
-    sent = turn.thread.sent_entry(request, reply)
-    turn.thread.append(Entry("sent", {**sent.body, "meta": {"aside": purpose}}))
-    return reply
-
-
 class Cycle:
     """One turn being carried out."""
 
@@ -97,10 +87,9 @@ class Cycle:
         runner: Runner,
         on_event: OnEvent | None,
         decide: Decide,
-        clock: Callable[[], int] | None,
     ) -> None:
         self.thread, self.target, self.transport, self.runner = thread, target, transport, runner
-        self._on_event, self._decide, self._clock = on_event, decide, clock
+        self._on_event, self._decide = on_event, decide
         self._speech = runner.speech
         self._tools = [dict(tool) for tool in runner.tools.definitions()] if runner.tools else []
         self._journal = Journal(thread.store, thread.name)
@@ -185,10 +174,12 @@ class Cycle:
     async def _prepare(self) -> None:
         if self.runner.prepare is None or not self._turn.fresh:
             return
-        assert self._turn.user is not None  # run() asked
-        turn = Turn(self.thread, self.target, self.transport, self.runner, self._turn.user)
-        if entries := await self.runner.prepare(turn):
+        if entries := await self.runner.prepare(self._as_turn()):
             self._append(*entries)
+
+    def _as_turn(self) -> Turn:
+        assert self._turn.user is not None  # run() asked
+        return Turn(self.thread, self.target, self.transport, self.runner, self._turn.user)
 
     # Calls
 
@@ -229,10 +220,12 @@ class Cycle:
 
     async def _ask(self) -> None:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
+        if isinstance(self.thread.summarise, ByModel):
+            await self.thread.summarise.prepare(self._as_turn())
         request = self._speech.request(self.thread, self.target, self.runner.options)
         for attempt in range(1, self.runner.limits.attempts + 1):
             self._growing, self._began = Growing(), False
-            self._append(self._stamped(self._speech.sent(self.thread, request)))
+            self._append(self._speech.sent(self.thread, request))
             names = [str(tool["name"]) for tool in self._tools]
             stream = self._speech.reader(self.thread, self.target, names)
             try:
@@ -255,7 +248,10 @@ class Cycle:
         except asyncio.CancelledError:
             self._keep(request, stream.partial())
             raise
-        self._append(self._stamped(self._speech.sent(self.thread, request, stream.reply())))
+        reply = stream.reply()
+        self._append(self._speech.sent(self.thread, request, reply))
+        if self._speech is MESSAGES:
+            self.thread.reported(request, reply)
 
     def _grow(self, event: JsonObject) -> None:
         assert self._tip is not None  # the opening `sent`
@@ -272,11 +268,8 @@ class Cycle:
             if piece["kind"] in made and piece["text"].strip()
         ]
         reply = Reply((), partial.usage, "stopped")
-        sent = self._stamped(self._speech.sent(self.thread, request, reply)).body
+        sent = self._speech.sent(self.thread, request, reply).body
         self._append(*said, Entry("sent", {**sent, "meta": {"stopped": True}}))
-
-    def _stamped(self, entry: Entry) -> Entry:
-        return Entry(entry.kind, {**entry.body, "at": self._clock()}) if self._clock else entry
 
     # Limits
 

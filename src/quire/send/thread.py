@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from quire.assemble import Built
+from quire.assemble.summary import Summarise
 from quire.log.store import Store
-from quire.values import Entry, Reply, Request
+from quire.values import Entry, Prompt, Reply, Request
 
 
 class Log(Protocol):
@@ -17,11 +19,23 @@ class Log(Protocol):
     @property
     def store(self) -> Store: ...
 
+    @property
+    def summarise(self) -> Summarise: ...
+
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably."""
 
     def request(self, target: str, **options: Any) -> Request:
         """The next request for "provider:model"; a rebase that is due is recorded first."""
+
+    def build(self, target: str) -> Built:
+        """What would be sent now, without recording anything."""
+
+    def so_far(self, target: str) -> Prompt:
+        """The same as if no rebase were due."""
+
+    def reported(self, request: Request, reply: Reply) -> object:
+        """A reply came: what it read from the cache is compared with what was predicted."""
 
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for a request."""

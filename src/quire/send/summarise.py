@@ -1,0 +1,89 @@
+"""Summaries by the model itself: the request it has cached and one instruction, not a new prompt.
+
+A function for `Thread(summarise=...)`. Where a cut is due, a cycle asks the model first; whoever asks for a
+request without a cycle gets the built-in summary.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire import providers
+from quire.assemble.cuts import truncate
+from quire.assemble.summary import Gone, Summarise, extract
+from quire.errors import ProviderError
+from quire.send.aside import ask_aside
+from quire.send.runner import Turn
+from quire.tokens import counter
+from quire.values import Call, Message, Prompt, Request, Text, Usage
+
+INSTRUCTION = (
+    "Before we go on: summarise our conversation so far, for yourself, in at most {words} words. "
+    "Keep what was asked, what was decided, and every name, path, id and amount that may be needed again. "
+    "Plain sentences, no heading, no tools."
+)
+# What would make the model write anything but plain text.
+_SHAPING = ("response_format", "json_schema", "grammar", "tool_choice")
+
+
+class ByModel:
+    """The model's own summary where it has been asked for one; the built-in one (`fallback`) otherwise."""
+
+    def __init__(self, fallback: Summarise = extract) -> None:
+        self._fallback = fallback
+        self._known: dict[tuple[str, ...], str] = {}
+        self._wanted: list[Gone] = []
+        # What each question used: cache_read says how much of it was not paid for again.
+        self.used: list[Usage] = []
+
+    def __call__(self, gone: Gone) -> str:
+        """The summary of what leaves."""
+        if text := self._known.get(_key(gone)):
+            return text
+        self._wanted.append(gone)
+        return self._fallback(gone)
+
+    async def prepare(self, turn: Turn) -> None:
+        """If the next request would cut, have the model say what of it to keep."""
+        self._wanted.clear()
+        turn.thread.build(turn.target)
+        if not self._wanted:
+            return
+        # Deeper cuts are tried until one fits: the last is the one that would be made.
+        wanted = self._wanted[-1]
+        try:
+            reply = await ask_aside(turn, summary_request(turn, wanted.limit), "summary")
+        except ProviderError:
+            return  # the built-in summary stands in
+        self.used.append(reply.usage)
+        text = "".join(entry.text for entry in reply.entries if entry.kind == "respond").strip()
+        if text:
+            self._known[_key(wanted)] = fitted(text, wanted.limit)
+
+
+def summary_request(turn: Turn, limit: int) -> Request:
+    """The request as it stands in the provider's cache, with one instruction behind it."""
+    so_far = turn.thread.so_far(turn.target)
+    ask = Message("user", (Text(INSTRUCTION.format(words=max(10, limit // 2))),))
+    prompt = msgspec.structs.replace(so_far, messages=(*cached_messages(so_far), ask))
+    options = {name: value for name, value in turn.runner.options.items() if name not in _SHAPING}
+    options["max_tokens"] = limit
+    return providers.render(prompt, turn.target, cache=True, key=turn.thread.name, **options)
+
+
+def cached_messages(prompt: Prompt) -> tuple[Message, ...]:
+    """What the last request said, and the answer to it if it was one."""
+    kept = prompt.messages[: prompt.stable]
+    after = prompt.messages[prompt.stable : prompt.stable + 1]
+    answered = [m for m in after if m.role == "assistant" and not any(isinstance(p, Call) for p in m.parts)]
+    return (*kept, *answered)
+
+
+def fitted(text: str, limit: int) -> str:
+    """A text of at most so many tokens, cut at a sentence."""
+    tokens = counter().count(text)
+    return text if tokens <= limit else truncate(text, int(len(text) * limit / tokens))
+
+
+def _key(gone: Gone) -> tuple[str, ...]:
+    return (gone.before, *(entry.id for entry in gone.entries))

@@ -1,0 +1,83 @@
+"""The model's own summary is asked for on the prefix that it has cached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from send_parts import TARGETS, carry_out, new_thread
+
+from quire.assemble import Policy
+from quire.assemble.summary import extract
+from quire.engine import Thread
+from quire.send.cycle import Outcome
+from quire.send.summarise import ByModel
+from quire.testing import Refuse, emulator
+
+TARGET = TARGETS["openai-chat"]
+# Cuts every few turns; handles and rent stay out of the way.
+POLICY = Policy(budget=900, floor=0.4, when="full", summary=0.2)
+
+
+def talk(thread: Thread, url: str, turns: int) -> list[Outcome]:
+    out = []
+    for turn in range(turns):
+        thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
+        out.append(carry_out(thread, TARGET, url))
+    return out
+
+
+def reply(body: dict[str, Any]) -> str:
+    last = str(body["messages"][-1]["content"])
+    return (
+        "We spoke of the harbor, order W1234." if "summarise our conversation" in last else "It stands. " * 12
+    )
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_path: Path) -> None:
+    summarise = ByModel()
+    with emulator("openai-chat", reply) as server:
+        thread = new_thread(tmp_path / "t.db", policy=POLICY, summarise=summarise)
+        outcomes = talk(thread, server.url, 8)
+        bodies = [received.body for received in server.requests]
+    asides = [n for n, body in enumerate(bodies) if "summarise" in str(body["messages"][-1]["content"])]
+    assert asides
+    for n in asides:
+        before, asked = bodies[n - 1], bodies[n]
+        # Everything that was sent before, the answer to it, and the instruction: nothing else, nothing moved.
+        assert asked["messages"][: len(before["messages"])] == before["messages"]
+        assert [message["role"] for message in asked["messages"][len(before["messages"]) :]] == [
+            "assistant",
+            "user",
+        ]
+    rebases = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
+    assert [body["summary"] for body in rebases] == ["We spoke of the harbor, order W1234."] * len(asides)
+    assert "We spoke of the harbor" in str(bodies[-1]["messages"])
+    assert len(summarise.used) == len(asides)
+    # It is paid for, and no turn mistakes it for an answer.
+    assert all(outcome.steps == 1 and outcome.text.startswith("It stands.") for outcome in outcomes)
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+@pytest.mark.parametrize("bad", [Refuse(400, "too long"), ""], ids=["refused", "empty"])
+def test_a_summary_that_fails_falls_back_to_the_built_in_one(bad: Any, tmp_path: Path) -> None:
+    rebases = []
+    with emulator("openai-chat", lambda body: bad if "We" in reply(body) else reply(body)) as server:
+        for name, summarise in (("model", ByModel()), ("built-in", extract)):
+            thread = new_thread(tmp_path / f"{name}.db", policy=POLICY, summarise=summarise)
+            assert all(outcome.stop == "answered" for outcome in talk(thread, server.url, 8))
+            found = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
+            rebases.append([(body.get("summary"), len(body["edits"])) for body in found])
+    assert rebases[0] == rebases[1] != []
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_a_summary_that_is_too_long_is_cut_at_a_sentence(tmp_path: Path) -> None:
+    with emulator("openai-chat", lambda b: "A short one. " * 500 if "We" in reply(b) else reply(b)) as server:
+        thread = new_thread(tmp_path / "t.db", policy=POLICY, summarise=ByModel())
+        talk(thread, server.url, 8)
+    kept = [entry.body["summary"] for entry in thread.store.read("t") if entry.kind == "rebase"]
+    assert kept
+    assert all(text.endswith("A short one. ...") and len(text) < 1500 for text in kept)
