@@ -189,6 +189,79 @@ def test_what_is_no_reply_is_an_error(target: str, junk: Any) -> None:
         assert [check(entry.body) for entry in parse_reply(target, junk).entries]
 
 
+def test_a_call_without_an_id_is_an_error_unless_the_server_never_gives_one() -> None:
+    for target, reply in {
+        "anthropic:m": {"content": [{"type": "tool_use", "name": "f", "input": {}}]},
+        "openai:m": {"output": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
+        "openai-chat:m": {"choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}]}}]},
+        "bedrock:m": {"output": {"message": {"content": [{"toolUse": {"name": "f", "input": {}}}]}}},
+    }.items():
+        with pytest.raises(FormatError, match="call of 'f' without an id"):
+            parse_reply(target, reply)
+    ollama = {
+        "choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "g"}}]}}]
+    }
+    assert [entry.call_id for entry in parse_reply("ollama:m", ollama).entries] == ["call-1", "call-2"]
+
+
+def test_a_stream_that_breaks_at_its_end_still_shows_what_it_brought() -> None:
+    reader = stream("openai-chat:m")
+    reader.feed({"choices": [{"delta": {"content": "so far"}}]})
+    reader.feed(
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]}
+    )
+    with pytest.raises(FormatError):
+        reader.feed({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    assert [one["text"] for one in reader.partial().unfinished] == ["so far", "{}"]
+
+
+def test_mistral_thinks_among_the_parts_of_its_content() -> None:
+    content = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "text", "text": "a"},
+    ]
+    whole = parse_reply("mistral:magistral", {"choices": [{"message": {"content": content}}]})
+    assert [(entry.kind, entry.text) for entry in whole.entries] == [("think", "hm"), ("respond", "a")]
+    reader = stream("mistral:magistral")
+    reader.feed({"choices": [{"delta": {"content": content[:1]}}]})
+    reader.feed({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]})
+    assert reader.reply().entries == whole.entries
+
+
+def test_a_streamed_custom_call_is_read() -> None:
+    reader = stream("openai-chat:gpt-6-sol")
+    reader.feed(
+        {
+            "choices": [
+                {
+                    "delta": {
+                        "tool_calls": [
+                            {
+                                "index": 0,
+                                "id": "c1",
+                                "type": "custom",
+                                "custom": {"name": "sql", "input": "SEL"},
+                            }
+                        ]
+                    }
+                }
+            ]
+        }
+    )
+    reader.feed(
+        {
+            "choices": [
+                {
+                    "delta": {"tool_calls": [{"index": 0, "custom": {"input": "ECT"}}]},
+                    "finish_reason": "tool_calls",
+                }
+            ]
+        }
+    )
+    entry = reader.reply().entries[0]
+    assert (entry.name, entry.args, entry.wire["block"]["type"]) == ("sql", "SELECT", "custom")
+
+
 def test_unknown_events_are_passed_over_and_counted() -> None:
     for target, event in {
         "anthropic:m": {"type": "content_block_sparkle", "index": 0},

@@ -153,7 +153,8 @@ def export(source: str, format: str, db: Path | None) -> None:
     """
     entries = load_entries(source, db)
     if format == MARKDOWN:
-        print_text(_chat_files().export_messages(entries))
+        thread = "" if source == "-" or Path(source).is_file() else source
+        print_text(_chat_files().export_messages(entries, thread=thread))
     else:
         print_json(providers.export(format, entries))
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from quire.errors import FormatError
 from quire.values import Entry, JsonObject
 
 # From the entries of one message and a format to the messages they came from, if they came in it.
@@ -87,6 +88,20 @@ def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         group.append(entry)
     if group:
         yield group
+
+
+def identified(entries: Iterable[Entry], made_up: bool = False) -> Iterator[Entry]:
+    """Entries of a reply, whose calls must have ids: without one no result could answer them."""
+    for place, entry in enumerate(entries, 1):
+        if entry.kind != "call" or entry.call_id:
+            yield entry
+        elif made_up:
+            yield msgspec.structs.replace(entry, body={**entry.body, "call_id": f"call-{place}"})
+        else:
+            raise FormatError(
+                f"a call of {entry.name!r} without an id",
+                hint="The reply is broken; what came before it is kept.",
+            )
 
 
 def _marked_first(entries: Iterable[Entry]) -> Iterator[tuple[bool, Entry]]:

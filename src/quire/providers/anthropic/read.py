@@ -11,7 +11,7 @@ from quire.providers.anthropic.write import WRITER, tool_definition
 from quire.providers.images import image_json
 from quire.providers.incoming import object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
-from quire.providers.origin import said, tagged, whole_message
+from quire.providers.origin import identified, said, tagged, whole_message
 from quire.providers.outgoing import exported
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
@@ -69,7 +69,9 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     model = str(reply.get("model") or model)
     blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
     return Reply(
-        entries=tuple(said(blocks or [respond("")], FORMAT, model, read_back(names, NAMES))),
+        entries=tuple(
+            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
+        ),
         usage=usage(provider, reply),
         stop=str(reply.get("stop_reason") or ""),
         id=str(reply.get("id") or ""),

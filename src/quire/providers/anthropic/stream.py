@@ -20,7 +20,7 @@ from quire.providers.incoming import (
     text_in,
     without_nulls,
 )
-from quire.providers.origin import said
+from quire.providers.origin import identified, said
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.values import Entry, JsonObject, Reply, Usage, respond
@@ -126,7 +126,7 @@ class Stream:
         return block
 
     def _add(self, entries: list[Entry]) -> list[Entry]:
-        added = said(entries, FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        added = said(identified(entries), FORMAT, self.model, self.spelled, begun=bool(self.entries))
         self.entries += added
         return added
 

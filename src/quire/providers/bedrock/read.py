@@ -11,7 +11,7 @@ from quire.providers.bedrock.write import WRITER, tool_spec
 from quire.providers.images import image_json
 from quire.providers.incoming import object_in, objects, plain, sub
 from quire.providers.models import model_info
-from quire.providers.origin import said, tagged, whole_message
+from quire.providers.origin import identified, said, tagged, whole_message
 from quire.providers.outgoing import exported
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
@@ -64,7 +64,9 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         )
     blocks = [spoken(block) for block in message["content"]]
     return Reply(
-        entries=tuple(said(blocks or [respond("")], FORMAT, model, read_back(names, NAMES))),
+        entries=tuple(
+            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
+        ),
         usage=usage(provider, reply),
         stop=str(reply.get("stopReason") or ""),
         id=str(sub(reply, "ResponseMetadata").get("RequestId") or ""),

@@ -20,7 +20,7 @@ from quire.providers.incoming import (
     sub,
     text_in,
 )
-from quire.providers.origin import said
+from quire.providers.origin import identified, said
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.values import Entry, JsonObject, Reply, Usage, respond
@@ -135,7 +135,7 @@ class Stream:
         return self._add(spoken(block))
 
     def _add(self, entry: Entry) -> list[Entry]:
-        added = said([entry], FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        added = said(identified([entry]), FORMAT, self.model, self.spelled, begun=bool(self.entries))
         self.entries += added
         return added
 

@@ -9,10 +9,10 @@ from quire.errors import FormatError
 from quire.providers.arguments import parsed_arguments
 from quire.providers.dialect import dialect_of
 from quire.providers.images import from_url, image_json
-from quire.providers.incoming import listed, object_in, objects, sub, without_nulls
+from quire.providers.incoming import listed, object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
 from quire.providers.openai_chat.write import FORMAT, WRITER
-from quire.providers.origin import said, tagged, whole_message
+from quire.providers.origin import identified, said, tagged, whole_message
 from quire.providers.outgoing import exported
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
@@ -56,6 +56,8 @@ def export_messages(entries: Iterable[Entry]) -> list[JsonObject]:
 def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
     """Entries and usage of a chat completion; `names` are the tools' own, where some had to be respelled."""
     reply = object_in(value, "a chat completion")
+    if reply.get("error"):
+        raise refused(reply["error"])
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise FormatError(
@@ -78,8 +80,10 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
 
 def entries_of_reply(message: JsonObject, provider: str, model: str, names: Iterable[str]) -> list[Entry]:
     """What a reply's message says, with names as the tools' owner wrote them."""
-    spelled = read_back(names, dialect_of(model_info(f"{provider}:{model}")).names)
-    return said(_assistant(without_nulls(message)), FORMAT, model, spelled)
+    info = model_info(f"{provider}:{model}")
+    # Small servers may leave ids out; OpenAI's own API never does.
+    entries = identified(_assistant(without_nulls(message)), made_up=not info.features.developer_role)
+    return said(entries, FORMAT, model, read_back(names, dialect_of(info).names))
 
 
 def tool_entry(tool: JsonObject) -> JsonObject:
@@ -129,7 +133,9 @@ def _url(part: JsonObject) -> str:
 def _assistant(message: JsonObject) -> list[Entry]:
     """Thinking, text and calls in that order; a message with none of them is an empty respond."""
     out = []
-    thought = message.get("reasoning_content") or message.get("reasoning") or ""
+    thought = (
+        message.get("reasoning_content") or message.get("reasoning") or thought_of(message.get("content"))
+    )
     if thought or message.get("reasoning_details"):
         out.append(think(str(thought), wire=_details(message)))
     if text := text_of(message.get("content")) or message.get("refusal"):
@@ -164,6 +170,12 @@ def text_of(content: Json) -> str:
     return "\n".join(text for part in content if (text := _part_text(part)))
 
 
+def thought_of(content: Json) -> str:
+    """Thinking that stands among the parts of the content, as Mistral writes it."""
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    return "\n".join(text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
+
+
 def _part_text(part: Json) -> str:
     if not isinstance(part, dict):
         return str(part)
@@ -172,4 +184,4 @@ def _part_text(part: Json) -> str:
     kind = str(part.get("type") or "part")
     if kind == "refusal":
         return str(part.get("refusal") or "")
-    return "" if kind == "image_url" else f"[{kind}]"
+    return "" if kind in ("image_url", "thinking") else f"[{kind}]"

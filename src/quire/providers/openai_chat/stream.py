@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quire.providers.incoming import Partial, Tally, cut, number_in, object_in, objects, refused, sub, text_in
-from quire.providers.openai_chat.read import entries_of_reply
+from quire.providers.openai_chat.read import entries_of_reply, text_of, thought_of
 from quire.providers.openai_chat.write import FORMAT
 from quire.providers.usage import usage
 from quire.values import Entry, JsonObject, Reply, Usage
@@ -18,8 +18,12 @@ class _Call:
     def __init__(self) -> None:
         self.id = self.name = ""
         self.arguments: list[str] = []
+        self.custom = False
 
     def json(self) -> JsonObject:
+        if self.custom:
+            custom = {"name": self.name, "input": "".join(self.arguments)}
+            return {"id": self.id, "type": "custom", "custom": custom}
         function = {"name": self.name, "arguments": "".join(self.arguments)}
         return {"id": self.id, "type": "function", "function": function}
 
@@ -67,6 +71,9 @@ class Stream:
         return []
 
     def _delta(self, delta: JsonObject) -> None:
+        if isinstance(content := delta.get("content"), list):
+            # Mistral streams parts: thinking and text.
+            delta = {**delta, "content": text_of(content), "reasoning_content": thought_of(content)}
         for field in ("content", "refusal", *_THOUGHTS):
             if text := text_in(delta, field):
                 self.text.setdefault(field, []).append(self.tally.add(text))
@@ -78,16 +85,17 @@ class Stream:
         # Some servers leave the index out and send calls whole.
         index = number_in(piece, "index") if piece.get("index") is not None else len(self.calls)
         call = self.calls.setdefault(index, _Call())
-        function = sub(piece, "function")
+        function, custom = sub(piece, "function"), sub(piece, "custom")
+        call.custom = call.custom or bool(custom)
         call.id = call.id or text_in(piece, "id")
-        call.name += text_in(function, "name")
-        call.arguments.append(self.tally.add(text_in(function, "arguments")))
+        call.name += text_in(function, "name") or text_in(custom, "name")
+        call.arguments.append(self.tally.add(text_in(function, "arguments") or text_in(custom, "input")))
 
     def _finish(self, stop: str) -> list[Entry]:
         if self.stop:
             return []
-        self.stop = stop
         self.entries = entries_of_reply(self._message(), self.provider, self.model, self.names)
+        self.stop = stop
         return self.entries
 
     def _message(self) -> JsonObject:

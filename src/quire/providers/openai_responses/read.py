@@ -12,7 +12,7 @@ from quire.providers.incoming import object_in, objects, refused, sub, without_n
 from quire.providers.models import model_info
 from quire.providers.openai_responses.items import FORMAT, NAMES, answered, asked, spoken, text_of
 from quire.providers.openai_responses.write import WRITER, tool_definition
-from quire.providers.origin import said, tagged
+from quire.providers.origin import identified, said, tagged
 from quire.providers.outgoing import exported
 from quire.providers.project import ITEM_FORMATS
 from quire.providers.spelling import read_back
@@ -81,7 +81,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise FormatError("a response without output", hint="A streamed event goes into Stream.feed.")
     model = str(reply.get("model") or model)
     return Reply(
-        entries=tuple(said(entries_of(reply["output"]), FORMAT, model, read_back(names, NAMES))),
+        entries=tuple(said(identified(entries_of(reply["output"])), FORMAT, model, read_back(names, NAMES))),
         usage=usage(provider, reply),
         stop=stop_of(reply),
         id=str(reply.get("id") or ""),

@@ -8,7 +8,7 @@ from typing import Any
 from quire.providers.incoming import Partial, Tally, cut, listed, number_in, object_in, refused, sub, text_in
 from quire.providers.openai_responses.items import FORMAT, NAMES
 from quire.providers.openai_responses.read import entries_of, entry_of, stop_of
-from quire.providers.origin import said
+from quire.providers.origin import identified, said
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.values import Entry, JsonObject, Reply, Usage
@@ -91,7 +91,7 @@ class Stream:
         return self._add(late)
 
     def _add(self, entries: list[Entry]) -> list[Entry]:
-        added = said(entries, FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        added = said(identified(entries), FORMAT, self.model, self.spelled, begun=bool(self.entries))
         self.entries += added
         return added
 
