@@ -23,7 +23,23 @@ from quire.providers import openai_chat, rendering
 from traces import ROOT, parser
 
 BUDGET, MESSAGES, MARKS = 128_000, 2_000, (50, 500, 2_000)
-WORDS = ["river", "stone", "amber", "window", "engine", "ledger", "copper", "market", "winter", "signal", "garden", "harbor", "letter", "mirror", "timber"]
+WORDS = [
+    "river",
+    "stone",
+    "amber",
+    "window",
+    "engine",
+    "ledger",
+    "copper",
+    "market",
+    "winter",
+    "signal",
+    "garden",
+    "harbor",
+    "letter",
+    "mirror",
+    "timber",
+]
 
 
 def synthetic(messages: int = MESSAGES, seed: int = 7) -> list[dict[str, Any]]:
@@ -164,6 +180,7 @@ def main() -> None:
     ours = quire_turns(messages)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
     rows: list[dict[str, Any]] = [_row("Quire", ours, places, sum(c for _, c in ours), "every request")]
+    list(langchain_turns(messages, True, places[:1]))  # loads what it loads lazily
     exact = list(langchain_turns(messages, True, some))
     rows.append(
         _row("LangChain trim, exact", exact, places, scaled(exact, places), f"{len(exact)} requests, scaled")

@@ -139,10 +139,16 @@ class Thread:
         sent = request or (self._sent[0] if self._sent else None)
         if sent is None:
             raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
-        parsed = providers.parse_reply(_target(sent), reply) if not isinstance(reply, Reply) else reply
+        parsed = (
+            reply if isinstance(reply, Reply) else providers.parse_reply(_target(sent), reply, self._names())
+        )
         kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
         self.reported(sent, parsed)
         return kept
+
+    def _names(self) -> list[str]:
+        """The tools' own names, by which a provider's spelling of them is read back."""
+        return list(self._assembly.carried.tools) if self._assembly is not None else []
 
     def reported(self, request: Request, reply: Reply) -> Event | None:
         """What a reply read from the cache, compared with what was predicted; a difference is a warning."""

@@ -111,7 +111,11 @@ def call(call_id: str, name: str, args: Json, **extra: Json) -> Entry:
 
 
 def result(
-    call_id: str, outcome: str | None = None, content: str | None = None, error: bool | None = None, **extra: Json
+    call_id: str,
+    outcome: str | None = None,
+    content: str | None = None,
+    error: bool | None = None,
+    **extra: Json,
 ) -> Entry:
     return _entry(
         "result", {"call_id": call_id, "outcome": outcome, "content": content, "error": error, **extra}

@@ -118,11 +118,12 @@ class Assembly:
         if not self.epoch.l1 and not self.requests:
             self.epoch.l1.append(normal(entry.text))
         else:
-            self._late.append(Message("note", (Text(entry.text),), (entry.seq,)))
+            self._late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), True)
 
     def _feed_note(self, entry: Entry) -> None:
-        if entry.text.strip():
+        # A note without words may set the effort from here on.
+        if entry.text.strip() or entry.wire.get("effort"):
             self._late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
 

@@ -90,7 +90,8 @@ def _spoken(entry: Entry, thinking: bool) -> Part | None:
     if entry.kind == "think":
         return Think(entry.text, entry.wire) if thinking else None
     if entry.kind == "respond":
-        return Text(entry.text, entry.wire) if entry.text.strip() else None
+        # A blank text may still carry a provider's own block: a signature, a server tool's result.
+        return Text(entry.text, entry.wire) if entry.text.strip() or entry.wire.get("block") else None
     raw = entry.wire.get("arguments")
     return Call(entry.call_id, entry.name, entry.args, entry.wire, raw if isinstance(raw, str) else "")
 
