@@ -1,0 +1,58 @@
+"""From --model to something that answers: keys and addresses from the environment, the local model otherwise."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import click
+
+from quire.providers.facts import resolve, split_target
+from quire.send.connect import transport_for
+from quire.send.endpoints import endpoint_for
+from quire.send.retrying import Retrying
+
+model_option = click.option(
+    "--model",
+    help="provider:model, as in anthropic:claude-opus-5-5 (default: $QUIRE_MODEL, else the local model).",
+)
+url_option = click.option("--base-url", help="Another address of the same API (default: $QUIRE_BASE_URL).")
+
+# The small model may go on for ever; these hold where nothing else is asked for.
+LOCAL_OPTIONS: dict[str, Any] = {"max_tokens": 512, "temperature": 0}
+
+
+class Reached(NamedTuple):
+    """A model and the way to it; `options` are what its requests need besides."""
+
+    target: str
+    transport: Retrying
+    options: dict[str, Any]
+    is_local: bool = False
+
+
+def reach(model: str | None, base_url: str | None = None) -> Reached:
+    """The model that was named, else the one of the environment, else the local one."""
+    target = model or os.environ.get("QUIRE_MODEL") or "local:smollm2"
+    url = base_url or os.environ.get("QUIRE_BASE_URL")
+    if not url and is_embedded(target):
+        return _local()
+    return Reached(target, transport_for(target, url, _key(target)), {})
+
+
+def is_embedded(target: str) -> bool:
+    """Whether a target means the model that Quire starts itself."""
+    provider, model = split_target(target)
+    return provider == "local" or (resolve(provider)[0] == "llamacpp" and model == "smollm2")
+
+
+def _local() -> Reached:
+    from quire.send.local import local_target
+
+    target, url = local_target(say=lambda line: click.echo(line, err=True))
+    return Reached(target, transport_for(target, url), dict(LOCAL_OPTIONS), is_local=True)
+
+
+def _key(target: str) -> str | None:
+    names = endpoint_for(target).keys
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)

@@ -1,0 +1,74 @@
+"""`quire run`: carry out one turn, streamed to the terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quire.cli.attached import attach_option, attachments
+from quire.cli.choice import chosen, make_runner, runner_options
+from quire.cli.common import db_option, json_option, print_json
+from quire.cli.reach import model_option, reach, url_option
+from quire.cli.store import open_db
+from quire.cli.turn import Shown, outcome_json, status
+from quire.engine import Thread
+from quire.errors import CallError
+from quire.send.cycle import run_sync
+from quire.send.runners import sources, sources_text
+from quire.send.standing import newest_turn
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("thread")
+@click.argument("text", required=False)
+@model_option
+@url_option
+@attach_option
+@runner_options
+@db_option
+@json_option
+def run(
+    thread: str,
+    text: str | None,
+    model: str | None,
+    base_url: str | None,
+    attach: tuple[str, ...],
+    db: Path | None,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Say TEXT in THREAD and have it answered; without TEXT it is read from standard input.
+
+    Every step is stored before it is taken: after Ctrl-C or a crash, `quire resume THREAD` goes on.
+
+    \b
+    Examples:
+      quire run demo "What is in this file?" --attach notes.md
+      quire run demo "And shorter?" --model anthropic:claude-opus-5-5
+      quire run work "Which functions are unused?" --runner agent --root src
+      quire run notes "What did we decide on Monday?" --runner qa --vault ~/notes
+    """
+    words = text if text is not None else sys.stdin.read()
+    if not words.strip():
+        raise CallError("there is nothing to say", hint="Give TEXT, or pipe it in.")
+    reached = reach(model, base_url)
+    with open_db(db) as store:
+        log = Thread(store, thread)
+        choice = chosen({**how, "files": tuple(how["files"])})
+        items, images = attachments(attach)
+        log.user(words, items, images=images or None, meta=choice.meta())
+        shown = Shown(quiet=as_json)
+        outcome = run_sync(
+            log, reached.target, reached.transport, make_runner(choice, log, reached), on_event=shown
+        )
+        listed = sources_text(sources(newest_turn(store, thread)))
+    shown.end()
+    if as_json:
+        print_json(outcome_json(outcome, reached.target))
+        return
+    if listed:
+        click.echo(f"\n{listed}")
+    click.secho(status(outcome, reached.target), err=True, dim=True)

