@@ -453,6 +453,19 @@ def test_counting_endpoints_count_without_caching(
         assert all(received.predicted is None for received in server.requests)
 
 
+def test_a_provider_named_by_one_of_its_formats_counts_in_that_format() -> None:
+    with emulator("openai-chat") as server:
+        tokens = call(server, "/v1/chat/completions", chat()).json["usage"]["prompt_tokens"]
+        other = call(server, "/v1/responses", responses()).json["usage"]["input_tokens"]
+    assert tokens == Simulator("openai-chat:gpt-4o").count(chat())
+    assert other == Simulator("openai:gpt-5.6").count(responses())
+    with emulator("llamacpp") as server:
+        assert call(server, "/v1/messages", claude()).status == 200
+        assert call(server, "/v1/chat/completions", chat()).status == 200
+    with emulator("deepseek") as server:
+        assert call(server, "/v1/responses", responses()).status == 404
+
+
 def test_everything_received_is_kept_for_the_test_to_look_at() -> None:
     with emulator("anthropic", replies=["one"]) as server:
         call(server, "/v1/messages?beta=true", claude(), headers={"X-Mine": "yes"})

@@ -68,7 +68,7 @@ class Desk:
 
     def _post(self, wire: str) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            if not self._speaks(wire):
+            if not self._emulated.speaks(wire):
                 return await self.nowhere(request)
             received, problem = await self._receive(request)
             if problem:
@@ -77,10 +77,6 @@ class Desk:
             return await self._delivered(self._emulated.answer(received, wire, "", streamed))
 
         return endpoint
-
-    def _speaks(self, wire: str) -> bool:
-        own = self._emulated.wire
-        return wire == own or {wire, own} <= {"openai-chat", "openai-responses"}
 
     def _converse(self, streamed: bool) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -129,7 +125,7 @@ class Desk:
 
     async def _count(self, request: Request, wire: str, field: str) -> Response:
         received, problem = await self._receive(request)
-        if problem or not self._speaks(wire):
+        if problem or not self._emulated.speaks(wire):
             return self._deliver(
                 self._emulated.refused(received, self._emulated.wire, 400, problem or "not found")
             )

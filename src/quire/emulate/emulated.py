@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from quire.emulate import anthropic, bedrock, chat, diagnosis, gemini, responses
-from quire.emulate.binding import CONTROLS_BETA, drop_mismatched
+from quire.emulate.binding import CONTROLS_BETA, Dropped, drop_mismatched
 from quire.emulate.exchange import Exchange, Voice
 from quire.emulate.script import Answer, Refuse, Replies, Script
 from quire.providers.facts import provider_facts, resolve
@@ -125,53 +125,56 @@ class Emulated:
     def _answered(
         self, received: Received, wire: str, model: str, scripted: Answer, streamed: bool
     ) -> Outcome:
-        body: JsonObject = received.body
-        shown = drop_mismatched(body, self._seen) if wire == "anthropic" else None
+        exchange = self._exchange(received, wire, model, scripted)
+        voice = VOICES[wire]
+        reply = voice.reply(exchange)
+        received.predicted, received.reply = exchange.predicted, reply
+        self._remember(exchange, wire, reply)
+        pieces = voice.stream(exchange, reply, self._piece) if streamed else None
+        return Outcome(200, reply, pieces, cut_after=scripted.cut_after, delay_s=scripted.delay_s)
+
+    def _exchange(self, received: Received, wire: str, model: str, scripted: Answer) -> Exchange:
+        """Put a request through the cache, and together with what is answered to it."""
+        shown = drop_mismatched(received.body, self._seen) if wire == "anthropic" else Dropped(received.body)
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
         simulator = self.simulator(wire, model)
-        predicted = simulator.step(received.at_ms, shown.body if shown else body, began_ms)
+        predicted = simulator.step(received.at_ms, shown.body, began_ms)
         exchange = Exchange(
             number=len(self.requests),
             at_ms=received.at_ms,
             target=self._target(wire, model),
             model=model,
-            body=body,
+            body=received.body,
             parts=scripted.parts,
             predicted=predicted,
-            diagnosis=self._diagnosed(wire, body, model, predicted),
-            dropped=shown.transformations if shown and CONTROLS_BETA in _betas(received) else None,
+            diagnosis=self._diagnosed(wire, received.body, model, predicted),
+            dropped=shown.transformations if CONTROLS_BETA in _betas(received) else None,
         )
         simulator.answered(exchange.text)
-        voice = VOICES[wire]
-        reply = voice.reply(exchange)
-        self._remember(received, wire, body, model, predicted, reply)
-        pieces = voice.stream(exchange, reply, self._piece) if streamed else None
-        return Outcome(200, reply, pieces, cut_after=scripted.cut_after, delay_s=scripted.delay_s)
+        return exchange
 
-    def _remember(
-        self,
-        received: Received,
-        wire: str,
-        body: JsonObject,
-        model: str,
-        predicted: Predicted,
-        reply: JsonObject,
-    ) -> None:
-        received.predicted, received.reply = predicted, reply
-        issue(self._seen, body, self._name(wire), reply)
+    def _remember(self, exchange: Exchange, wire: str, reply: JsonObject) -> None:
+        """What was signed, and what diagnostics may be asked about later."""
+        issue(self._seen, exchange.body, self._name(wire), reply)
         if id := reply.get("id"):
-            self._earlier[id], self._tokens[id] = {**body, "model": model}, predicted.total
+            self._earlier[id] = {**exchange.body, "model": exchange.model}
+            self._tokens[id] = exchange.predicted.total
 
     def _diagnosed(self, wire: str, body: JsonObject, model: str, predicted: Predicted) -> JsonObject | None:
         diagnose = _DIAGNOSES.get(wire)
         return diagnose(body, model, self._earlier, self._tokens, predicted) if diagnose else None
 
+    def speaks(self, wire: str) -> bool:
+        """Whether the provider has an endpoint in this wire format."""
+        facts = provider_facts(self.provider)
+        return wire == facts["wire"] or wire in facts["formats"].values()
+
     def _name(self, wire: str) -> str:
         """The provider's name in this wire format: openai -> openai-chat for Chat."""
-        if wire == self.wire:
+        facts = provider_facts(self.provider)
+        if wire == facts["wire"]:
             return self.provider
-        formats: dict[str, str] = provider_facts(self.provider)["formats"]
-        return next((name for name, own in formats.items() if own == wire), self.provider)
+        return next((name for name, own in facts["formats"].items() if own == wire), self.provider)
 
     def _target(self, wire: str, model: str) -> str:
         return f"{self._name(wire)}:{model}"
