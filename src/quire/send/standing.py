@@ -121,8 +121,8 @@ def newest_turn(store: Store, thread: str) -> list[Entry]:
         page *= 4
 
 
-def without_cut(entries: Iterable[Entry]) -> list[Entry]:
-    """A thread without the parts of replies that broke off and were asked for again."""
+def without_cut(entries: Iterable[Entry], asking: bool = False) -> list[Entry]:
+    """A thread without the parts of replies that broke off and were asked for again, or are now (`asking`)."""
     kept: list[Entry] = []
     begun: int | None = None
     for entry in entries:
@@ -130,7 +130,11 @@ def without_cut(entries: Iterable[Entry]) -> list[Entry]:
             begun = None
         elif entry.kind == "sent" and not is_aside(entry):
             if is_opening(entry) and begun is not None:
-                kept = kept[:begun] + [one for one in kept[begun:] if one.kind not in SPOKEN]
+                kept = _silent_from(kept, begun)
             begun = len(kept) if is_opening(entry) else None
         kept.append(entry)
-    return kept
+    return _silent_from(kept, begun) if asking and begun is not None else kept
+
+
+def _silent_from(entries: list[Entry], place: int) -> list[Entry]:
+    return entries[:place] + [entry for entry in entries[place:] if entry.kind not in SPOKEN]

@@ -62,8 +62,8 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Delimiter) -> list[str]:
-    """System prompt, tools, protocol, HISTORY and CURRENT; parts that say nothing are absent."""
-    kept = [_with_context(entry) for entry in without_cut(entries)]
+    """System prompt, tools, protocol, HISTORY and CURRENT as they are asked for now; empty ones are absent."""
+    kept = [_with_context(entry) for entry in without_cut(entries, asking=True)]
     system = [entry.text for entry in kept if entry.kind == "system"]
     tools = [tool for entry in kept if entry.kind == "tools" for tool in entry.tools]
     catalog = clean.render(clean.project(tools=tools)) if tools else ""
