@@ -132,7 +132,7 @@ def test_a_search_finds_the_messages_the_seed_speaks_of() -> None:
             True, True, True,
         ]  # fmt: skip
         head = found[0].to_json()
-        assert list(head) == ["id", "schema_name", "title", "tags", "version", "score"]
+        assert list(head) == ["id", "schema_name", "title", "tags", "version", "score", "relevance", "parts"]
         (whole,) = records.search(REQUEST, nn=1, include_context=True)
         assert whole.to_json() == {**head, "context": found[0].record.context}
         assert [

@@ -180,8 +180,8 @@ def search(
     if as_json or include_context:
         print_json([hit.to_json() for hit in hits])
         return
-    rows = [(f"{hit.score:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
-    print_table(["score", "id", "schema", "text"], rows)
+    rows = [(f"{hit.relevance:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
+    print_table(["relevance", "id", "schema", "text"], rows)
 
 
 @record.command()

@@ -14,9 +14,9 @@ from quire.formats import clean
 from quire.records.config import Config
 from quire.records.config import config as read_config
 from quire.records.fit import Part, fit
-from quire.records.gather import Ask, Picked, gather, session
+from quire.records.gather import Ask, Picked, gather
 from quire.records.output import OUTPUT_HINTS, Built, built_by, generation
-from quire.records.record import Record
+from quire.records.record import Record, session
 from quire.records.selector import Selector
 from quire.records.shape import SPOKEN, USER, role, said, shape
 from quire.records.similar import Embed, repeated

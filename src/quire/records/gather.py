@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from quire.records.config import Source
-from quire.records.record import Record
+from quire.records.record import Record, session
 from quire.records.rows import number
 from quire.records.selector import Selector
 from quire.records.shape import SPOKEN, role
@@ -59,11 +59,6 @@ class Picked(msgspec.Struct, frozen=True):
         return number(self.record.id)
 
 
-def session(record: Record) -> str:
-    """The tag of the conversation that a record belongs to, '' where it names none."""
-    return next((tag for tag in record.tags if tag.startswith("session:")), "")
-
-
 def gather(records: Records, sources: Iterable[Source], ask: Ask, now: int | None) -> list[Picked]:
     """What all sources give, in the order of creation; a record that several give keeps its greatest weight."""
     picked: dict[str, Picked] = {}
@@ -87,9 +82,9 @@ def _from(records: Records, source: Source, ask: Ask, now: int | None) -> list[P
 
 def _nearest(records: Records, source: Source, selector: Selector, ask: Ask, now: int | None) -> list[Picked]:
     """The records nearest to the request: at most nn, none below the floor, messages with their exchange."""
-    hits = records.near(ask.request, selector, keep=ask.allows, now=now)[: source.nn]
-    near = [hit for hit in hits if hit.score > 0 and hit.score >= source.floor]
-    picked = [Picked(hit.record, hit.score, hit.record.id, source.role) for hit in near]
+    hits = records.near(ask.request, selector, keep=ask.allows, now=now)
+    near = [hit for hit in hits if hit.relevance > 0 and hit.relevance >= source.floor][: source.nn]
+    picked = [Picked(hit.record, hit.relevance, hit.record.id, source.role) for hit in near]
     if not source.exchanges:
         return picked
 

@@ -12,10 +12,14 @@ PREVIEW = 80
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A record, how near it comes from 0 to 1, and, where asked for, what its hints show of it."""
+    """A record that was found: its score (what the order goes by, the sum of `parts`), how much of the query it
+    holds itself from 0 to 1, and, where asked for, what its hints show of it.
+    """
 
     record: Record
     score: float
+    relevance: float
+    parts: dict[str, float] = {}
     view: View | None = None
 
     @property
@@ -25,7 +29,7 @@ class Hit(msgspec.Struct, frozen=True):
         return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
     def with_context(self) -> Hit:
-        return Hit(self.record, self.score, view(self.record))
+        return msgspec.structs.replace(self, view=view(self.record))
 
     def to_json(self) -> JsonObject:
         """The record's head and score; with its context where that was asked for."""
@@ -36,6 +40,8 @@ class Hit(msgspec.Struct, frozen=True):
             "tags": list(self.record.tags),
             "version": self.record.version,
             "score": round(self.score, 4),
+            "relevance": round(self.relevance, 4),
+            "parts": {part: round(value, 4) for part, value in self.parts.items() if value},
         }
         if self.view is not None:
             shown["context"] = self.view.context

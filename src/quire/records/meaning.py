@@ -23,10 +23,11 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Meaning:
-    """How near texts come to each other in meaning."""
+    """How near texts come to each other in meaning: an embedder that remembers, and keeps vectors with records."""
 
     def __init__(self, embedder: Embedder, progress: Progress | None = None) -> None:
         self.embedder, self.progress = embedder, progress
+        self.name, self.dimensions = embedder.name, embedder.dimensions
         self._seen: dict[str, Any] = {}
 
     def embed(self, texts: Sequence[str]) -> list[Any]:
@@ -39,17 +40,26 @@ class Meaning:
             self._seen.update(zip(new, self.embedder.encode(new), strict=True))
         return [self._seen[text] for text in texts]
 
-    def cosines(self, conn: Any, query: str, records: Sequence[Record], texts: Sequence[str]) -> list[float]:
-        """The cosine of the query with each record's text."""
-        if not records:
-            return []
+    def encode(self, texts: Sequence[str]) -> Any:
+        """The vectors of texts as one array."""
         import numpy
 
-        asked = numpy.asarray(self.embed([query])[0], dtype=numpy.float32)
+        return numpy.stack(self.embed(texts)) if texts else numpy.empty((0, self.dimensions), numpy.float32)
+
+    def cosines(self, query: str, vectors: Sequence[Any]) -> list[float]:
+        """The cosine of the query with each vector."""
+        asked = self.embed([query])[0]
+        return [float(vector @ asked) for vector in vectors]
+
+    def vectors(self, conn: Any, records: Sequence[Record], texts: Sequence[str]) -> list[Any]:
+        """The vector of each record; those that are missing are made first."""
+        import numpy
+
         self.keep(conn, records, texts)
-        vectors = self._stored(conn, records)
+        stored = self._stored(conn, records) if records else {}
         # A record that changed meanwhile has no vector yet; it is near to nothing this once.
-        return [float(vectors[one.id] @ asked) if one.id in vectors else 0.0 for one in records]
+        none = numpy.zeros(self.dimensions, numpy.float32)
+        return [stored.get(one.id, none) for one in records]
 
     def keep(self, conn: Any, records: Sequence[Record], texts: Sequence[str]) -> int:
         """Make and store the vectors that are missing; returns how many there were."""
@@ -73,7 +83,7 @@ class Meaning:
         query = "SELECT n, version, vector FROM record_vectors WHERE model = ? AND n BETWEEN ? AND ?"
         found = {
             (f"rec-{n}", version): vector
-            for n, version, vector in conn.execute(query, (self.embedder.name, min(numbers), max(numbers)))
+            for n, version, vector in conn.execute(query, (self.name, min(numbers), max(numbers)))
         }
         return {
             record.id: numpy.frombuffer(found[record.id, record.version], dtype=numpy.float32)
@@ -85,7 +95,7 @@ class Meaning:
         """Store a vector, unless its record has changed or gone meanwhile."""
         conn.execute(
             "INSERT OR REPLACE INTO record_vectors SELECT n, ?, version, ? FROM records WHERE n = ? AND version = ?",
-            (self.embedder.name, vector.astype("float32").tobytes(), number(record.id), record.version),
+            (self.name, vector.astype("float32").tobytes(), number(record.id), record.version),
         )
 
 

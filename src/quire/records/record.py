@@ -76,6 +76,11 @@ def view(record: Record) -> View:
     )
 
 
+def session(record: Record) -> str:
+    """The tag of the conversation that a record belongs to, '' where it names none."""
+    return next((tag for tag in record.tags if tag.startswith("session:")), "")
+
+
 def to_json(value: Record | View) -> JsonObject:
     """As JSON, fields in their order, without those that hold nothing."""
     fields: JsonObject = msgspec.to_builtins(value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -80,7 +82,7 @@ def matching(
     if not words:
         return []
     query = f"""
-        SELECT body FROM record_words JOIN records ON n = record_words.rowid
+        SELECT body FROM record_words CROSS JOIN records ON n = record_words.rowid
         WHERE record_words MATCH ? AND {where} ORDER BY bm25(record_words), n LIMIT ?
     """
     any_of = " OR ".join(f'"{word}"' for word in words)
@@ -95,9 +97,26 @@ def frequencies(conn: sqlite3.Connection, words: Sequence[str]) -> dict[str, int
 
 def texts(conn: sqlite3.Connection, records: Sequence[Record]) -> list[str]:
     """What each record is found by, as it was when its current version was written."""
-    if not records:
-        return []
     numbers = [number(record.id) for record in records]
-    query = "SELECT rowid, text FROM record_words WHERE rowid BETWEEN ? AND ?"
-    found = dict(conn.execute(query, (min(numbers), max(numbers))))
+    query = "SELECT rowid, text FROM record_words WHERE rowid IN (SELECT value FROM json_each(?))"
+    found = dict(conn.execute(query, (json.dumps(numbers),)))
     return [found.get(n, "") for n in numbers]
+
+
+def by_creation(conn: sqlite3.Connection, selector: Selector, now: int | None) -> Iterator[str]:
+    """The bodies that the indexes find for a selector, oldest first."""
+    wanted, values = where(selector, now)
+    return (body for (body,) in conn.execute(f"SELECT body FROM records WHERE {wanted} ORDER BY n", values))
+
+
+def by_change(conn: sqlite3.Connection, selector: Selector, now: int | None) -> Iterator[str]:
+    """The same, the last changed first; read only as far as they are taken."""
+    single = [msgspec.structs.replace(selector, schemas=(schema,)) for schema in selector.schemas] or [
+        selector
+    ]
+    cursors = []
+    for one in single:
+        wanted, values = where(one, now)
+        query = f"SELECT change, body FROM records WHERE {wanted} ORDER BY change DESC"
+        cursors.append(conn.execute(query, values))
+    return (body for _, body in heapq.merge(*cursors, key=lambda row: -row[0]))

@@ -20,8 +20,9 @@ from quire.log.migrations import migrate
 from quire.records import rows
 from quire.records.hit import Hit
 from quire.records.meaning import Meaning, Progress
+from quire.records.ranking import ranked
 from quire.records.record import Record, View, checked, decode, draft, expiry, tag_list, view
-from quire.records.relevance import Corpus, relevance, words_of
+from quire.records.relevance import Corpus, words_of
 from quire.records.rows import number
 from quire.records.selector import Selector
 from quire.records.shape import searchable
@@ -168,13 +169,13 @@ class Records:
             raise CallError(f"nn is at least 1, not {nn}")
         tags = (tag,) if isinstance(tag, str) else tuple(tag)
         selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags)
-        hits = [hit for hit in self.near(q, selector, now=now)[:nn] if hit.score > 0]
+        hits = [hit for hit in self.near(q, selector, now=now) if hit.relevance > 0][:nn]
         return [hit.with_context() for hit in hits] if include_context else hits
 
     def near(
         self, q: str, selector: Selector, *, keep: Callable[[Record], bool] = bool, now: int | None = None
     ) -> Hits:
-        """What a selector means, nearest to q first, the older first where two are as near.
+        """What a selector means and has anything to do with q, best first, the older first among equals.
 
         Beyond a few thousand records only those that share a word with q are looked at.
         """
@@ -188,10 +189,8 @@ class Records:
         found = self.select(selector, keep=keep, now=now) if few else self._kept(bodies, selector, keep)
         with self._guard():
             texts = rows.texts(conn, found)
-        cosines = self.meaning.cosines(conn, q, found, texts) if self.meaning else None
-        scores = relevance(q, texts, cosines, corpus)
-        hits = [Hit(one, score) for one, score in zip(found, scores, strict=True)]
-        return sorted(hits, key=lambda hit: (-hit.score, number(hit.record.id)))
+            vectors = self.meaning.vectors(conn, found, texts) if self.meaning else None
+        return ranked(q, found, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
 
     def index(self, *, now: int | None = None) -> int:
         """Make the vectors that are missing, so that no search has to; returns how many there were."""
@@ -251,18 +250,17 @@ class Records:
 
         With `newest`, that many, the most recently changed ones.
         """
-        where, values = rows.where(selector, now)
-        order = "change DESC" if newest is not None else "n"
         found: Found = []
         with self._guard():
-            query = f"SELECT body FROM records WHERE {where} ORDER BY {order}"
-            for (body,) in self.store.connection().execute(query, values):
+            conn = self.store.connection()
+            order = rows.by_creation if newest is None else rows.by_change
+            for body in order(conn, selector, now):
                 if len(found) == newest:
                     break
                 record = decode(body)
                 if selector.matches(record) and keep(record):
                     found.append(record)
-        return sorted(found, key=lambda record: number(record.id)) if newest is not None else found
+        return found if newest is None else sorted(found, key=lambda record: number(record.id))
 
     def beside(
         self, record: Record, step: int, selector: Selector, session: str = "", *, now: int | None = None

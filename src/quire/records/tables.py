@@ -18,6 +18,7 @@ CREATE TABLE records (
     body TEXT NOT NULL
 );
 CREATE INDEX records_by_schema ON records (schema_name, n);
+CREATE INDEX records_by_schema_change ON records (schema_name, change);
 CREATE INDEX records_by_change ON records (change);
 CREATE INDEX records_by_expiry ON records (expires_at) WHERE expires_at IS NOT NULL;
 CREATE TABLE record_tags (
