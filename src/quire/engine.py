@@ -26,10 +26,13 @@ from quire.providers.models import ModelInfo, model_info
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
 
 if TYPE_CHECKING:
+    from quire.recall import Embedder, Hit, Query
     from quire.send.cycle import Outcome
     from quire.send.transport import Transport
 
 _logger = logging.getLogger("quire")
+# Of the budget, what recalled text may take in one turn.
+RECALL_SHARE = 0.1
 
 
 def wall_ms() -> int:
@@ -80,6 +83,7 @@ class Thread:
         self.seq = 0
         # Heard when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
         self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
+        self.embedder: Embedder | None = None
         self._assembly: Assembly | None = None
         self._renderings: dict[str, providers.Rendering] = {}
         self._watches: dict[str, Watch] = {}
@@ -92,10 +96,34 @@ class Thread:
         self._feed(kept)
         return kept
 
-    def user(self, text: str, attach: Iterable[Item | JsonObject] = (), **extra: Json) -> Entry:
-        """The user speaks; the window's items and these join this turn's context."""
+    def user(
+        self, text: str, attach: Iterable[Item | JsonObject] = (), recall: int = 0, **extra: Json
+    ) -> Entry:
+        """The user speaks; the window's items, these, and `recall` older entries join this turn's context."""
         items = [*self.window.get(), *attach]
+        if recall:
+            extra["meta"] = {**self._recalled(text, recall), **(extra.get("meta") or {})}
         return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
+
+    def recall(self, query: str | Query, k: int = 5, **how: Any) -> list[Hit]:
+        """Older entries of this thread, by words and, once `self.embedder` is set, by meaning."""
+        from quire.recall import Recall
+
+        with Recall(self.store, self.embedder) as found:  # type: ignore[arg-type]  # its tables live in SQLite
+            return found.search(query, k, thread=self.name, **how)
+
+    def _recalled(self, text: str, k: int) -> JsonObject:
+        """What a turn's message says of older entries: only what the prompt does not hold already."""
+        from quire.recall import Query, place
+        from quire.recall.placement import in_prompt, standing
+
+        assembly = self._assembly_for(self._assembly.policy.model if self._assembly else "openai-chat:")
+        ahead = assembly.ahead()
+        shown = in_prompt(ahead.epoch.prompt(), ahead.left_out)
+        before = next((e.text for e in reversed(assembly.entries.values()) if e.kind == "user"), "")
+        hits = self.recall(Query(text, before), k, exclude=shown) if assembly.entries else []
+        share = int(assembly.policy.limit * RECALL_SHARE)
+        return place(hits, share, standing(assembly.entries.values(), shown)).meta
 
     @cached_property
     def window(self) -> Window:

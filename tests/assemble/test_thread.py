@@ -1,0 +1,87 @@
+"""A live thread: recorded, replayed, warned, recalled; the path of engine.py from end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire.assemble import Policy
+from quire.engine import Thread, open_store
+from quire.values import JsonObject
+
+TARGET = "anthropic:claude-opus-5-5"
+
+
+def reply(text: str, read: int = 0, total: int = 100) -> JsonObject:
+    usage = {
+        "input_tokens": total - read,
+        "output_tokens": 5,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": 0,
+    }
+    return {
+        "id": "m", "type": "message", "role": "assistant", "model": "claude-opus-5-5",
+        "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "usage": usage,
+    }  # fmt: skip
+
+
+@pytest.mark.moves_prefix(reason="a small budget, to record rebases")
+def test_another_process_makes_the_same_request_from_the_log(tmp_path: Path) -> None:
+    policy = Policy(budget=1_500)
+    thread = quire.open(tmp_path / "t.db", "t", policy)
+    thread.append(quire.system("Help."))
+    for n in range(25):
+        thread.user(f"question {n} " + "word " * 60)
+        sent = thread.request(TARGET, max_tokens=100)
+        thread.record(reply("answer " * 40, total=len(sent.prefix) // 4))
+    thread.user("the last one")
+    mine = thread.request(TARGET, max_tokens=100)
+    other = quire.open(tmp_path / "t.db", "t", policy).request(TARGET, max_tokens=100)
+    assert mine.prefix == other.prefix
+    assert mine.body == other.body
+    kinds = [entry.kind for entry in thread.store.read("t")]
+    assert "rebase" in kinds
+    assert kinds.count("sent") == 25
+    assert thread.store.verify("t").entries == len(kinds)
+
+
+def test_a_reply_that_read_less_than_predicted_is_a_warning(tmp_path: Path) -> None:
+    times = iter(range(0, 10_000_000, 1_000))
+    thread = Thread(open_store(tmp_path / "t.db"), "t", clock=lambda: next(times))
+    heard: list[object] = []
+    thread.on_warning = heard.append
+    thread.append(quire.system("word " * 3_000))
+    for question in ("one", "two"):
+        thread.user(question)
+        thread.request(TARGET, max_tokens=100)
+        thread.record(reply("ok", read=0, total=4_000))
+    assert [type(one).__name__ for one in heard] == ["Event"]
+
+
+def test_the_window_joins_every_turn_and_is_saved_with_the_thread(tmp_path: Path) -> None:
+    thread = quire.open(tmp_path / "t.db", "t")
+    thread.keep("def f(): ...", type="code")
+    first = thread.user("what is f?")
+    assert [item["content"] for item in first.attached] == ["def f(): ..."]
+    again = quire.open(tmp_path / "t.db", "t")
+    assert [item.id for item in again.window.get()] == ["ctx-1"]
+
+
+@pytest.mark.moves_prefix(reason="a small budget, so that the key leaves the prompt")
+def test_what_left_the_prompt_comes_back_when_the_user_asks_for_it(tmp_path: Path) -> None:
+    thread = quire.open(tmp_path / "t.db", "t", Policy(budget=700, summary=0.0))
+    thread.append(
+        quire.user("Remember: the OpenRouter api key begins with sk-or-v1."), quire.respond("Noted.")
+    )
+    for n in range(12):
+        thread.user(f"small talk about the weather on day {n} " + "sun " * 30)
+        thread.request("openai-chat:gpt-5")
+        thread.append(quire.respond("nice weather " * 10))
+    asked = thread.user("What was that api key?", recall=3)
+    assert "sk-or-v1" in asked.meta["recalled"]
+    text = thread.request("openai-chat:gpt-5").body["messages"][-1]["content"]
+    assert text.startswith("# Relevant Conversation\nUser: Remember: the OpenRouter api key")
+    assert text.endswith("---\n\n[User query]:\n\nWhat was that api key?")
+    assert thread.recall("api key")[0].seq == 1
