@@ -1,19 +1,22 @@
 """Forks clients that carry a cycle out until they are killed; everything is imported and warm before the first.
 
-Reads `DATABASE LINES URL TARGET HOW` lines; answers `pid N`, then `ack SEQ` for every entry that the client
+Reads `DATABASE LINES URL TARGET HOW` lines (HOW: by-key, cautious, or constrained for a real model); answers `pid N`, then `ack SEQ` for every entry that the client
 was told is stored, `done` when the cycle ended, and `dead STATUS`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from send_parts import TARGETS, answered, carry_out, new_thread, tool
+from send_parts import CALLS, TARGETS, answered, carry_out, new_thread, tool
 
+from quire import values
 from quire.engine import Thread
 from quire.log.sqlite import SqliteStore
 from quire.send.connect import transport_for
@@ -21,6 +24,8 @@ from quire.send.cycle import run_sync
 from quire.send.events import Event
 from quire.send.retrying import Retry
 from quire.send.runner import Limits, Runner
+from quire.send.speech import Messages
+from quire.send.thread import Log
 from quire.values import Entry, JsonObject, Request
 
 
@@ -53,10 +58,47 @@ def client(database: str, lines: str, url: str, target: str, how: str) -> None:
     tools, thread = Appending(Path(lines)), new_thread(Path(database))
     if not thread.store.threads():
         say(f"ack {thread.user('Write ten lines, please.').seq}")
-    decide = {"decide": tools.decide} if how == "by-key" else {}
+    decide = {} if how == "cautious" else {"decide": tools.decide}
     runner = Runner(tools=tools, limits=Limits(steps=40))
+    if how == "constrained":
+        runner = Runner(
+            tools=tools, limits=Limits(steps=CALLS), speech=Constrained(), options={"max_tokens": 3}
+        )
     carry_out(thread, target, url, runner, on_event=acknowledge, retry=Retry(attempts=1), **decide)  # type: ignore[arg-type]
     say("done 0")
+
+
+class Constrained(Messages, frozen=True):
+    """Role messages to a model that cannot call: its reply is held to the number of the next line."""
+
+    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+        line = 1 + sum(entry.kind == "result" for entry in thread.store.read(thread.name))
+        shape = {"type": "json_schema", "json_schema": {"name": "line", "schema": {"const": line}}}
+        return super().request(thread, target, {**options, "temperature": 0, "response_format": shape})
+
+    def reader(self, thread: Log, target: str, names: Iterable[str]) -> Any:
+        return Calls(super().reader(thread, target, names))
+
+
+class Calls:
+    """A stream whose answer is the number of a line to write."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def feed(self, event: Any) -> list[Entry]:
+        return [_called(entry) for entry in self.inner.feed(event)]
+
+    def partial(self) -> Any:
+        return self.inner.partial()
+
+    def reply(self) -> Any:
+        return self.inner.reply()
+
+
+def _called(entry: Entry) -> Entry:
+    line = json.loads(entry.text)
+    return values.call(f"call_{line}", "append", {"line": line})
 
 
 def acknowledge(event: Event) -> None:

@@ -74,7 +74,7 @@ class Http:
         body = {**providers.http_body(request), **_streaming(wire, streamed)}
         headers = {"content-type": "application/json", **_keys(wire, self.api_key), **request.headers}
         return {
-            "url": self.base_url + _path(wire, self.base_url, request.model, streamed),
+            "url": self.base_url + _path(wire, self.base_url, request, streamed),
             "content": json.dumps(body, ensure_ascii=False).encode(),
             "headers": headers,
         }
@@ -102,21 +102,24 @@ def _streaming(wire: str, streamed: bool) -> JsonObject:
     return {"stream": True}
 
 
-def _path(wire: str, base_url: str, model: str, streamed: bool) -> str:
+def _path(wire: str, base_url: str, request: Request, streamed: bool) -> str:
     """The path behind a base URL; OpenAI's and compatible servers' base URLs end in /v1, Anthropic's do not."""
     versioned = base_url.rsplit("/", 1)[-1].startswith("v1")
     v1 = "" if versioned else "/v1"
     match wire:
         case "openai-chat":
             # A bare host gets the usual version; any other path is taken as it is given.
-            return f"{_v1_of_host(base_url)}/chat/completions"
+            # A request with a prompt is one text, for an engine to continue.
+            return _v1_of_host(base_url) + (
+                "/completions" if "prompt" in request.body else "/chat/completions"
+            )
         case "openai-responses":
             return f"{_v1_of_host(base_url)}/responses"
         case "anthropic":
             return f"{v1}/messages"
         case "gemini":
             method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
-            return f"{'' if versioned else '/v1beta'}/models/{model.removeprefix('models/')}:{method}"
+            return f"{'' if versioned else '/v1beta'}/models/{request.model.removeprefix('models/')}:{method}"
     raise CallError(f"{wire} cannot be spoken over plain HTTP", hint="pip install 'quire[bedrock]'")
 
 

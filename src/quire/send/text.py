@@ -36,8 +36,11 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     def request(self, thread: Log, target: str, options: JsonObject) -> Request:
         """The whole text that the engine is to continue."""
         provider, model = split_target(target)
-        sections = prompt_sections(thread.store.read(thread.name), self.window, self.delimiter)
-        prompt = "".join(f"{section}\n\n" for section in sections)
+        entries = thread.store.read(thread.name)
+        sections = prompt_sections(entries, self.window, self.delimiter)
+        # Without tools there is but one thing to say; text before the first mark is an answer.
+        begun = "" if any(entry.kind == "tools" for entry in entries) else f"{self.delimiter}respond:"
+        prompt = "".join(f"{section}\n\n" for section in sections) + begun
         # What only others may say ends the reply: the engine would go on and invent it.
         stop = [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")]
         body = {"model": model, "prompt": prompt, "stop": stop, **options}

@@ -1,0 +1,179 @@
+"""The embedded model: a real engine answers, streams, reports its cache, and survives its clients."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from send_parts import CALLS, carry_out, new_thread
+from test_kills_amid_cycles import Nursery, Trial, nursery
+
+from quire import values
+from quire.assemble import Policy
+from quire.errors import MissingPart
+from quire.log.sqlite import SqliteStore
+from quire.providers.rules import validate
+from quire.send.local import TARGET, LocalServer, announce, retract, serving_url, tiny_model, weights
+from quire.send.requant import faster
+from quire.send.runner import Runner
+from quire.send.summarise import ByModel
+from quire.send.text import Text
+
+__all__ = ["nursery"]
+pytestmark = pytest.mark.xdist_group("llama")
+
+
+@pytest.fixture(scope="module")
+def gguf() -> Path:
+    pytest.importorskip("xllamacpp", reason="the local engine is not installed")
+    try:
+        return faster(weights())
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def engine(gguf: Path) -> Iterator[LocalServer]:
+    with LocalServer(gguf, ctx=2048) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def tiny(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with LocalServer(tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf"), ctx=4096) as server:
+        yield server
+
+
+def short(**options: object) -> Runner:
+    return Runner(
+        system="You are a helpful assistant.", options={"max_tokens": 12, "temperature": 0, **options}
+    )
+
+
+def test_a_real_answer_streams_in_and_the_second_turn_reads_the_cache(
+    engine: LocalServer, tmp_path: Path
+) -> None:
+    thread, pieces = new_thread(tmp_path / "t.db"), list[str]()
+    note = {
+        "id": "a.md",
+        "content": "The lighthouse was built by Ana Ruiz.",
+        "metadata": {"source": "note", "path": "a.md"},
+    }
+    thread.user("Who built the lighthouse?", [note])
+    how = {"on_event": lambda event: pieces.append(event.text) if event.kind == "respond" else None}
+    first = carry_out(thread, TARGET, engine.url, short(), **how)  # type: ignore[arg-type]
+    assert "Ana Ruiz" in first.text
+    assert "".join(pieces) == first.text
+    assert len([piece for piece in pieces if piece]) > 3
+    thread.user("And who else?")
+    second = carry_out(thread, TARGET, engine.url, short())
+    # Everything that was sent before is read, and what the model said, but for the last token or two.
+    assert second.usage.cache_read >= first.usage.input_total + first.usage.output - 3
+
+
+def test_an_engine_that_takes_text_continues_the_log(engine: LocalServer, tmp_path: Path) -> None:
+    thread = new_thread(tmp_path / "t.db")
+    thread.append(values.user("What is the capital of France?"), values.respond("Paris."))
+    thread.user("And of Italy?")
+    runner = Runner(speech=Text(), options={"max_tokens": 12, "temperature": 0})
+    outcome = carry_out(thread, TARGET, engine.url, runner)
+    assert outcome.text
+    assert outcome.usage.input_total > 50
+
+
+def test_tools_calls_and_results_are_in_the_engines_prompt(engine: LocalServer, tmp_path: Path) -> None:
+    """The model's own template would leave them out without a word."""
+    from send_parts import tool
+
+    thread = new_thread(tmp_path / "t.db")
+    thread.append(
+        values.tools([tool("append")]), values.user("Write."), values.call("c1", "append", {"line": 3})
+    )
+    thread.append(values.result("c1", "line 3 is written"), values.respond("Done."), values.user("Thanks."))
+    body = thread.request(TARGET).body
+    asked = {name: body[name] for name in ("messages", "tools")}
+    prompt = engine.post("/apply-template", asked)["prompt"]
+    assert '"name": "append"' in prompt
+    assert '<tool_call>\n{"name": "append", "arguments": {"line": 3}}\n</tool_call>' in prompt
+    assert "<tool_response>\nline 3 is written\n</tool_response>" in prompt
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_a_summary_reads_the_cache_instead_of_writing_a_new_prompt(tiny: LocalServer, tmp_path: Path) -> None:
+    summarise = ByModel()
+    policy = Policy(budget=1200, floor=0.4, when="full", summary=0.1)
+    thread = new_thread(tmp_path / "t.db", policy=policy, summarise=summarise)
+    for turn in range(7):
+        thread.user(f"Question {turn}. " + "The harbor lies east of the old town and its market. " * 12)
+        carry_out(thread, "llamacpp:tiny", tiny.url, short(max_tokens=30))
+    assert summarise.used
+    for used in summarise.used:
+        # Only the instruction and the last answer are new.
+        assert used.cache_read > 0.75 * used.input_total
+        assert used.input_total - used.cache_read < 160
+
+
+def test_five_kills_amid_cycles_of_the_real_model(
+    engine: LocalServer, nursery: Nursery, tmp_path: Path
+) -> None:
+    """As with the scripted one; the replies are held to a schema, since what it would say is not certain."""
+    rng, length_s, killed, bodies = random.Random(3), 0.0, 0, list[list[str]]()
+    for number, kills in enumerate([0, 3, 2]):
+        trial, nursery.acknowledged, began = Constrained(tmp_path / str(number), engine), 0, perf_counter()
+        for _ in range(kills):
+            killed += nursery.run(trial.task, rng.uniform(0.05, 0.3) * length_s) == "killed"
+            trial.check_log(nursery.acknowledged)
+        assert nursery.run(trial.task, None) == "done"
+        length_s = length_s or perf_counter() - began
+        trial.check_log(nursery.acknowledged)
+        lines = [int(line.split()[1]) for line in trial.file.read_text().splitlines()]
+        assert lines == list(range(1, CALLS + 1)), "each call ran exactly once"
+        bodies.append(trial.bodies())
+    assert killed == 5
+    assert bodies[0] == bodies[1] == bodies[2]
+    assert len(bodies[0]) == CALLS
+    last = json.loads(bodies[0][-1])
+    assert validate(last, "llamacpp", last["model"]) == []
+
+
+class Constrained(Trial):
+    """A cycle against the real engine; what it received is what the log says was sent."""
+
+    def __init__(self, folder: Path, engine: LocalServer) -> None:
+        folder.mkdir()
+        self.database, self.file = folder / "t.db", folder / "lines"
+        self.task = f"{self.database} {self.file} {engine.url} {TARGET} constrained"
+
+    def bodies(self) -> list[str]:
+        """The requests that the log leads to, each checked against the hash of what was sent."""
+        from quire.engine import Thread
+        from quire.log.hashing import sha256_hex
+
+        with SqliteStore(self.database) as store:
+            entries = store.read("t")
+        out: dict[str, str] = {}
+        for place, entry in enumerate(entries):
+            if entry.kind == "sent" and "usage" not in entry.body:
+                with SqliteStore(":memory:") as store:
+                    store.append("t", [values.Entry(one.kind, one.body) for one in entries[:place]])
+                    request = Thread(store, "t").request(TARGET)
+                assert sha256_hex(request.prefix) == entry.body["request_sha256"]
+                out[json.dumps(request.body)] = ""
+        return list(out)
+
+
+def test_a_server_that_runs_is_found_and_one_that_ended_is_not(
+    tiny: LocalServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("quire.send.local.cache_folder", lambda: tmp_path)
+    assert serving_url() == ""
+    announce(tiny.url)
+    assert serving_url() == tiny.url
+    announce("http://127.0.0.1:9")
+    assert serving_url() == ""
+    retract()
+    assert serving_url() == ""
