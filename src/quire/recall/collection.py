@@ -139,9 +139,10 @@ class Collection:
         near, cosines = (
             self._meaning.near(vector) if vector is not None else (_NONE, _NONE.astype(np.float32))
         )
-        rows = pool(words, near, cosines, self._allowed(only, exclude))
+        rows = pool(words, near, cosines, self._allowed(only, exclude), k)
         rows = rows[(words[rows] > 0) | self._meaning.known[rows]]
-        parts = self._parts(asked, rows, words, vector)
+        likeness = self._likeness(rows, vector, near, cosines)
+        parts = self._parts(asked, rows, words, likeness)
         parts += 0.0  # no negative zeros for the eye
         scores = parts.sum(axis=0)
         return [
@@ -176,28 +177,31 @@ class Collection:
         allowed[[self._rows[id] for id in exclude if id in self._rows]] = False
         return allowed
 
-    def _parts(self, asked: Asked, rows: Ints, words: Floats, vector: Floats | None) -> Array:
+    def _parts(self, asked: Asked, rows: Ints, words: Floats, likeness: Floats) -> Array:
         """Each reason's share of each row's score, in the order of PARTS."""
         neighbours, manner, weights = self._wording.neighbours, self._manner, self.weights
         return np.stack(
             [
                 weights.words * standard(words[rows]),
-                weights.meaning * self._likeness(rows, vector),
+                weights.meaning * likeness,
                 manner.speaker(asked, rows, weights),
                 manner.manner(rows, neighbours.dialogue(rows), weights),
                 manner.time(asked, rows, weights),
             ]
         )
 
-    def _likeness(self, rows: Ints, vector: Floats | None) -> Floats:
+    def _likeness(self, rows: Ints, vector: Floats | None, near: Ints, cosines: Floats) -> Floats:
         """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
         out = np.zeros(len(rows), np.float32)
         known = self._meaning.known[rows]
-        if vector is not None and known.any():
-            around = self._wording.neighbours.around(rows[known], MEANING_REACH)
-            cosines = np.zeros(len(self.ids), np.float32)
-            cosines[around] = self._meaning.cosines(vector, around)
-            out[known] = standard(self._wording.neighbours.smoothed(rows[known], cosines))
+        if vector is None or not known.any():
+            return out
+        every = np.full(len(self.ids), np.nan, np.float32)
+        every[near] = cosines
+        around = self._wording.neighbours.around(rows[known], MEANING_REACH)
+        lacking = around[np.isnan(every[around])]
+        every[lacking] = self._meaning.cosines(vector, lacking)
+        out[known] = standard(self._wording.neighbours.smoothed(rows[known], every))
         return out
 
     @property

@@ -11,8 +11,9 @@ import numpy as np
 
 from quire.recall.arrays import Bools, Floats, Ints
 
-# Candidates: the best of each list; a collection of twice this size or less is ranked whole.
-POOL = 500
+# Candidates are so many of the best of each list, or twice as many as are wanted; up to WHOLE rows, all are.
+POOL = 300
+WHOLE = 1000
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -39,24 +40,24 @@ def standard(values: Floats) -> Floats:
     return ((values - values.mean()) / spread if spread > 1e-9 else np.zeros(len(values))).astype(np.float32)
 
 
-def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools) -> Ints:
+def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, k: int) -> Ints:
     """The rows worth ranking: all that are allowed while they are few, else the best by words and by meaning."""
-    everyone = np.flatnonzero(allowed)
-    if len(everyone) <= 2 * POOL:
-        return everyone
+    if np.count_nonzero(allowed) <= WHOLE:
+        return np.flatnonzero(allowed)
     by_words = np.flatnonzero(allowed & (words > 0))
     kept = allowed[near]
     by_meaning, cosines = near[kept], cosines[kept]
-    return np.union1d(_best(by_words, words[by_words]), _best(by_meaning, cosines))
+    size = max(POOL, 2 * k)
+    return np.union1d(_best(by_words, words[by_words], size), _best(by_meaning, cosines, size))
 
 
-def _best(rows: Ints, scores: Floats) -> Ints:
-    """The POOL rows with the highest scores; among equals the oldest."""
-    if len(rows) <= POOL:
+def _best(rows: Ints, scores: Floats, size: int) -> Ints:
+    """The rows with the highest scores, at most `size`; among equals the oldest."""
+    if len(rows) <= size:
         return rows
-    least = np.partition(scores, -POOL)[-POOL]
+    least = np.partition(scores, -size)[-size]
     above = rows[scores > least]
-    return np.concatenate([above, rows[scores == least][: POOL - len(above)]])
+    return np.concatenate([above, rows[scores == least][: size - len(above)]])
 
 
 def order(scores: Floats, rows: Ints) -> Ints:

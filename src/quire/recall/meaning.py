@@ -16,8 +16,8 @@ from quire.recall.columns import Column
 # Up to this many vectors every one is compared; above, the cells nearest to the query.
 APPROXIMATE_ABOVE = 30_000
 # A share of the cells, never fewer rows than this.
-_LOOK_AT_LEAST = 6_000
-_LOOK_SHARE = 0.06
+_LOOK_AT_LEAST = 4_000
+_LOOK_SHARE = 0.04
 _SAMPLE_PER_CENTRE = 40
 _ROUNDS = 4
 _BLOCK = 4096
@@ -86,7 +86,9 @@ class _Cells:
         seen = np.cumsum(self.starts[cells + 1] - self.starts[cells])
         looked = cells[: int(np.searchsorted(seen, wanted)) + 1]
         parts = [self.order[self.starts[cell] : self.starts[cell + 1]] for cell in looked]
-        rows = np.unique(np.concatenate([*parts, self.late]))
+        rows = np.concatenate(parts)
+        if len(self.late):
+            rows = np.union1d(rows, self.late)
         return rows, vectors[rows] @ query
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.recall.arrays import Array, Floats, Ints
+from quire.recall.arrays import Floats, Ints
 from quire.recall.columns import Column
 
 REACH = 5
@@ -113,30 +113,24 @@ class Neighbours:
         shares: Floats = (self._dialogue.all[rows] - ALONE) / (1 - ALONE)
         return shares
 
-    def spread(self, rows: Array, values: Floats) -> tuple[Array, Floats]:
-        """Give each row's value to itself and, weighed, to its neighbours."""
-        targets, given = [rows], [values]
-        for step, weights in self._steps(rows):
-            here, left, shares = step[rows], values, weights
+    def spread(self, own: Floats, rows: Ints) -> Floats:
+        """A value that these rows have, given also to their neighbours, weighed; `own` is 0 in all other rows."""
+        out = own.copy()
+        asked = np.where(self._asks.all[rows], np.float32(_ASKED), np.float32(_BEFORE))
+        for step, first, shares in (
+            (self._behind.all, asked, _BACK_SHARES),
+            (self._before.all, _AHEAD_SHARES[0], _AHEAD_SHARES),
+        ):
+            given, here = own[rows] * first, step[rows]
+            left = own[rows]
             for distance in range(REACH):
                 there = here >= 0
-                if not there.all():
-                    here, left = here[there], left[there]
-                    shares = [share[there] if isinstance(share, np.ndarray) else share for share in shares]
-                if not len(here):
-                    break
-                targets.append(here)
-                given.append(left * shares[distance] * self._dialogue.all[here])
+                here, left = here[there], left[there]
+                given = given[there] if distance == 0 else left * shares[distance]
+                # No two rows have the same neighbour at one distance, so none is counted twice or lost.
+                out[here] += given * self._dialogue.all[here]
                 here = step[here]
-        return np.concatenate(targets), np.concatenate(given)
-
-    def _steps(self, rows: Array) -> list[tuple[Array, list[Array | np.float32]]]:
-        """The two ways from a row, and what those behind it and before it take over from it by distance."""
-        first = np.where(self._asks.all[rows], np.float32(_ASKED), np.float32(_BEFORE))
-        return [
-            (self._behind.all, [first, *_BACK_SHARES[1:]]),
-            (self._before.all, list(_AHEAD_SHARES)),
-        ]
+        return out
 
     def gathered(self, rows: Ints, own: Floats) -> Floats:
         """What each row has together with its neighbours' weighed shares, of a value that every row has."""
@@ -161,6 +155,6 @@ class Neighbours:
             for _ in range(MEANING_REACH):
                 here = np.where(here >= 0, step[here], -1)
                 share = np.where(here >= 0, share * np.float32(_MEANING), np.float32(0))
-                total += share * own[here]
+                total += np.where(here >= 0, share * own[here], np.float32(0))
                 weight += share
         return total / weight

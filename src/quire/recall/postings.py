@@ -5,12 +5,13 @@ Most of it lies sorted by word in three arrays; what came since is kept per word
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
-from quire.recall.arrays import Array, Bools, Floats, Ints
+from quire.recall.arrays import Array, Bools, Ints
+from quire.recall.columns import Column
 from quire.recall.words import stem
 
 _MERGE_AT_LEAST = 50_000
@@ -23,10 +24,9 @@ class Postings:
 
     def __init__(self) -> None:
         self.stems: dict[str, int] = {}
-        # Words as they stand in documents -> the number of their stem.
+        # Words as they are written: their place here, the number of their stem, and how often they were used.
         self._words: dict[str, int] = {}
-        # How often each word was written, to know the usual form of a stem.
-        self._uses: Counter[str] = Counter()
+        self._stem_of, self._uses = Column(np.int64), Column(np.int64)
         self._starts: Array = np.zeros(1, np.int64)
         self._rows: Array = np.zeros(0, np.int32)
         self._counts: Array = np.zeros(0, np.float32)
@@ -35,31 +35,33 @@ class Postings:
 
     def add(self, first_row: int, bags: Sequence[Sequence[str]]) -> None:
         """Index documents by their words, in consecutive rows; rows only ever grow."""
-        self._meet(bags)
-        self._uses.update(word for bag in bags for word in bag)
-        if len(bags) >= _MANY:
-            self._add_many(first_row, bags)
-            return
-        for row, bag in enumerate(bags, first_row):
-            for number, count in Counter(map(self._words.__getitem__, bag)).items():
-                rows, counts = self._new.setdefault(number, ([], []))
-                rows.append(row)
-                counts.append(count)
-                self._new_size += 1
-
-    def _meet(self, bags: Sequence[Sequence[str]]) -> None:
-        """Number the stems of words that were never seen before."""
-        fresh = sorted({word for bag in bags for word in bag}.difference(self._words))
-        for word, stemmed in zip(fresh, stem(fresh), strict=True):
-            self._words[word] = self.stems.setdefault(stemmed, len(self.stems))
-
-    def _add_many(self, first_row: int, bags: Sequence[Sequence[str]]) -> None:
+        self._meet(set(chain.from_iterable(bags)))
+        sizes = [len(bag) for bag in bags]
+        words = np.fromiter(map(self._words.__getitem__, chain.from_iterable(bags)), np.int64, sum(sizes))
+        self._uses.all[:] += np.bincount(words, minlength=len(self._words))
         span = first_row + len(bags)
-        flat = np.fromiter(map(self._words.__getitem__, (word for bag in bags for word in bag)), np.int64)
-        rows = np.repeat(np.arange(first_row, span), [len(bag) for bag in bags])
         # One key per stem and row, so that repeats of a word in a document fall together.
-        keys, counts = np.unique(flat * span + rows, return_counts=True)
-        self._merge(keys // span, keys % span, counts, None)
+        keys = self._stem_of.all[words] * span + np.repeat(np.arange(first_row, span), sizes)
+        keys, counts = np.unique(keys, return_counts=True)
+        if len(bags) >= _MANY:
+            self._merge(keys // span, keys % span, counts, None)
+        else:
+            self._keep(keys // span, keys % span, counts)
+
+    def _keep(self, numbers: Ints, rows: Ints, counts: Ints) -> None:
+        for number, row, count in zip(numbers.tolist(), rows.tolist(), counts.tolist(), strict=True):
+            new_rows, new_counts = self._new.setdefault(number, ([], []))
+            new_rows.append(row)
+            new_counts.append(count)
+        self._new_size += len(numbers)
+
+    def _meet(self, words: set[str]) -> None:
+        """Number words that were never seen before, and their stems."""
+        fresh = sorted(words.difference(self._words))
+        numbers = [self.stems.setdefault(stemmed, len(self.stems)) for stemmed in stem(fresh)]
+        self._words.update((word, at) for at, word in enumerate(fresh, len(self._words)))
+        self._stem_of.extend(numbers)
+        self._uses.extend(np.zeros(len(fresh), np.int64))
 
     def of(self, number: int) -> tuple[Array, Array]:
         """The rows that hold a stem, and its counts there."""
@@ -71,6 +73,10 @@ class Postings:
             rows = np.concatenate([rows, np.array(new_rows, np.int32)])
             counts = np.concatenate([counts, np.array(new_counts, np.float32)])
         return rows, counts
+
+    def holders(self, number: int) -> int:
+        """How many rows hold a stem."""
+        return len(self.of(number)[0])
 
     def settle(self, alive: Bools) -> None:
         """Merge what came since the last time once it is an eighth of the whole; the dead are dropped then."""
@@ -98,25 +104,15 @@ class Postings:
 
     def usual(self, limit: int) -> list[tuple[int, str]]:
         """The most used stems by number, each with its usual form; at most `limit`."""
-        forms: dict[int, tuple[int, str]] = {}
-        total: Counter[int] = Counter()
-        for word, uses in sorted(self._uses.items()):
-            number = self._words[word]
-            total[number] += uses
-            if uses > forms.get(number, (0, ""))[0]:
-                forms[number] = (uses, word)
-        best = sorted(total, key=lambda number: (-total[number], number))[:limit]
-        return [(number, forms[number][1]) for number in best]
+        words, uses, stem_of = list(self._words), self._uses.all, self._stem_of.all
+        total = np.bincount(stem_of, uses, minlength=len(self.stems))
+        # By stem, then the most used form; the first of each stem is its usual one.
+        order = np.lexsort((-uses, stem_of))
+        first = order[np.flatnonzero(np.diff(stem_of[order], prepend=-1))]
+        best = np.argsort(-total[stem_of[first]], kind="stable")[:limit]
+        return [(int(stem_of[at]), words[at]) for at in first[best].tolist()]
 
     @property
     def bytes(self) -> int:
         """Memory of the sorted part."""
         return self._starts.nbytes + self._rows.nbytes + self._counts.nbytes
-
-
-def weighed(parts: Sequence[tuple[Array, Array, float]]) -> tuple[Array, Floats]:
-    """Several postings as one, each with its weight."""
-    if not parts:
-        return np.zeros(0, np.int32), np.zeros(0, np.float32)
-    rows = np.concatenate([rows for rows, _, _ in parts])
-    return rows, np.concatenate([counts * np.float32(weight) for _, counts, weight in parts])

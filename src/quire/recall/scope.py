@@ -58,24 +58,30 @@ class Scope:
         if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
             self._begin()
         newest = vectors.newest(conn)
-        for piece in wanted:
-            had = self._have.get(piece.branch)
-            fresh = Piece(piece.branch, had.high if had else piece.low, piece.high)
-            if fresh.high > fresh.low:
-                self._load(conn, fresh)
-            self._have[piece.branch] = piece
+        fresh = [self._fresh(piece) for piece in wanted]
+        self._load(conn, [piece for piece in fresh if piece.high > piece.low])
+        self._have = now
         if self.embedder is not None:
             self._take_vectors(conn, self.embedder, newest)
 
-    def _load(self, conn: sqlite3.Connection, piece: Piece) -> None:
-        rows = conn.execute(_ROWS, (piece.branch, piece.low, piece.high)).fetchall()
-        added = list(self._indexed(conn, piece.branch, rows))
-        self.collection.add([one for _, _, one in added])
-        self.branch.extend(np.full(len(added), piece.branch))
-        self.seq.extend([seq for seq, _, _ in added])
-        self.kind.extend([_KINDS[kind] for _, kind, _ in added])
-        if self.embedder is not None and added:
-            self.collection.put_vectors(*vectors.of_piece(conn, self.embedder, piece))
+    def _fresh(self, piece: Piece) -> Piece:
+        """The part of a piece that is not loaded yet."""
+        had = self._have.get(piece.branch)
+        return Piece(piece.branch, had.high if had else piece.low, piece.high)
+
+    def _load(self, conn: sqlite3.Connection, fresh: Sequence[Piece]) -> None:
+        added: dict[str, tuple[int, int, str, Indexed]] = {}
+        for piece in fresh:
+            rows = conn.execute(_ROWS, (piece.branch, piece.low, piece.high)).fetchall()
+            for seq, kind, one in self._indexed(conn, piece.branch, rows):
+                added.setdefault(one.id, (piece.branch, seq, kind, one))
+        self.collection.add([one for _, _, _, one in added.values()])
+        self.branch.extend([branch for branch, _, _, _ in added.values()])
+        self.seq.extend([seq for _, seq, _, _ in added.values()])
+        self.kind.extend([_KINDS[kind] for _, _, kind, _ in added.values()])
+        if self.embedder is not None:
+            for piece in fresh:
+                self.collection.put_vectors(*vectors.of_piece(conn, self.embedder, piece))
 
     def _indexed(
         self, conn: sqlite3.Connection, branch: int, rows: Iterable[tuple[Any, ...]]
@@ -112,9 +118,9 @@ class Scope:
             self._words_at = words
         self._vectors_seen = newest
 
-    def mask(self, kinds: Iterable[str] | None) -> Bools:
+    def mask(self, kinds: Iterable[str]) -> Bools:
         """Which rows are of these kinds."""
-        return np.isin(self.kind.all, [_KINDS[kind] for kind in (KINDS if kinds is None else kinds)])
+        return np.isin(self.kind.all, [_KINDS[kind] for kind in kinds])
 
 
 def _extends(now: Piece | None, had: Piece) -> bool:

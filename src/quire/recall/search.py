@@ -112,7 +112,9 @@ class Recall:
         if chosen == "records":
             return self._search_records(query, k)
         held = self._scope(thread if chosen == "thread" else None)
-        only = held.mask(kinds) & self._allowed(held, thread, before, exclude)
+        only = self._allowed(held, thread, before, exclude)
+        if kinds is not None:
+            only &= held.mask(kinds)
         skip = [id for id in exclude if isinstance(id, str)]
         found = held.collection.search(query, k, only=only, exclude=skip)
         return [self._hit(held, one, thread if chosen == "thread" else None, neighbours) for one in found]

@@ -54,11 +54,10 @@ def _text(entry: Entry) -> str:
 
 
 def _extra(entry: Entry) -> str:
-    """Captions of images, and the names and beginnings of the items a user brought."""
-    if entry.kind != "user":
-        return ""
-    captions = [str(image["caption"]) for image in _images(entry) if image.get("caption")]
-    return "\n".join(captions + [_item(item)[:_ITEM_LIMIT] for item in entry.attached])
+    """Captions of what was shown (`meta.caption`, or of images), names and beginnings of items a user brought."""
+    captions = [entry.meta.get("caption"), *(image.get("caption") for image in _images(entry))]
+    items = [_item(item)[:_ITEM_LIMIT] for item in entry.attached] if entry.kind == "user" else []
+    return "\n".join([str(caption) for caption in captions if caption] + items)
 
 
 def _images(entry: Entry) -> Iterable[dict[str, Json]]:

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from quire.recall.arrays import Array, Bools, Floats, Ints
+from quire.recall.arrays import Bools, Floats, Ints
 from quire.recall.columns import Column
 from quire.recall.neighbours import REACH, Neighbours
-from quire.recall.postings import Postings, weighed
+from quire.recall.postings import Postings
 from quire.recall.question import Asked
 
 K1, B = 1.2, 0.5
+# Above this many documents, words that tell less than this part of what the most telling one does are passed over.
+_LARGE = 20_000
+_TELLING = 0.08
 
 
 class Wording:
@@ -41,37 +44,50 @@ class Wording:
 
     def scores(self, asked: Asked, kin: Mapping[str, list[tuple[int, float]]], alive: Bools) -> Floats:
         """How well each row and its surroundings answer the query's words."""
-        out = np.zeros(len(alive), np.float64)
+        out = np.zeros(len(alive), np.float32)
         documents = int(np.count_nonzero(alive))
         norm = self._norm(alive)
-        for word, stemmed, weight in asked.words:
+        for word, stemmed, weight in self._worth_it(asked, documents):
             counts, holders = self._counts(stemmed, kin.get(word, []), alive)
-            hits = np.flatnonzero(counts)
             rarity = np.log1p((documents - holders + 0.5) / (holders + 0.5))
-            found = counts[hits]
-            out[hits] += weight * rarity * found * (K1 + 1) / (found + norm[hits])
-        return out.astype(np.float32)
+            # Over all rows at once: picking out those that count takes longer than the sum.
+            out += np.float32(weight * rarity * (K1 + 1)) * counts / (counts + norm)
+        return out
+
+    def _worth_it(self, asked: Asked, documents: int) -> list[tuple[str, str, float]]:
+        """The query's words; in a large collection without those that stand nearly everywhere and tell nothing."""
+        if documents <= _LARGE:
+            return list(asked.words)
+        rarity = [self._likely_rarity(stemmed, documents) for _, stemmed, _ in asked.words]
+        least = _TELLING * max(rarity, default=0.0)
+        return [word for word, value in zip(asked.words, rarity, strict=True) if value >= least]
+
+    def _likely_rarity(self, stemmed: str, documents: int) -> float:
+        """What a word's rarity would be if its holders stood apart, each lending it to all within reach."""
+        number = self.postings.stems.get(stemmed)
+        share = min(1.0, self.postings.holders(number) / documents) if number is not None else 0.0
+        wide = 1 - (1 - share) ** (2 * REACH + 1)
+        return float(np.log1p((1 - wide + 0.5 / documents) / (wide + 0.5 / documents)))
 
     def _norm(self, alive: Bools) -> Floats:
         wide = self._wide.all
         mean = float(wide[alive].mean()) if alive.any() else 1.0
-        return np.asarray(K1 * (1 - B + B * wide / max(mean, 1.0)))
+        return np.asarray(K1 * (1 - B + B * wide / max(mean, 1.0)), np.float32)
 
-    def _counts(self, stemmed: str, kin: list[tuple[int, float]], alive: Bools) -> tuple[Array, int]:
+    def _counts(self, stemmed: str, kin: list[tuple[int, float]], alive: Bools) -> tuple[Floats, int]:
         """How often each row and its surroundings hold a word or its kin; in how many the word itself stands."""
         number = self.postings.stems.get(stemmed)
-        exact = self._spread([] if number is None else [(number, 1.0)], alive)
-        more = self._spread([one for one in kin if one[0] != number], alive)
-        holds = np.zeros(len(alive), np.bool_)
-        holds[(more if number is None else exact)[0]] = True
-        counts = np.bincount(exact[0], exact[1], minlength=len(alive)).astype(np.float64, copy=False)
-        if len(more[0]):
-            counts += np.bincount(more[0], more[1], minlength=len(alive))
-        return counts, int(np.count_nonzero(holds))
+        counts = self._spread([] if number is None else [(number, 1.0)], alive)
+        holders = int(np.count_nonzero(counts))
+        others = [one for one in kin if one[0] != number]
+        if others:
+            counts += self._spread(others, alive)
+        return counts, int(np.count_nonzero(counts)) if number is None else holders
 
-    def _spread(self, terms: list[tuple[int, float]], alive: Bools) -> tuple[Array, Floats]:
-        rows, values = weighed([(*self.postings.of(number), near) for number, near in terms])
-        kept = alive[rows]
-        if not kept.all():
-            rows, values = rows[kept], values[kept]
-        return self.neighbours.spread(rows, values)
+    def _spread(self, terms: list[tuple[int, float]], alive: Bools) -> Floats:
+        own = np.zeros(len(alive), np.float32)
+        for number, near in terms:
+            rows, counts = self.postings.of(number)
+            own[rows] += counts * np.float32(near)
+        own *= alive
+        return self.neighbours.spread(own, np.flatnonzero(own > 0))

@@ -1,0 +1,232 @@
+"""What a search costs at 10,000 and 100,000 entries: time, memory, building and loading.
+
+Beside it in the same run: a plain numpy search (every cosine, BM25 over dense postings with neighbours), and
+the exact scan with the approximate cells switched off. Texts are made from a vocabulary with the frequencies of
+real text; vectors are spread around real ones, because making 100,000 of them would take half an hour.
+
+    bench/recall_speed.py [--sizes 10000 100000] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embedded import Remembered
+from quire import values
+from quire.cli.common import print_table
+from quire.engine import open_store
+from quire.log.connect import transaction
+from quire.log.sqlite import SqliteStore
+from quire.recall import Recall, vectors
+from quire.recall.meaning import Meaning
+from quire.recall.question import Query, ask
+from quire.values import Entry
+
+PER_THREAD = 1000
+VOCABULARY = 40_000
+QUERIES = 100
+
+
+def sentences(count: int, seed: int = 7) -> Iterator[str]:
+    """Texts of 5 to 60 words drawn by Mandelbrot's law, as content words are (the commonest in 9 % of texts)."""
+    rng = np.random.default_rng(seed)
+    weights = 1 / (np.arange(1, VOCABULARY + 1) + 50) ** 1.05
+    cumulated = np.cumsum(weights / weights.sum())
+    parts = ["ba", "de", "fi", "go", "lu", "ma", "ne", "po", "ri", "ta", "vo", "ze"]
+    words = [
+        parts[n % 12] + parts[n // 12 % 12] + parts[n // 144 % 12] + parts[n // 1728 % 12] + parts[n // 20736]
+        for n in range(VOCABULARY)
+    ]
+    for _ in range(count):
+        size = int(rng.integers(5, 60))
+        yield " ".join(words[at] for at in np.searchsorted(cumulated, rng.random(size)))
+
+
+def fill(store: SqliteStore, size: int) -> float:
+    """Append `size` entries, user and assistant in turn; seconds it took."""
+    begun = time.perf_counter()
+    made = (
+        values.user(text) if at % 2 == 0 else values.respond(text) for at, text in enumerate(sentences(size))
+    )
+    for number in range(0, size, PER_THREAD):
+        batch: list[Entry] = [
+            entry for entry, _ in zip(made, range(min(PER_THREAD, size - number)), strict=False)
+        ]
+        store.append(f"t{number // PER_THREAD}", batch)
+    return time.perf_counter() - begun
+
+
+def give_vectors(store: SqliteStore, embedder: Remembered, seeds: Any) -> None:
+    """Vectors for all entries, scattered around real ones, and for words."""
+    rng = np.random.default_rng(11)
+    conn = store.connection()
+    ids = [id for (id,) in conn.execute("SELECT id FROM entries ORDER BY n")]
+    for begin in range(0, len(ids), 5000):
+        some = ids[begin : begin + 5000]
+        near = seeds[rng.integers(0, len(seeds), len(some))] + 0.7 * _noise(rng, len(some), seeds.shape[1])
+        with transaction(conn):
+            vectors.save(conn, embedder, "entry", some, near / np.linalg.norm(near, axis=1, keepdims=True))
+    words = {word for (text,) in conn.execute("SELECT words FROM recall_entries") for word in text.split()}
+    kept = sorted(word for word in words if word.isalpha())
+    with transaction(conn):
+        made = _noise(rng, len(kept), seeds.shape[1])
+        vectors.save(conn, embedder, "word", kept, made / np.linalg.norm(made, axis=1, keepdims=True))
+
+
+def _noise(rng: Any, rows: int, width: int) -> Any:
+    return rng.standard_normal((rows, width)).astype(np.float32) / np.sqrt(np.float32(width))
+
+
+def timed(run: Callable[[str], Any], queries: list[str]) -> list[float]:
+    """Milliseconds a query, by the clock."""
+    out = []
+    for query in queries:
+        begun = time.perf_counter()
+        run(query)
+        out.append(1000 * (time.perf_counter() - begun))
+    return out
+
+
+class Prototype:
+    """The plain way: dense cosines over everything, BM25 with neighbours by shifting whole columns."""
+
+    def __init__(self, recall: Recall, matrix: Any) -> None:
+        self.collection = recall._scope(None).collection
+        self.postings = self.collection._wording.postings
+        self.matrix = matrix
+
+    def search(self, query: str, vector: Any) -> Any:
+        size = len(self.collection.ids)
+        score = np.zeros(size)
+        for _, stemmed, _ in ask(Query(query), {}).words:
+            number = self.postings.stems.get(stemmed)
+            if number is None:
+                continue
+            rows, counts = self.postings.of(number)
+            own = np.zeros(size)
+            own[rows] = counts
+            wide = own.copy()
+            for step in range(1, 6):
+                wide[step:] += 0.6**step * own[:-step]
+                wide[:-step] += 0.3 * 0.6 ** (step - 1) * own[step:]
+            holders = np.count_nonzero(wide)
+            score += np.log1p((size - holders + 0.5) / (holders + 0.5)) * wide * 2.2 / (wide + 1.2)
+        near = self.matrix @ vector
+        for step, weight in ((1, 0.3), (2, 0.09)):
+            near[step:] += weight * near[:-step]
+        total = (score - score.mean()) / score.std() + (near - near.mean()) / near.std()
+        return np.argsort(-total, kind="stable")[:5]
+
+
+def one(size: int, embedder: Remembered, seeds: Any, folder: Path) -> dict[str, Any]:
+    file = folder / f"{size}.db"
+    store = open_store(file)
+    append_s = fill(store, size)
+    give_vectors(store, embedder, seeds)
+    before = _memory()
+    begun = time.perf_counter()
+    recall = Recall(store, embedder)
+    queries = [" ".join(text.split()[:7]) for text in sentences(QUERIES, seed=99)]
+    vectors_of = dict(zip(queries, embedder.encode(queries), strict=True))
+    recall.search(queries[0])
+    load_s = time.perf_counter() - begun
+    held = recall._scope(None).collection
+    fixed = _Fixed(embedder, vectors_of)
+    held.embedder = fixed
+    ours = timed(lambda query: recall.search(query), queries)
+    words = timed(lambda query: held._wording.scores(ask(Query(query), {}), {}, held._alive.all), queries)
+    matrix = held._meaning._vectors.all
+    exact = Meaning(384, approximate_above=10**9)
+    exact.grow(len(matrix))
+    exact.put(np.arange(len(matrix)), matrix)
+    cells = timed(lambda query: held._meaning.near(vectors_of[query]), queries)
+    scan = timed(lambda query: exact.near(vectors_of[query]), queries)
+    plain = Prototype(recall, matrix)
+    prototype = timed(lambda query: plain.search(query, vectors_of[query]), queries)
+    real = timed(lambda query: embedder.fresh(query), queries[:30])
+    return {
+        "entries": size,
+        "append us/entry": round(1e6 * append_s / size),
+        "load s": round(load_s, 1),
+        "search p50": _at(ours, 50),
+        "search p95": _at(ours, 95),
+        "words p50": _at(words, 50),
+        "cells p50": _at(cells, 50),
+        "scan p50": _at(scan, 50),
+        "numpy p50": _at(prototype, 50),
+        "numpy p95": _at(prototype, 95),
+        "embedding p50": _at(real, 50),
+        "with embedding p95": round(_at(ours, 95) + _at(real, 95), 1),
+        "memory MB": round(_memory() - before),
+        "file MB": round(file.stat().st_size / 1e6),
+        "cells found of nearest 100": _found(held._meaning, exact, list(vectors_of.values())),
+    }
+
+
+class _Fixed:
+    """An embedder whose queries are known beforehand, to time everything besides embedding."""
+
+    def __init__(self, embedder: Remembered, known: dict[str, Any]) -> None:
+        self.name, self.dimensions, self.known, self.embedder = (
+            embedder.name,
+            embedder.dimensions,
+            known,
+            embedder,
+        )
+
+    def encode(self, texts: Any) -> Any:
+        return np.array(
+            [self.known[text] if text in self.known else np.ones(384, np.float32) / 20 for text in texts]
+        )
+
+
+def _found(cells: Meaning, exact: Meaning, queries: list[Any]) -> str:
+    shares = []
+    for query in queries[:50]:
+        rows, cosines = cells.near(query)
+        best = set(rows[np.argsort(-cosines)[:100]].tolist())
+        _, all_cosines = exact.near(query)
+        shares.append(len(best.intersection(np.argsort(-all_cosines)[:100].tolist())) / 100)
+    return f"{100 * sum(shares) / len(shares):.0f} %"
+
+
+def _at(times: list[float], share: int) -> float:
+    return round(float(np.percentile(times, share)), 1)
+
+
+def _memory() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    embedder = Remembered()
+    seeds = embedder.encode(list(sentences(400, seed=3)))
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [one(size, embedder, seeds, Path(folder)) for size in args.sizes]
+    if args.json:
+        print(json.dumps(rows))
+        return
+    names = list(rows[0])
+    print_table(
+        ["", *(f"{row['entries']:,}" for row in rows)],
+        [[name, *(row[name] for row in rows)] for name in names[1:]],
+    )
+
+
+if __name__ == "__main__":
+    main()
