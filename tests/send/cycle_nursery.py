@@ -62,7 +62,10 @@ def client(database: str, lines: str, url: str, target: str, how: str) -> None:
     runner = Runner(tools=tools, limits=Limits(steps=40))
     if how == "constrained":
         runner = Runner(
-            tools=tools, limits=Limits(steps=CALLS), speech=Constrained(), options={"max_tokens": 3}
+            tools=tools,
+            limits=Limits(steps=CALLS),
+            speech=Constrained(),
+            options={"max_tokens": 40, "stop": ["\n"]},
         )
     carry_out(thread, target, url, runner, on_event=acknowledge, retry=Retry(attempts=1), **decide)  # type: ignore[arg-type]
     say("done 0")
