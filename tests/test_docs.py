@@ -105,3 +105,10 @@ def test_every_page_of_the_docs_is_linked_from_the_readme() -> None:
     )
     missing = [page.name for page in PAGES[1:] if page.parent.name == "docs" and page.name not in index]
     assert missing == []
+
+
+def test_the_benchmarks_page_holds_every_section() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "benchmarks_page.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

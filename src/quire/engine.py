@@ -21,7 +21,7 @@ from quire.items import Window
 from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
-from quire.providers.explain import Event, Watch
+from quire.providers.explain import Event, Watch, diagnosis_of
 from quire.providers.models import ModelInfo, model_info
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
 
@@ -84,11 +84,16 @@ class Thread:
         # Heard when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
         self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
         self.embedder: Embedder | None = None
+        # Ask the provider what it could not reuse of the request before, naming that one's reply.
+        self.diagnose = False
         self._assembly: Assembly | None = None
         self._renderings: dict[str, providers.Rendering] = {}
         self._watches: dict[str, Watch] = {}
         self._sent: tuple[Request, Envelope] | None = None
         self._since: list[Entry] = []
+        self._times: list[int] = []
+        self._turn_times: tuple[int, ...] = ()
+        self._reply_id: str | None = None
 
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably, behind everything this thread has seen."""
@@ -171,17 +176,17 @@ class Thread:
             reply if isinstance(reply, Reply) else providers.parse_reply(_target(sent), reply, self._names())
         )
         kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
-        self.reported(sent, parsed)
+        self.reported(sent, parsed, _diagnosis(reply))
         return kept
 
     def _names(self) -> list[str]:
         """The tools' own names, by which a provider's spelling of them is read back."""
         return list(self._assembly.carried.tools) if self._assembly is not None else []
 
-    def reported(self, request: Request, reply: Reply) -> Event | None:
+    def reported(self, request: Request, reply: Reply, diagnosis: JsonObject | None = None) -> Event | None:
         """What a reply read from the cache, compared with what was predicted; a difference is a warning."""
         watch = self._watches.get(_target(request))
-        event = watch.reported(reply.usage) if watch is not None else None
+        event = watch.reported(reply.usage, diagnosis) if watch is not None else None
         if event is not None and not event.foreseen:
             self.on_warning(event)
         return event
@@ -205,6 +210,8 @@ class Thread:
         }
         if reply is not None:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
+            if reply.id:
+                body["wire"] = {"id": reply.id}
         return Entry("sent", body)
 
     def _watch(self, request: Request, sealed: Envelope) -> None:
@@ -221,13 +228,16 @@ class Thread:
         key = f"{target} {options!r}"
         if key not in self._renderings:
             self._renderings = {key: providers.rendering(target, providers.ask(key=self.name, **options))}
-        return providers.marked(self._renderings[key].request(built.prompt), built.prompt)
+        request = self._renderings[key].request(built.prompt)
+        before = self._reply_id if self.diagnose else None
+        return providers.marked(request, built.prompt, times=self._turn_times, previous_id=before)
 
     def _assembly_for(self, target: str) -> Assembly:
         """The thread folded for this model; another model's fold is thrown away and made anew."""
         policy = policy_for(target, self.policy)
         if self._assembly is None or self._assembly.policy != policy:
             self._assembly, self.seq = Assembly(policy, self.summarise), 0
+            self._times = []
         self._catch_up()
         return self._assembly
 
@@ -245,7 +255,23 @@ class Thread:
             if self._assembly is not None:
                 self._assembly.feed(entry)
             self._since.append(entry)
+            if entry.kind == "user":
+                # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
+                self._turn_times = tuple(self._times)
+            elif entry.kind == "sent":
+                self._note_sent(entry)
             self.seq = entry.seq
+
+    def _note_sent(self, entry: Entry) -> None:
+        """When requests were sent, which tells how long caches must live, and what the newest reply is called."""
+        if entry.at is not None and not entry.meta.get("aside"):
+            self._times.append(entry.at)
+        self._reply_id = entry.wire.get("id") or self._reply_id
+
+
+def _diagnosis(reply: Any) -> JsonObject:
+    """What the provider itself says of its cache, in JSON or in the SDK's object."""
+    return diagnosis_of(reply.model_dump() if hasattr(reply, "model_dump") else reply)
 
 
 def _target(request: Request) -> str:
