@@ -58,7 +58,7 @@ def carry_out(thread: Thread, target: str, server: Emulator, runner: Runner, via
     async def main() -> Outcome:
         transport = transport_for(target, url, "key", via=via)
         try:
-            return await run(thread, target, transport, runner, clock=None)
+            return await run(thread, target, transport, runner)
         finally:
             await close(transport)
 

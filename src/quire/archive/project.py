@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from quire.archive.render import render
 from quire.archive.times import iso, whole_second
 from quire.archive.value import Chat, Context, Message
@@ -50,16 +52,25 @@ def project_messages(entries: Iterable[Entry]) -> list[Message]:
     """One message for each user entry and each answer that says something."""
     out: list[Message] = []
     waiting: list[JsonObject] = []
+    untimed = 0
     for entry in entries:
         at = whole_second(entry.at)
         if entry.kind == "attach":
             waiting += entry.attached
         elif entry.kind == "user":
             out.append(Message("user", entry.text, _context(entry, [*waiting, *entry.attached]), at))
-            waiting = []
+            waiting, untimed = [], len(out)
         elif entry.kind == "respond" and entry.text.strip():
             out.append(Message("ai", entry.text, Context(), at))
+        elif entry.kind == "sent" and "usage" in entry.body:
+            # An answer has no time of its own; it was said by when its reply had ended.
+            out[untimed:] = [_timed(one, at) for one in out[untimed:]]
+            untimed = len(out)
     return out
+
+
+def _timed(message: Message, at: int | None) -> Message:
+    return message if message.at is not None else msgspec.structs.replace(message, at=at)
 
 
 def _context(entry: Entry, items: Iterable[JsonObject]) -> Context:

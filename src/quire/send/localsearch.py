@@ -122,7 +122,7 @@ def local_search_tool(
         if not index.vault.watched:
             index.update()
         within = time_range(timeRange, now_ms() if now_ms else None) if timeRange else None
-        found = documents(index.search(query, k, _when(within)), limit)
+        found = documents(index.search(query, k, _when(within), str(call.meta.get("earlier") or "")), limit)
         text = local_search(found, timeRange)
         asked = question(call).strip() if question and call.meta.get("placement") != "context" else ""
         meta: JsonObject = {

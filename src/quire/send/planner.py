@@ -12,7 +12,7 @@ from quire import providers, values
 from quire.assemble.blocks import block, shown
 from quire.log.store import Store
 from quire.providers.facts import resolve, split_target
-from quire.send.cycle import ask_aside
+from quire.send.aside import ask_aside
 from quire.send.runner import Turn
 from quire.send.tools import Toolbox
 from quire.send.tools.check import faults

@@ -50,7 +50,13 @@ def qa(
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
         query = turn.user.text.strip()
-        return [call_entry(turn.user, 1, "localSearch", {"query": query}, tools)] if query else []
+        if not query:
+            return []
+        call = call_entry(turn.user, 1, "localSearch", {"query": query}, tools)
+        # What the question leaves unsaid was often said one turn before.
+        earlier = _asked_before(turn)
+        meta = {**call.meta, **({"earlier": earlier} if earlier else {})}
+        return [Entry("call", {**call.body, "meta": meta})]
 
     return Runner(
         name="qa", system=system, tools=tools, prepare=prepare, limits=limits or Limits(), options=options
@@ -130,6 +136,13 @@ def _file_block(given: str | Path | Item | JsonObject) -> str:
         return block(item_json(given)).text
     made = item_json(from_file(given, truncate=True))
     return block({**made, "id": str(given)}).text
+
+
+def _asked_before(turn: Turn) -> str:
+    """What the user asked in the turn before this one."""
+    end = turn.user.seq - 1
+    recent = turn.thread.store.read(turn.thread.name, after=max(0, end - 64), limit=min(64, end))
+    return next((entry.text for entry in reversed(recent) if entry.kind == "user"), "")
 
 
 def _box(tools: Toolbox | Iterable[Tool | Callable[..., Any]]) -> Toolbox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quire.log.sqlite import SqliteStore
 from quire.send.builtin.arithmetic import calculate
 from quire.send.builtin.files import file_tools
 from quire.send.tools import Tool
@@ -11,6 +12,11 @@ from quire.send.tools import Tool
 __all__ = ["builtin", "calculate", "file_tools"]
 
 
-def builtin(root: str | Path | None = None) -> list[Tool]:
-    """The built-in tools; those for files only where a root folder is given."""
-    return [*(file_tools(root) if root is not None else ()), calculate]
+def builtin(root: str | Path | None = None, store: SqliteStore | None = None, thread: str = "") -> list[Tool]:
+    """The built-in tools; those for files where a root folder is given, recall where a thread is."""
+    tools = [*(file_tools(root) if root is not None else ()), calculate]
+    if store is not None and thread:
+        from quire.send.builtin.memory import recall_tool
+
+        tools.append(recall_tool(store, thread))
+    return tools

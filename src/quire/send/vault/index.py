@@ -157,12 +157,20 @@ class NoteIndex:
 
     # Searching
 
-    def search(self, query: str, k: int = 8, only: Callable[[Note], bool] | None = None) -> list[Passage]:
-        """The k passages that fit a query best; `only` chooses among notes."""
+    def search(
+        self, query: str, k: int = 8, only: Callable[[Note], bool] | None = None, earlier: str = ""
+    ) -> list[Passage]:
+        """The k passages that fit a query best; `only` chooses among notes, `earlier` is what was asked before."""
         with self._lock:
             allowed = None if only is None else self._ids(only)
-            found = self._loaded().search(query, k, allowed) if allowed is None or allowed else []
+            found = self._found(query, earlier, k, allowed) if allowed is None or allowed else []
             return [passage for one in found if (passage := self._passage(one.id, one.score)) is not None]
+
+    def _found(self, query: str, earlier: str, k: int, allowed: list[str] | None) -> list[Any]:
+        from quire.recall import Query
+
+        found: list[Any] = self._loaded().search(Query(query, earlier), k, allowed)
+        return found
 
     def _ids(self, only: Callable[[Note], bool]) -> list[str]:
         """The passages of the notes that may be found."""

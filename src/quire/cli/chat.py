@@ -1,0 +1,130 @@
+"""`quire chat`: a conversation in the terminal, or one turn a line from a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from quire.cli.chat_commands import run_command
+from quire.cli.chat_equip import Equipment, equipped
+from quire.cli.chat_input import ask_lines, piped_lines
+from quire.cli.chat_screen import Plain, Rich, Screen
+from quire.cli.chat_session import Session
+from quire.cli.common import db_option
+from quire.cli.main import report
+from quire.errors import QuireError
+from quire.send.runners import NAMES
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.command()
+@click.argument("thread", default="chat")
+@click.option(
+    "--model", help="provider:model (default: $QUIRE_MODEL, the thread's last one, else the local model)."
+)
+@click.option("--base-url", help="The address of a server of your own.")
+@click.option(
+    "--attach", multiple=True, help="A file, file:10-20 or note for the first turn; may be repeated."
+)
+@click.option(
+    "--runner", type=click.Choice(NAMES), help="How turns are carried out (default: by what is given)."
+)
+@click.option("--root", type=_FOLDER, help="Let the model read, list and grep in this folder.")
+@click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach.")
+@click.option("--project", type=_FILE, help="A file with the project's prompt; --file adds its files.")
+@click.option("--file", "files", type=_FILE, multiple=True, help="A file of the project; may be repeated.")
+@click.option(
+    "--mcp", multiple=True, help="The command of an MCP server whose tools to use; may be repeated."
+)
+@click.option("--system", default="", help="The system prompt.")
+@click.option("--text-tools", is_flag=True, help="Tell of tools in words, for models that take none.")
+@click.option(
+    "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep a chat file in this folder."
+)
+@db_option
+def chat(
+    thread: str,
+    model: str | None,
+    base_url: str | None,
+    attach: tuple[str, ...],
+    runner: str | None,
+    root: Path | None,
+    vault: Path | None,
+    project: Path | None,
+    files: tuple[Path, ...],
+    mcp: tuple[str, ...],
+    system: str,
+    text_tools: bool,
+    save: Path | None,
+    db: Path | None,
+) -> None:
+    """Talk to a model in the terminal; everything is kept in THREAD, and starting again goes on there.
+
+    Without --model the embedded local model answers. /help lists the commands. Ctrl-C stops an answer and
+    keeps what came. With input from a pipe, each line is one turn and answers go to standard output.
+
+    \b
+    Examples:
+      quire chat
+      quire chat plans --model anthropic:claude-opus-5-5 --attach spec.md
+      quire chat notes --vault ~/Notes
+      echo "What is in src?" | quire chat code --root .
+    """
+    wanted = Equipment(runner, root, vault, project, files, mcp, system, text_tools)
+    screen: Screen = Rich() if sys.stdin.isatty() and sys.stdout.isatty() else Plain()
+    with _opened(thread, model, base_url, wanted, save, db, screen) as session:
+        session.attach(attach)
+        session.resume()
+        failed = _talk(session)
+    if failed:
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def _opened(
+    thread: str,
+    model: str | None,
+    base_url: str | None,
+    wanted: Equipment,
+    save: Path | None,
+    db: Path | None,
+    screen: Screen,
+) -> Iterator[Session]:
+    from quire.cli.common import default_db
+    from quire.engine import open_store
+
+    place = db or default_db()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open_store(place) as store, equipped(wanted, screen) as kit:
+        session = Session(store, thread, model, base_url, kit, save, screen)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+def _talk(session: Session) -> bool:
+    """Turn after turn until there is no more input; whether any failed where nobody could mend it."""
+    failed = False
+    lines = ask_lines(session) if isinstance(session.screen, Rich) else piped_lines()
+    for line in lines:
+        try:
+            if line.startswith("/"):
+                if not run_command(session, line):
+                    break
+            else:
+                session.turn(line)
+        except KeyboardInterrupt:
+            session.screen.note("stopped; what came is kept")
+            if isinstance(session.screen, Plain):
+                raise
+        except QuireError as error:
+            failed = isinstance(session.screen, Plain)
+            report(error)
+    return failed

@@ -1,0 +1,224 @@
+"""The slash commands of a chat: each a function of the session and what stands behind its name."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from quire.assemble.layers import layer_tokens
+from quire.errors import CallError
+from quire.tokens import counter
+from quire.values import Item
+
+if TYPE_CHECKING:
+    from quire.cli.chat_session import Session
+
+Command: TypeAlias = "Callable[[Session, str], None]"
+
+
+def run_command(session: Session, line: str) -> bool:
+    """Carry a command out; False for the one that leaves."""
+    name, _, rest = line.partition(" ")
+    if name in ("/quit", "/exit", "/q"):
+        return False
+    if name not in COMMANDS:
+        raise CallError(f"there is no command {name}", hint="/help lists them.")
+    COMMANDS[name][0](session, rest.strip())
+    return True
+
+
+def _help(session: Session, rest: str) -> None:
+    session.screen.table(
+        ["command", "what it does"],
+        [[f"{name} {about[1]}".strip(), about[2]] for name, about in COMMANDS.items()],
+    )
+
+
+def _attach(session: Session, rest: str) -> None:
+    if not rest:
+        raise CallError(
+            "/attach needs a name", hint="A file, file:10-20, file::symbol, [[note]], #tag or folder/."
+        )
+    for one in session.attach(_names(session, rest)):
+        tokens = counter().count(one.item.content)
+        session.screen.note(f"attached for the next turn: {_name(one.item)} ({tokens:,} tokens)")
+
+
+def _names(session: Session, rest: str) -> list[str]:
+    """One name with spaces, or several; quotes keep a name together."""
+    if Path(rest).expanduser().is_file() or rest.startswith("[["):
+        return [rest]
+    try:
+        return shlex.split(rest.replace("#", "\\#"))
+    except ValueError:
+        return [rest]
+
+
+def _name(item: Item) -> str:
+    meta = item.metadata or {}
+    return str(item.id or meta.get("path") or meta.get("filename") or "text")
+
+
+def _context(session: Session, rest: str) -> None:
+    rows = [["next turn", _name(one.item), counter().count(one.item.content)] for one in session.waiting]
+    rows += [["every turn", _name(one), counter().count(one.content)] for one in session.thread.window.get()]
+    if session.entries() and _has_user(session):
+        built = session.thread.build(session.target)
+        rows += [["library (L2)", one.id, counter().count(one.text)] for one in built.blocks]
+        rows += [["this turn", name, 0] for name in (built.said.references if built.said else ())]
+    if not rows:
+        session.screen.note("nothing is attached")
+        return
+    session.screen.table(["where", "item", "tokens"], rows)
+
+
+def _has_user(session: Session) -> bool:
+    return any(entry.kind == "user" for entry in session.entries())
+
+
+def _layers(session: Session, rest: str) -> None:
+    if not _has_user(session):
+        session.screen.note("there is no request yet")
+        return
+    built = session.thread.build(session.target)
+    sizes = layer_tokens(built)
+    session.screen.table(["layer", "tokens"], [*sizes.items(), ("all", sum(sizes.values()))])
+    session.screen.note(
+        f"epoch {built.prompt.epoch}, {len(built.prompt.messages)} messages, {len(built.left_out)} entries left out"
+    )
+
+
+def _cost(session: Session, rest: str) -> None:
+    from quire.cli.chat_usage import totals
+
+    used = totals(session.entries())
+    rows = [
+        [
+            one.target,
+            one.purpose or "turn",
+            one.usage.input_total,
+            one.usage.cache_read,
+            one.usage.output,
+            _money(one.usd),
+        ]
+        for one in used.requests
+    ]
+    session.screen.table(["model", "for", "tokens in", "cached", "out", "money"], rows)
+    session.screen.note(f"{len(used.requests)} requests, {_money(used.usd)} in all")
+
+
+def _money(usd: float | None) -> str:
+    return "price not known" if usd is None else f"${usd:.4f}"
+
+
+def _compact(session: Session, rest: str) -> None:
+    from quire.cli.chat_compact import compact
+
+    freed = compact(session.thread, session.target) if _has_user(session) else 0
+    session.screen.note(f"{freed:,} tokens freed" if freed else "there is nothing to cut yet")
+
+
+def _pin(session: Session, rest: str) -> None:
+    """A file or note joins every turn; without a name, the last answer is kept word for word through every cut."""
+    if rest:
+        from quire.cli.chat_attach import attached_items
+
+        for name in _names(session, rest):
+            for one in attached_items(name, session.kit.vault):
+                kept = session.thread.keep(
+                    Item(id="", type=one.item.type, content=one.item.content, metadata=one.item.metadata)
+                )
+                session.thread.window.pin(kept.id)
+                session.store.save_window(session.thread.name, session.thread.window.to_json())
+                session.screen.note(f"{_name(one.item)} joins every turn from now on ({kept.id})")
+        return
+    answers = [entry for entry in session.entries() if entry.kind == "respond" and entry.text.strip()]
+    if not answers:
+        raise CallError("there is no answer to pin", hint="/pin FILE keeps a file in every turn.")
+    session.meta["pins"] = [*session.meta.get("pins", []), answers[-1].seq]
+    session.screen.note("the last answer will be kept word for word")
+
+
+def _recall(session: Session, rest: str) -> None:
+    """Earlier entries that fit; they join the next turn."""
+    from quire.recall import Recall, place
+
+    if not rest:
+        raise CallError("/recall needs a query", hint="Say what to look for.")
+    hits = Recall(session.store).search(rest, 5, thread=session.thread.name) if session.entries() else []
+    placed = place(hits, 1500)
+    if not placed.text:
+        session.screen.note("nothing was found")
+        return
+    session.meta |= placed.meta
+    session.screen.note(placed.text)
+    session.screen.note(f"{len(placed.ids)} entries join the next turn")
+
+
+def _model(session: Session, rest: str) -> None:
+    if rest:
+        target, _, url = rest.partition(" ")
+        if target == "local":
+            target, session.base_url = "", None
+        elif url or target.partition(":")[0] != session.target.partition(":")[0]:
+            # An address belongs to the server it was given for.
+            session.base_url = url.strip() or None
+        session.use_model(target)
+    session.screen.note(f"the model is {session.target}")
+
+
+def _export(session: Session, rest: str) -> None:
+    from quire.archive import export_markdown, file_name
+
+    path = Path(rest or file_name(session.thread.name)).expanduser()
+    text = export_markdown(
+        session.entries(),
+        thread=session.thread.name,
+        window=session.store.window(session.thread.name) if session.entries() else None,
+    )
+    if path.exists():
+        raise CallError(f"{path} is there already", hint="Give another name: /export FILE.")
+    try:
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise CallError(f"cannot write {path}: {error.strerror}", hint="Give another name.") from error
+    session.screen.note(f"written to {path}")
+
+
+def _undo(session: Session, rest: str) -> None:
+    """Go on from before the last question, in a thread of its own; the old one keeps everything."""
+    from quire.engine import Thread
+
+    asked = [entry for entry in session.entries() if entry.kind == "user"]
+    if not asked:
+        raise CallError("there is nothing to undo", hint="Ask something first.")
+    old = session.thread.name
+    name = session.store.fork(old, asked[-1].seq - 1)
+    session.thread = Thread(session.store, name)
+    session.screen.note(f"{asked[-1].text[:60]!r} is undone; this is thread {name}, {old} keeps it")
+
+
+COMMANDS: dict[str, tuple[Command, str, str]] = {
+    "/attach": (
+        _attach,
+        "NAME…",
+        "put a file, file:10-20, file::symbol, [[note]], #tag or folder/ beside the next question",
+    ),
+    "/context": (_context, "", "what is attached, and what the model has been given"),
+    "/layers": (_layers, "", "the tokens of each layer of the request"),
+    "/cost": (_cost, "", "what each request used and cost"),
+    "/compact": (_compact, "", "cut and summarise older turns now"),
+    "/pin": (
+        _pin,
+        "[NAME…]",
+        "a file or note in every turn; without a name, keep the last answer word for word",
+    ),
+    "/recall": (_recall, "WORDS", "find what was said earlier, and put it beside the next question"),
+    "/model": (_model, "[provider:model [URL]]", "go on with another model; `local` is the embedded one"),
+    "/export": (_export, "[FILE]", "write the chat as a markdown file"),
+    "/undo": (_undo, "", "take the last question back, by a fork"),
+    "/help": (_help, "", "this list"),
+    "/quit": (_help, "", "leave; the thread stays"),
+}

@@ -1,0 +1,193 @@
+"""What a chat shows while a turn runs: plain text for pipes, markdown block by block for terminals."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
+
+from quire.cli.chat_blocks import finished_blocks, tail
+from quire.cli.common import print_table
+from quire.send.events import Event
+from quire.values import Entry
+
+if TYPE_CHECKING:
+    from quire.cli.chat_session import Session
+
+
+class Screen(Protocol):
+    """Where a chat is shown."""
+
+    def greet(self, session: Session) -> None: ...
+
+    def event(self, event: Event) -> None:
+        """Something new while a turn runs."""
+
+    def end(self, status: str) -> None:
+        """The turn is over."""
+
+    def say(self, text: str) -> None:
+        """Text that was asked for."""
+
+    def note(self, text: str) -> None:
+        """A word beside the conversation."""
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None: ...
+
+
+class Plain:
+    """Answers to standard output as they come, everything else to standard error."""
+
+    def __init__(self) -> None:
+        self._open = False
+
+    def greet(self, session: Session) -> None:
+        return
+
+    def event(self, event: Event) -> None:
+        if event.kind == "respond" and event.text:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+            self._open = not event.text.endswith("\n")
+        elif line := _line(event):
+            self.note(line)
+        if event.kind == "respond" and event.entry is not None:
+            self._break()
+
+    def _break(self) -> None:
+        if self._open:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        self._open = False
+
+    def end(self, status: str) -> None:
+        self._break()
+        click.echo(f"[{status}]", err=True)
+
+    def say(self, text: str) -> None:
+        self._break()
+        click.echo(text)
+
+    def note(self, text: str) -> None:
+        self._break()
+        click.echo(text, err=True)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        self._break()
+        print_table(columns, rows)
+
+
+class Rich:
+    """Markdown in a terminal: blocks that are finished stay, the one being written is drawn anew."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._live: Live | None = None
+        self._text = ""
+        self._thinking = 0
+
+    def greet(self, session: Session) -> None:
+        self.console.print(Text(f"{session.thread.name} · {session.target}", "bold"))
+        self.note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves")
+
+    def event(self, event: Event) -> None:
+        if event.kind == "think":
+            self._thinking += len(event.text)
+            self._draw(Text(f"thinking … {self._thinking:,}", "dim italic"))
+        elif event.kind == "respond":
+            self._write(event.text)
+            if event.entry is not None:
+                self._finish()
+        elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
+            self._begin()
+        elif line := _line(event):
+            self._finish()
+            self.note(line)
+
+    def _begin(self) -> None:
+        if self._text:
+            self._text = ""
+            self._stop()
+            self.note("(the reply broke off; asking again)")
+        self._draw(Text("…", "dim"))
+
+    def _write(self, text: str) -> None:
+        self._text += text
+        done, self._text = finished_blocks(self._text)
+        if done:
+            self._stop()
+            self.console.print(Markdown(done))
+        if self._text.strip():
+            width, height = self.console.size
+            self._draw(Markdown(tail(self._text, width * max(4, height - 6))))
+
+    def _draw(self, what: Text | Markdown) -> None:
+        if self._live is None:
+            self._live = Live(
+                console=self.console, transient=True, refresh_per_second=12, vertical_overflow="ellipsis"
+            )
+            self._live.start()
+        self._live.update(what)
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _finish(self) -> None:
+        """What is still being drawn stays."""
+        self._stop()
+        if self._text.strip():
+            self.console.print(Markdown(self._text))
+        self._text, self._thinking = "", 0
+
+    def end(self, status: str) -> None:
+        self._finish()  # the prompt below shows the status
+
+    def say(self, text: str) -> None:
+        self._finish()
+        self.console.print(Markdown(text))
+
+    def note(self, text: str) -> None:
+        self._stop()
+        self.console.print(Text(text, "dim"))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        self._finish()
+        print_table(columns, rows)
+
+
+def _line(event: Event) -> str:
+    """A finished call or result in one line; empty for everything else."""
+    if event.entry is None:
+        return ""
+    if event.kind == "call":
+        return f"→ {event.entry.name}({_arguments(event.entry)})"
+    if event.kind == "result":
+        return f"← {_shortened(_told(event.entry))}"
+    if event.kind == "rebase":
+        freed = event.entry.body["freed"]
+        return f"(older turns were cut: {freed:,} tokens freed, {event.entry.body['reason']})"
+    return ""
+
+
+def _arguments(call: Entry) -> str:
+    args = call.args if isinstance(call.args, dict) else {"": call.args}
+    return ", ".join(f"{name}={_shortened(repr(value), 60)}" for name, value in args.items())
+
+
+def _told(result: Entry) -> str:
+    said = result.body.get("outcome") or result.body.get("content") or ""
+    failed = "failed: " if result.body.get("error") else ""
+    return failed + (str(said) or "nothing")
+
+
+def _shortened(text: str, limit: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

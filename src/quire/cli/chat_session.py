@@ -1,0 +1,175 @@
+"""A running chat: its thread, its model, what waits for the next turn, and what it has used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from quire.archive import autosave
+from quire.cli.chat_attach import Attached, attached_items
+from quire.cli.chat_equip import Kit
+from quire.cli.chat_screen import Plain, Screen
+from quire.cli.chat_usage import totals
+from quire.engine import Thread
+from quire.errors import QuireError
+from quire.log.sqlite import SqliteStore
+from quire.send.connect import transport_for
+from quire.send.cycle import Decision, Outcome, run
+from quire.send.endpoints import endpoint_for
+from quire.send.resume import last_target, look
+from quire.send.runners import sources, sources_text
+from quire.send.transport import Transport, close
+from quire.values import Entry, JsonObject
+
+
+class Session:
+    """One conversation in the terminal; the thread in the store is the only thing that lasts."""
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        name: str,
+        model: str | None,
+        base_url: str | None,
+        kit: Kit,
+        save: Path | None,
+        screen: Screen,
+    ) -> None:
+        self.store, self.kit, self.save, self.screen = store, kit, save, screen
+        self.thread = Thread(store, name)
+        self.base_url = base_url
+        self.target = ""
+        # What joins the next user entry: items, and facts for its meta.
+        self.waiting: list[Attached] = []
+        self.meta: JsonObject = {}
+        self._loop = asyncio.Runner()
+        self._transport: Transport | None = None
+        self.use_model(model or os.environ.get("QUIRE_MODEL") or self._last_model())
+
+    def _last_model(self) -> str:
+        known = self.thread.name in {one.name for one in self.store.threads()}
+        target = last_target(self.store, self.thread.name) if known else ""
+        # An address that was given belongs to the model that was asked with it.
+        return "" if target.startswith("llamacpp:") and not self.base_url else target
+
+    # The model
+
+    def use_model(self, target: str) -> None:
+        """Talk to this model from now on; without one, to the local model."""
+        base_url = self.base_url
+        if not target:
+            target, base_url = self._local()
+        key = next((os.environ[name] for name in endpoint_for(target).keys if os.environ.get(name)), None)
+        transport = transport_for(target, base_url, key)
+        self._leave()
+        self.target, self._transport = target, transport
+
+    def _local(self) -> tuple[str, str]:
+        from quire.send.local import local_target
+
+        found = local_target(say=self.screen.note)
+        return found.target, found.base_url
+
+    def _leave(self) -> None:
+        if self._transport is not None:
+            self._loop.run(close(self._transport))
+            self._transport = None
+
+    def close(self) -> None:
+        """End the connection; the thread stays."""
+        self._leave()
+        self._loop.close()
+
+    # Turns
+
+    def attach(self, names: Iterable[str]) -> list[Attached]:
+        """Put files or notes beside the next question."""
+        found = [one for name in names for one in attached_items(name, self.kit.vault)]
+        self.waiting += found
+        return found
+
+    def turn(self, text: str) -> Outcome:
+        """The user speaks, the model answers."""
+        items = [one.item for one in self.waiting]
+        named = _named(self.waiting)
+        meta = {**self.meta, **({"context": named} if named else {})}
+        self.thread.user(text, items, **({"meta": meta} if meta else {}))
+        self.waiting, self.meta = [], {}
+        return self._answer()
+
+    def resume(self) -> None:
+        """Go on with a turn that was cut off when the program last ended."""
+        if self.thread.name not in {one.name for one in self.store.threads()}:
+            return
+        left = look(self.store, self.thread.name, self.kit.runner(self.thread, self.store, self.target))
+        if left.next in ("ask", "run"):
+            self.screen.note("going on with the turn that was interrupted")
+            self._answer()
+
+    def _answer(self) -> Outcome:
+        assert self._transport is not None  # set with the target
+        runner = self.kit.runner(self.thread, self.store, self.target)
+        carried = run(
+            self.thread, self.target, self._transport, runner, on_event=self.screen.event, decide=self._decide
+        )
+        try:
+            outcome = self._loop.run(carried)
+        finally:
+            self.screen.end(self.status())
+            self._save()
+        if outcome.stop not in ("answered", "stopped"):
+            self.screen.note(f"ended by its limit in {outcome.stop}")
+        if listed := sources_text(sources(self.store.read(self.thread.name))) if runner.name == "qa" else "":
+            self.screen.say(listed)
+        return outcome
+
+    def _decide(self, call: Entry) -> Decision:
+        """A call that may or may not have run before: a person is asked, a pipe is careful."""
+        if isinstance(self.screen, Plain):
+            return "interrupted"
+        shown = f"{call.name}({call.args}) may have run before the interruption. Run it again?"
+        return "run" if click.confirm(shown, default=False) else "interrupted"
+
+    def _save(self) -> None:
+        if self.save is None:
+            return
+        try:
+            saved = autosave(self.store, self.thread.name, self.save)
+        except QuireError as error:
+            self.screen.note(f"the chat file was not saved: {error}")
+            return
+        if saved.kept is not None:
+            self.screen.note(f"the chat file had been edited; it is kept as {saved.kept.name}")
+
+    # What is known of it
+
+    def entries(self) -> list[Entry]:
+        """All entries of the thread so far; none before the first turn."""
+        known = self.thread.name in {one.name for one in self.store.threads()}
+        return self.store.read(self.thread.name) if known else []
+
+    def status(self) -> str:
+        """One line: the model, the newest request's tokens and reuse, the money so far."""
+        used = totals(self.entries())
+        parts = [self.thread.name, self.target]
+        if used.requests:
+            share = used.last.cache_read / used.last.input_total if used.last.input_total else 0.0
+            parts += [f"{used.last.input_total:,} tokens", f"{share:.0%} reused"]
+            parts.append(f"${used.usd:.4f}" if used.usd is not None else "price not known")
+        if self.waiting:
+            parts.append(f"{len(self.waiting)} attached")
+        return " · ".join(parts)
+
+
+def _named(waiting: Iterable[Attached]) -> JsonObject:
+    """Tags and folders that were attached as such, for chat files."""
+    listed = list(waiting)
+    found = {
+        kind: list(dict.fromkeys(one.name for one in listed if one.kind == kind))
+        for kind in ("tags", "folders")
+    }
+    return {kind: names for kind, names in found.items() if names}

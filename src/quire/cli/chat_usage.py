@@ -1,0 +1,42 @@
+"""What a thread has used so far, from its `sent` entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from quire.providers.prices import cost
+from quire.values import Entry, Usage
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request that was answered: to whom, what it used, what it cost (None: not known)."""
+
+    target: str
+    usage: Usage
+    usd: float | None
+    purpose: str = ""
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """All requests of a thread together, and the newest one."""
+
+    requests: tuple[Asked, ...]
+    last: Usage
+    usd: float | None
+
+
+def totals(entries: Iterable[Entry]) -> Totals:
+    """The requests of a thread with what they used; money is known only when every price is."""
+    asked = tuple(_asked(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
+    amounts = [one.usd for one in asked]
+    usd = sum(one for one in amounts if one is not None) if None not in amounts else None
+    own = [one for one in asked if not one.purpose] or list(asked)
+    return Totals(asked, own[-1].usage if own else Usage(), usd)
+
+
+def _asked(entry: Entry) -> Asked:
+    target = f"{entry.body['provider']}:{entry.body['model']}"
+    usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
+    return Asked(target, usage, cost(usage, target, entry.at).amount_usd, str(entry.meta.get("aside") or ""))

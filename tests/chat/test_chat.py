@@ -1,0 +1,409 @@
+"""`quire chat`: piped and in a real terminal, with the commands, stopping, and going on after a kill."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire import values
+from quire.archive import load
+from quire.cli.chat import chat
+from quire.cli.chat_blocks import finished_blocks, tail
+from quire.cli.chat_usage import totals
+from quire.engine import open_store
+from quire.errors import CallError
+from quire.testing import Cut, emulator
+from quire.values import Call, Entry, JsonObject
+
+# A server that speaks the plainest of the formats, reached without any SDK.
+TARGET = "vllm:some-model"
+
+Chat = Callable[..., "tuple[str, str]"]
+
+
+@pytest.fixture
+def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "quire.db"
+    monkeypatch.setenv("QUIRE_DB", str(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("QUIRE_MODEL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.fixture
+def talk(db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Chat:
+    """Run `quire chat` with lines from a pipe; what it printed, on standard output and standard error."""
+
+    def run(url: str, lines: str, *args: str, model: str = TARGET, code: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        given = ["--model", model] if model else []
+        try:
+            chat.main(["t", *given, "--base-url", f"{url}/v1", *args], standalone_mode=False)
+            ended = 0
+        except SystemExit as exit:
+            ended = int(exit.code or 0)
+        out = capsys.readouterr()
+        assert ended == code, out.err
+        return out.out, out.err
+
+    return run
+
+
+def entries(db: Path, thread: str = "t") -> list[Entry]:
+    with open_store(db) as store:
+        return store.read(thread)
+
+
+def kinds(db: Path, thread: str = "t") -> list[str]:
+    return [one.kind for one in entries(db, thread)]
+
+
+def test_each_line_of_a_pipe_is_a_turn(talk: Chat, db: Path) -> None:
+    with emulator("vllm", ["Hello, **you**.", "Twice."]) as server:
+        out, err = talk(server.url, "Hi\n\n  And again  \n")
+        assert [one.body["messages"][-1]["content"] for one in server.requests] == ["Hi", "And again"]
+    assert out == "Hello, **you**.\nTwice.\n"
+    assert re.search(r"^\[t · vllm:some-model · \d+ tokens · \d+% reused · price not known\]$", err, re.M)
+    assert kinds(db) == ["user", "sent", "respond", "sent"] * 2
+
+
+def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("def f():\n    return 42\n")
+    (tmp_path / "spec.md").write_text("one\ntwo\nthree\n")
+    script = [{"calls": [{"name": "read", "args": {"path": "a.py"}}]}, "It returns 42.", "Fine."]
+    with emulator("vllm", script) as server:
+        out, err = talk(
+            server.url, "What does f return?\n/attach code/a.py:1-1 spec.md\nAnd this?\n", "--root", "code", "--attach", "spec.md"
+        )  # fmt: skip
+        first, second, third = (one.body for one in server.requests)
+    assert out == "It returns 42.\nFine.\n"
+    assert "→ read(path='a.py')" in err
+    assert "← a.py, lines 1-2 of 2" in err
+    assert sorted(one["function"]["name"] for one in first["tools"]) == [
+        "calculate",
+        "grep",
+        "list",
+        "read",
+        "recall",
+    ]
+    assert first["messages"][-1]["content"].startswith(
+        '<context_item id="spec.md" type="file">\none\ntwo\nthree\n'
+    )
+    last = third["messages"][-1]["content"]
+    assert last.startswith("Context attached:\n- spec.md\nFind them above in this conversation.\n\n")
+    assert '<context_item id="code/a.py#L1-L1" type="code">\ndef f():\n</context_item>' in last
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+
+
+def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: Path, tmp_path: Path) -> None:
+    (tmp_path / "vault" / "Tea").mkdir(parents=True)
+    (tmp_path / "vault" / "Tea" / "green.md").write_text("Green tea needs 80 degrees. #tea")
+    (tmp_path / "vault" / "black.md").write_text("Black tea takes boiling water. #tea")
+    (tmp_path / "vault" / "bees.md").write_text("Bees dance.")
+    with emulator("vllm", ["80 degrees [^1].", "Yes.", "All."]) as server:
+        out, _err = talk(
+            server.url,
+            "How hot is green tea?\n/attach [[green]]\nSure?\n/attach #tea\n/attach Tea/\n/context\nAll of it?\n",
+            "--vault", "vault", "--save", "chats",
+        )  # fmt: skip
+        asked = [one.body["messages"][-1]["content"] for one in server.requests]
+    assert "<localSearch>\nAnswer the question based only" in asked[0]
+    assert out.startswith("80 degrees [^1].\n#### Sources\n\n[^1]: [[green]] (Tea/green.md)\n")
+    assert "<note_context>\n<title>green</title>\n<path>Tea/green.md</path>\n" in asked[1]
+    assert "next turn  black.md" in out
+    saved = load((tmp_path / "chats" / "t.md").read_text())
+    assert [one.body for one in saved.entries] == [one.body for one in entries(db)]
+    assert saved.chat.messages[-2].context.tags == ("#tea",)
+    assert saved.chat.messages[-2].context.folders == ("Tea",)
+    assert all(one.at is not None for one in saved.chat.messages)
+
+
+def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
+    lines = (
+        "/layers\n/context\n/cost\nHi\n/layers\n/cost\n/model\n/help\n/recall hi\nMore\n/quit\nnever sent\n"
+    )
+    with emulator("vllm", ["Hello", "Again"]) as server:
+        out, err = talk(server.url, lines, "--system", "Be brief.")
+        assert len(server.requests) == 2
+        recalled = server.requests[1].body["messages"][-1]["content"]
+        assert recalled.startswith("# Relevant Conversation\nUser: Hi\n")
+        assert recalled.endswith("\n\n---\n\n[User query]:\n\nMore")
+    assert "there is no request yet" in err
+    assert "nothing is attached" in err
+    assert re.search(r"^L1 +\d+$", out, re.M)
+    assert re.search(r"^vllm:some-model +turn +\d+ +\d+ +\d+ +price not known", out, re.M)
+    assert "the model is vllm:some-model" in err
+    assert "/undo" in out
+
+
+def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> None:
+    with emulator("vllm", [{"status": 400, "message": "no such model"}, "Fine."]) as server:
+        out, err = talk(server.url, "/nope\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
+    assert out == "Fine.\n"
+    for says in (
+        "no command /nope",
+        "no file 'none.txt'",
+        "/recall needs a query",
+        "no answer to pin",
+        "nothing to undo",
+        "no such model",
+    ):
+        assert says in err  # fmt: skip
+
+
+def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(
+    talk: Chat, db: Path, tmp_path: Path
+) -> None:
+    with emulator("vllm", ["One.", "Two.", "Three."]) as server:
+        _out, err = talk(server.url, "First\nSecond\n/undo\nThird\n/export out.md\n/export out.md\n", code=1)
+        asked = [one["content"] for one in server.requests[-1].body["messages"]]
+    assert asked == ["First", "One.", "Third"]
+    assert "this is thread t@4, t keeps it" in err
+    assert [one.text for one in entries(db) if one.kind == "user"] == ["First", "Second"]
+    assert [one.text for one in load((tmp_path / "out.md").read_text()).entries if one.kind == "user"] == [
+        "First",
+        "Third",
+    ]
+    assert "is there already" in err
+
+
+@pytest.mark.moves_prefix(reason="/compact cuts on request")
+def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(
+    talk: Chat, db: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "rules.md").write_text("Never lie.")
+    long = "A long answer about nothing. " * 40
+    with emulator("vllm", ["The code is 4711.", long, long, "Done.", "Yes."]) as server:
+        _out, err = talk(server.url, "Code?\n/pin\n/pin rules.md\nTwo\nThree\nFour\n/compact\nFive\n")
+        bodies = [one.body["messages"] for one in server.requests]
+    assert bodies[1][-1]["content"].startswith('<context_item id="ctx-1" type="file">\nNever lie.')
+    assert bodies[2][-1]["content"].startswith("Context attached:\n- ctx-1\n")
+    assert re.search(r"[1-9][\d,]* tokens freed", err)
+    assert "rebase" in kinds(db)
+    assert len(str(bodies[4])) < len(str(bodies[3]))
+    assert "The code is 4711." in str(bodies[4])
+
+
+def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat, db: Path) -> None:
+    with open_store(db) as store:
+        store.append("t", [values.user("Interrupted?")])
+    with emulator("vllm", ["Answered after all.", "And on."]) as server:
+        out, err = talk(server.url, "Next\n")
+    assert out == "Answered after all.\nAnd on.\n"
+    assert "going on with the turn that was interrupted" in err
+    assert [one.text for one in entries(db) if one.kind == "user"] == ["Interrupted?", "Next"]
+
+
+def test_a_reply_that_breaks_off_is_asked_for_again(talk: Chat, db: Path) -> None:
+    with emulator("vllm", [Cut("It was a dark and stormy night.", 400), "Calm."]) as server:
+        out, _err = talk(server.url, "Weather?\n")
+        assert len(server.requests) == 2
+    assert out.endswith("Calm.\n")
+    assert entries(db)[-2].text == "Calm."
+
+
+def test_the_threads_last_model_is_used_again(talk: Chat, db: Path) -> None:
+    with emulator("vllm", ["One.", "Two."]) as server:
+        talk(server.url, "Hi\n")
+        out, _ = talk(server.url, "Again\n", model="")
+    assert out == "Two.\n"
+    assert entries(db)[-1].body["model"] == "some-model"
+
+
+def test_the_planned_and_project_runners_are_at_hand(talk: Chat, db: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompt.md").write_text("You plan.\n")
+    (tmp_path / "facts.md").write_text("Ship in May.")
+    plan = '[{"tool": "calculate", "args": {"expression": "2+2"}}]'
+    with emulator("vllm", [plan, "Four.", "In May."]) as server:
+        talk(server.url, "2+2?\n", "--runner", "planned")
+        talk(server.url, "When?\n", "--project", "prompt.md", "--file", "facts.md")
+        bodies = [one.body for one in server.requests]
+    assert bodies[0]["response_format"]["json_schema"]["schema"]["type"] == "array"
+    assert bodies[1]["messages"][-1]["content"].startswith(
+        "# Additional context:\n\n<calculate>\n4\n</calculate>"
+    )
+    assert any("<project_context>" in str(one["content"]) for one in bodies[2]["messages"])
+    with pytest.raises(CallError, match="needs notes"):
+        talk("http://127.0.0.1:1", "x\n", "--runner", "qa")
+
+
+# A real terminal
+
+
+class Terminal:
+    """`quire chat` in a pseudo-terminal."""
+
+    def __init__(self, url: str, cwd: Path, *args: str) -> None:
+        self._master, slave = pty.openpty()
+        command = [
+            sys.executable,
+            "-m",
+            "quire.cli.main",
+            "chat",
+            "t",
+            "--model",
+            TARGET,
+            "--base-url",
+            f"{url}/v1",
+        ]
+        env = {**os.environ, "PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+        env["XDG_STATE_HOME"] = str(cwd / "state")
+        self.process = subprocess.Popen(
+            [*command, *args], stdin=slave, stdout=slave, stderr=slave, cwd=cwd, env=env, start_new_session=True,
+            preexec_fn=_own_terminal,
+        )  # fmt: skip
+        os.close(slave)
+        self.seen = ""
+
+    def until(self, text: str, timeout_s: float = 30.0) -> str:
+        """Everything shown up to and including a text."""
+        end = time.monotonic() + timeout_s
+        while text not in self.seen:
+            assert time.monotonic() < end, f"{text!r} never came; there is {self.seen[-500:]!r}"
+            if select.select([self._master], [], [], 0.1)[0]:
+                try:
+                    self.seen += os.read(self._master, 65536).decode(errors="replace")
+                except OSError:
+                    break
+        before, _, self.seen = self.seen.partition(text)
+        return before + text
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self._master)
+
+
+def _own_terminal() -> None:
+    """Ctrl-C in a terminal goes to the program that controls it."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def terminals() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def opening(*args: Any) -> Terminal:
+        opened.append(Terminal(*args))
+        return opened[-1]
+
+    yield opening
+    for one in opened:
+        one.close()
+
+
+def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
+    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
+) -> None:
+    def reply(body: JsonObject) -> str:
+        return (
+            "endless " * 20_000
+            if body["messages"][-1]["content"] == "Story"
+            else "# Title\n\nA **bold** end."
+        )
+
+    with emulator("vllm", reply, piece=8) as server:
+        terminal = terminals(server.url, tmp_path)
+        terminal.until("Ctrl-D leaves")
+        terminal.type("Story\r")
+        terminal.until("endless endless")
+        terminal.type("\x03")
+        terminal.until("stopped; what came is kept")
+        terminal.type("Short\r")
+        shown = terminal.until("end.")
+        assert "**" not in shown
+        terminal.type("/layers\r")
+        terminal.until("epoch 1, ")
+        terminal.type("/quit\r")
+        assert terminal.process.wait(20) == 0
+    stopped = [one for one in entries(db) if one.meta.get("stopped")]
+    assert [one.kind for one in stopped] == ["respond", "sent"]
+    assert stopped[0].text.startswith("endless endless")
+    assert len(stopped[0].text) < 160_000
+
+
+def test_a_killed_chat_goes_on_where_it_was(
+    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
+) -> None:
+    (tmp_path / "f.txt").write_text("x")
+
+    def reply(body: JsonObject) -> Any:
+        if not any(one["role"] == "tool" for one in body["messages"]):
+            return [Call("", "read", {"path": "f.txt"})]
+        return "endless " * 20_000 if len(server.requests) == 2 else "Short after all."
+
+    with emulator("vllm", reply, piece=8) as server:
+        first = terminals(server.url, tmp_path, "--root", ".")
+        first.until("Ctrl-D leaves")
+        first.type("Read it\r")
+        first.until("endless endless")
+        first.process.kill()
+        again = terminals(server.url, tmp_path, "--root", ".")
+        again.until("going on with the turn that was interrupted")
+        again.until("Short after all.")
+        again.until("Ctrl-D leaves")
+        again.until("›")
+        again.type("\x04")
+        assert again.process.wait(20) == 0
+        second, third = server.requests[1:]
+    assert second.body == third.body
+    assert kinds(db).count("result") == 1
+    with open_store(db) as store:
+        store.verify("t")
+
+
+@given(
+    st.lists(st.sampled_from(["a", "\n", "\n\n", "```\n", "~~~\n", "# h\n", "- x\n", " "]), max_size=20).map(
+        "".join
+    )
+)
+def test_finished_blocks_and_the_rest_are_the_whole_and_fences_stay_together(text: str) -> None:
+    done, rest = finished_blocks(text)
+    assert done + rest == text
+    assert finished_blocks(done + "a\n")[0] == done
+    fences = [line for line in done.split("\n") if line.strip().startswith("```")]
+    if "~~~" not in done:
+        assert len(fences) % 2 == 0
+
+
+def test_a_block_longer_than_the_screen_shows_its_end() -> None:
+    assert tail("one two three", 8) == "… three"
+    assert tail("short", 8) == "short"
+
+
+def test_money_is_known_only_when_every_price_is() -> None:
+    def sent(model: str, **meta: Any) -> Entry:
+        body = {"kind": "sent", "provider": model.partition(":")[0], "model": model.partition(":")[2]}
+        usage = {"input_total": 1000, "cache_read": 500, "output": 10}
+        return Entry(
+            "sent", {**body, "request_sha256": "0" * 64, "segments": [], "usage": usage, "meta": meta}
+        )
+
+    known = totals([sent("anthropic:claude-opus-5-5"), sent("anthropic:claude-opus-5-5", aside="plan")])
+    assert known.usd is not None
+    assert known.usd > 0
+    assert [one.purpose for one in known.requests] == ["", "plan"]
+    assert totals([sent("anthropic:claude-opus-5-5"), sent("vllm:x")]).usd is None
