@@ -24,9 +24,12 @@ from quire.send.cycle import run_sync
 from quire.send.events import Event
 from quire.send.retrying import Retry
 from quire.send.runner import Limits, Runner
-from quire.send.speech import Messages
+from quire.send.speech import MESSAGES
 from quire.send.thread import Log
+from quire.send.told import Told
 from quire.values import Entry, JsonObject, Request
+
+SHORT = {"max_tokens": 40}
 
 
 def say(line: str) -> None:
@@ -61,26 +64,22 @@ def client(database: str, lines: str, url: str, target: str, how: str) -> None:
     decide = {} if how == "cautious" else {"decide": tools.decide}
     runner = Runner(tools=tools, limits=Limits(steps=40))
     if how == "constrained":
-        runner = Runner(
-            tools=tools,
-            limits=Limits(steps=CALLS),
-            speech=Constrained(),
-            options={"max_tokens": 40, "stop": ["\n"]},
-        )
+        runner = Runner(tools=tools, limits=Limits(steps=CALLS), speech=Constrained(), options=SHORT)
     carry_out(thread, target, url, runner, on_event=acknowledge, retry=Retry(attempts=1), **decide)  # type: ignore[arg-type]
     say("done 0")
 
 
-class Constrained(Messages, frozen=True):
-    """Role messages to a model that cannot call: its reply is held to the number of the next line."""
+class Constrained(Told, frozen=True):
+    """Calls in words, for a model that cannot call: its reply is held to the number of the next line."""
 
     def request(self, thread: Log, target: str, options: JsonObject) -> Request:
         line = 1 + sum(entry.kind == "result" for entry in thread.store.read(thread.name))
-        shape = {"type": "json_schema", "json_schema": {"name": "line", "schema": {"const": line}}}
+        schema = {"type": "object", "properties": {"line": {"const": line}}, "required": ["line"]}
+        shape = {"type": "json_schema", "json_schema": {"name": "line", "schema": schema}}
         return super().request(thread, target, {**options, "temperature": 0, "response_format": shape})
 
     def reader(self, thread: Log, target: str, names: Iterable[str]) -> Any:
-        return Calls(super().reader(thread, target, names))
+        return Calls(MESSAGES.reader(thread, target, names))
 
 
 class Calls:
@@ -100,8 +99,8 @@ class Calls:
 
 
 def _called(entry: Entry) -> Entry:
-    line = json.loads(entry.text)
-    return values.call(f"call_{line}", "append", {"line": line})
+    args = json.loads(entry.text)
+    return values.call(f"call_{args['line']}", "append", args)
 
 
 def acknowledge(event: Event) -> None:

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
+import cycle_nursery
 import pytest
-from send_parts import CALLS, carry_out, new_thread
+from cycle_nursery import SHORT
+from send_parts import CALLS, carry_out, new_thread, tool
 from test_kills_amid_cycles import Nursery, Trial, nursery
 
 from quire import values
 from quire.assemble import Policy
+from quire.engine import Thread
 from quire.errors import MissingPart
+from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
 from quire.send.local import TARGET, LocalServer, announce, retract, serving_url, tiny_model, weights
@@ -87,8 +91,6 @@ def test_an_engine_that_takes_text_continues_the_log(engine: LocalServer, tmp_pa
 
 def test_tools_calls_and_results_are_in_the_engines_prompt(engine: LocalServer, tmp_path: Path) -> None:
     """The model's own template would leave them out without a word."""
-    from send_parts import tool
-
     thread = new_thread(tmp_path / "t.db")
     thread.append(
         values.tools([tool("append")]), values.user("Write."), values.call("c1", "append", {"line": 3})
@@ -150,9 +152,6 @@ class Constrained(Trial):
 
     def bodies(self) -> list[str]:
         """The requests that the log leads to, each checked against the hash of what was sent."""
-        from quire.engine import Thread
-        from quire.log.hashing import sha256_hex
-
         with SqliteStore(self.database) as store:
             entries = store.read("t")
         out: dict[str, str] = {}
@@ -160,7 +159,7 @@ class Constrained(Trial):
             if entry.kind == "sent" and "usage" not in entry.body:
                 with SqliteStore(":memory:") as store:
                     store.append("t", [values.Entry(one.kind, one.body) for one in entries[:place]])
-                    request = Thread(store, "t").request(TARGET)
+                    request = cycle_nursery.Constrained().request(Thread(store, "t"), TARGET, SHORT)
                 assert sha256_hex(request.prefix) == entry.body["request_sha256"]
                 out[json.dumps(request.body)] = ""
         return list(out)
