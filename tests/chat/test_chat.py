@@ -103,7 +103,7 @@ def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp
         "recall",
     ]
     assert first["messages"][-1]["content"].startswith(
-        '<context_item id="spec.md" type="file">\none\ntwo\nthree\n'
+        "<note_context>\n<title>spec</title>\n<path>spec.md</path>\n<content>\none\ntwo\nthree\n"
     )
     last = third["messages"][-1]["content"]
     assert last.startswith("Context attached:\n- spec.md\nFind them above in this conversation.\n\n")
@@ -192,8 +192,10 @@ def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(
     with emulator("vllm", ["The code is 4711.", long, long, "Done.", "Yes."]) as server:
         _out, err = talk(server.url, "Code?\n/pin\n/pin rules.md\nTwo\nThree\nFour\n/compact\nFive\n")
         bodies = [one.body["messages"] for one in server.requests]
-    assert bodies[1][-1]["content"].startswith('<context_item id="ctx-1" type="file">\nNever lie.')
-    assert bodies[2][-1]["content"].startswith("Context attached:\n- ctx-1\n")
+    assert bodies[1][-1]["content"].startswith(
+        "<note_context>\n<title>rules</title>\n<path>rules.md</path>\n"
+    )
+    assert bodies[2][-1]["content"].startswith("Context attached:\n- rules.md\n")
     assert re.search(r"[1-9][\d,]* tokens freed", err)
     assert "rebase" in kinds(db)
     assert len(str(bodies[4])) < len(str(bodies[3]))

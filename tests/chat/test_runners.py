@@ -319,6 +319,19 @@ def test_a_model_without_native_tools_calls_them_in_words(thread: Thread) -> Non
     ]
 
 
+def test_a_model_that_plays_the_tool_itself_is_heard_and_nothing_is_run(thread: Thread) -> None:
+    runner = agent(builtin(), native=False)
+    with emulator("llamacpp", ["$result: 42\n$call: not json", "$think: hm\n$respond: Fine."]) as server:
+        thread.user("6 * 7?")
+        first = carry_out(thread, LOCAL, server, runner, via="http")
+        thread.user("So?")
+        second = carry_out(thread, LOCAL, server, runner, via="http")
+    assert first.text == "42$call: not json"
+    said = [(one.kind, one.text) for one in second.entries if one.kind != "sent"]
+    assert said == [("think", "hm"), ("respond", "Fine.")]
+    assert "result" not in {one.kind for one in first.entries}
+
+
 @pytest.mark.parametrize("make", [lambda: chat(), lambda: planned(builtin()), lambda: agent(builtin())])
 def test_limits_hold_for_every_runner(thread: Thread, make: Callable[[], Runner]) -> None:
     import msgspec

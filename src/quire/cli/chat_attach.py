@@ -8,21 +8,23 @@ from typing import Literal
 
 import msgspec
 
+from quire.cli.attached import attachments
 from quire.errors import CallError, NotFound
-from quire.items import from_file, from_region, from_symbol
+from quire.items import from_region, from_symbol
 from quire.send.vault import Vault
-from quire.values import Item
+from quire.values import Item, JsonObject, item_json
 
 Kind = Literal["file", "note", "tags", "folders"]
 _LINES = re.compile(r"(.+):(\d+)-(\d+)\Z")
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """An item, and by what name it was asked for."""
+    """An item or an image, and by what name it was asked for."""
 
-    item: Item
+    item: JsonObject | None
     name: str
     kind: Kind = "file"
+    image: JsonObject | None = None
 
 
 def attached_items(name: str, vault: Vault | None) -> list[Attached]:
@@ -31,16 +33,16 @@ def attached_items(name: str, vault: Vault | None) -> list[Attached]:
         raise CallError(f"{name} is not fetched here", hint="Save the page's text to a file and attach that.")
     if vault is not None and (found := _from_vault(name, vault)):
         return found
-    return [Attached(_from_files(name), name)]
+    return [_from_files(name)]
 
 
 def _from_vault(name: str, vault: Vault) -> list[Attached]:
     if name.startswith("#"):
-        return [Attached(item, name, "tags") for item in vault.tagged(name)]
+        return [Attached(item_json(item), name, "tags") for item in vault.tagged(name)]
     if name.endswith("/"):
-        return [Attached(item, name.rstrip("/"), "folders") for item in vault.within(name)]
+        return [Attached(item_json(item), name.rstrip("/"), "folders") for item in vault.within(name)]
     try:
-        return [Attached(item, name, "note") for item in vault.attach(name)]
+        return [Attached(item_json(item), name, "note") for item in vault.attach(name)]
     except NotFound:
         return []
     except CallError:
@@ -49,16 +51,18 @@ def _from_vault(name: str, vault: Vault) -> list[Attached]:
         raise
 
 
-def _from_files(name: str) -> Item:
+def _from_files(name: str) -> Attached:
     path = Path(name).expanduser()
     if path.is_file():
-        return _known(from_file(path, name=name, truncate=True), name)
+        items, images = attachments([name if path == Path(name) else str(path)])
+        return Attached(items[0] if items else None, name, image=images[0] if images else None)
     if match := _LINES.match(name):
         file, start, end = match[1], int(match[2]), int(match[3])
-        return _known(from_region(Path(file).expanduser(), start, end, name=file), f"{file}#L{start}-L{end}")
+        region = from_region(Path(file).expanduser(), start, end, name=file)
+        return Attached(_known(region, f"{file}#L{start}-L{end}"), name)
     file, colons, symbol = name.partition("::")
     if colons:
-        return _known(from_symbol(Path(file).expanduser(), symbol, name=file), name)
+        return Attached(_known(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
     raise NotFound(f"there is no file {name!r}", hint=_near(path))
 
 
@@ -70,6 +74,6 @@ def _near(path: Path) -> str:
     return f"There is {', '.join(names)}." if names else "Check the path."
 
 
-def _known(item: Item, id: str) -> Item:
+def _known(item: Item, id: str) -> JsonObject:
     """An item under a name of its own, so that it is recognised when it is attached again."""
-    return msgspec.structs.replace(item, id=id)
+    return {**item_json(item), "id": id}

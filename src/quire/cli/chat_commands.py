@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from quire.assemble.blocks import block
 from quire.assemble.layers import layer_tokens
+from quire.cli.chat_attach import Attached, attached_items
 from quire.errors import CallError
+from quire.items import item
 from quire.tokens import counter
-from quire.values import Item
+from quire.values import item_json
 
 if TYPE_CHECKING:
     from quire.cli.chat_session import Session
@@ -42,8 +45,7 @@ def _attach(session: Session, rest: str) -> None:
             "/attach needs a name", hint="A file, file:10-20, file::symbol, [[note]], #tag or folder/."
         )
     for one in session.attach(_names(session, rest)):
-        tokens = counter().count(one.item.content)
-        session.screen.note(f"attached for the next turn: {_name(one.item)} ({tokens:,} tokens)")
+        session.screen.note(f"attached for the next turn: {_name(one)} ({_tokens(one):,} tokens)")
 
 
 def _names(session: Session, rest: str) -> list[str]:
@@ -56,14 +58,19 @@ def _names(session: Session, rest: str) -> list[str]:
         return [rest]
 
 
-def _name(item: Item) -> str:
-    meta = item.metadata or {}
-    return str(item.id or meta.get("path") or meta.get("filename") or "text")
+def _name(one: Attached) -> str:
+    """What an attachment is known as."""
+    return block(one.item).id if one.item is not None else f"{one.name} (image)"
+
+
+def _tokens(one: Attached) -> int:
+    return counter().count(one.item["content"]) if one.item is not None else 0
 
 
 def _context(session: Session, rest: str) -> None:
-    rows = [["next turn", _name(one.item), counter().count(one.item.content)] for one in session.waiting]
-    rows += [["every turn", _name(one), counter().count(one.content)] for one in session.thread.window.get()]
+    rows: list[list[object]] = [["next turn", _name(one), _tokens(one)] for one in session.waiting]
+    for kept in session.thread.window.get():
+        rows.append(["every turn", block(item_json(kept)).id, counter().count(kept.content)])
     if session.entries() and _has_user(session):
         built = session.thread.build(session.target)
         rows += [["library (L2)", one.id, counter().count(one.text)] for one in built.blocks]
@@ -123,22 +130,27 @@ def _compact(session: Session, rest: str) -> None:
 def _pin(session: Session, rest: str) -> None:
     """A file or note joins every turn; without a name, the last answer is kept word for word through every cut."""
     if rest:
-        from quire.cli.chat_attach import attached_items
-
-        for name in _names(session, rest):
-            for one in attached_items(name, session.kit.vault):
-                kept = session.thread.keep(
-                    Item(id="", type=one.item.type, content=one.item.content, metadata=one.item.metadata)
-                )
-                session.thread.window.pin(kept.id)
-                session.store.save_window(session.thread.name, session.thread.window.to_json())
-                session.screen.note(f"{_name(one.item)} joins every turn from now on ({kept.id})")
+        found = [one for name in _names(session, rest) for one in attached_items(name, session.kit.vault)]
+        for one in found:
+            _keep(session, one)
         return
     answers = [entry for entry in session.entries() if entry.kind == "respond" and entry.text.strip()]
     if not answers:
         raise CallError("there is no answer to pin", hint="/pin FILE keeps a file in every turn.")
     session.meta["pins"] = [*session.meta.get("pins", []), answers[-1].seq]
     session.screen.note("the last answer will be kept word for word")
+
+
+def _keep(session: Session, one: Attached) -> None:
+    if one.item is None:
+        raise CallError(
+            f"{one.name} is an image, which cannot be kept in every turn", hint="/attach it instead."
+        )
+    made = item(one.item["content"], one.item.get("type", "text"), one.item.get("metadata"))
+    kept = session.thread.keep(made)
+    session.thread.window.pin(kept.id)
+    session.store.save_window(session.thread.name, session.thread.window.to_json())
+    session.screen.note(f"{one.name} joins every turn from now on ({kept.id})")
 
 
 def _recall(session: Session, rest: str) -> None:
@@ -161,7 +173,7 @@ def _model(session: Session, rest: str) -> None:
     if rest:
         target, _, url = rest.partition(" ")
         if target == "local":
-            target, session.base_url = "", None
+            target, session.base_url = "local:smollm2", None
         elif url or target.partition(":")[0] != session.target.partition(":")[0]:
             # An address belongs to the server it was given for.
             session.base_url = url.strip() or None

@@ -6,13 +6,13 @@ import contextlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from quire.cli.chat_screen import Screen
 from quire.cli.common import read_text
+from quire.cli.reach import Reached
 from quire.engine import Thread
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
@@ -47,10 +47,10 @@ class Kit:
     def vault(self) -> Vault | None:
         return self.index.vault if self.index is not None else None
 
-    def runner(self, thread: Thread, store: SqliteStore, target: str) -> Runner:
+    def runner(self, thread: Thread, store: SqliteStore, reached: Reached) -> Runner:
         """The runner asked for, else the one that makes use of what is there."""
         name = self.wanted.runner or self._fitting()
-        base = self._base(name, thread, store, _options(target))
+        base = self._base(name, thread, store, reached)
         if self.wanted.project is None and name != "project":
             return base
         if self.wanted.project is None:
@@ -62,8 +62,8 @@ class Kit:
             return "agent"
         return "qa" if self.index is not None else "chat"
 
-    def _base(self, name: str, thread: Thread, store: SqliteStore, options: dict[str, Any]) -> Runner:
-        system = self.wanted.system
+    def _base(self, name: str, thread: Thread, store: SqliteStore, reached: Reached) -> Runner:
+        system, options = self.wanted.system, reached.options
         if name == "qa":
             if self.index is None:
                 raise CallError("the qa runner needs notes", hint="Name their folder with --vault.")
@@ -71,7 +71,8 @@ class Kit:
         if name == "planned":
             return planned(self._tools(thread, store), system=system, **options)
         if name == "agent" or (name == "project" and self._fitting() == "agent"):
-            native = not self.wanted.text_tools
+            # The local model's template takes tools, but it was not trained to call them.
+            native = not (self.wanted.text_tools or reached.is_local)
             return agent(self._tools(thread, store), system=system, native=native, **options)
         return chat(system, **options)
 
@@ -80,11 +81,6 @@ class Kit:
         if self.index is not None:
             own.append(local_search_tool(self.index, question=question_of(thread)))
         return Toolbox(*own, *self.foreign)
-
-
-def _options(target: str) -> dict[str, Any]:
-    """A small local model that does not find an end is stopped."""
-    return {"max_tokens": 600} if target.startswith("llamacpp:") else {}
 
 
 @contextlib.contextmanager

@@ -14,15 +14,14 @@ from quire.cli.chat_attach import Attached, attached_items
 from quire.cli.chat_equip import Kit
 from quire.cli.chat_screen import Plain, Screen
 from quire.cli.chat_usage import totals
+from quire.cli.reach import Reached, reach
 from quire.engine import Thread
 from quire.errors import QuireError
 from quire.log.sqlite import SqliteStore
-from quire.send.connect import transport_for
 from quire.send.cycle import Decision, Outcome, run
-from quire.send.endpoints import endpoint_for
 from quire.send.resume import last_target, look
 from quire.send.runners import sources, sources_text
-from quire.send.transport import Transport, close
+from quire.send.transport import close
 from quire.values import Entry, JsonObject
 
 
@@ -42,42 +41,33 @@ class Session:
         self.store, self.kit, self.save, self.screen = store, kit, save, screen
         self.thread = Thread(store, name)
         self.base_url = base_url
-        self.target = ""
         # What joins the next user entry: items, and facts for its meta.
         self.waiting: list[Attached] = []
         self.meta: JsonObject = {}
         self._loop = asyncio.Runner()
-        self._transport: Transport | None = None
+        self.reached: Reached | None = None
         self.use_model(model or os.environ.get("QUIRE_MODEL") or self._last_model())
 
     def _last_model(self) -> str:
         known = self.thread.name in {one.name for one in self.store.threads()}
-        target = last_target(self.store, self.thread.name) if known else ""
-        # An address that was given belongs to the model that was asked with it.
-        return "" if target.startswith("llamacpp:") and not self.base_url else target
+        return last_target(self.store, self.thread.name) if known else ""
 
     # The model
 
     def use_model(self, target: str) -> None:
         """Talk to this model from now on; without one, to the local model."""
-        base_url = self.base_url
-        if not target:
-            target, base_url = self._local()
-        key = next((os.environ[name] for name in endpoint_for(target).keys if os.environ.get(name)), None)
-        transport = transport_for(target, base_url, key)
+        reached = reach(target or None, self.base_url)
         self._leave()
-        self.target, self._transport = target, transport
+        self.reached = reached
 
-    def _local(self) -> tuple[str, str]:
-        from quire.send.local import local_target
-
-        found = local_target(say=self.screen.note)
-        return found.target, found.base_url
+    @property
+    def target(self) -> str:
+        return self.reached.target if self.reached is not None else ""
 
     def _leave(self) -> None:
-        if self._transport is not None:
-            self._loop.run(close(self._transport))
-            self._transport = None
+        if self.reached is not None:
+            self._loop.run(close(self.reached.transport))
+            self.reached = None
 
     def close(self) -> None:
         """End the connection; the thread stays."""
@@ -94,10 +84,11 @@ class Session:
 
     def turn(self, text: str) -> Outcome:
         """The user speaks, the model answers."""
-        items = [one.item for one in self.waiting]
+        items = [one.item for one in self.waiting if one.item is not None]
+        images = [one.image for one in self.waiting if one.image is not None]
         named = _named(self.waiting)
         meta = {**self.meta, **({"context": named} if named else {})}
-        self.thread.user(text, items, **({"meta": meta} if meta else {}))
+        self.thread.user(text, items, images=images or None, meta=meta or None)
         self.waiting, self.meta = [], {}
         return self._answer()
 
@@ -105,17 +96,17 @@ class Session:
         """Go on with a turn that was cut off when the program last ended."""
         if self.thread.name not in {one.name for one in self.store.threads()}:
             return
-        left = look(self.store, self.thread.name, self.kit.runner(self.thread, self.store, self.target))
+        assert self.reached is not None
+        left = look(self.store, self.thread.name, self.kit.runner(self.thread, self.store, self.reached))
         if left.next in ("ask", "run"):
             self.screen.note("going on with the turn that was interrupted")
             self._answer()
 
     def _answer(self) -> Outcome:
-        assert self._transport is not None  # set with the target
-        runner = self.kit.runner(self.thread, self.store, self.target)
-        carried = run(
-            self.thread, self.target, self._transport, runner, on_event=self.screen.event, decide=self._decide
-        )
+        assert self.reached is not None  # from the beginning to the end
+        target, transport = self.reached.target, self.reached.transport
+        runner = self.kit.runner(self.thread, self.store, self.reached)
+        carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)
         try:
             outcome = self._loop.run(carried)
         finally:

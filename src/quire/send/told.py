@@ -148,12 +148,12 @@ class ToldStream:
         if entry.kind != "respond":
             return [entry]
         events = protocol.read(entry.text, self._delimiter)
-        if not any(event.kind in ("call", "result", "user") for event in events):
+        if len(events) == 1 and events[0].kind == "respond" and events[0].text == entry.text:
             return [entry]
         out: list[Entry] = []
         for event in events:
-            # Results are ours to write; whatever the model made up behind a call is not kept.
-            if event.kind in ("result", "user") or (out and out[-1].kind == "call" and event.kind != "call"):
+            # Results are ours to write: whatever the model made up behind a call is not kept.
+            if out and out[-1].kind == "call" and event.kind != "call":
                 break
             out += self._entry(event)
         return out
@@ -161,7 +161,7 @@ class ToldStream:
     def _entry(self, event: protocol.Event) -> list[Entry]:
         text = event.text.strip()
         if event.kind != "call":
-            made = {"think": values.think, "respond": values.respond}[event.kind]
+            made = values.think if event.kind == "think" else values.respond
             return [made(text)] if text else []
         try:
             name, args = protocol.call_of(event)

@@ -1,0 +1,117 @@
+"""The five runners with the real local model; where it is too small to choose, its words are constrained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.engine import Thread, open_store
+from quire.errors import MissingPart
+from quire.send.builtin import builtin
+from quire.send.connect import transport_for
+from quire.send.cycle import Outcome, run
+from quire.send.local import LocalServer, weights
+from quire.send.requant import faster
+from quire.send.runner import Limits, Runner
+from quire.send.runners import agent, chat, planned, project, qa, sources
+from quire.send.tools import tool
+from quire.send.transport import close
+from quire.send.vault import NoteIndex, Vault
+
+pytestmark = pytest.mark.xdist_group("local")
+
+TARGET = "llamacpp:smollm2"
+SHORT: dict[str, Any] = {"max_tokens": 16, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalServer]:
+    pytest.importorskip("xllamacpp", reason="the local engine is not installed")
+    try:
+        gguf = faster(weights())
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+    with LocalServer(gguf, ctx=2048) as server:
+        yield server
+
+
+@pytest.fixture
+def thread(tmp_path: Path) -> Iterator[Thread]:
+    with open_store(tmp_path / "quire.db") as store:
+        yield Thread(store, "t")
+
+
+def carry_out(thread: Thread, engine: LocalServer, runner: Runner) -> Outcome:
+    async def main() -> Outcome:
+        transport = transport_for(TARGET, engine.url)
+        try:
+            return await run(thread, TARGET, transport, runner)
+        finally:
+            await close(transport)
+
+    return asyncio.run(main())
+
+
+def test_chat_and_project_answer_and_read_the_cache(
+    thread: Thread, engine: LocalServer, tmp_path: Path
+) -> None:
+    (tmp_path / "facts.md").write_text("The launch is in May.")
+    runner = project(
+        chat("You are a helpful assistant.", **SHORT),
+        prompt="You plan launches.",
+        files=[tmp_path / "facts.md"],
+    )
+    thread.user("When is the launch?")
+    first = carry_out(thread, engine, runner)
+    assert (first.stop, bool(first.text.strip())) == ("answered", True)
+    thread.user("Say it again.")
+    second = carry_out(thread, engine, runner)
+    # Everything but the new words and a little of the template was there already.
+    assert second.usage.cache_read >= first.usage.input_total - 8
+
+
+def test_qa_answers_over_notes_and_names_its_sources(
+    thread: Thread, engine: LocalServer, tmp_path: Path
+) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "tea.md").write_text("Green tea needs water of 80 degrees.")
+    with NoteIndex(Vault(tmp_path / "notes"), tmp_path / "notes.db") as index:
+        thread.user("How hot is green tea?")
+        done = carry_out(thread, engine, qa(index, k=1, **SHORT))
+    assert done.text.strip()
+    assert [one.path for one in sources(done.entries)] == ["tea.md"]
+
+
+def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServer) -> None:
+    @tool
+    def mood(word: str) -> str:
+        """Note the user's mood."""
+        return f"noted: {word}"
+
+    thread.user("I am happy today!")
+    done = carry_out(thread, engine, planned([mood], **SHORT))
+    assert done.stop == "answered"
+    calls = [one for one in done.entries if one.kind == "call"]
+    # Whether it plans anything is the small model's affair; what it plans can be run.
+    assert all(one.name == "mood" and isinstance(one.args["word"], str) for one in calls)
+    assert all(not one.body.get("error") for one in done.entries if one.kind == "result")
+    assert done.entries[0].meta == {"aside": "plan"}
+
+
+def test_agent_calls_a_real_tool_and_answers(thread: Thread, engine: LocalServer) -> None:
+    thread.user("What is 6 * 7? Use calculate.")
+    grammar = r"""root ::= "$call: {\"name\": \"calculate\", \"args\": {\"expression\": \"6 * 7\"}}" """
+    calling = agent(
+        builtin(), native=False, limits=Limits(steps=1), max_tokens=48, temperature=0, grammar=grammar
+    )
+    first = carry_out(thread, engine, calling)
+    assert first.stop == "steps"
+    assert [one.body.get("content") for one in first.entries if one.kind == "result"] == ["42"]
+    answering = agent(builtin(), native=False, **SHORT, grammar='root ::= "It is 42" [.!]')
+    done = carry_out(thread, engine, answering)
+    assert (done.stop, done.steps) == ("answered", 2)
+    assert done.text[:8] == "It is 42"
