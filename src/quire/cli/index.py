@@ -33,7 +33,7 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Path | None) -> No
       quire index
       quire index --rebuild
     """
-    from quire.recall.indexer import Indexer
+    from quire.recall import Indexer
 
     with open_db(db, create=False) as store:
         indexer = Indexer(store, None if words_only else embedder())

@@ -51,7 +51,7 @@ def recall(
       quire recall "which API key format" --thread demo
       quire recall "order number" --k 10 --explain
     """
-    from quire.recall.search import Recall
+    from quire.recall import Recall
 
     with open_db(db, create=False) as store:
         searching = Recall(store, None if words_only else embedder())
@@ -81,9 +81,9 @@ def recall(
 
 def embedder() -> Embedder | None:
     """The embedding model where it is installed."""
-    from quire.recall.embed import minilm
-
     try:
+        from quire.recall import minilm
+
         return minilm()
     except MissingPart:
         return None

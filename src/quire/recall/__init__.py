@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from quire.errors import MissingPart
 from quire.recall.tables import words_hook
 
 if TYPE_CHECKING:
@@ -60,7 +61,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'quire.recall' has no attribute {name!r}")
-    module = importlib.import_module(f"quire.recall.{_WHERE[name]}")
+    try:
+        module = importlib.import_module(f"quire.recall.{_WHERE[name]}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("numpy", "Stemmer"):
+            raise
+        raise MissingPart("recall needs PyStemmer and numpy", hint="pip install 'quire[recall]'") from error
     value = getattr(module, name)
     globals()[name] = value
     return value

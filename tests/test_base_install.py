@@ -1,0 +1,61 @@
+"""`pip install quire` without extras: every command works or names the extra it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Every package that only an extra brings; as None in sys.modules it is as good as not installed.
+NAMES = """numpy Stemmer onnxruntime onnx tokenizers safetensors usearch jsonpath jq openai anthropic google.genai
+boto3 botocore xllamacpp gguf mcp httpx regex prompt_toolkit yaml watchfiles starlette uvicorn splintr tree_sitter"""
+EXTRAS = NAMES.split()
+RUN = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); from quire.cli.main import main; main()"
+
+
+def base(folder: Path, *args: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "QUIRE_DB": str(folder / "base.db")}
+    command = [sys.executable, "-c", RUN, *args]
+    return subprocess.run(command, input=text, env=environ, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("base")
+    assert base(made, "log", "new", "demo").returncode == 0
+    said = base(made, "log", "append", "demo", "--user", "What is a quire?", "--respond", "Leaves.")
+    assert said.returncode == 0
+    return made
+
+
+@pytest.mark.parametrize(
+    "args",
+    ["--help", "log verify", "assemble demo", "plan demo", "render demo -p anthropic -m claude-opus-5-5",
+     "export demo --to bedrock", "models", "schema entry", "record list", "tokens -", "log export demo"],
+)  # fmt: skip
+def test_a_command_of_the_base_package_needs_no_extra(folder: Path, args: str) -> None:
+    ran = base(folder, *args.split())
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "extra"),
+    [("recall quire", "recall"), ("recall quire --words", "recall"), ("index", "recall"),
+     ("record search quire", "recall"), ("emulate -p anthropic", "emulate"), ("run demo hello", "local")],
+)  # fmt: skip
+def test_a_command_that_needs_an_extra_names_it(folder: Path, args: str, extra: str) -> None:
+    ran = base(folder, *args.split())
+    assert ran.returncode == 2
+    assert f"pip install 'quire[{extra}]'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_rendered_requests_pass_lint_without_extras(folder: Path) -> None:
+    body = base(folder, "render", "demo", "-p", "openai", "-m", "gpt-6-sol", "--json").stdout
+    assert json.loads(body)["model"] == "gpt-6-sol"
+    assert base(folder, "lint", "-", text=body).returncode == 0
