@@ -1,0 +1,325 @@
+"""Prompt tokens that a real engine processes over twelve turns, for Quire and for four common layouts.
+
+The engine is llama.cpp, one slot, one thread, no memory of older prompts; it reports what it read from its
+cache and what it had to compute. Every layout holds the same conversation: a note is attached on two turns
+of five, an earlier one again on every other turn, and the model's own answers go on record. Token counts
+come from a model with random weights and the real tokenizer (the engine neither knows nor cares), times to
+the first token from SmolLM2 itself on smaller notes. Each request is also predicted by the simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from quire import providers, values
+from quire.assemble import Policy
+from quire.cli.common import print_table
+from quire.engine import Thread
+from quire.log.sqlite import SqliteStore
+from quire.providers.simulate import Simulator
+from quire.send.connect import transport_for
+from quire.send.local import LocalServer, tiny_model, weights
+from quire.send.requant import faster
+from quire.send.summarise import INSTRUCTION
+from quire.send.transport import close
+from quire.values import JsonObject, Request
+
+TARGET, TURNS = "llamacpp:local", 12
+SYSTEM = "You help with a harbor town's records. Answer from the notes, in one short sentence, and say so when they do not tell."
+WORDS = [
+    "river",
+    "stone",
+    "amber",
+    "window",
+    "engine",
+    "ledger",
+    "copper",
+    "market",
+    "winter",
+    "signal",
+    "garden",
+    "harbor",
+    "letter",
+    "mirror",
+    "timber",
+]
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What the user brings: words, and notes by path."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+class Talk(msgspec.Struct, frozen=True):
+    """A conversation before anyone has answered: twelve turns and the notes they attach."""
+
+    turns: tuple[Turn, ...]
+    notes: dict[str, str]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One request: its tokens, what was read, what was predicted, and how long the first token took."""
+
+    tokens: int
+    read: int
+    predicted: int
+    first_token_s: float
+
+    @property
+    def processed(self) -> int:
+        return self.tokens - self.read
+
+
+def talk(seed: int, words: int) -> Talk:
+    """A conversation with notes of about `words` words."""
+    dice = random.Random(seed)
+    notes: dict[str, str] = {}
+    turns = []
+    for number in range(TURNS):
+        attached = []
+        if number == 0 or dice.random() < 0.4:
+            path = f"town/{dice.choice(WORDS)}-{len(notes) + 1}.md"
+            notes[path] = " ".join(
+                dice.choice(WORDS) for _ in range(dice.randint(words * 3 // 4, words * 5 // 4))
+            )
+            attached.append(path)
+        earlier = [path for path in notes if path not in attached]
+        if earlier and dice.random() < 0.5:
+            attached.append(dice.choice(earlier))
+        question = f"Question {number + 1}: what do the notes say of the {dice.choice(WORDS)} and the {dice.choice(WORDS)}?"
+        turns.append(Turn(question, tuple(attached)))
+    return Talk(tuple(turns), notes)
+
+
+# Layouts: from the turns so far and the answers to them, to the messages of the next request.
+Layout = Callable[[Talk, list[str], int], list[JsonObject]]
+
+
+def pasted(said: Talk, turn: Turn) -> str:
+    """A turn's notes in full above its words, as programs do that keep no account of what was given."""
+    return "\n\n".join([*(f"[{path}]\n{said.notes[path]}" for path in turn.notes), turn.text])
+
+
+def exchange(said: Talk, answers: list[str], number: int) -> list[JsonObject]:
+    """The conversation up to turn `number`, notes inside the messages they came with."""
+    out: list[JsonObject] = []
+    for place in range(number + 1):
+        out.append({"role": "user", "content": pasted(said, said.turns[place])})
+        if place < number:
+            out.append({"role": "assistant", "content": answers[place]})
+    return out
+
+
+def clock_on_top(said: Talk, answers: list[str], number: int) -> list[JsonObject]:
+    system = f"Current time: 2026-11-15T09:{number * 3:02}:07Z\n\n{SYSTEM}"
+    return [{"role": "system", "content": system}, *exchange(said, answers, number)]
+
+
+def sliding(said: Talk, answers: list[str], number: int) -> list[JsonObject]:
+    """The last nine messages (so that the first is the user's), cut anew every turn."""
+    return [{"role": "system", "content": SYSTEM}, *exchange(said, answers, number)[-9:]]
+
+
+def json_of_twenty(said: Talk, answers: list[str], number: int) -> list[JsonObject]:
+    """The last twenty messages as JSON in one user message; every note is a message of its own."""
+    history: list[JsonObject] = []
+    for place in range(number + 1):
+        turn = said.turns[place]
+        history += [{"role": "user", "content": f"[{path}]\n{said.notes[path]}"} for path in turn.notes]
+        if place < number:
+            history.append({"role": "user", "content": turn.text})
+            history.append({"role": "assistant", "content": answers[place]})
+    stamped = [{**one, "timestamp": f"2026-11-15T09:{at:02}:28.420651Z"} for at, one in enumerate(history)]
+    context = json.dumps([{"type": "chat_history", "messages": stamped[-20:]}], indent=2)
+    text = f"Context:\n{context}\n\nUser message: {said.turns[number].text}"
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+
+
+def all_pasted_again(said: Talk, answers: list[str], number: int) -> list[JsonObject]:
+    """History as plain questions and answers; every note so far in the newest message."""
+    out: list[JsonObject] = [{"role": "system", "content": SYSTEM}]
+    for place in range(number):
+        out += [
+            {"role": "user", "content": said.turns[place].text},
+            {"role": "assistant", "content": answers[place]},
+        ]
+    known = dict.fromkeys(path for turn in said.turns[: number + 1] for path in turn.notes)
+    newest = pasted(said, Turn(said.turns[number].text, tuple(known)))
+    return [*out, {"role": "user", "content": newest}]
+
+
+NAIVE: dict[str, Layout] = {
+    "timestamp on top": clock_on_top,
+    "JSON of the last 20 messages": json_of_twenty,
+    "window that slides every turn": sliding,
+    "all context pasted again": all_pasted_again,
+}
+QUIRE = {"Quire (at-rebase)": "at-rebase", "Quire (each-turn)": "each-turn"}
+
+
+class Bench:
+    """One server and one simulator that follows it request by request."""
+
+    def __init__(self, server: LocalServer, reply_tokens: int) -> None:
+        self.server = server
+        self.options = {"max_tokens": reply_tokens, "temperature": 0, "logprobs": True, "top_logprobs": 1}
+        self.simulator = Simulator(TARGET, prompt_ids=server.prompt_ids, slots=1, memory_tokens=0)
+        self.transport = transport_for(TARGET, server.url)
+
+    async def ask(self, request: Request) -> tuple[Measured, Any]:
+        """Send a request; what it cost, and the reply."""
+        predicted = self.simulator.step(0, request.body)
+        reader, ids, first, began = providers.stream(TARGET), list[int](), 0.0, time.perf_counter()
+        async for event in self.transport.stream(request):
+            reader.feed(event)
+            choice = (event.get("choices") or [{}])[0]
+            if (choice.get("delta") or {}).get("content") and not first:
+                first = time.perf_counter() - began
+            ids += [one["id"] for one in (choice.get("logprobs") or {}).get("content") or ()]
+        self.simulator.answered(ids)
+        reply = reader.reply()
+        usage = reply.usage
+        return Measured(usage.input_total, usage.cache_read, predicted.read, first), reply
+
+    async def quire(self, said: Talk, promote: Any) -> list[Measured]:
+        """The conversation as a Quire thread."""
+        out = []
+        with SqliteStore(":memory:") as store:
+            thread = Thread(store, "t", Policy(budget=30_000, promote=promote))
+            thread.append(values.system(SYSTEM))
+            for turn in said.turns:
+                thread.user(turn.text, [note(path, said.notes[path]) for path in turn.notes])
+                request = thread.request(TARGET, **self.options)
+                measured, reply = await self.ask(request)
+                thread.record(reply, request)
+                out.append(measured)
+        return out
+
+    async def naive(self, said: Talk, layout: Layout) -> list[Measured]:
+        """The conversation in a layout of others."""
+        out, answers = [], list[str]()
+        for number in range(TURNS):
+            body = {"model": "local", "messages": layout(said, answers, number), **self.options}
+            measured, reply = await self.ask(Request("llamacpp", "local", body, b""))
+            answers.append("".join(entry.text for entry in reply.entries) or "-")
+            out.append(measured)
+        return out
+
+    async def all(self, talks: list[Talk]) -> dict[str, list[list[Measured]]]:
+        """Every layout on every conversation."""
+        found: dict[str, list[list[Measured]]] = {}
+        try:
+            for name, promote in QUIRE.items():
+                found[name] = [await self.quire(one, promote) for one in talks]
+            for name, layout in NAIVE.items():
+                found[name] = [await self.naive(one, layout) for one in talks]
+        finally:
+            await close(self.transport)
+        return found
+
+    async def summary(self, said: Talk) -> dict[str, Measured]:
+        """A summary at the end: the cached request and one instruction, or a prompt of its own."""
+        ask = {"role": "user", "content": INSTRUCTION.format(words=60)}
+        messages = [{"role": "system", "content": SYSTEM}, *exchange(said, ["It stands."] * TURNS, TURNS - 1)]
+        try:
+            await self.ask(
+                Request("llamacpp", "local", {"model": "local", "messages": messages, **self.options}, b"")
+            )
+            told = [*messages, {"role": "assistant", "content": "It stands."}, ask]
+            same, _ = await self.ask(
+                Request("llamacpp", "local", {"model": "local", "messages": told, **self.options}, b"")
+            )
+            text = "\n\n".join(f"{m['role']}: {m['content']}" for m in messages[1:])
+            own = [
+                {"role": "system", "content": "You summarise conversations."},
+                {"role": "user", "content": f"{text}\n\n{ask['content']}"},
+            ]
+            new, _ = await self.ask(
+                Request("llamacpp", "local", {"model": "local", "messages": own, **self.options}, b"")
+            )
+        finally:
+            await close(self.transport)
+        return {"same request and one instruction": same, "a prompt of its own": new}
+
+
+def note(path: str, text: str) -> JsonObject:
+    return {"id": path, "content": text, "metadata": {"source": "note", "path": path, "title": path}}
+
+
+def rows(found: dict[str, list[list[Measured]]]) -> Iterator[dict[str, Any]]:
+    """Sums over turns 2 to 12, and how many times more than Quire's default each layout processes."""
+    later = {name: [one for run in runs for one in run[1:]] for name, runs in found.items()}
+    ours = sum(one.processed for one in later[next(iter(QUIRE))])
+    for name, measured in later.items():
+        processed = sum(one.processed for one in measured)
+        yield {
+            "layout": name,
+            "prompt tokens": sum(one.tokens for one in measured),
+            "read from cache": sum(one.read for one in measured),
+            "processed": processed,
+            "times Quire's": round(processed / ours, 2),
+            "first token s": round(sorted(one.first_token_s for one in measured)[len(measured) // 2], 3),
+            "as predicted": f"{sum(one.read == one.predicted for one in measured)}/{len(measured)}",
+        }
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--data", nargs="*", help="not used: the conversations are made")
+    made.add_argument("--fast", action="store_true", help="token counts only, no run of the real model")
+    made.add_argument("--json", action="store_true", help="print JSON for machines")
+    made.add_argument("--threads", type=int, default=3, help="conversations of the counting run")
+    options = made.parse_args()
+    tables = {"counted": run(tiny_model(), [talk(seed, 420) for seed in range(options.threads)], 40)}
+    tables["summary"] = summary(tiny_model())
+    if not options.fast:
+        tables["timed"] = run(faster(weights()), [talk(1, 60)], 12)
+    show(tables, options.json)
+
+
+def run(gguf: Any, talks: list[Talk], reply_tokens: int) -> list[dict[str, Any]]:
+    """One run of everything on one server."""
+    with LocalServer(gguf, ctx=30_000 if reply_tokens == 40 else 8192, cache_ram_mib=0) as server:
+        return list(rows(asyncio.run(Bench(server, reply_tokens).all(talks))))
+
+
+def summary(gguf: Any) -> list[dict[str, Any]]:
+    with LocalServer(gguf, ctx=30_000, cache_ram_mib=0) as server:
+        found = asyncio.run(Bench(server, 40).summary(talk(0, 420)))
+    return [
+        {
+            "summary by": name,
+            "prompt tokens": one.tokens,
+            "read from cache": one.read,
+            "processed": one.processed,
+        }
+        for name, one in found.items()
+    ]
+
+
+def show(tables: dict[str, list[dict[str, Any]]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(tables, indent=2))
+        return
+    titles = {
+        "counted": "turns 2–12, tokens as the engine reports them",
+        "summary": "one summary of a 12-turn thread",
+        "timed": "turns 2–12 with SmolLM2-135M, shorter notes",
+    }
+    for name, table in tables.items():
+        print_table(list(table[0]), [list(row.values()) for row in table], title=titles[name])
+        print()
+
+
+if __name__ == "__main__":
+    main()
