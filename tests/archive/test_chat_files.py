@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +281,40 @@ def test_every_thread_has_a_file_name_of_its_own(a: str, b: str) -> None:
     names = {file_name(one) for one in (a, b)}
     assert len(names) == len({a, b})
     assert not any(set(name) & set('/\\:*?"<>|\0') for name in names)
+
+
+def test_the_commands_write_and_read_chat_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from quire.cli.convert import export, import_
+
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+    with SqliteStore(tmp_path / "q.db") as store:
+        store.append("lesson", THREAD)
+    export.main(["lesson", "--to", "markdown"], standalone_mode=False)
+    written = sys.stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert written == export_markdown(THREAD, thread="lesson")
+    (tmp_path / "vault" / "moved").mkdir(parents=True)
+    (tmp_path / "vault" / "moved" / "n.md").write_text("fresh")
+    (tmp_path / "chat.md").write_text(
+        written + "\n**user**: New\n[Context: Notes: old place/n.md, gone.md]\n"
+    )
+    import_.main(
+        [
+            str(tmp_path / "chat.md"),
+            "--from",
+            "markdown",
+            "--thread",
+            "again",
+            "--vault",
+            str(tmp_path / "vault"),
+        ],
+        standalone_mode=False,
+    )
+    with SqliteStore(tmp_path / "q.db") as store:
+        old, (new,) = store.read("again")[:-1], store.read("again")[-1:]
+        assert [one.id for one in old] == [one.id for one in store.read("lesson")]
+    assert [one["content"] for one in new.attached] == ["fresh"]
+    assert new.attached[0]["metadata"]["path"] == "moved/n.md"
+    assert "warning: gone.md was skipped: there is no note 'gone.md'" in capsys.readouterr().err

@@ -31,10 +31,22 @@ _HOLDERS = ("messages", "input", "contents")
 @click.option("--thread", help="Store it in this thread (default, or -: print entries).")
 @click.option("--line", type=click.IntRange(1), help="Only the conversation in this line of FILE.")
 @click.option("--model", default="", help="The model that answered (default: the one FILE names).")
+@click.option(
+    "--vault",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="markdown: the folder of notes that turns added by hand attach.",
+)
 @json_option
 @db_option
 def import_(
-    file: str, format: str, thread: str | None, line: int | None, model: str, as_json: bool, db: Path | None
+    file: str,
+    format: str,
+    thread: str | None,
+    line: int | None,
+    model: str,
+    vault: Path | None,
+    as_json: bool,
+    db: Path | None,
 ) -> None:
     """Read a conversation from another format into entries.
 
@@ -46,8 +58,9 @@ def import_(
       quire import --from openai-chat chat.json --thread demo
       quire import --from openai-chat traces.jsonl --line 3 > entries.jsonl
       quire import --from anthropic request.json | quire assemble -
+      quire import --from markdown chat.md --vault ~/notes --thread demo
     """
-    conversations = _read(file, format, model)
+    conversations = _read(file, format, model, vault)
     if line is not None:
         conversations = _at_line(conversations, line, file)
     if thread is None or thread == "-":
@@ -61,11 +74,11 @@ def import_(
         click.echo(f"{name}: {count} entries")
 
 
-def _read(file: str, format: str, model: str) -> list[list[Entry]]:
+def _read(file: str, format: str, model: str, vault: Path | None = None) -> list[list[Entry]]:
     """The conversations of a file, as entries that the log takes."""
     text = read_text(file)
     if format == MARKDOWN:
-        return [_chat_files().import_messages(text)]
+        return [_chat_files().import_messages(text, _notes(vault))]
     return [
         [check(entry.body) for entry in providers.import_(format, value, model)]
         for value in _values(text, file)
@@ -157,6 +170,14 @@ def export(source: str, format: str, db: Path | None) -> None:
         print_text(_chat_files().export_messages(entries, thread=thread))
     else:
         print_json(providers.export(format, entries))
+
+
+def _notes(vault: Path | None) -> Any:
+    if vault is None:
+        return None
+    from quire.send.vault import Vault
+
+    return Vault(vault)
 
 
 def _chat_files() -> ModuleType:

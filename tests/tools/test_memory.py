@@ -1,0 +1,78 @@
+"""recall: what left the prompt is found again, by words or by the handle that stands for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from running import run
+
+from quire import values
+from quire.assemble.leaves import handle_of
+from quire.engine import open_store
+from quire.log.sqlite import SqliteStore
+from quire.send.builtin import builtin
+from quire.send.builtin.memory import recall_tool
+from quire.send.tools import Tool
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    made = open_store(tmp_path / "q.db")
+    text = "\n".join(f"line {n} of the long result" for n in range(1, 401))
+    made.append(
+        "t",
+        [
+            values.user("Which key opens the greenhouse?"),
+            values.respond("The brass key with the green ribbon."),
+            values.call("c1", "read", {"path": "log.txt"}),
+            values.result("c1", "log.txt, lines 1-400", text),
+        ],
+    )
+    made.append("other", [values.user("The greenhouse key is secret here.")])
+    return made
+
+
+@pytest.fixture
+def recall(store: SqliteStore) -> Tool:
+    return recall_tool(store, "t", limit=2000)
+
+
+def test_earlier_words_are_found_in_this_thread_alone(recall: Tool) -> None:
+    found = run(recall, {"query": "greenhouse key"})
+    assert "brass key with the green ribbon" in found["content"]
+    assert "secret" not in found["content"]
+
+
+def test_a_handle_gives_the_whole_text_piece_by_piece(store: SqliteStore, recall: Tool) -> None:
+    entry = store.read("t")[3]
+    seen: list[str] = []
+    start = 1
+    for _ in range(20):
+        result = run(recall, {"handle": handle_of(entry.id), "start": start})
+        lines = result["content"].split("\n")
+        more = lines[-1].startswith("[…")
+        seen += lines[:-1] if more else lines
+        if not more:
+            break
+        start = int(lines[-1].rpartition("start=")[2].split()[0])
+    assert "\n".join(seen) == f"log.txt, lines 1-400\n\n{entry.body['content']}"
+    assert result["outcome"].startswith("entry 4 (result), lines ")
+
+
+def test_a_handle_of_another_thread_is_not_found_and_a_forks_is(store: SqliteStore, recall: Tool) -> None:
+    other, own = store.read("other")[0], store.read("t")[1]
+    assert run(recall, {"handle": handle_of(other.id)})["error"] is True
+    assert run(recall, {"handle": "no digits"})["error"] is True
+    fork = store.fork("t", 2)
+    assert run(recall_tool(store, fork), {"handle": own.id})["content"] == own.text
+    assert run(recall_tool(store, fork), {"handle": store.read("t")[3].id})["error"] is True
+
+
+def test_a_call_without_anything_to_look_for_is_an_error(recall: Tool) -> None:
+    for args in ({}, {"query": "  "}, {"query": "x", "k": 0}, {"handle": "0", "start": 0}):
+        assert run(recall, args)["error"] is True
+
+
+def test_recall_belongs_to_the_built_in_set_where_there_is_a_thread(store: SqliteStore) -> None:
+    assert [one.name for one in builtin(None, store, "t")] == ["calculate", "recall"]
