@@ -64,6 +64,9 @@ def recall(
         click.echo(
             "searched by words alone" + ("" if words_only else " (no embedding model is installed)"), err=True
         )
+    if not hits:
+        click.echo("nothing was found")
+        return
     parts = list(hits[0].parts) if hits and explain else []
     rows = [
         [

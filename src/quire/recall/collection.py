@@ -13,7 +13,7 @@ from quire.recall.arrays import Array, Bools, Floats, Ints
 from quire.recall.columns import Column
 from quire.recall.document import Document, Found, Indexed, indexed
 from quire.recall.embed import Embedder
-from quire.recall.fusion import PARTS, WEIGHTS, Weights, order, pool, standard
+from quire.recall.fusion import PARTS, WEIGHTS, Weights, order, pool, standard, standard_by
 from quire.recall.kin import WORDS, Kin
 from quire.recall.manner import Manner
 from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
@@ -140,7 +140,8 @@ class Collection:
             self._meaning.near(vector) if vector is not None else (_NONE, _NONE.astype(np.float32))
         )
         rows = pool(words, near, cosines, self._allowed(only, exclude), k)
-        rows = rows[(words[rows] > 0) | self._meaning.known[rows]]
+        meant = self._meaning.known[rows] if vector is not None else False
+        rows = rows[(words[rows] > 0) | meant]
         likeness = self._likeness(rows, vector, near, cosines)
         parts = self._parts(asked, rows, words, likeness)
         parts += 0.0  # no negative zeros for the eye
@@ -201,7 +202,8 @@ class Collection:
         around = self._wording.neighbours.around(rows[known], MEANING_REACH)
         lacking = around[np.isnan(every[around])]
         every[lacking] = self._meaning.cosines(vector, lacking)
-        out[known] = standard(self._wording.neighbours.smoothed(rows[known], every))
+        found = self._wording.neighbours.smoothed(rows[known], every)
+        out[known] = standard_by(found, self._manner.returned(rows[known]))
         return out
 
     @property

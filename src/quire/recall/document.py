@@ -7,10 +7,11 @@ import msgspec
 from quire.recall.speech import Speech, speech
 from quire.recall.words import content
 
+# The speaker of what tools return.
+TOOL = "tool"
 # Speakers that are parts to play, not people a query would name.
-ROLES = frozenset(
-    ["user", "assistant", "tool", "system", "human", "ai", "model", "bot", "agent", "note", "record"]
-)
+_PARTS = "user assistant tool system human ai model bot agent note record"
+ROLES = frozenset(_PARTS.split())
 
 
 def is_name(speaker: str) -> bool:

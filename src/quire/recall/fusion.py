@@ -35,9 +35,19 @@ PARTS = ("words", "meaning", "speaker", "manner", "time")
 
 def standard(values: Floats) -> Floats:
     """Standard scores: mean 0, deviation 1; all 0 where nothing differs."""
+    if not len(values):
+        return values
     values = values.astype(np.float64)
     spread = values.std()
     return ((values - values.mean()) / spread if spread > 1e-9 else np.zeros(len(values))).astype(np.float32)
+
+
+def standard_by(values: Floats, apart: Bools) -> Floats:
+    """Standard scores among their own kind: a tool's output never reads like speech, however near it is."""
+    out = np.zeros(len(values), np.float32)
+    for group in (apart, ~apart):
+        out[group] = standard(values[group])
+    return out
 
 
 def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, k: int) -> Ints:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.recall.arrays import Floats, Ints
+from quire.recall.arrays import Bools, Floats, Ints
 from quire.recall.columns import Column
-from quire.recall.document import Indexed, is_name
+from quire.recall.document import TOOL, Indexed, is_name
 from quire.recall.fusion import Weights, standard
 from quire.recall.question import Asked
 
@@ -26,6 +26,7 @@ class Manner:
         self._speaker, self._named = Column(np.int32), Column(np.bool_)
         self._asks, self._person = Column(np.float32), Column(np.float32)
         self._times, self._size = Column(np.float32), Column(np.float32)
+        self._returned = Column(np.bool_)
 
     def add(self, documents: Sequence[Indexed]) -> list[int]:
         """Note the speakers and manners of documents; returns the speakers' numbers."""
@@ -33,6 +34,7 @@ class Manner:
         said = [document.speech for document in documents]
         self._speaker.extend(speakers)
         self._named.extend([is_name(document.speaker) for document in documents])
+        self._returned.extend([document.speaker == TOOL for document in documents])
         self._asks.extend([one.asks for one in said])
         self._person.extend([one.person for one in said])
         self._times.extend([one.times for one in said])
@@ -46,6 +48,11 @@ class Manner:
                 # A word that is in two people's names says nothing about who is meant.
                 self._names[word] = self._numbers[speaker] if word not in self._names else -1
         return self._numbers[speaker]
+
+    def returned(self, rows: Ints) -> Bools:
+        """Which rows were returned by tools, not said by anyone."""
+        found: Bools = self._returned.all[rows]
+        return found
 
     def people(self) -> dict[str, int]:
         """The words that name one speaker each."""

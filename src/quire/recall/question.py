@@ -11,7 +11,7 @@ import msgspec
 from quire.recall.words import content, stem
 
 # What is said before the last turn helps to understand it, and counts this much.
-EARLIER = 0.4
+EARLIER = 0.25
 _NAME = re.compile(r"[^\W_]+(?:['’]s\b)?")
 _WHEN = re.compile(r"\W*(when|since when|how long|(on |in )?(what|which) (date|day|month|year|time))\b", re.I)
 

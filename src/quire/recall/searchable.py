@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from quire.recall.document import Document
+from quire.recall.document import TOOL, Document
 from quire.values import Entry, Json
 
 # What a search looks at unless it is told otherwise.
 KINDS: tuple[str, ...] = ("user", "respond", "result", "note", "attach")
 # Kinds whose words are kept; calls lend theirs to their results.
 KEPT: frozenset[str] = frozenset((*KINDS, "call"))
-ROLE = {"user": "user", "respond": "assistant", "result": "tool", "note": "note"}
+ROLE = {"user": "user", "respond": "assistant", "result": TOOL, "note": "note"}
 # Of long contents this much is searched by words; meaning reaches about 1,000 characters far.
 TEXT_LIMIT = 20_000
 _ITEM_LIMIT = 1_000

@@ -9,62 +9,16 @@ import msgspec
 
 from quire.recall.words import tokens
 
-_FIRST = frozenset(["i", "my", "me", "mine", "myself", "we", "our", "ours", "us", "ourselves"])
-_SECOND = frozenset(["you", "your", "yours", "yourself", "yourselves"])
-_TIMES = frozenset(
-    [
-        "yesterday",
-        "today",
-        "tonight",
-        "tomorrow",
-        "last",
-        "next",
-        "ago",
-        "since",
-        "recently",
-        "soon",
-        "morning",
-        "night",
-        "week",
-        "weeks",
-        "weekend",
-        "month",
-        "months",
-        "year",
-        "years",
-        "monday",
-        "tuesday",
-        "wednesday",
-        "thursday",
-        "friday",
-        "saturday",
-        "sunday",
-        "mon",
-        "tue",
-        "wed",
-        "thu",
-        "fri",
-        "sat",
-        "sun",
-        "spring",
-        "summer",
-        "fall",
-        "autumn",
-        "winter",
-        "january",
-        "february",
-        "march",
-        "april",
-        "may",
-        "june",
-        "july",
-        "august",
-        "september",
-        "october",
-        "november",
-        "december",
-    ]
-)
+_I = "i my me mine myself we our ours us ourselves"
+_YOU = "you your yours yourself yourselves"
+_WHEN = """
+yesterday today tonight tomorrow last next ago since recently soon morning night
+week weeks weekend month months year years
+monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun
+spring summer fall autumn winter
+january february march april may june july august september october november december
+"""
+_FIRST, _SECOND, _TIMES = (frozenset(words.split()) for words in (_I, _YOU, _WHEN))
 
 
 class Speech(msgspec.Struct, frozen=True):

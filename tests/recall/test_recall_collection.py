@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hashed_words import HashedWords
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.recall import Collection, Document, Query
+from quire.recall.document import Found
+
+WORDS = st.lists(
+    st.sampled_from(["hat", "shop", "red", "blue", "train", "Monday", "you", "I", "sky"]),
+    min_size=1,
+    max_size=6,
+)
+TEXT = st.builds(" ".join, WORDS)
+
+
+@pytest.fixture
+def embedder() -> HashedWords:
+    return HashedWords()
+
+
+def documents(texts: list[str], **more: str) -> list[Document]:
+    return [Document(str(at), text, **more) for at, text in enumerate(texts)]
+
+
+def ids(found: list[Found]) -> list[str]:
+    return [one.id for one in found]
+
+
+def test_rare_words_find_their_document_first() -> None:
+    made = Collection()
+    made.upsert(documents(["a red hat", "a blue hat", "a hat on the train", "the sky"]))
+    assert ids(made.search("blue hats", 2))[0] == "1"
+    assert ids(made.search("sky")) == ["3"]
+
+
+def test_an_answer_is_found_by_the_words_of_its_question() -> None:
+    said = ["Nice weather", "Which instrument do you play?", "The clarinet, since childhood.", "I see", "Bye"]
+    made = Collection()
+    speakers = ["Ann", "Ann", "Bob", "Ann", "Bob"]
+    made.upsert(
+        Document(str(at), text, speaker=who, session="s")
+        for at, (text, who) in enumerate(zip(said, speakers, strict=True))
+    )
+    assert ids(made.search("What instrument does Bob play?", 1)) == ["2"]
+
+
+@pytest.mark.parametrize("query", ["", "   ", "what is the", "\x00", "?!", "nowhere to be found"])
+def test_a_query_without_any_known_word_finds_nothing_by_words(query: str) -> None:
+    made = Collection()
+    made.upsert(documents(["a red hat", "a blue hat"]))
+    assert made.search(query) == []
+
+
+def test_an_empty_query_finds_nothing_by_meaning_either(embedder: HashedWords) -> None:
+    made = Collection(embedder)
+    made.upsert(documents(["a red hat"]))
+    made.embed()
+    assert made.search("") == []
+
+
+def test_nothing_is_found_in_nothing(embedder: HashedWords) -> None:
+    assert Collection(embedder).search("hat") == []
+
+
+@settings(max_examples=120)
+@given(st.lists(TEXT, min_size=1, max_size=20), TEXT, st.booleans())
+def test_scores_are_the_sum_of_their_parts_and_fall(texts: list[str], query: str, meaning: bool) -> None:
+    made = Collection(HashedWords() if meaning else None)
+    made.upsert(documents(texts, session="s"))
+    made.embed()
+    found = made.search(query, 10)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    for one in found:
+        assert one.score == pytest.approx(sum(one.parts.values()), abs=1e-5)
+    assert len(set(ids(found))) == len(found)
+
+
+@settings(max_examples=120)
+@given(st.lists(TEXT, min_size=1, max_size=8), TEXT)
+def test_equals_stand_in_the_order_they_were_added(texts: list[str], query: str) -> None:
+    made = Collection()
+    made.upsert(documents(texts * 2))
+    found = made.search(query, 100)
+    place = {one.id: at for at, one in enumerate(found)}
+    for at in range(len(texts)):
+        twin = str(at + len(texts))
+        if str(at) in place:
+            assert place[str(at)] < place[twin]
+
+
+CHANGE = st.tuples(st.sampled_from("abcdef"), st.none() | TEXT)
+
+
+@settings(max_examples=120)
+@given(st.lists(CHANGE, max_size=25), TEXT, st.sampled_from(["", "s"]), st.booleans())
+def test_changing_documents_is_the_same_as_beginning_with_the_last(
+    changes: list[tuple[str, str | None]], query: str, session: str, meaning: bool
+) -> None:
+    embedder = HashedWords() if meaning else None
+    changed = Collection(embedder)
+    kept: dict[str, str] = {}
+    for id, text in changes:
+        kept.pop(id, None)
+        if text is None:
+            changed.delete([id])
+        else:
+            kept[id] = text
+            changed.upsert([Document(id, text, session=session)])
+    fresh = Collection(embedder)
+    fresh.upsert(Document(id, text, session=session) for id, text in kept.items())
+    assert len(changed) == len(fresh) == len(kept)
+    for made in (changed, fresh):
+        made.embed()
+    assert _rounded(changed.search(query, 10)) == _rounded(fresh.search(query, 10))
+
+
+def _rounded(found: list[Found]) -> list[tuple[str, float]]:
+    return [(one.id, round(one.score, 3)) for one in found]
+
+
+def test_only_and_exclude_choose_among_documents() -> None:
+    made = Collection()
+    made.upsert(documents(["red hat"] * 5))
+    assert ids(made.search("hat", 10, only=["1", "3", "zzz"])) == ["1", "3"]
+    assert ids(made.search("hat", 10, only=np.array([True, False, True, False, False]))) == ["0", "2"]
+    assert ids(made.search("hat", 10, exclude=["0", "4", "zzz"])) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("speakers", [("user", "assistant"), ("Sam", "Sam"), ("", ""), ("tool", "note")])
+def test_reasons_that_need_two_named_people_are_silent_elsewhere(speakers: tuple[str, str]) -> None:
+    said = [
+        "Do you like hats?",
+        "I bought my red hat last week",
+        "You are right about your hat",
+        "The hat shop",
+    ]
+    made = Collection()
+    made.upsert(
+        Document(str(at), text, speaker=speakers[at % 2], session="s") for at, text in enumerate(said)
+    )
+    for one in made.search("Which hat did the user like?", 10):
+        assert one.parts["speaker"] == one.parts["manner"] == one.parts["time"] == 0
+
+
+def test_between_two_people_the_one_named_is_preferred_and_telling_to_asking() -> None:
+    said = ["Did I buy a hat?", "Did you buy a hat?", "I bought a hat.", "You bought a hat."]
+    made = Collection()
+    made.upsert(
+        Document(str(at), text, speaker=("Ann", "Bob")[at % 2], session="s") for at, text in enumerate(said)
+    )
+    parts = {one.id: one.parts for one in made.search("What hat did Ann buy?", 10)}
+    assert (
+        parts["0"]["speaker"] == parts["2"]["speaker"] > parts["1"]["speaker"] == parts["3"]["speaker"] == 0
+    )
+    assert parts["2"]["manner"] > parts["3"]["manner"]
+    assert parts["2"]["manner"] > parts["0"]["manner"]
+
+
+def test_the_turn_before_settles_what_a_follow_up_leaves_unsaid() -> None:
+    made = Collection()
+    made.upsert(documents(["the red hat costs 5", "the blue train costs 9", "sky"]))
+    assert ids(made.search(Query("How much does it cost?", earlier="the blue train"), 1)) == ["1"]
+    assert ids(made.search(Query("How much does it cost?", earlier="the red hat"), 1)) == ["0"]
+
+
+def test_words_are_found_through_their_kin() -> None:
+    class Pets(HashedWords):
+        def encode(self, texts: list[str]) -> object:  # type: ignore[override]
+            return super().encode([text.replace("puppy", "dog").replace("pet", "dog") for text in texts])
+
+    made = Collection(Pets())
+    made.upsert(documents(["a puppy came home", "the train left", "red sky"]))
+    made.embed()
+    found = made.search("pet", 1)[0]
+    assert found.id == "0"
+    assert found.parts["words"] > 0
+
+
+def test_what_has_no_vector_yet_is_found_by_words(embedder: HashedWords) -> None:
+    made = Collection(embedder)
+    made.upsert(documents(["red hat", "blue train"]))
+    assert set(made.pending()) == {"0", "1"}
+    found = made.search("hat")
+    assert ids(found) == ["0"]
+    assert found[0].parts["meaning"] == 0
+    made.embed()
+    assert made.pending() == {}
+    assert ids(made.search("hat")) == ["0", "1"]
+
+
+def test_neighbours_of_a_document_stand_in_order() -> None:
+    made = Collection()
+    made.upsert(documents(["a", "b", "c", "d"], session="s"))
+    assert made.around("1", 1) == ["0", "1", "2"]
+    assert made.around("3", 2) == ["1", "2", "3"]
+
+
+def test_the_likely_cells_hold_nearly_all_that_every_vector_would_give() -> None:
+    rng = np.random.default_rng(1)
+    centres = rng.standard_normal((40, 16)).astype(np.float32)
+    vectors = centres[rng.integers(0, 40, 6000)] + 0.4 * rng.standard_normal((6000, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    from quire.recall.meaning import Meaning
+
+    exact, cells = Meaning(16), Meaning(16, approximate_above=1000)
+    for made in (exact, cells):
+        made.grow(6000)
+        made.put(np.arange(5900), vectors[:5900])
+        made.near(vectors[0])
+        made.put(np.arange(5900, 6000), vectors[5900:])
+    shares = []
+    for query in vectors[::600]:
+        best = np.argsort(-exact.near(query)[1])[:50]
+        rows, _ = cells.near(query)
+        shares.append(np.isin(best, rows).mean())
+    assert np.mean(shares) > 0.95
+    late, _ = cells.near(vectors[5950])
+    assert 5950 in late
+
+
+def test_found_documents_travel_as_json() -> None:
+    made = Collection()
+    made.upsert(documents(["red hat"]))
+    found = made.search("hat")
+    assert msgspec.json.decode(msgspec.json.encode(found), type=list[Found]) == found

@@ -1,0 +1,69 @@
+"""The embedding model itself: real weights, real runtime."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quire.errors import MissingPart
+from quire.recall import embed
+from quire.recall.embed import MiniLM, find_weights, minilm
+
+
+@pytest.fixture(scope="module")
+def model() -> MiniLM:
+    if find_weights() is None:
+        pytest.skip("the embedding model's weights are not installed")
+    return minilm()
+
+
+def test_vectors_have_length_one_and_like_texts_are_near(model: MiniLM) -> None:
+    vectors = model.encode(["A man is eating food.", "Someone has a meal.", "The invoice is overdue."])
+    assert vectors.shape == (3, 384)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    near, far = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
+    assert near > 0.5 > 0.2 > far
+
+
+def test_a_text_has_the_same_bits_alone_and_among_others(model: MiniLM) -> None:
+    texts = ["short", "a text of some more words", "x" * 5000, "", "ünïcödé 東京"]
+    together = model.encode(texts)
+    for at, text in enumerate(texts):
+        assert np.array_equal(together[at], model.encode([text])[0])
+
+
+def test_no_texts_give_no_vectors(model: MiniLM) -> None:
+    assert model.encode([]).shape == (0, 384)
+
+
+def test_another_process_gives_the_same_bits(model: MiniLM) -> None:
+    script = "from quire.recall.embed import minilm; import sys; sys.stdout.buffer.write(minilm().encode(['red hat']).tobytes())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == model.encode(["red hat"]).tobytes()
+
+
+def test_a_missing_model_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "find_weights", lambda: None)
+    with pytest.raises(MissingPart) as raised:
+        minilm()
+    assert "quire model install minilm" in raised.value.hint
+
+
+def test_a_missing_runtime_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, model: MiniLM) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingPart) as raised:
+        minilm()
+    assert "quire[embed]" in raised.value.hint
+
+
+def test_the_data_directory_wins_over_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "models" / "minilm"
+    place.mkdir(parents=True)
+    (place / "model.safetensors").touch()
+    monkeypatch.setattr(embed.platformdirs, "user_data_dir", lambda _name: str(tmp_path))
+    assert find_weights() == place

@@ -1,0 +1,124 @@
+"""The indexer can be stopped anywhere and goes on; what it makes can be thrown away and made again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hashed_words import HashedWords
+
+from quire import values
+from quire.engine import open_store
+from quire.log.sqlite import SqliteStore
+from quire.recall import Indexer, Recall, indexer
+
+
+@pytest.fixture
+def embedder() -> HashedWords:
+    return HashedWords()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with open_store(tmp_path / "quire.db") as made:
+        yield made
+
+
+class Stopped(Exception):
+    pass
+
+
+class Stubborn(HashedWords):
+    """Fails once so many texts were asked for."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        if len(self.asked) + len(texts) > self.most:
+            raise Stopped
+        return super().encode(texts)
+
+
+def vectors(store: SqliteStore, owner: str = "entry") -> int:
+    query = "SELECT count(*) FROM recall_vectors WHERE owner = ?"
+    return int(store.connection().execute(query, (owner,)).fetchone()[0])
+
+
+def filled(store: SqliteStore, count: int) -> None:
+    store.append("t", [values.user(f"red hat number {at}") for at in range(count)])
+
+
+def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexer, "_STEP", 4)
+    filled(store, 10)
+    with pytest.raises(Stopped):
+        Indexer(store, Stubborn(9)).run()
+    assert vectors(store) == 8
+    rest = HashedWords()
+    made = Indexer(store, rest).run()
+    assert made.embedded == 2
+    assert sum("number" in text for text in rest.asked if " " in text) == 2
+    assert vectors(store) == 10
+    assert Indexer(store, HashedWords()).run().embedded == 0
+
+
+def test_progress_is_told_and_ends_complete(store: SqliteStore, embedder: HashedWords) -> None:
+    filled(store, 40)
+    told: list[tuple[str, int, int]] = []
+    Indexer(store, embedder).run(lambda *step: told.append(step))
+    done = {what: (now, of) for what, now, of in told}
+    assert done["meaning"] == (40, 40)
+    assert done["kin"][0] == done["kin"][1] > 0
+
+
+def test_vectors_of_another_model_are_not_taken_for_its_own(
+    store: SqliteStore, embedder: HashedWords
+) -> None:
+    filled(store, 3)
+    Indexer(store, embedder).run()
+    other = HashedWords()
+    other.name = "another"
+    assert Indexer(store, other).run().embedded == 3
+    assert vectors(store) == 6
+
+
+def test_a_rebuild_leaves_the_same_index(store: SqliteStore, embedder: HashedWords) -> None:
+    filled(store, 5)
+    Indexer(store, embedder).run()
+    before = _index(store)
+    Indexer(store, embedder).rebuild()
+    assert _index(store) == before
+
+
+def _index(store: SqliteStore) -> list[list[Any]]:
+    conn = store.connection()
+    return [
+        conn.execute("SELECT entry, kind, words FROM recall_entries ORDER BY entry").fetchall(),
+        conn.execute("SELECT owner, key, model, vector FROM recall_vectors ORDER BY owner, key").fetchall(),
+    ]
+
+
+def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None:
+    made = threading.Event()
+
+    class Telling(HashedWords):
+        def encode(self, texts: Sequence[str]) -> Any:
+            if any("walrus" in text for text in texts):
+                made.set()
+            return super().encode(texts)
+
+    with open_store(tmp_path / "q.db") as store, Recall(store, Telling(), background=True) as recall:
+        store.append("t", [values.user("a walrus on the beach"), values.user("tax forms")])
+        assert made.wait(timeout=30)
+        recall.close()
+        assert vectors(store) == 2
+        hit = recall.search("the beach walrus", 1, thread="t")[0]
+        assert hit.seq == 1
+        assert hit.parts["meaning"] > 0

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from quire import values
+from quire.assemble import Assembly, Policy
+from quire.engine import open_store
+from quire.errors import CallError
+from quire.formats import clean
+from quire.log.hashing import chain
+from quire.log.sqlite import SqliteStore
+from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool
+from quire.recall.placement import in_prompt, standing
+from quire.tokens import counter
+from quire.values import Entry
+
+count = counter().count
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with open_store(tmp_path / "quire.db") as made:
+        yield made
+
+
+def hit(entry: Entry, seq: int, score: float = 1.0, tool: str = "") -> Hit:
+    made = Entry(entry.kind, entry.body, seq, f"sha256:{seq:064x}")
+    return Hit("t", seq, made.id, score, {}, made, (), tool)
+
+
+def test_sections_stand_in_the_order_of_the_log_whatever_the_scores() -> None:
+    hits = [
+        hit(values.respond("Keys start with\nsk-or-v1-"), 6, 3.0),
+        hit(values.result("c", outcome="ok", content='{"n": 1}'), 4, 2.0, "get_key"),
+        hit(values.user("What is the format?"), 5, 1.0),
+    ]
+    placed = place(hits, 1000)
+    assert placed.text == (
+        "# Relevant Conversation\nUser: What is the format?\nAssistant: Keys start with\n  sk-or-v1-\n\n"
+        '# Recent Tool Results\n• get_key: ok\n    \n    {"n": 1}'
+    )
+    assert placed.ids == (hits[1].id, hits[2].id, hits[0].id)
+    assert placed.tokens == count(placed.text)
+    assert placed.meta == {"recalled": placed.text, "recalled_ids": list(placed.ids)}
+
+
+def test_what_still_stands_above_is_named_and_not_repeated() -> None:
+    hits = [hit(values.user("old question"), 2), hit(values.respond("new answer"), 9)]
+    placed = place(hits, 1000, standing={hits[0].id})
+    assert placed.text == (
+        "# Relevant Conversation\nAssistant: new answer\n\n"
+        "Context attached:\n- entry 2\nFind them above in this conversation."
+    )
+    assert (placed.ids, placed.named) == ((hits[1].id,), (hits[0].id,))
+
+
+def test_notes_and_items_are_left_out_with_a_reason() -> None:
+    placed = place([hit(values.note("be brief"), 3)], 1000)
+    assert (placed.text, placed.meta) == ("", {})
+    assert placed.left_out[0].entry == 3
+    assert "note" in placed.left_out[0].reason
+
+
+TEXTS = st.lists(st.tuples(st.sampled_from(["user", "respond", "result"]), st.text(max_size=300)), max_size=6)
+
+
+@settings(max_examples=150)
+@given(TEXTS, st.integers(0, 120))
+def test_the_share_is_never_exceeded_and_nothing_disappears(texts: list[tuple[str, str]], share: int) -> None:
+    hits = []
+    for seq, (kind, text) in enumerate(texts, 1):
+        entry = (
+            values.result("c", content=text)
+            if kind == "result"
+            else Entry(kind, {"kind": kind, "text": text})
+        )  # type: ignore[arg-type]
+        hits.append(hit(entry, seq, score=float(seq % 3), tool="t"))
+    placed = place(hits, share)
+    assert count(placed.text) <= share
+    assert len(placed.ids) + len(placed.left_out) == len(hits)
+    shown = clean.parse(placed.text) if placed.text else clean.Clean()
+    roles = [hit.entry.kind for hit in hits if hit.id in placed.ids and hit.entry.text]
+    assert [message.role for message in shown.conversation] == [
+        "user" if k == "user" else "assistant" for k in roles
+    ]
+
+
+def test_a_long_result_is_cut_and_does_not_keep_the_others_out() -> None:
+    hits = [
+        hit(values.result("c", content="word " * 5000), 1, 9.0, "big"),
+        hit(values.user("a short one"), 2, 1.0),
+    ]
+    placed = place(hits, 400)
+    assert placed.left_out == ()
+    assert "..." in placed.text
+    assert "User: a short one" in placed.text
+
+
+def test_only_what_the_prompt_does_not_show_is_searched_for(store: SqliteStore) -> None:
+    log = list(chain([values.user("red hat"), values.respond("blue hat"), values.user("which hat?")]))
+    store.append("t", log)
+    assembly = Assembly(Policy())
+    assembly.extend(log)
+    shown = in_prompt(assembly.request().prompt)
+    assert shown == {1, 2, 3}
+    recall = Recall(store)
+    assert recall.search("hat", thread="t", exclude=shown) == []
+    assert [hit.seq for hit in recall.search("hat", thread="t", exclude=shown - {1})] == [1]
+
+
+def test_what_a_turn_recalled_stands_as_long_as_the_turn_does() -> None:
+    log = list(
+        chain([values.user("q", meta={"recalled": "…", "recalled_ids": ["a", "b"]}), values.user("r")])
+    )
+    assert standing(log, {1, 2}) == {"a", "b"}
+    assert standing(log, {2}) == frozenset()
+
+
+def test_recalled_text_becomes_part_of_its_turn() -> None:
+    placed = place([hit(values.user("old words"), 1)], 100)
+    assembly = Assembly(Policy())
+    assembly.extend(chain([values.user("now?", meta=placed.meta)]))
+    said = assembly.request().prompt.messages[-1].parts[0].text  # type: ignore[union-attr]
+    assert said == f"{placed.text}\n\n---\n\n[User query]:\n\nnow?"
+
+
+def test_the_tool_definition_is_a_valid_tools_entry_and_schema() -> None:
+    Draft202012Validator.check_schema(RECALL_TOOL["parameters"])
+    from quire.log.entries import check
+
+    check({"kind": "tools", "tools": [json.loads(json.dumps(RECALL_TOOL))]})
+
+
+def test_a_model_can_ask_for_what_it_no_longer_sees(store: SqliteStore) -> None:
+    store.append(
+        "t", [values.user("the code is 4711"), values.respond("noted"), values.user("and the weather?")]
+    )
+    run = recall_tool(Recall(store), "t", shown=lambda: [3])
+    assert run("which code", k=1) == "# Relevant Conversation\nUser: the code is 4711"
+    assert run("zebra") == "Nothing was found."
+    with pytest.raises(CallError):
+        run("  ")

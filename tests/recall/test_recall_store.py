@@ -1,0 +1,268 @@
+"""Recall over a real store: what is appended can be found, what is deleted cannot, whoever did it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hashed_words import HashedWords
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire import values
+from quire.engine import open_store
+from quire.errors import CallError, ConflictError, NotFound
+from quire.log.sqlite import SqliteStore
+from quire.recall import Hit, Indexer, Query, Recall, query_for
+from quire.recall.searchable import KINDS
+from quire.values import Entry
+
+
+@pytest.fixture
+def embedder() -> HashedWords:
+    return HashedWords()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with open_store(tmp_path / "quire.db") as made:
+        yield made
+
+
+def talk() -> list[Entry]:
+    return [
+        values.system("You sell hats."),
+        values.user("Where is my order #W2378156?", at=1_683_554_160_000),
+        values.think("The secret plan about zebras"),
+        values.call("c1", "get_order", {"order_id": "#W2378156"}),
+        values.result("c1", content='{"status": "delivered", "city": "Lyon"}'),
+        values.respond("It was delivered in Lyon."),
+        values.user("I also bought a puppy"),
+        values.respond("Congratulations!"),
+        values.note("Answer in French from now on"),
+        values.attach({"id": "shop.md", "type": "text", "content": "Opening hours: nine to five"}),
+    ]
+
+
+def seqs(hits: list[Hit]) -> list[int]:
+    return [hit.seq for hit in hits]
+
+
+def words_kept(store: SqliteStore) -> int:
+    return int(store.connection().execute("SELECT count(*) FROM recall_entries").fetchone()[0])
+
+
+def test_entries_are_found_as_soon_as_they_are_appended(store: SqliteStore) -> None:
+    recall = Recall(store)
+    store.append("t", talk())
+    assert seqs(recall.search("puppy", 1, thread="t")) == [7]
+    assert seqs(recall.search("opening hours", 1, thread="t")) == [10]
+    store.append("t", [values.user("My puppy is called Rex")])
+    assert 11 in seqs(recall.search("puppy Rex", 2, thread="t"))
+    assert recall.by == "words"
+
+
+def test_a_result_is_found_by_the_arguments_of_its_call_and_knows_its_tool(store: SqliteStore) -> None:
+    store.append("t", talk())
+    hit = Recall(store).search("get order id W2378156", 1, thread="t", kinds=["result"])[0]
+    assert (hit.seq, hit.tool, hit.entry.kind) == (5, "get_order", "result")
+
+
+def test_reused_call_ids_belong_to_the_nearest_call(store: SqliteStore) -> None:
+    for name, city in (("first", "Oslo"), ("second", "Bern")):
+        store.append("t", [values.call("1", name, {"city": city}), values.result("1", content="done")])
+    hits = {hit.seq: hit.tool for hit in Recall(store).search("Bern", 5, thread="t")}
+    assert hits[4] == "second"
+    assert Recall(store).search("Bern", 1, thread="t")[0].seq == 4
+
+
+def test_thinking_system_text_and_bookkeeping_are_not_searched(store: SqliteStore) -> None:
+    store.append("t", talk())
+    recall = Recall(store)
+    assert recall.search("zebras", thread="t") == []
+    assert {
+        hit.entry.kind for hit in recall.search("sell hats order puppy French hours", 20, thread="t")
+    } <= set(KINDS)
+
+
+def test_an_append_that_fails_leaves_no_words(store: SqliteStore) -> None:
+    store.append("t", talk())
+    before = words_kept(store)
+    with pytest.raises(ConflictError):
+        store.append("t", [values.user("zebra crossing")], expected_seq=3)
+    assert words_kept(store) == before
+    assert Recall(store).search("zebra", thread="t") == []
+
+
+def test_before_exclude_and_kinds_narrow_the_search(store: SqliteStore) -> None:
+    store.append("t", talk())
+    recall = Recall(store)
+    everything = recall.search("order delivered puppy Lyon", 20, thread="t")
+    assert all(hit.seq < 6 for hit in recall.search("order delivered puppy Lyon", 20, thread="t", before=6))
+    without = recall.search("order delivered puppy Lyon", 20, thread="t", exclude=[2, everything[0].id])
+    assert set(seqs(without)) == set(seqs(everything)) - {2, everything[0].seq}
+    assert {hit.entry.kind for hit in recall.search("order delivered", 20, thread="t", kinds=["result"])} == {
+        "result"
+    }
+
+
+def test_neighbours_come_on_request_in_order(store: SqliteStore) -> None:
+    store.append("t", talk())
+    hit = Recall(store).search("puppy", 1, thread="t", neighbours=1)[0]
+    assert [entry.seq for entry in hit.neighbours] == [6, 7, 8]
+
+
+def test_forks_share_history_and_are_found_once(store: SqliteStore) -> None:
+    store.append("t", talk())
+    store.fork("t", 6, "f")
+    store.append("f", [values.user("A cat came instead")])
+    recall = Recall(store)
+    assert seqs(recall.search("W2378156", 1, thread="f", kinds=["user"])) == [2]
+    assert recall.search("puppy", thread="f") == []
+    found = recall.search("order W2378156 cat", 20)
+    assert len({hit.id for hit in found}) == len(found)
+    assert ("f", 7) in {(hit.thread, hit.seq) for hit in found}
+
+
+def test_deleted_threads_disappear_with_words_and_vectors(store: SqliteStore, embedder: HashedWords) -> None:
+    store.append("t", talk())
+    store.append("u", [values.user("Only here: xylophone")])
+    store.fork("t", 2, "f")
+    Indexer(store, embedder).run()
+    recall = Recall(store, embedder)
+    assert {hit.thread for hit in recall.search("order xylophone puppy", 20)} == {"t", "u"}
+    store.delete("t")
+    store.delete("u")
+    assert [(hit.thread, hit.seq) for hit in recall.search("order xylophone puppy", 20)] == [("f", 2)]
+    conn = store.connection()
+    words = {key for (key,) in conn.execute("SELECT key FROM recall_vectors WHERE owner = 'word'")}
+    assert "xylophone" not in words
+    assert "order" in words
+    assert words_kept(store) == 1
+    assert conn.execute("SELECT count(*) FROM recall_vectors WHERE owner = 'entry'").fetchone()[0] == 1
+    with pytest.raises(NotFound):
+        recall.search("order", thread="t")
+
+
+def test_a_thread_made_anew_under_an_old_name_is_another_thread(store: SqliteStore) -> None:
+    recall = Recall(store)
+    store.append("t", talk())
+    assert recall.search("puppy", thread="t")
+    store.delete("t")
+    store.append("t", [values.user("A kitten")])
+    assert recall.search("puppy", thread="t") == []
+    assert seqs(recall.search("kitten", thread="t")) == [1]
+
+
+def test_what_another_process_appends_is_found(tmp_path: Path) -> None:
+    with open_store(tmp_path / "q.db") as mine, open_store(tmp_path / "q.db") as theirs:
+        recall = Recall(mine)
+        mine.append("t", talk())
+        assert recall.search("walrus", thread="t") == []
+        theirs.append("t", [values.user("A walrus!")])
+        assert seqs(recall.search("walrus", 1, thread="t")) == [11]
+
+
+def test_a_store_without_the_hook_is_searched_all_the_same(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as plain:
+        plain.append("t", talk())
+        assert seqs(Recall(plain).search("puppy", 1, thread="t")) == [7]
+        assert Indexer(plain).run().worded == 8
+        assert seqs(Recall(plain).search("puppy", 1, thread="t")) == [7]
+
+
+def test_words_kept_by_older_rules_are_made_again(store: SqliteStore) -> None:
+    store.append("t", talk())
+    store.connection().execute("UPDATE recall_entries SET rules = 0, words = 'nonsense'")
+    assert seqs(Recall(store).search("puppy", 1, thread="t")) == [7]
+    assert Indexer(store).run().worded == 8
+    assert Recall(store).search("nonsense", thread="t") == []
+
+
+ENTRY = st.one_of(
+    st.builds(values.user, st.sampled_from(["red hat", "blue train", "When did you see the red train?"])),
+    st.builds(values.respond, st.sampled_from(["the hat is red", "trains are blue", "yes"])),
+    st.builds(lambda text: values.result("c", content=text), st.sampled_from(['{"hat": 1}', "train 7"])),
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(ENTRY, min_size=1, max_size=12),
+    st.integers(0, 12),
+    st.sampled_from(["red hat", "train", "blue 7"]),
+)
+def test_growing_and_loading_anew_give_the_same_answer(log: list[Entry], at: int, query: str) -> None:
+    with SqliteStore(":memory:", hooks=_hooks()) as store:
+        grown = Recall(store, HashedWords())
+        store.append("t", log[:at])
+        grown.search(query, thread="t")
+        Indexer(store, HashedWords()).run()
+        grown.search(query, thread="t")
+        store.append("t", log[at:])
+        Indexer(store, HashedWords()).run()
+        wanted = [
+            (hit.seq, round(hit.score, 4))
+            for hit in Recall(store, HashedWords()).search(query, 20, thread="t")
+        ]
+        assert [(hit.seq, round(hit.score, 4)) for hit in grown.search(query, 20, thread="t")] == wanted
+        Indexer(store, HashedWords()).rebuild()
+        again = Recall(store, HashedWords()).search(query, 20, thread="t")
+        assert [(hit.seq, round(hit.score, 4)) for hit in again] == wanted
+
+
+def _hooks() -> tuple[object, ...]:
+    from quire.recall import words_hook
+
+    return (words_hook(),)
+
+
+def test_wrong_calls_say_what_is_right(store: SqliteStore) -> None:
+    store.append("t", talk())
+    recall = Recall(store)
+    for wrong in (
+        {"k": 0},
+        {"scope": "thread"},
+        {"scope": "nowhere"},
+        {"scope": "records"},
+        {"kinds": ["think"]},
+        {"before": 3},
+        {"exclude": [3]},
+    ):
+        with pytest.raises(CallError) as raised:
+            recall.search("hat", **wrong)  # type: ignore[arg-type]
+        assert str(raised.value)
+    with pytest.raises(NotFound):
+        recall.search("hat", thread="nobody")
+
+
+def test_records_are_searched_by_whoever_holds_them(store: SqliteStore) -> None:
+    recall = Recall(store, records=lambda query, k: [f"{query} {at}" for at in range(k)])
+    assert recall.search("hat", 2, scope="records") == ["hat 0", "hat 1"]
+
+
+def test_the_query_of_a_conversation_is_the_last_turn_and_the_one_before() -> None:
+    log = talk()
+    assert query_for(log) == Query("I also bought a puppy", "Where is my order #W2378156?")
+    assert query_for(log[:3]) == Query("Where is my order #W2378156?")
+    assert query_for([]) == Query("")
+
+
+def test_a_store_opens_where_numpy_and_the_stemmer_are_not_installed(tmp_path: Path) -> None:
+    script = f"""
+import sys
+for name in ("numpy", "Stemmer", "onnxruntime"):
+    sys.modules[name] = None
+from quire.engine import open_store
+from quire import values
+with open_store({str(tmp_path / "q.db")!r}) as store:
+    store.append("t", [values.user("a red hat")])
+    print(len(store.read("t")))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    with open_store(tmp_path / "q.db") as store:
+        assert seqs(Recall(store).search("hat", thread="t")) == [1]
