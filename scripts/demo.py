@@ -111,13 +111,15 @@ def layers(entries: list[Entry]) -> None:
 
 
 def compared(entries: list[Entry]) -> None:
-    title("the same thread, promoted each turn")
+    title("the same thread, promoted each turn (a read costs 0.1 of a token, a write 1.25)")
     for promote in ("at-rebase", "each-turn"):
         made = [one for one in requests(entries, Policy(promote=promote)) if isinstance(one, Built)]
         reused = sum(reused_tokens(a, b) for a, b in zip([None, *made], made, strict=False))
         total = sum(one.tokens for one in made)
         cost = 0.1 * reused + 1.25 * (total - reused)
-        out.print(f"  {promote:10} reused {reused / total:5.1%} of {total:,} tokens; cost {cost:,.0f}")
+        out.print(
+            f"  {promote:10} reused {reused / total:5.1%} of {total:,} tokens; cost {cost:,.0f} tokens' worth"
+        )
         assert sum(layer_tokens(made[-1]).values()) == made[-1].tokens
 
 
@@ -134,7 +136,7 @@ def answered(db: Path) -> None:
             "keyboard, Grace writes the sound engine, and Alan tests both. Songs are kept as MIDI files."
         )
         brief = Runner(options={"max_tokens": 24, "temperature": 0})
-        for question in ("What is the app called?", "Where does it run?"):
+        for question in ("What is the app called?", "On which devices does Lumen run?"):
             talk.user(question, [from_text(note, "notes.md")])
             outcome = run_sync(talk, target, transport_for(target, f"{server.url}/v1"), brief)
             used = outcome.usage

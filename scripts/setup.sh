@@ -2,7 +2,8 @@
 # Make or repair .venv: resumable, retries a slow registry, reinstalls nothing that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-say() { printf '\033[2m%s\033[0m\n' "$*" >&2; }
+if [ -t 2 ]; then dim=$'\033[2m' plain=$'\033[0m'; else dim='' plain=''; fi
+say() { printf '%s\n' "$dim$*$plain" >&2; }
 [ -x .venv/bin/python ] || { say "setup: creating .venv"; "${PYTHON:-python3}" -m venv .venv; }
 if command -v uv >/dev/null 2>&1; then UV=uv; else
   [ -x .venv/bin/uv ] || { say "setup: installing uv into .venv"; .venv/bin/python -m pip install --quiet uv; }

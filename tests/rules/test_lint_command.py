@@ -87,6 +87,11 @@ def test_what_cannot_be_told_is_an_error_with_the_next_step() -> None:
         run("-", stdin='{"contents": "q"}\n{nonsense')
 
 
+def test_a_file_without_a_request_is_an_error_not_a_pass() -> None:
+    with pytest.raises(FormatError, match="holds no request"):
+        run("-", stdin="[]")
+
+
 def test_models_are_listed_with_their_date() -> None:
     result = CliRunner().invoke(models, ["anthropic"], catch_exceptions=False)
     assert result.exit_code == 0

@@ -101,6 +101,26 @@ def test_a_file_of_many_conversations_is_taken_line_by_line(run: Any) -> None:
     assert json.loads(stored) == [{"thread": "t-1", "entries": 1}, {"thread": "t-2", "entries": 1}]
 
 
+def test_importing_again_says_what_was_there_before(run: Any) -> None:
+    Path("chat.json").write_text(json.dumps([{"role": "user", "content": "Hello"}]))
+    again = ["import", "--from", "openai-chat", "chat.json", "--thread", "twice"]
+    assert run(*again).output == "twice: 1 entries\n"
+    assert run(*again).output == "twice: 1 entries, behind 1 that were there\n"
+
+
+def test_a_call_is_shown_by_its_name_first(run: Any) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
+    said = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+    ]
+    Path("called.json").write_text(json.dumps(said))
+    run("import", "--from", "openai-chat", "called.json", "--thread", "called")
+    for provider in ("anthropic", "openai-chat", "openai", "bedrock"):
+        assert "weather" in run("render", "called", "-p", provider, "-m", "m").output.split("Rome")[0]
+
+
 def test_a_file_of_one_message_a_line_is_one_conversation(run: Any) -> None:
     Path("lines.jsonl").write_text("\n".join(json.dumps(message) for message in CHAT))
     run("import", "--from", "openai-chat", "lines.jsonl", "--thread", "demo")

@@ -68,10 +68,11 @@ def import_(
         return
     stored = _store(conversations, thread, db)
     if as_json:
-        print_json([{"thread": name, "entries": count} for name, count in stored])
+        print_json([{"thread": name, "entries": count} for name, count, _ in stored])
         return
-    for name, count in stored:
-        click.echo(f"{name}: {count} entries")
+    for name, count, before in stored:
+        behind = f", behind {before} that were there" if before else ""
+        click.echo(f"{name}: {count} entries{behind}")
 
 
 def _read(file: str, format: str, model: str, vault: Path | None = None) -> list[list[Entry]]:
@@ -137,14 +138,15 @@ def _only(conversations: list[list[Entry]], file: str) -> list[Entry]:
     return conversations[0]
 
 
-def _store(conversations: list[list[Entry]], thread: str, db: Path | None) -> list[tuple[str, int]]:
+def _store(conversations: list[list[Entry]], thread: str, db: Path | None) -> list[tuple[str, int, int]]:
+    """Each thread's name, how many entries came, and how many were there before."""
     many = len(conversations) > 1
     out = []
     with open_db(db) as store:
         for number, entries in enumerate(conversations, 1):
             name = f"{thread}-{number}" if many else thread
-            store.append(name, entries)
-            out.append((name, len(entries)))
+            kept = store.append(name, entries)
+            out.append((name, len(entries), kept[0].seq - 1 if kept else 0))
     return out
 
 

@@ -66,6 +66,8 @@ def _requests(text: str, file: str) -> Iterator[tuple[int, Any]]:
         return
     except RecursionError as error:
         raise FormatError(f"{file} is nested too deeply", hint="Check the file.") from error
+    if whole == []:
+        raise FormatError(f"{file} holds no request", hint="Give one request, or one a line.")
     if isinstance(whole, list):
         yield from enumerate(whole, start=1)
     else:
@@ -91,7 +93,7 @@ def _reports(
         body, headers = _unwrapped(request)
         name = provider or detect(body)
         if name is None:
-            place = f"line {line} of the file" if line else "the request"
+            place = f"number {line} of the file" if line else "this"
             raise CallError(f"cannot tell whose request {place} is", hint="Say it with --provider.")
         findings = validate(body, name, model, seen=seen, headers=headers)
         notes = unchecked(body, name, model, seen=None, headers=headers)

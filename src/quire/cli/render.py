@@ -177,6 +177,7 @@ def _texts(value: Json) -> Iterator[str]:
         for one in value:
             yield from _texts(one)
     elif isinstance(value, dict):
-        for key, one in value.items():
+        # A call reads as its name, then its arguments.
+        for key, one in sorted(value.items(), key=lambda field: field[0] != "name"):
             if key not in ("type", "role", "id", "call_id", "tool_use_id", "tool_call_id", "toolUseId"):
                 yield from _texts(one)
