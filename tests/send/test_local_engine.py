@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
@@ -176,3 +181,47 @@ def test_a_server_that_runs_is_found_and_one_that_ended_is_not(
     assert serving_url() == ""
     retract()
     assert serving_url() == ""
+
+
+def quire(*words: str, **how: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "quire.cli.main", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **how,
+    )  # type: ignore[call-overload]
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_path: Path) -> None:
+    database = tmp_path / "t.db"
+    words = ["run", "t", "Tell me a long story about a harbor.", "--db", str(database)]
+    with quire(*words, "--model", "llamacpp:any", "--base-url", engine.url) as process:
+        assert process.stdout is not None
+        began = process.stdout.read(8)
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert b"everything acknowledged is stored" in said
+    with SqliteStore(database) as store:
+        *_, kept, sent = store.read("t")
+        assert (kept.kind, kept.meta, sent.meta) == ("respond", {"stopped": True}, {"stopped": True})
+        # What the user saw is what was stored.
+        assert kept.text.encode() == (began + rest).rstrip(b"\n") or kept.text.startswith(began.decode())
+        assert store.verify().entries == 4
+
+
+def test_quire_model_serve_serves_until_ctrl_c(gguf: Path, tmp_path: Path) -> None:
+    folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    tiny_file = tiny_model(tmp_path / "tiny.gguf")
+    words = ["model", "serve", "--port", "0", "--ctx", "512", "--gguf", str(tiny_file)]
+    with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        url = line.split()[3]
+        with urllib.request.urlopen(f"{url}/health", timeout=20) as reply:
+            assert reply.status == 200
+        assert (tmp_path / "quire" / "serving.json").exists()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not (tmp_path / "quire" / "serving.json").exists()

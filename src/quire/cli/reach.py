@@ -37,7 +37,7 @@ def reach(model: str | None, base_url: str | None = None) -> Reached:
     url = base_url or os.environ.get("QUIRE_BASE_URL")
     if not url and is_embedded(target):
         return _local()
-    return Reached(target, transport_for(target, url, _key(target)), {})
+    return Reached(target, transport_for(target, url, _key(target), proxies=not url), {})
 
 
 def is_embedded(target: str) -> bool:

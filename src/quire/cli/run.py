@@ -16,9 +16,10 @@ from quire.cli.store import open_db
 from quire.cli.turn import Shown, outcome_json, status
 from quire.engine import Thread
 from quire.errors import CallError
+from quire.log.sqlite import SqliteStore
 from quire.send.cycle import run_sync
 from quire.send.runners import sources, sources_text
-from quire.send.standing import newest_turn
+from quire.send.standing import newest_turn, standing
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,6 +58,7 @@ def run(
     reached = reach(model, base_url)
     with open_db(db) as store:
         log = Thread(store, thread)
+        _mention_interrupted(store, thread)
         choice = chosen({**how, "files": tuple(how["files"])})
         items, images = attachments(attach)
         log.user(words, items, images=images or None, meta=choice.meta())
@@ -72,3 +74,11 @@ def run(
     if listed:
         click.echo(f"\n{listed}")
     click.secho(status(outcome, reached.target), err=True, dim=True)
+
+
+def _mention_interrupted(store: SqliteStore, thread: str) -> None:
+    """A new turn leaves an open one behind; whoever did not mean that should know."""
+    if any(one.name == thread for one in store.threads()) and standing(store, thread).next in ("ask", "run"):
+        click.secho(
+            "the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True
+        )

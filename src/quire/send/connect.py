@@ -31,8 +31,9 @@ def transport_for(
     timeout_s: float = 600.0,
     retry: Retry | None = None,
     via: Via = "",
+    proxies: bool = False,
 ) -> Retrying:
-    """A transport for "provider:model"; `via` insists on the SDK or on plain HTTP."""
+    """A transport for "provider:model"; `via` insists on the SDK or on plain HTTP, `proxies` uses the environment's."""
     name, _ = split_target(target)
     provider, wire = resolve(name)
     endpoint = ENDPOINTS[provider]
@@ -43,7 +44,7 @@ def transport_for(
         module = importlib.import_module(f"quire.send.sdk.{_SDKS[provider][1]}")
         inner = module.connect(wire, url, api_key or "", timeout_s)
     else:
-        inner = Http(url, api_key or "", timeout_s)
+        inner = Http(url, api_key or "", timeout_s, proxies)
     return Retrying(inner, retry)
 
 

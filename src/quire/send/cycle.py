@@ -19,6 +19,7 @@ from quire.errors import CallError, ProviderError
 from quire.providers.prices import cost
 from quire.send.aside import ask_aside
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
+from quire.send.head import read_head
 from quire.send.runner import CHAT, Runner, Turn
 from quire.send.speech import MESSAGES
 from quire.send.standing import Standing, standing
@@ -159,16 +160,10 @@ class Cycle:
         """The runner's system prompt and tools are in the log before anything is asked."""
         if not (self.runner.system or self._tools):
             return
-        known = self.thread.store.read(self.thread.name)
-        systems = [entry.text for entry in known if entry.kind == "system"]
-        if self.runner.system and self.runner.system not in systems:
+        known = read_head(self.thread.store, self.thread.name)
+        if self.runner.system and self.runner.system not in known.systems:
             self._append(values.system(self.runner.system))
-        tools: dict[str, JsonObject] = {}
-        for entry in known:
-            if entry.kind == "tools":
-                tools = {} if entry.meta.get("replace") else tools
-                tools |= {str(tool["name"]): tool for tool in entry.tools}
-        if new := [tool for tool in self._tools if tools.get(str(tool["name"])) != tool]:
+        if new := [tool for tool in self._tools if known.tools.get(str(tool["name"])) != tool]:
             self._append(values.tools(new))
 
     async def _prepare(self) -> None:

@@ -23,8 +23,12 @@ _ANTHROPIC_VERSION = "2023-06-01"
 class Http:
     """A transport over httpx."""
 
-    def __init__(self, base_url: str, api_key: str = "", timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, base_url: str, api_key: str = "", timeout_s: float = 600.0, proxies: bool = False
+    ) -> None:
         self.base_url, self.api_key, self.timeout_s = base_url.rstrip("/"), api_key, timeout_s
+        # Whether the environment's proxies are used; the command says yes, a library is told.
+        self.proxies = proxies
         self._client: httpx.AsyncClient | None = None
 
     async def aclose(self) -> None:
@@ -66,7 +70,7 @@ class Http:
             timeout = _httpx().Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
             # Certificates are only loaded where they are used; that alone takes longer than a local request.
             secure = self.base_url.startswith("https")
-            self._client = _httpx().AsyncClient(timeout=timeout, trust_env=False, verify=secure)
+            self._client = _httpx().AsyncClient(timeout=timeout, trust_env=self.proxies, verify=secure)
         return self._client
 
     def _call(self, request: Request, streamed: bool) -> dict[str, Any]:
