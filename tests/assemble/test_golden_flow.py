@@ -195,3 +195,39 @@ def test_the_system_text_never_says_null() -> None:
     assert system_text("BASE", project_prompt="P", project_context="C", tool_text="T") == (
         "BASE\n\n<project_system_prompt>\nP\n</project_system_prompt>\n\n<project_context>\nC\n</project_context>\n\nT"
     )
+
+
+def _note(content: str, **metadata: object) -> dict[str, object]:
+    return {"content": content, "metadata": {"source": "note", "path": "a.md", "title": "a", **metadata}}
+
+
+@pytest.mark.moves_prefix(reason="each-turn promotes")
+def test_each_turn_shows_changed_content_and_promotes_it_to_its_old_place() -> None:
+    other = {"content": "O", "metadata": {"source": "note", "path": "o.md", "title": "o"}}
+    entries = [
+        values.user("q1", [_note("old"), other]),
+        values.respond("r1"),
+        values.user("q2", [_note("new")]),
+        values.respond("r2"),
+        values.user("q3", [_note("new")]),
+        values.respond("r3"),
+    ]
+    made = [one for one in requests(entries, Policy(promote="each-turn")) if isinstance(one, Built)]
+    second, third = made[1], made[2]
+    assert "old" in second.prompt.l2
+    assert "note_context_update" in str(second.prompt.messages[-1])
+    assert "new" in str(second.prompt.messages[-1])
+    assert "old" not in third.prompt.l2
+    assert third.prompt.l2.index("new") < third.prompt.l2.index("o.md")
+    assert "Context attached:\n- a.md\n" in third.prompt.messages[-1].parts[0].text  # type: ignore[union-attr]
+
+
+@pytest.mark.moves_prefix(reason="each-turn promotes")
+def test_each_turn_keeps_the_users_own_images_in_history_but_not_those_of_a_note() -> None:
+    active = _note("body", source="active_note", images=["https://example.org/note.png"])
+    first = values.user("q1", [active], images=["https://example.org/own.png"])
+    entries = [first, values.respond("r1"), values.user("q2"), values.respond("r2")]
+    made = [one for one in requests(entries, Policy(promote="each-turn")) if isinstance(one, Built)]
+    assert "note.png" in str(made[0].prompt.messages[0])
+    assert "note.png" not in str(made[1].prompt.messages[0])
+    assert "own.png" in str(made[1].prompt.messages[0])

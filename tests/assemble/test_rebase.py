@@ -250,3 +250,17 @@ def test_layers_keep_their_shares() -> None:
         Assembly(Policy(budget=4_000, shares={"L5": 0.01})).extend(
             chain([values.user("word " * 90)])
         ).request()
+
+
+def test_the_floor_stays_even_where_handles_and_summary_have_to_go_for_it() -> None:
+    entries = [values.user("do it")]
+    for n, size in enumerate([50] * 10 + [450, 420, 5]):
+        entries += [values.call(f"c{n}", "read", {"n": n}), values.result(f"c{n}", None, "word " * size)]
+    policy = Policy(budget=1_000, ttl_s=None, when="full")
+    whole = built([*entries, values.respond("done")], Policy())[-1]
+    last = built([*entries[:-2], values.respond("done")], policy)[-1]
+    verbatim = [size for message, size in zip(last.prompt.messages, last.sizes, strict=True) if size > 400]
+    assert last.rebase is not None
+    assert len(verbatim) == 2
+    assert sum(verbatim) >= 500
+    assert {m.seqs for m in last.prompt.messages} <= {m.seqs for m in whole.prompt.messages} | {()}

@@ -42,12 +42,16 @@ class Rung(msgspec.Struct, frozen=True):
     factor: float = 1.0
     everywhere: bool = False
     summary: bool = True
+    handles: bool = True
 
 
-# Tried in order until the request fits: the policy's tiers, then inside older turns, then smaller tiers.
+# Tried in order until the request fits: the policy's tiers, then inside older turns, then the floor with nothing
+# in front of it, then smaller tiers: what is verbatim gives way last.
 RUNGS = (
     Rung(),
     Rung(everywhere=True),
+    Rung(everywhere=True, handles=False),
+    Rung(everywhere=True, handles=False, summary=False),
     Rung(0.5, everywhere=True),
     Rung(0.25, everywhere=True),
     Rung(0.0, everywhere=True),
@@ -59,7 +63,8 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
     strip = epoch.strip
     room = max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
-    floor, tier = policy.floor * room * rung.factor, policy.handles * room * rung.factor
+    floor = policy.floor * room * rung.factor
+    tier = policy.handles * room * rung.factor if rung.handles else 0
     handle = strip.deepest_keeping(floor, rung.everywhere)
     deeper = strip.deepest_keeping(floor, everywhere=True)
     if strip.sums[deeper] - strip.sums[handle] > policy.slack * room:
@@ -252,7 +257,9 @@ def _carry_user(after: Epoch, one: Leaf, policy: Policy, state: Carried) -> None
     if policy.promote == "each-turn" and one.turn < state.turn:
         after.strip.add(leaf(query_alone(one.user), one.turn, user=one.user))
     elif one.user.blocks:
-        after.say(_current(one.user, after.l2), one.turn, policy)
+        # What the current turn brings is never older than the library: it may be an update to it.
+        user = _current(one.user, after.l2) if one.turn < state.turn else one.user
+        after.say(user, one.turn, policy)
     else:
         after.strip.add(one)
 
@@ -264,13 +271,13 @@ def _current(user: UserTurn, library: tuple[Block, ...]) -> UserTurn:
     return msgspec.structs.replace(user, blocks=blocks)
 
 
-def superseded(epoch: Epoch, plan: Plan, library: list[Block]) -> list[JsonObject]:
-    """The edits that take older versions of the library's items out of the turns that stay."""
+def superseded(epoch: Epoch, plan: Plan, library: list[Block], turn: int) -> list[JsonObject]:
+    """The edits that take older versions of the library's items out of the earlier turns that stay."""
     newest = {one.id: one.sha256 for one in library}
     return [
         {"entry": one.user.entry.seq, "action": "supersede", "replacement": block.id}
         for index, one in enumerate(epoch.strip.leaves)
-        if one.user is not None and (index >= plan.drop or index == plan.request)
+        if one.user is not None and one.turn < turn and (index >= plan.drop or index == plan.request)
         for block in one.user.blocks
         if newest.get(block.id, block.sha256) != block.sha256
     ]
