@@ -231,3 +231,38 @@ def test_each_turn_keeps_the_users_own_images_in_history_but_not_those_of_a_note
     assert "note.png" in str(made[0].prompt.messages[0])
     assert "note.png" not in str(made[1].prompt.messages[0])
     assert "own.png" in str(made[1].prompt.messages[0])
+
+
+@pytest.mark.moves_prefix(reason="each-turn promotes")
+def test_each_turn_says_why_an_earlier_turns_tool_output_and_selection_are_gone() -> None:
+    chosen = {"meta": {"placement": "context"}}
+    selection = {"source": "selection", "path": "a.md", "title": "a", "start_line": 1, "end_line": 2}
+    entries = [
+        values.attach({"content": "sel", "metadata": selection}),
+        values.attach(_note("kept")),
+        values.user("q1"),
+        values.call("p", "search", {}, **chosen),
+        values.result("p", None, "found"),
+        values.respond("r1"),
+        values.user("q2"),
+        values.respond("r2"),
+    ]
+    made = [one for one in requests(entries, Policy(promote="each-turn")) if isinstance(one, Built)]
+    assert not made[0].left_out
+    assert [left.entry for left in made[1].left_out] == [1, 4, 5]
+
+
+def test_an_item_attached_behind_the_user_waits_and_an_empty_note_or_tool_output_is_explained() -> None:
+    entries = [
+        values.user("q1"),
+        values.call("p", "search", {}, meta={"placement": "context"}),
+        values.result("p", None, ""),
+        values.note(" "),
+        values.attach(_note("later")),
+        values.respond("r1"),
+        values.user("q2"),
+        values.respond("r2"),
+    ]
+    first, second = [one for one in requests(entries, Policy()) if isinstance(one, Built)]
+    assert {left.entry for left in first.left_out} == {2, 3, 4, 5}
+    assert {left.entry for left in second.left_out} == {2, 3, 4}

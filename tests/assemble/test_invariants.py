@@ -115,10 +115,8 @@ def _explained(one: Built, entries: list[Entry], assembly: Assembly) -> None:
     reasons = {left.entry for left in one.left_out}
     silent = {"tools", "sent", "rebase", "system"}
     for entry in entries:
-        if entry.kind in silent or (entry.kind == "note" and not entry.text.strip()):
+        if entry.kind in silent:
             continue
-        if entry.kind == "attach" and not any(e.kind == "user" and e.seq > entry.seq for e in entries):
-            continue  # waits for the next user entry
         folded = entry.kind == "note" and entry.text.strip() in one.prompt.l1
         assert entry.seq in shown or entry.seq in reasons or folded, entry
 

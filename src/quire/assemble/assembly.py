@@ -20,8 +20,9 @@ from quire.assemble.policy import Policy
 from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.turn import UserTurn, result_text
-from quire.assemble.write import Decision, decide
+from quire.assemble.write import Decision, decide, holds_context
 from quire.errors import BudgetError
+from quire.items import identity
 from quire.log.hashing import chain
 from quire.tokens import Calibration, uncalibrated
 from quire.values import SPOKEN, Entry, JsonObject, LeftOut, Message, Text, ToolSet
@@ -115,6 +116,8 @@ class Assembly:
         return entry.kind == "call" and entry.meta.get("placement") == "context" and self._user is not None
 
     def _feed_system(self, entry: Entry) -> None:
+        if not normal(entry.text):
+            self._leave_out(entry.seq, "empty message")
         if not self.epoch.l1 and not self.requests:
             self.epoch.l1.append(normal(entry.text))
         else:
@@ -126,6 +129,8 @@ class Assembly:
         if entry.text.strip() or entry.wire.get("effort"):
             self._late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
+        else:
+            self._leave_out(entry.seq, "empty message")
 
     def _feed_tools(self, entry: Entry) -> None:
         known = self.carried.tools
@@ -259,6 +264,10 @@ class Assembly:
             seqs=(*self._user.seqs, *(e.seq for pair in self._context for e in pair if e is not None)),
         )
         self.epoch.say(turn, self.turn, self.policy)
+        for call, result in self._context:
+            if result is None or not result_text(result):
+                for silent in (call, result) if result else (call,):
+                    self._leave_out(silent.seq, "a tool that gave nothing")
         self._user, self._context = None, []
 
     def _close_group(self, group: Group) -> None:
@@ -313,16 +322,27 @@ class Assembly:
         return decide(self)
 
     def _apply(self, record: JsonObject) -> None:
-        before = self.epoch.total_tokens()
-        self.epoch = rebase.apply(self.epoch, record, self.policy, self.carried)
+        old, before = self.epoch, self.epoch.total_tokens()
+        self.epoch = rebase.apply(old, record, self.policy, self.carried)
         for seq in [s for s, (_, always) in self.carried.late.items() if always or self._names(record, s)]:
             del self.carried.late[seq]
-        for edit in record["edits"]:
-            if edit["action"] == "drop":
-                self._leave_out(edit["entry"], f"rebase into epoch {self.epoch.number} ({record['reason']})")
+        gone = [edit["entry"] for edit in record["edits"] if edit["action"] == "drop"]
+        for seq in gone:
+            self._leave_out(seq, f"rebase into epoch {self.epoch.number} ({record['reason']})")
+        if self.policy.promote == "each-turn":
+            self._leave_context(old, set(gone))
         self.rebases.append(record)
         self.rent, self.tools_moved = 0.0, False
         self.broken = record["freed"] < 0.10 * before and bool(record["edits"])
+
+    def _leave_context(self, old: Epoch, gone: set[int]) -> None:
+        """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
+        held = {one.id for one in self.epoch.l2}
+        for user in (one.user for one in old.strip.leaves if one.user and holds_context(one, self.turn)):
+            for entry in (self.entries[seq] for seq in user.seqs if seq not in gone):
+                promoted = entry.kind == "attach" and identity(entry.body["item"]) in held
+                if entry.kind != "user" and not promoted:
+                    self._leave_out(entry.seq, "context of an earlier turn, which keeps its query alone")
 
     @staticmethod
     def _names(record: JsonObject, seq: int) -> bool:
@@ -395,6 +415,7 @@ class Assembly:
             twin._apply(decision.record)
         starts = twin.epoch.strip.turn_starts
         newest = twin.epoch.strip.leaves[starts[-1]].user if starts else None
+        waiting = [LeftOut(seq, "waits for the next user entry") for seq, _ in self._attached]
         built = Built(
             query=newest.entry.text if newest else "",
             user=starts[-1] if starts else None,
@@ -406,7 +427,7 @@ class Assembly:
             sizes=tuple([one.tokens for one in twin.epoch.strip.leaves]),
             blocks=twin.epoch.l2,
             said=twin.epoch.said,
-            left_out=tuple(twin.left_out),
+            left_out=(*twin.left_out, *waiting),
         )
         check_shares(built, self.policy)
         return built

@@ -66,13 +66,13 @@ def _moving(assembly: Assembly) -> str:
     if assembly.tools_moved:
         return "tools"
     if assembly.policy.promote == "each-turn" and any(
-        _holds_context(one, assembly.turn) for one in assembly.epoch.strip.leaves
+        holds_context(one, assembly.turn) for one in assembly.epoch.strip.leaves
     ):
         return "promotion"
     return ""
 
 
-def _holds_context(one: Leaf, turn: int) -> bool:
+def holds_context(one: Leaf, turn: int) -> bool:
     """Whether an earlier turn's message still says more than its query."""
     return one.user is not None and one.turn < turn and one.message != query_alone(one.user)
 
