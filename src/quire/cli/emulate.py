@@ -15,7 +15,13 @@ from quire.errors import FormatError
 @click.option(
     "--provider", "-p", required=True, help="anthropic, openai, gemini, bedrock, or any that speaks Chat."
 )
-@click.option("--port", default=0, show_default=True, help="Port on 127.0.0.1; 0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Port on 127.0.0.1; 0 takes a free one.",
+)
 @click.option(
     "--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin."
 )
