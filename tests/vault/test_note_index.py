@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +76,20 @@ def test_an_index_opened_again_reads_only_what_changed(
         assert again.search("wombat", 1)[0].path == "new.md"
 
 
+def test_what_the_vault_learned_by_itself_is_indexed_too(root: Path, tmp_path: Path) -> None:
+    vault = Vault(root)
+    assert len(vault.known()) == 3
+    with NoteIndex(vault, tmp_path / "late.db") as index:
+        assert index.update().changed == 3
+        (root / "tea.md").write_text("Now about okapis.")
+        (root / "piano.md").unlink()
+        vault.known()
+        updated = index.update()
+        assert (updated.changed, updated.removed) == (1, 1)
+        assert index.search("okapis", 1)[0].path == "tea.md"
+        assert [one.path for one in index.search("scales okapis", 5)] == ["tea.md"]
+
+
 def test_a_stopped_update_goes_on_where_it_was(root: Path, tmp_path: Path) -> None:
     for number in range(20):
         (root / f"n{number}.md").write_text(f"note {number}")
@@ -106,6 +122,43 @@ def test_a_watched_vault_follows_its_folder(index: NoteIndex, root: Path) -> Non
         assert watching.seen.wait(10)
         assert index.search("okapi", 1) == []
     assert not index.vault.watched
+
+
+class Letters:
+    """An embedder whose meaning is which letters a text has."""
+
+    name = "letters"
+    dimensions = 26
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        self.encoded += len(texts)
+        counts = np.array([[text.lower().count(chr(97 + n)) + 0.01 for n in range(26)] for text in texts])
+        return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_meaning_is_stored_and_made_only_for_what_is_new(root: Path, tmp_path: Path) -> None:
+    first = Letters()
+    with NoteIndex(Vault(root), tmp_path / "m.db", first) as index:
+        index.update()
+        seen: list[tuple[int, int]] = []
+        assert index.embed(lambda done, total: seen.append((done, total))) == 4
+        assert seen == [(4, 4)]
+        assert index.search("scales", 1)[0].path == "piano.md"
+    (root / "new.md").write_text("zzz")
+    second = Letters()
+    with NoteIndex(Vault(root), tmp_path / "m.db", second) as again:
+        again.update()
+        assert again.embed() == 1
+        assert second.encoded == 1
+        # No word of it is in any note: it is found by its meaning alone.
+        assert again.search("zzzzz", 1)[0].path == "new.md"
+    other = Letters()
+    other.name = "others"
+    with NoteIndex(Vault(root), tmp_path / "m.db", other) as theirs:
+        assert theirs.embed() == 5
 
 
 def passage(path: str, line: int, text: str) -> Passage:

@@ -21,6 +21,8 @@ from quire.send.vault.vault import Change, Progress, Vault
 
 # Notes written in one transaction.
 _BATCH = 200
+# Passages whose vectors are made and stored together.
+_TOGETHER = 64
 
 
 class Passage(msgspec.Struct, frozen=True):
@@ -62,8 +64,11 @@ class NoteIndex:
         self._lock = threading.RLock()
         self._collection: Any = None
         self._conn = _open(self.place)
-        with self._lock:
-            vault.notes.update(self._stored())
+        # What the passages were made of; the vault itself may know more, or newer versions.
+        self._indexed: dict[str, str] = {}
+        for path, note in self._stored().items():
+            self._indexed[path] = note.sha256
+            vault.notes.setdefault(path, note)
 
     def close(self) -> None:
         self._conn.close()
@@ -85,21 +90,36 @@ class NoteIndex:
 
     def update(self, progress: Progress | None = None, only: set[str] | None = None) -> Updated:
         """Take in what changed since the last time; a stop in between loses only the last few notes."""
-        changed = removed = 0
-        with self._lock:
-            batch: list[Change] = []
+        counts = {"changed": 0, "removed": 0}
+        batch: list[Change] = []
+        with self._lock, self.vault.lock:
             try:
-                for change in self.vault.refresh(progress, only):
+                for change in self._changes(progress, only):
                     batch.append(change)
-                    changed += change.note is not None and not change.touched
-                    removed += change.note is None
+                    counts["removed" if change.note is None else "changed"] += not self._is_current(change)
                     if len(batch) >= _BATCH:
                         self._write(batch)
                         batch = []
             finally:
-                # Also when it was stopped: the vault already counts these as seen.
+                # Also when it was stopped: what was read need not be read again.
                 self._write(batch)
-        return Updated(len(self.vault.notes), changed, removed)
+            return Updated(len(self.vault.notes), **counts)
+
+    def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[Change]:
+        """What the vault finds changed now, then what it had found before and the passages do not know."""
+        seen = set()
+        for change in self.vault.refresh(progress, only):
+            seen.add(change.path)
+            yield change
+        for path in [path for path in self._indexed if path not in self.vault.notes and path not in seen]:
+            yield Change(path, None)
+        for path, note in list(self.vault.notes.items()):
+            if path not in seen and self._indexed.get(path) != note.sha256:
+                yield Change(path, note, self.vault.text(path))
+
+    def _is_current(self, change: Change) -> bool:
+        wanted = change.note.sha256 if change.note is not None else None
+        return self._indexed.get(change.path) == wanted
 
     def _write(self, batch: list[Change]) -> None:
         with self._conn:
@@ -109,8 +129,12 @@ class NoteIndex:
                 else:
                     facts = msgspec.json.encode(change.note)
                     self._conn.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (change.path, facts))
-                if not change.touched:
+                if not self._is_current(change):
                     self._rewrite(change)
+        for change in batch:
+            self._indexed.pop(change.path, None)
+            if change.note is not None:
+                self._indexed[change.path] = change.note.sha256
 
     def _rewrite(self, change: Change) -> None:
         """A note's passages made anew."""
@@ -140,20 +164,22 @@ class NoteIndex:
             return 0
         with self._lock:
             collection = self._loaded()
-            waiting = len(collection.pending())
-            done = 0
-            while ids := collection.embed(64):
-                vectors = collection.vectors(ids)
-                rows = [
-                    (vector.tobytes(), self.embedder.name, id)
-                    for vector, id in zip(vectors, ids, strict=True)
-                ]
+            waiting = list(collection.pending().items())
+            for start in range(0, len(waiting), _TOGETHER):
+                ids, texts = zip(*waiting[start : start + _TOGETHER], strict=True)
+                vectors = self.embedder.encode(texts)
+                collection.put_vectors(ids, vectors)
+                mark = self._mark()
                 with self._conn:
-                    self._conn.executemany("UPDATE chunks SET vector = ? || ? WHERE id = ?", _marked(rows))
-                done += len(ids)
+                    rows = [(mark + vector.tobytes(), id) for vector, id in zip(vectors, ids, strict=True)]
+                    self._conn.executemany("UPDATE chunks SET vector = ? WHERE id = ?", rows)
                 if progress is not None:
-                    progress(done, waiting)
-            return done
+                    progress(start + len(ids), len(waiting))
+            return len(waiting)
+
+    def _mark(self) -> bytes:
+        """In front of a stored vector: whose it is."""
+        return f"{self.embedder.name}\n".encode() if self.embedder is not None else b""
 
     # Searching
 
@@ -210,14 +236,10 @@ class NoteIndex:
         """Stored documents with their vectors; those that another model made are not its own."""
         from quire.recall.document import Indexed
 
-        mark = f"{self.embedder.name}\n".encode() if self.embedder is not None else b""
+        mark = self._mark()
         for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
             own = vector is not None and mark and vector.startswith(mark)
             yield msgspec.msgpack.decode(document, type=Indexed), vector[len(mark) :] if own else None
-
-
-def _marked(rows: list[tuple[bytes, str, str]]) -> list[tuple[bytes, bytes, str]]:
-    return [(f"{name}\n".encode(), vector, id) for vector, name, id in rows]
 
 
 def _document(note: Note, number: int, chunk: Chunk) -> Any:

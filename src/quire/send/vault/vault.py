@@ -49,7 +49,7 @@ class Vault:
         self.watched = False
         self._fresh = False
         self._answers: dict[tuple[str, str], tuple[int, int, str]] = {}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     # Which notes there are
 
@@ -70,7 +70,7 @@ class Vault:
 
     def known(self) -> dict[str, Note]:
         """All notes by path; looked for again unless the folder is watched."""
-        with self._lock:
+        with self.lock:
             if not (self.watched and self._fresh):
                 for _ in self.refresh():
                     pass
