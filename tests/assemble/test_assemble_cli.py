@@ -107,3 +107,12 @@ def test_what_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(QuireError) as caught:
         run("assemble", "nobody", "--db", str(tmp_path / "none.db"))
     assert caught.value.hint
+
+
+def test_plan_says_so_where_no_cuts_would_have_fitted_every_request(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    talk = [values.user("word " * 30), values.respond("ok"), values.user("b"), values.respond("ok")]
+    path.write_text("".join(encode_lines(talk)))
+    told = json.loads(run("plan", str(path), "--budget", "10", "--json"))
+    assert told["policies"][-1]["cost"] is None
+    assert "none" in run("plan", str(path), "--budget", "10")

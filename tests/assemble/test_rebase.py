@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from quire import values
-from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, requests
+from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, requests, reused_tokens
 from quire.assemble.leaves import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
 from quire.assemble.summary import Gone
 from quire.errors import BudgetError, DataError
 from quire.log.hashing import chain
 from quire.providers import render
+from quire.tokens import counter, tools_tokens
 from quire.values import Entry, Result
 
 pytestmark = pytest.mark.moves_prefix(reason="every test here makes a rebase")
@@ -264,3 +265,27 @@ def test_the_floor_stays_even_where_handles_and_summary_have_to_go_for_it() -> N
     assert len(verbatim) == 2
     assert sum(verbatim) >= 500
     assert {m.seqs for m in last.prompt.messages} <= {m.seqs for m in whole.prompt.messages} | {()}
+
+
+def test_tools_in_front_of_a_changed_system_message_count_as_reused() -> None:
+    tool = {"name": "read", "description": "reads", "parameters": {"type": "object", "properties": {}}}
+    item = {"content": "A", "metadata": {"source": "note", "path": "a.md", "title": "a"}}
+    entries = [values.system("S"), values.tools([tool]), values.user("q", [item]), values.respond("r")]
+    first, second = built([*entries, values.user("q2"), values.respond("r2")], Policy(promote="each-turn"))
+    assert first.prompt.system != second.prompt.system
+    assert reused_tokens(first, second) == tools_tokens([tool])
+
+
+def test_a_name_that_has_to_be_spelled_anew_is_within_the_count() -> None:
+    entries = [values.user("q"), values.call("c", "read a file.now", {}), values.result("c", None, "x")]
+    one = built([*entries, values.respond("r")], Policy())[-1]
+    call = render(one.prompt, "openai-chat:").body["messages"][1]["tool_calls"][0]["function"]
+    assert call["name"] != "read a file.now"
+    assert one.sizes[1] >= 4 + counter().count(call["name"]) + counter().count(call["arguments"])
+
+
+def test_a_rebase_that_names_content_nobody_attached_is_a_clear_error() -> None:
+    library = [{"id": "a.md", "sha256": "a" * 64}]
+    record = {"kind": "rebase", "reason": "x", "before_seq": 0, "library": library, "edits": [], "freed": 0}
+    with pytest.raises(DataError, match=r"a\.md"):
+        list(requests([values.user("q"), Entry("rebase", record), values.respond("r")], Policy()))

@@ -6,6 +6,7 @@ import msgspec
 
 from quire.assemble.blocks import Block
 from quire.assemble.turn import Said
+from quire.tokens import tools_tokens
 from quire.values import JsonObject, LeftOut, Prompt
 
 
@@ -46,8 +47,10 @@ class Refused(msgspec.Struct, frozen=True):
 
 def reused_tokens(before: Built | None, now: Built) -> int:
     """Tokens of the longest common prefix of two requests, by whole messages."""
-    if before is None or before.prompt.tools != now.prompt.tools or before.prompt.system != now.prompt.system:
+    if before is None or before.prompt.tools != now.prompt.tools:
         return 0
+    if before.prompt.system != now.prompt.system:
+        return tools_tokens(now.prompt.tools)
     reused = now.head_tokens
     for old, new, size in zip(before.prompt.messages, now.prompt.messages, now.sizes, strict=False):
         if old is not new and old != new:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,9 @@ from quire.values import Call, Entry, Message, Part, Result, Text, Think
 # A result up to this many tokens is shorter than the handle that would replace it is useful.
 SMALL = 160
 _HEAD, _TAIL = 240, 160
+# Names that every provider takes as they are; others are spelled anew, with a mark behind, up to 64 characters.
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MARK_TOKENS = 9
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -28,7 +32,7 @@ class Leaf(msgspec.Struct, frozen=True):
 
 def leaf(message: Message, turn: int, entries: Sequence[Entry] = (), user: UserTurn | None = None) -> Leaf:
     """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
-    tokens = message_tokens(message)
+    tokens = message_tokens(message) + sum(_spelling_tokens(part) for part in message.parts)
     if message.role != "tool" or tokens <= SMALL:
         return Leaf(message, tokens, turn, None, tokens, user)
     ids = {entry.seq: entry.id for entry in entries}
@@ -39,6 +43,13 @@ def leaf(message: Message, turn: int, entries: Sequence[Entry] = (), user: UserT
         return Leaf(message, tokens, turn, None, tokens, user)
     handled = Message("tool", parts, message.seqs)
     return Leaf(message, tokens, turn, handled, message_tokens(handled), user)
+
+
+def _spelling_tokens(part: Part) -> int:
+    """Room for a call's name that cannot be sent as it is: what it may take more than its own tokens."""
+    if not isinstance(part, Call) or _PLAIN.fullmatch(part.name):
+        return 0
+    return max(0, min(64, len(part.name)) + _MARK_TOKENS - counter().count(part.name))
 
 
 def _handled(part: Part, entry_id: str) -> Part:

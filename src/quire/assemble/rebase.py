@@ -15,6 +15,7 @@ from quire.assemble.policy import Policy
 from quire.assemble.references import Library
 from quire.assemble.strip import Strip
 from quire.assemble.turn import UserTurn, query_alone
+from quire.errors import DataError
 from quire.tokens import text_tokens
 from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
 
@@ -190,7 +191,7 @@ def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> E
     edited = {edit["entry"]: edit for edit in record["edits"]}
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
-    after.l2 = tuple(state.versions[one["id"], one["sha256"]] for one in record["library"])
+    after.l2 = tuple(state.version(one) for one in record["library"])
     after.known = Library()
     after.known.has = {one.id: one for one in after.l2}
     after.known.used = dict(epoch.known.used)
@@ -211,6 +212,16 @@ class Carried(msgspec.Struct):
     late: dict[int, tuple[str, bool]]
     turn: int = 0
     results: dict[int, Entry] = {}
+
+    def version(self, named: JsonObject) -> Block:
+        """The content that a rebase's library names."""
+        found = self.versions.get((named["id"], named["sha256"]))
+        if found is None:
+            raise DataError(
+                f"a rebase folds {named['id']!r} ({named['sha256'][:12]}), which no entry before it holds",
+                hint="The log is not whole: import the entries that attached it too.",
+            )
+        return found
 
     def folded_texts(self, edited: dict[int, JsonObject]) -> list[str]:
         return [text for seq, (text, always) in self.late.items() if always or seq in edited]

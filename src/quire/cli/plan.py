@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -39,7 +40,9 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
     if not rows:
         raise CallError("the thread holds no request to compare", hint="It needs a user entry and an answer.")
     best = optimum(trail(entries, policy), policy)
-    rows.append({"policy": "hindsight optimum", "cost": round(best.cost), "cuts": list(best.cuts)})
+    # Where a request fits under no plan there is no optimum to compare with.
+    cost = round(best.cost) if math.isfinite(best.cost) else None
+    rows.append({"policy": "hindsight optimum", "cost": cost, "cuts": list(best.cuts)})
     paid = _paid(entries, policy)
     if as_json:
         print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows})
@@ -103,7 +106,7 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
                 row["policy"],
                 row.get("tokens", ""),
                 f"{row['reuse']:.1%}" if "reuse" in row else "",
-                row["cost"],
+                "none" if row["cost"] is None else row["cost"],
                 f"{row['cost'] / best:.2f}" if best else "",
                 len(row["cuts"]),
                 row.get("refused", ""),
