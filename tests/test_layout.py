@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def rank(package: str) -> int:
     return next(n for n, names in enumerate(RANKS) if package in names)
 
 
+@cache
 def imports() -> list[tuple[Path, str]]:
     found = []
     for path in sorted(SRC.rglob("*.py")):
@@ -47,6 +49,7 @@ def package_of(path: Path) -> str:
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
+@cache
 def edges() -> set[tuple[str, str]]:
     """(importing package, imported package), different ones only."""
     out = set()
