@@ -220,6 +220,41 @@ def test_a_flipped_bit_anywhere_is_found_or_changes_nothing(tmp_path: Path) -> N
     assert sum(isinstance(error, DamageError) and error.seq > 0 for error in errors) > len(errors) * 0.9
 
 
+@pytest.mark.parametrize("size", [1, 2, 50, 99, 100, 511])
+def test_a_stump_is_damage_and_never_begun_anew(path: Path, size: int) -> None:
+    path.write_bytes(stump := path.read_bytes()[:size])
+    assert damaged(path).seq == 1
+    assert path.read_bytes() == stump
+
+
+@pytest.mark.parametrize(("byte", "problem"), [(47, "unsupported file format"), (70, "its header calls it")])
+def test_a_damaged_header_is_damage_and_says_that_every_entry_holds(
+    path: Path, byte: int, problem: str
+) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 0x10
+    path.write_bytes(data)
+    assert problem in str(damaged(path))
+
+
+def test_damage_is_told_on_one_printable_line(tmp_path: Path) -> None:
+    whole, rng = long_file(tmp_path).read_bytes(), random.Random(3)
+    path = tmp_path / "smashed.db"
+    told = set()
+    for _ in range(60):
+        data, at = bytearray(whole), rng.randrange(len(whole))
+        data[at : at + 60] = rng.randbytes(60)
+        path.write_bytes(data[: len(whole)])
+        try:
+            open_and_verify(path)
+        except QuireError as error:
+            told.add(str(error))
+        for left in tmp_path.glob("smashed.db-*"):
+            left.unlink()
+    assert len(told) > 20
+    assert all(message.isprintable() for message in told)
+
+
 def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     conn = sqlite3.connect(path)

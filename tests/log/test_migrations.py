@@ -92,6 +92,17 @@ def test_a_file_from_a_newer_version_is_refused(tmp_path: Path) -> None:
     assert caught.value.hint == "Upgrade Quire to open this file."
 
 
+def test_the_version_stands_where_sqlite_s_own_tools_look(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    SqliteStore(path).close()
+    conn = sqlite3.connect(path)
+    assert conn.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    conn.execute("PRAGMA user_version = 99")
+    conn.close()
+    with pytest.raises(VersionError, match="log version 99"):
+        SqliteStore(path)
+
+
 def test_a_script_is_split_into_whole_statements() -> None:
     parts = [part.strip() for part in statements(FIRST + SECOND)]
     assert [part.split()[0] for part in parts[:3]] == ["CREATE", "CREATE", "ALTER"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -115,13 +116,45 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
     """Making the tables is a race that every opener survives."""
     together = threading.Barrier(4)
 
-    def open_and_append(number: int) -> None:
+    def open_and_append(file: Path) -> None:
         together.wait()
-        with SqliteStore(tmp_path / f"{number // 4}.db") as store:
+        with SqliteStore(file) as store:
             store.append("t", [values.user("x")])
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(open_and_append, range(32)))
-    for number in range(8):
-        with SqliteStore(tmp_path / f"{number}.db") as store:
-            assert store.verify().entries == 4
+        for number in range(8):
+            # One file's four openers at a time, so that one that fails leaves nobody waiting.
+            list(pool.map(open_and_append, [tmp_path / f"{number}.db"] * 4))
+            with SqliteStore(tmp_path / f"{number}.db") as store:
+                assert store.verify().entries == 4
+
+
+def test_opening_waits_while_another_process_is_making_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite does not wait by itself when it switches a file over to a write-ahead log."""
+    path = tmp_path / "q.db"
+    maker = sqlite3.connect(path, isolation_level=None)
+    maker.execute("BEGIN IMMEDIATE")
+    waits = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        maker.execute("ROLLBACK")
+
+    monkeypatch.setattr("quire.log.connect.time.sleep", wait)
+    with SqliteStore(path) as store:
+        store.append("t", [values.user("x")])
+    assert len(waits) == 1
+    maker.close()
+
+
+def test_opening_a_file_that_stays_locked_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
+    maker.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("quire.log.connect.BUSY_TIMEOUT_S", 0.01)
+    with pytest.raises(ConflictError, match="locked by another process"):
+        SqliteStore(tmp_path / "q.db")
+    maker.close()

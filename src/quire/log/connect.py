@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,31 +12,57 @@ from pathlib import Path
 from quire.errors import CallError, ConflictError, QuireError
 
 BUSY_TIMEOUT_S = 60.0
+# Between tries where SQLite itself does not wait.
+RETRY_S = 0.005
+# No database is shorter than its header; SQLite takes a file of one byte for an empty one and would begin anew.
+HEADER_BYTES = 100
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# Said without a code of their own: by Python of a text, by SQLite of a header.
+_DAMAGED_SAYS = ("Could not decode to UTF-8", "unsupported file format")
 
 
 def connect(path: str | Path) -> sqlite3.Connection:
     """A connection whose commits are on the disk when they return, and whose deletes leave nothing behind."""
+    _refuse_stump(path)
     # autocommit: every transaction here is begun and ended by name.
     conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        conn.execute("PRAGMA journal_mode = WAL")
+        _use_write_ahead_log(conn)
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA secure_delete = ON")
-    except (
-        UnicodeDecodeError
-    ) as error:  # SQLite quotes a broken schema in its message, and Python cannot read that
+    # SQLite quotes a broken schema in its message, and Python cannot read that.
+    except UnicodeDecodeError as error:
         conn.close()
-        raise BrokenSchema("malformed database schema") from error
+        raise BrokenFile("malformed database schema") from error
     except BaseException:
         conn.close()
         raise
     return conn
 
 
-class BrokenSchema(sqlite3.DatabaseError):
+def _refuse_stump(path: str | Path) -> None:
+    if os.path.isfile(path) and 0 < os.path.getsize(path) < HEADER_BYTES:
+        raise BrokenFile(f"only {os.path.getsize(path)} bytes are left of it")
+
+
+def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
+    """Switch a new file over; when several processes do so at once, SQLite refuses all but one without waiting."""
+    patience = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            conn.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _code(error) not in _BUSY or time.monotonic() > patience:
+                raise
+        time.sleep(RETRY_S)
+
+
+class BrokenFile(sqlite3.DatabaseError):
+    """Damage that SQLite itself does not call so."""
+
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
@@ -73,7 +101,7 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether SQLite says that the file itself is broken."""
-    return _code(error) in _DAMAGED or str(error).startswith("Could not decode to UTF-8")
+    return _code(error) in _DAMAGED or str(error).startswith(_DAMAGED_SAYS)
 
 
 def translate(error: sqlite3.Error, path: str | Path) -> QuireError:

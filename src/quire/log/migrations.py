@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from quire.errors import CallError, VersionError
-from quire.log.connect import transaction
+from quire.log.connect import BrokenFile, transaction
 
 OWNER = "log"
 # "QUIR": tells a Quire file from any other SQLite database.
@@ -111,6 +111,8 @@ def _apply(conn: sqlite3.Connection, owner: str, number: int, script: str) -> No
     for statement in statements(script):
         conn.execute(statement)
     conn.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (owner, number))
+    if owner == OWNER:  # also where every SQLite tool looks for a version
+        conn.execute(f"PRAGMA user_version = {number}")
 
 
 def _pending(
@@ -129,12 +131,21 @@ def _pending(
 
 
 def _versions(conn: sqlite3.Connection, path: str | Path) -> dict[str, int]:
-    application = conn.execute("PRAGMA application_id").fetchone()[0]
+    """The version of each owner's tables; none for an empty file."""
+    application = _pragma(conn, "application_id")
     if application == APPLICATION_ID:
-        return dict(conn.execute("SELECT owner, version FROM versions").fetchall())
-    if application or conn.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
+        found: dict[str, int] = dict(conn.execute("SELECT owner, version FROM versions").fetchall())
+        return {**found, OWNER: max(found.get(OWNER, 0), _pragma(conn, "user_version"))}
+    tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if tables >= {"versions", "branches", "threads", "entries"}:
+        raise BrokenFile(f"its header calls it {application:#010x}, which is not Quire's")
+    if application or tables:
         raise CallError(
             f"{path} is another program's database, not a Quire file",
             hint="Choose another path with --db or QUIRE_DB.",
         )
     return {}
+
+
+def _pragma(conn: sqlite3.Connection, name: str) -> int:
+    return int(conn.execute(f"PRAGMA {name}").fetchone()[0])

@@ -108,7 +108,7 @@ def _rows(conn: sqlite3.Connection, piece: Piece, thread: str) -> Iterator[Row]:
             return
         except sqlite3.DatabaseError as error:
             cause = error
-    raise bad_entry(thread, seq + 1, f"it cannot be read: {cause}") from cause
+    raise bad_entry(thread, seq + 1, f"it cannot be read: {_line(str(cause))}") from cause
 
 
 def _verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
@@ -127,22 +127,22 @@ def _verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
     return Entry(value["kind"], value, seq, real)
 
 
-def _printable(id: bytes) -> str:
-    return id.decode(errors="backslashreplace") if isinstance(id, bytes) else repr(id)
+def _printable(stored: object) -> str:
+    """A stored id on one line, whatever became of it."""
+    return repr(stored).removeprefix("b").strip("'\"")
 
 
 def _check_tip(tip: str, end: str, thread: str, seq: int) -> None:
     if tip != end:
-        raise bad_entry(
-            thread, seq, f"the thread is noted to end with {tip or 'nothing'}, but this is {end or 'nothing'}"
-        )
+        noted, found = _printable(tip) or "nothing", end or "nothing"
+        raise bad_entry(thread, seq, f"the thread is noted to end with {noted}, but this is {found}")
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:
     """What is wrong outside of the entries' bytes: SQLite's own structure, rows of nothing, tables and triggers."""
     problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
-        raise DamageError(f"every entry holds, but the file's structure is damaged: {problem}")
+        raise DamageError(f"every entry holds, but the file's structure is damaged: {_line(problem)}")
     broken = conn.execute("PRAGMA foreign_key_check").fetchone()
     if broken:
         raise DamageError(
@@ -154,6 +154,12 @@ def _check_structure(conn: sqlite3.Connection) -> None:
             raise DamageError(
                 f"every entry holds, but {name!r} was changed or removed from the file's schema"
             )
+
+
+def _line(text: str) -> str:
+    """SQLite's words on one line; they may quote what is damaged."""
+    words = " ".join(text.removeprefix("*** in database main ***").split())
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in words)
 
 
 def _schema(conn: sqlite3.Connection) -> dict[str, bytes]:
@@ -185,10 +191,10 @@ def diagnose(path: str | Path, cause: str) -> DamageError:
         return _unreadable(path, cause)
     finally:
         conn.close()
-    return DamageError(f"{path} is damaged: {cause}")
+    return DamageError(f"{path}: every entry holds, but the file is damaged: {_line(cause)}")
 
 
 def _unreadable(path: str | Path, cause: str) -> DamageError:
     return DamageError(
-        f"{path} is damaged from entry 1 on, its list of threads cannot be read: {cause}", seq=1
+        f"{path} is damaged from entry 1 on, its list of threads cannot be read: {_line(cause)}", seq=1
     )
