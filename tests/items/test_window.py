@@ -356,8 +356,8 @@ def test_what_a_window_remembers_survives_json() -> None:
         ({"items": [{"content": "\ud800"}]}, r"items\[0\].content: holds a lone surrogate"),
         ({"items": [], "pinned": ["ctx-1"]}, "pinned: no item 'ctx-1'"),
         ({"items": [{"content": "x", "id": "ctx-5"}], "next_id": 5}, "next_id: 5 is not behind every item"),
-        ([], "window: must be an object, not a list"),
-        ({"max_items": 3}, "window: field 'items' is missing"),
+        ([], "must be an object, not a list"),
+        ({"max_items": 3}, "field 'items' is missing"),
     ],
 )
 def test_malformed_json_names_the_field(value: object, problem: str) -> None:

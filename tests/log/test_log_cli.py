@@ -101,7 +101,7 @@ def test_a_bad_line_appends_nothing_and_is_named(demo: Run) -> None:
         assert (code, out) == (1, "")
         assert err.splitlines() == [
             "error: line 2, column 16: note field txt: unknown field",
-            "hint: Known here: kind, text, at?, meta?, wire?, id?, seq?.",
+            "hint: Did you mean 'text'? Known here: kind, text, at?, meta?, wire?, id?, seq?.",
         ]
     assert len(kinds(demo)) == 4
     assert [info["thread"] for info in json.loads(demo("log", "list", "--json")[1])] == ["demo"]
@@ -209,7 +209,10 @@ def test_forks_are_listed_with_their_origin(demo: Run) -> None:
 def test_deleting_asks_first(demo: Run) -> None:
     code, out, err = demo("log", "delete", "demo")
     assert (code, out) == (2, "")
-    assert "nobody answered" in err
+    assert err.splitlines()[1:] == [
+        "error: nobody answered, and nothing was deleted",
+        "hint: Give --yes to delete without asking.",
+    ]
     assert demo("log", "delete", "demo", stdin="n\n")[0] == 2
     assert len(kinds(demo)) == 4
     assert demo("log", "delete", "demo", stdin="y\n")[:2] == (0, "deleted demo (4 entries)\n")
@@ -232,7 +235,8 @@ def test_verify_exits_1_and_prints_the_first_bad_entry(demo: Run, db: Path) -> N
         ("log", "export", "demo"),
     ):
         code, out, err = demo(*command)
-        assert (code, out) == (1, "")
+        assert code == 1
+        assert out == ("first bad entry: seq 3 of thread 'demo'\n" if "verify" in command else "")
         assert err.startswith("error: entry 3 of thread 'demo' is damaged")
         assert "\nhint: Nothing was changed." in err
     code, out, _ = demo("log", "verify", "--json")
@@ -272,6 +276,8 @@ def test_commands_that_only_look_make_no_database(run: Run, db: Path) -> None:
         (("new", "demo"), 2, "exists already"),
         (("new", "a\tb"), 2, "cannot be a thread's name"),
         (("import", "demo", "missing.jsonl"), 2, "cannot read missing.jsonl"),
+        (("import", "-"), 2, "no thread is named to read - into"),
+        (("fork", "demo", "--at", "9"), 2, "cannot fork 'demo' at seq 9: it ends at 4"),
         (("append", "demo", "--expected-seq", "-1", "--user", "x"), 2, "-1 is not in the range"),
     ],
 )
@@ -282,6 +288,22 @@ def test_errors_are_one_line_with_the_value_and_a_fitting_code(
     assert (found, out) == (code, "")
     assert words in err
     assert "Traceback" not in err
+
+
+def test_a_file_given_without_a_thread_is_not_taken_for_one(demo: Run, tmp_path: Path) -> None:
+    (tmp_path / "more.jsonl").write_text('{"kind":"think","text":"hm"}\n', encoding="utf-8")
+    code, _, err = demo("log", "import", "more.jsonl")
+    assert (code, err.splitlines()[1]) == (2, "hint: quire log import THREAD more.jsonl")
+    assert [info["thread"] for info in json.loads(demo("log", "list", "--json")[1])] == ["demo"]
+
+
+@pytest.mark.parametrize(
+    "line", ["5", '{"kind":"user","text":5}', '{"kind":"user","text":"a","at":1.5}', "["]
+)
+def test_every_refused_line_comes_with_a_hint(demo: Run, line: str) -> None:
+    code, _, err = demo("log", "import", "demo", "-", stdin=line)
+    assert (code, len(err.splitlines())) == (1, 2)
+    assert err.splitlines()[1].startswith("hint: ")
 
 
 def test_a_newer_file_and_bytes_that_are_not_utf8_are_data_errors(

@@ -137,7 +137,7 @@ def test_forks_share_ids_and_copy_nothing(store: SqliteStore) -> None:
     assert [e.id for e in store.read("deep")][:2] == [e.id for e in store.read("t")][:2]
     assert store.connection().execute("SELECT count(*) FROM entries").fetchone() == (6,)
     for at in (-1, 6):
-        with pytest.raises(CallError, match="it has 0 to 5"):
+        with pytest.raises(CallError, match="it ends at 5"):
             store.fork("t", at)
     with pytest.raises(CallError, match="exists already"):
         store.fork("t", 1, "deep")

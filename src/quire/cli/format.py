@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from quire.cli.common import print_text, read_text
-from quire.errors import CallError, FormatError
+from quire.errors import CallError
 from quire.formats import clean, json_, markdown, replay, xml
 from quire.formats.clean.value import DETAILS
 from quire.formats.markdown.value import PROFILES, WRAPS
@@ -126,12 +126,5 @@ def _entries(text: str) -> Json:
 
 
 def _json(text: str, file: str) -> Json:
-    name = "standard input" if file == "-" else file
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        hint = "quire format --help shows the shape; to read a text back, add --parse."
-        message = f"{name} is not JSON: {error.msg}"
-        raise FormatError(message, line=error.lineno, column=error.colno, hint=hint) from error
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{name} is not JSON that can be read: {error}") from error
+    hint = "quire format --help shows the shape; to read a text back, add --parse."
+    return json_.load(text, "standard input" if file == "-" else file, hint)

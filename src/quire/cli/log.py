@@ -19,9 +19,6 @@ from quire.cli.store import open_db
 from quire.errors import CallError, DamageError
 from quire.log.store import ThreadInfo
 
-# Entries go out in pages, so that a long thread does not have to fit into memory twice.
-PAGE = 1000
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def log() -> None:
@@ -168,16 +165,22 @@ def verify(thread: str | None, db: Path | None, as_json: bool) -> None:
         with open_db(db, create=False) as store:
             verified = store.verify(thread)
     except DamageError as damage:
-        if as_json:
-            print_json(
-                {"ok": False, "thread": damage.thread or None, "seq": damage.seq, "problem": str(damage)}
-            )
+        _print_damage(damage, as_json)
         raise
     if as_json:
         print_json({"ok": True, "threads": verified.threads, "entries": verified.entries})
     else:
         threads = f"{verified.threads} thread{'' if verified.threads == 1 else 's'}"
         click.echo(f"{threads}, {verified.entries} entries: every hash holds")
+
+
+def _print_damage(damage: DamageError, as_json: bool) -> None:
+    """What was looked for goes to stdout; the error behind it says the rest."""
+    if as_json:
+        print_json({"ok": False, "thread": damage.thread or None, "seq": damage.seq, "problem": str(damage)})
+    elif damage.seq:
+        thread = f"thread {damage.thread!r}" if damage.thread else "a thread that cannot be named"
+        click.echo(f"first bad entry: seq {damage.seq} of {thread}")
 
 
 @log.command()
@@ -206,10 +209,11 @@ def delete(thread: str, yes: bool, db: Path | None, as_json: bool) -> None:
 def _confirmed(question: str) -> bool:
     try:
         return click.confirm(question, err=True)
-    except click.Abort as abort:
+    except (click.Abort, UnicodeDecodeError) as silence:
+        click.echo(err=True)  # the question's line is still open
         raise CallError(
             "nobody answered, and nothing was deleted", hint="Give --yes to delete without asking."
-        ) from abort
+        ) from silence
 
 
 log.add_command(append)

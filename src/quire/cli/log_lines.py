@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -144,11 +145,11 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Path |
 
 @click.command("import")
 @click.argument("thread")
-@click.argument("file", default="-")
+@click.argument("file", required=False)
 @click.option("--expected-seq", type=click.IntRange(min=0), help="Fail unless the thread ends at this seq.")
 @db_option
 @json_option
-def import_(thread: str, file: str, expected_seq: int | None, db: Path | None, as_json: bool) -> None:
+def import_(thread: str, file: str | None, expected_seq: int | None, db: Path | None, as_json: bool) -> None:
     """Read JSON Lines into THREAD, all or none.
 
     From FILE, or stdin for -; into a new thread or behind an existing one. Where lines carry id and seq,
@@ -159,7 +160,9 @@ def import_(thread: str, file: str, expected_seq: int | None, db: Path | None, a
       quire log import copy demo.jsonl
       quire log export demo | quire log import copy -
     """
-    text = read_text(file)
+    if file is None and (thread == "-" or os.path.isfile(thread)):
+        raise CallError(f"no thread is named to read {thread} into", hint=f"quire log import THREAD {thread}")
+    text = read_text(file or "-")
     with open_db(db) as store:
         parent, seq = _end(store, thread)
         entries = list(decode_lines(text, parent, seq))

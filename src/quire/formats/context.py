@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.formats.inputs import checked
 from quire.items.shape import ITEM, MAX_ITEMS, WINDOW
 from quire.items.window import Window
+from quire.log.inputs import checked
 from quire.log.shapes import NULL, STRING, Fields, either
 from quire.values import Item, Json, JsonObject, item_json
 

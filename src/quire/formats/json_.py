@@ -7,8 +7,9 @@ import json
 from quire.errors import FormatError
 from quire.formats.context import Context, project, read, to_json
 from quire.formats.text import well_formed
+from quire.values import Json
 
-__all__ = ["Context", "parse", "project", "read", "render", "to_json"]
+__all__ = ["Context", "load", "parse", "project", "read", "render", "to_json"]
 
 
 def render(value: Context) -> str:
@@ -18,12 +19,17 @@ def render(value: Context) -> str:
 
 def parse(text: str) -> Context:
     """The value of that object, however its JSON is laid out."""
+    return read(load(well_formed(text)))
+
+
+def load(
+    text: str, name: str = "the text", hint: str = 'A window is one object: {"items": […], "max_items": 50}.'
+) -> Json:
+    """The JSON value of a text called `name`; a fault says where it is."""
     try:
-        return read(json.loads(well_formed(text)))
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        hint = 'A window is one object: {"items": […], "max_items": 50}.'
-        raise FormatError(
-            f"not JSON: {error.msg}", line=error.lineno, column=error.colno, hint=hint
-        ) from error
+        message = f"{name} is not JSON: {error.msg}"
+        raise FormatError(message, line=error.lineno, column=error.colno, hint=hint) from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a deep nest
-        raise FormatError(f"not JSON that can be read: {error}") from error
+        raise FormatError(f"{name} is not JSON that can be read: {error}", hint=hint) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from quire.errors import FormatError
 from quire.log.shapes import (
     COUNTED,
     INTEGER,
@@ -12,17 +11,13 @@ from quire.log.shapes import (
     OBJECT,
     SHA256,
     STRING,
-    Fault,
     Fields,
     Listed,
-    Path,
     Plain,
-    check_json,
     either,
-    fit,
     one_of,
 )  # fmt: skip
-from quire.values import ITEM_TYPES, Json, JsonObject
+from quire.values import ITEM_TYPES, Json
 
 MAX_ITEMS = 50
 MOST_ITEMS = 1000
@@ -67,20 +62,3 @@ WINDOW = Fields(
         "next_id": COUNTED,
     },
 )
-
-
-def checked(value: Json) -> JsonObject:
-    """A window's JSON, or an error that names the field."""
-    try:
-        fit(WINDOW, value)
-        check_json(value)
-    except Fault as fault:
-        raise FormatError(f"{place(fault.path)}: {fault.problem}", hint=fault.hint) from fault
-    out: JsonObject = value
-    return out
-
-
-def place(path: Path) -> str:
-    """('items', 0, 'type') -> 'items[0].type'; the whole is 'window'."""
-    out = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return out.removeprefix(".") or "window"

@@ -15,8 +15,9 @@ from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireErr
 from quire.items.cut import cut
 from quire.items.item import item, remade
 from quire.items.numbers import Numbers
-from quire.items.shape import MAX_ITEMS, MOST_ITEMS, checked, is_capacity
+from quire.items.shape import MAX_ITEMS, MOST_ITEMS, WINDOW, is_capacity
 from quire.items.sizes import Sizes
+from quire.log.inputs import checked
 from quire.log.shapes import short
 from quire.tokens import Counter, counter
 from quire.values import Item, JsonObject, item_json
@@ -261,7 +262,7 @@ class Window:
         cls, value: JsonObject, *, with_: Counter | None = None, clock: Callable[[], int] = now_ms
     ) -> Window:
         """A window from JSON: absent ids are counted, absent timestamps are 0 (never the clock)."""
-        given = checked(value)
+        given = checked(WINDOW, value)
         if "maxItems" in given and "max_items" in given:
             raise FormatError("both max_items and maxItems are given", hint="Leave maxItems out.")
         max_items = given.get("max_items") or given.get("maxItems") or MAX_ITEMS

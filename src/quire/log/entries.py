@@ -9,14 +9,16 @@ from typing import Any
 
 from quire.errors import FormatError
 from quire.log.hashing import entry_id
-from quire.log.kinds import KIND_FIELDS, SHAPES, entry_schema
+from quire.log.inputs import hint_for, path_name
+from quire.log.kinds import SHAPES, entry_schema
 from quire.log.places import Places
-from quire.log.shapes import Fault, Path, check_json, fit, short
+from quire.log.shapes import Fault, check_json, fit, short
 from quire.values import KINDS, Entry, Json, JsonObject
 
 __all__ = ["SCHEMA", "check", "decode_line", "decode_lines", "encode", "encode_lines"]
 
 SCHEMA: JsonObject = entry_schema()
+_HINT = "`quire schema entry` prints what each kind may hold."
 
 
 def check(body: Json, line: int = 0, text: str = "") -> Entry:
@@ -45,19 +47,12 @@ def _kind(body: Json) -> str:
 def _located(fault: Fault, body: Json, line: int, text: str) -> FormatError:
     """The fault as an error that says where: the path in the entry and, with the text, line and column."""
     kind = body.get("kind") if isinstance(body, dict) else None
-    owner = kind if isinstance(kind, str) and kind in KIND_FIELDS else "entry"
-    name = _path_name(fault.path)
+    known = isinstance(kind, str) and kind in SHAPES
+    owner, name = kind if known else "entry", path_name(fault.path)
     message = f"{owner} field {name}: {fault.problem}" if name else f"{owner}: {fault.problem}"
     column = Places(text, line).column(fault.path, key=fault.key) if text else 0
-    return FormatError(message, line=line, column=column, hint=fault.hint)
-
-
-def _path_name(path: Path) -> str:
-    """('attach', 0, 'type') -> 'attach[0].type', safe to print whatever the keys hold."""
-    out = ""
-    for step in path:
-        out += f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{step!r}]"
-    return out.removeprefix(".")
+    hint = hint_for(fault, SHAPES[str(kind)]) if known else fault.hint
+    return FormatError(message, line=line, column=column, hint=hint or _HINT)
 
 
 class _Refused(ValueError):
@@ -90,7 +85,7 @@ def _parse(text: str, line: int) -> Json:
         return _reader.decode(text)
     except (ValueError, RecursionError) as error:
         Places(text, line)  # raises, with the place
-        raise FormatError(f"not JSON: {error}", line=line, column=1) from error
+        raise FormatError(f"not JSON: {error}", line=line, column=1, hint=_HINT) from error
 
 
 def decode_line(text: str, line: int = 1) -> Entry:

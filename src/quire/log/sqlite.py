@@ -116,7 +116,7 @@ class SqliteStore:
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
         """The entries with seq > after, in order; a damaged one is an error that names it."""
         if after < 0 or (limit is not None and limit < 0):
-            raise CallError(f"after and limit are at least 0, not {after} and {limit}")
+            raise CallError(f"after is {after} and limit {limit}", hint="Give 0 or more; limit None for all.")
         with self._transaction("DEFERRED") as conn:
             _, end, _ = self._tip(conn, thread)
             wanted = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
@@ -141,7 +141,10 @@ class SqliteStore:
         with self._transaction() as conn:
             branch, seq, _ = self._tip(conn, thread)
             if not 0 <= at_seq <= seq:
-                raise CallError(f"cannot fork {thread!r} at seq {at_seq}: it has 0 to {seq}")
+                raise CallError(
+                    f"cannot fork {thread!r} at seq {at_seq}: it ends at {seq}",
+                    hint="Name the last entry to share, or 0 for none.",
+                )
             name = name if name is not None else _free_name(conn, f"{thread}@{at_seq}")
             child = branches.new_branch(conn, *branches.source(conn, thread, at_seq))
             conn.execute("INSERT INTO windows SELECT ?, body FROM windows WHERE branch = ?", (child, branch))
@@ -264,7 +267,10 @@ def _no_thread(thread: str) -> NotFound:
 def _checked(entry: Entry) -> Entry:
     made = check(entry.body)
     if made.kind != entry.kind:
-        raise CallError(f"the entry is a {entry.kind!r}, but its body says {made.kind!r}")
+        raise CallError(
+            f"the entry is a {entry.kind!r}, but its body says {made.kind!r}",
+            hint="Make entries with quire.values, or with quire.log.entries.check.",
+        )
     return made
 
 

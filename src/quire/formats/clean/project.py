@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from quire.formats.clean.value import DETAILS, Clean, Detail, Message, Tool, ToolResult
-from quire.formats.inputs import checked
 from quire.formats.pairing import Exchange, paired
 from quire.log.hashing import canonical
+from quire.log.inputs import checked
 from quire.log.shapes import ANYTHING, BOOLEAN, NULL, OBJECT, STRING, Fields, Listed, Plain, either, one_of
 from quire.values import Entry, Json, JsonObject
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from quire.errors import FormatError
 from quire.formats import context
-from quire.formats.inputs import checked
 from quire.formats.languages import tag
 from quire.formats.markdown.value import WRAPS, Block, Markdown, Profile, Wrap
+from quire.log.inputs import checked
 from quire.log.shapes import INTEGER, NULL, STRING, Fields, Listed, either, one_of, short
 from quire.values import ITEM_TYPES, Item, Json, JsonObject
 

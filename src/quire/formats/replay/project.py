@@ -11,7 +11,6 @@ from itertools import accumulate
 
 from quire.errors import CallError, FormatError
 from quire.formats import pairing
-from quire.formats.inputs import checked
 from quire.formats.replay.value import (
     DELIMITERS,
     Delimiter,
@@ -24,6 +23,7 @@ from quire.formats.replay.value import (
     count,
 )
 from quire.log.entries import check
+from quire.log.inputs import checked
 from quire.log.shapes import ANYTHING, NATURAL, NULL, Fields, Listed, either, one_of
 from quire.values import Entry, Json, JsonObject
 

@@ -49,7 +49,8 @@ def call_json(name: str, args: Json) -> str:
     try:
         return json.dumps({"name": name, "args": args}, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"the arguments of {name!r} are not JSON: {error}") from error
+        hint = "Use null, numbers, strings, lists and objects."
+        raise FormatError(f"the arguments of {name!r} are not JSON: {error}", hint=hint) from error
 
 
 def guard_outcome(outcome: str) -> str:

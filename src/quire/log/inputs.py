@@ -1,4 +1,4 @@
-"""The JSON that formats take: checked against a shape once, here; a fault names the field and the fields known."""
+"""JSON from outside, checked against a shape once, here; a fault names the field and the one probably meant."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ def checked(shape: Fields, data: Json) -> JsonObject:
 
 
 def refused(problem: Fault, shape: Shape) -> FormatError:
-    """A fault as an error: where it is, what is wrong, and the field that was probably meant."""
+    """A fault as an error: where it is, what is wrong, and what to do."""
     place = path_name(problem.path)
-    hint = problem.hint or "Correct the field, or leave it out where it is optional."
+    hint = hint_for(problem, shape) or "Correct the field, or leave it out where it is optional."
+    return FormatError(f"{place}: {problem.problem}" if place else problem.problem, hint=hint)
+
+
+def hint_for(problem: Fault, shape: Shape) -> str:
+    """A fault's own hint; for an unknown field also the known one that it resembles."""
     if problem.key and problem.problem == "unknown field":
         near = difflib.get_close_matches(str(problem.path[-1]), _names(shape, problem.path[:-1]), 1)
-        hint = f"Did you mean {near[0]!r}? {hint}" if near else hint
-    return FormatError(f"{place}: {problem.problem}" if place else problem.problem, hint=hint)
+        return f"Did you mean {near[0]!r}? {problem.hint}" if near else problem.hint
+    return problem.hint
 
 
 def _names(shape: Shape, path: Path) -> list[str]:
