@@ -255,7 +255,7 @@ def test_layers_keep_their_shares() -> None:
 
 def test_the_floor_stays_even_where_handles_and_summary_have_to_go_for_it() -> None:
     entries = [values.user("do it")]
-    for n, size in enumerate([50] * 10 + [450, 420, 5]):
+    for n, size in enumerate([50] * 10 + [480, 440, 5]):
         entries += [values.call(f"c{n}", "read", {"n": n}), values.result(f"c{n}", None, "word " * size)]
     policy = Policy(budget=1_000, ttl_s=None, when="full")
     whole = built([*entries, values.respond("done")], Policy())[-1]
