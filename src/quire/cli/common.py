@@ -80,7 +80,9 @@ def console() -> Console:
     """A console that colours terminals only and respects NO_COLOR."""
     piped = not sys.stdout.isatty()
     # A pipe has no width of its own; tables there should not fold as on a narrow screen.
-    return Console(highlight=False, soft_wrap=piped, width=160 if piped and "COLUMNS" not in os.environ else None)
+    return Console(
+        highlight=False, soft_wrap=piped, width=160 if piped and "COLUMNS" not in os.environ else None
+    )
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:

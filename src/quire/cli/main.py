@@ -11,20 +11,44 @@ from quire.errors import QuireError
 
 # name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "log": ("quire.cli.log", "log", "Keep threads: new, append, show, list, fork, verify, export, import, delete."),
-    "format": ("quire.cli.format", "format_", "Turn items or entries into markdown, xml, json, clean or replay, and back."),
+    "log": (
+        "quire.cli.log",
+        "log",
+        "Keep threads: new, append, show, list, fork, verify, export, import, delete.",
+    ),
+    "format": (
+        "quire.cli.format",
+        "format_",
+        "Turn items or entries into markdown, xml, json, clean or replay, and back.",
+    ),
     "tokens": ("quire.cli.tokens", "tokens", "Count tokens for a model."),
     "schema": ("quire.cli.schema", "schema", "Print the JSON schema of an item, a window or an entry."),
-    "assemble": ("quire.cli.assemble", "assemble", "Show each request's layers, tokens, reuse and what was left out."),
-    "plan": ("quire.cli.plan", "plan", "What a thread cost, what each policy would have cost, and the optimum."),
+    "assemble": (
+        "quire.cli.assemble",
+        "assemble",
+        "Show each request's layers, tokens, reuse and what was left out.",
+    ),
+    "plan": (
+        "quire.cli.plan",
+        "plan",
+        "What a thread cost, what each policy would have cost, and the optimum.",
+    ),
     "show": ("quire.cli.show", "show", "Print the original of an entry or a handle."),
     "diff": ("quire.cli.diff", "diff", "Find the first byte that differs between two turns' requests."),
     "render": ("quire.cli.render", "render", "Render a thread as a provider's request."),
     "import": ("quire.cli.convert", "import_", "Read a conversation from another format into a thread."),
     "export": ("quire.cli.convert", "export", "Write a thread in another format."),
     "lint": ("quire.cli.lint", "lint", "Check any request against its provider's rules."),
-    "simulate": ("quire.cli.simulate", "simulate", "Predict cache reads, writes and money for a list of requests."),
-    "models": ("quire.cli.models", "models", "What is known of each model: window, vocabulary, prices, minimum."),
+    "simulate": (
+        "quire.cli.simulate",
+        "simulate",
+        "Predict cache reads, writes and money for a list of requests.",
+    ),
+    "models": (
+        "quire.cli.models",
+        "models",
+        "What is known of each model: window, vocabulary, prices, minimum.",
+    ),
     "emulate": ("quire.cli.emulate", "emulate", "Run a strict local stand-in for a provider."),
     "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
     "index": ("quire.cli.index", "index", "Bring the search index up to date."),
@@ -62,7 +86,9 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version.")
+@click.option(
+    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
+)
 def quire() -> None:
     """Assemble what a language model receives: one log in, cache-optimal requests out.
 
