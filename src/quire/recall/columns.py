@@ -22,16 +22,26 @@ class Column:
     def all(self) -> Array:
         return self._room[: self.size]
 
+    def padded(self, value: Any) -> Array:
+        """The part in use and one place behind it that holds `value`; for reading only."""
+        if self.size == len(self._room):
+            self._grow(self.size + 1)
+        self._room[self.size] = value
+        return self._room[: self.size + 1]
+
     def extend(self, values: Sequence[Any] | Array) -> None:
         """Append values; the room doubles, so that growing costs the same per row at any size."""
         end = self.size + len(values)
         if end > len(self._room):
-            grown = np.zeros(_shape(max(end, 2 * len(self._room)), self._width), self._room.dtype)
-            grown[: self.size] = self.all
-            self._room = grown
+            self._grow(end)
         if len(values):
             self._room[self.size : end] = values
         self.size = end
+
+    def _grow(self, least: int) -> None:
+        grown = np.zeros(_shape(max(least, 2 * len(self._room)), self._width), self._room.dtype)
+        grown[: self.size] = self.all
+        self._room = grown
 
 
 def _shape(rows: int, width: int | None) -> tuple[int, ...]:

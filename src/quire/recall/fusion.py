@@ -14,6 +14,7 @@ from quire.recall.arrays import Bools, Floats, Ints
 # Candidates are so many of the best of each list, or twice as many as are wanted; up to WHOLE rows, all are.
 POOL = 300
 WHOLE = 1000
+_ROUNDING = 1e-5
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -39,7 +40,9 @@ def standard(values: Floats) -> Floats:
         return values
     values = values.astype(np.float64)
     spread = values.std()
-    return ((values - values.mean()) / spread if spread > 1e-9 else np.zeros(len(values))).astype(np.float32)
+    # Less than rounding can make is no difference; it would be blown up to a whole deviation.
+    differs = spread > _ROUNDING * np.abs(values).max()
+    return ((values - values.mean()) / spread if differs else np.zeros(len(values))).astype(np.float32)
 
 
 def standard_by(values: Floats, apart: Bools) -> Floats:
@@ -58,7 +61,10 @@ def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, k: int) -> 
     kept = allowed[near]
     by_meaning, cosines = near[kept], cosines[kept]
     size = max(POOL, 2 * k)
-    return np.union1d(_best(by_words, words[by_words], size), _best(by_meaning, cosines, size))
+    chosen = np.zeros(len(allowed), np.bool_)
+    chosen[_best(by_words, words[by_words], size)] = True
+    chosen[_best(by_meaning, cosines, size)] = True
+    return np.flatnonzero(chosen)
 
 
 def _best(rows: Ints, scores: Floats, size: int) -> Ints:

@@ -14,7 +14,7 @@ from quire.recall.arrays import Floats, Ints
 from quire.recall.columns import Column
 
 # The most used words that can be found through their kin.
-WORDS = 8_000
+WORDS = 3_000
 _COUNT = 20
 # Cosines of single words are crowded; the power keeps near synonyms and silences the rest.
 _POWER = 6

@@ -74,14 +74,15 @@ class Neighbours:
 
     def around(self, rows: Ints, reach: int) -> Ints:
         """The rows and all within reach of them, in order, each once."""
-        found = [rows]
+        found = np.zeros(self._before.size, np.bool_)
+        found[rows] = True
         for step in (self._before.all, self._behind.all):
             here = rows
             for _ in range(reach):
                 here = step[here]
                 here = here[here >= 0]
-                found.append(here)
-        return np.unique(np.concatenate(found))
+                found[here] = True
+        return np.flatnonzero(found)
 
     def line(self, row: int, count: int) -> list[int]:
         """A row with up to `count` rows on each side, in order."""
@@ -115,22 +116,21 @@ class Neighbours:
 
     def spread(self, own: Floats, rows: Ints) -> Floats:
         """A value that these rows have, given also to their neighbours, weighed; `own` is 0 in all other rows."""
-        out = own.copy()
-        asked = np.where(self._asks.all[rows], np.float32(_ASKED), np.float32(_BEFORE))
+        # One place more than there are rows: what has no neighbour (-1) gives its share to the last, which is dropped.
+        taken = np.zeros(len(own) + 1, np.float32)
+        value = own[rows]
+        asked = value * np.where(self._asks.all[rows], np.float32(_ASKED), np.float32(_BEFORE))
         for step, first, shares in (
-            (self._behind.all, asked, _BACK_SHARES),
-            (self._before.all, _AHEAD_SHARES[0], _AHEAD_SHARES),
+            (self._behind.padded(-1), asked, _BACK_SHARES),
+            (self._before.padded(-1), value * _AHEAD_SHARES[0], _AHEAD_SHARES),
         ):
-            given, here = own[rows] * first, step[rows]
-            left = own[rows]
-            for distance in range(REACH):
-                there = here >= 0
-                here, left = here[there], left[there]
-                given = given[there] if distance == 0 else left * shares[distance]
-                # No two rows have the same neighbour at one distance, so none is counted twice or lost.
-                out[here] += given * self._dialogue.all[here]
+            here = step[rows]
+            # No two rows have the same neighbour at one distance, so none is counted twice or lost.
+            taken[here] += first
+            for share in shares[1:]:
                 here = step[here]
-        return out
+                taken[here] += value * share
+        return np.asarray(own + self._dialogue.all * taken[:-1])
 
     def gathered(self, rows: Ints, own: Floats) -> Floats:
         """What each row has together with its neighbours' weighed shares, of a value that every row has."""

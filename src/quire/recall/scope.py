@@ -59,7 +59,8 @@ class Scope:
             self._begin()
         newest = vectors.newest(conn)
         fresh = [self._fresh(piece) for piece in wanted]
-        self._load(conn, [piece for piece in fresh if piece.high > piece.low])
+        if any(piece.high > piece.low for piece in fresh):
+            self._load(conn, [piece for piece in fresh if piece.high > piece.low])
         self._have = now
         if self.embedder is not None:
             self._take_vectors(conn, self.embedder, newest)

@@ -51,7 +51,9 @@ class Wording:
             counts, holders = self._counts(stemmed, kin.get(word, []), alive)
             rarity = np.log1p((documents - holders + 0.5) / (holders + 0.5))
             # Over all rows at once: picking out those that count takes longer than the sum.
-            out += np.float32(weight * rarity * (K1 + 1)) * counts / (counts + norm)
+            counts /= counts + norm
+            counts *= np.float32(weight * rarity * (K1 + 1))
+            out += counts
         return out
 
     def _worth_it(self, asked: Asked, documents: int) -> list[tuple[str, str, float]]:
@@ -89,5 +91,6 @@ class Wording:
         for number, near in terms:
             rows, counts = self.postings.of(number)
             own[rows] += counts * np.float32(near)
-        own *= alive
+        if not alive.all():
+            own *= alive
         return self.neighbours.spread(own, np.flatnonzero(own > 0))
