@@ -65,6 +65,9 @@ EDIT = Fields(
 
 _TEXT: dict[str, Shape] = {"text": STRING}
 
+# A hash that was only noted down: of a request, a segment, an item sent long ago. Nothing here could check it.
+_NOTED = STRING
+
 # kind -> its required fields and its optional ones.
 KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
     "system": (_TEXT, {}),
@@ -80,14 +83,14 @@ KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
         {
             "reason": STRING,
             "before_seq": NATURAL,
-            "library": Listed(Fields(required={"id": STRING, "sha256": SHA256})),
+            "library": Listed(Fields(required={"id": STRING, "sha256": _NOTED})),
             "edits": Listed(EDIT),
             "freed": INTEGER,
         },
         {"summary": STRING},
     ),
     "sent": (
-        {"provider": STRING, "model": STRING, "request_sha256": SHA256, "segments": Listed(SHA256)},
+        {"provider": STRING, "model": STRING, "request_sha256": _NOTED, "segments": Listed(_NOTED)},
         {"usage": OBJECT, "cost": either(NUMBER, STRING, OBJECT, NULL), "stop": either(STRING, NULL)},
     ),
 }
