@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quire.recall import Collection, Document, Query
 from quire.recall.document import Found
+from quire.recall.meaning import Meaning
 
 WORDS = st.lists(
     st.sampled_from(["hat", "shop", "red", "blue", "train", "Monday", "you", "I", "sky"]),
@@ -200,27 +201,42 @@ def test_neighbours_of_a_document_stand_in_order() -> None:
     assert made.around("3", 2) == ["1", "2", "3"]
 
 
-def test_the_likely_cells_hold_nearly_all_that_every_vector_would_give() -> None:
+def test_the_graph_leads_to_nearly_all_that_every_vector_would_give() -> None:
     rng = np.random.default_rng(1)
     centres = rng.standard_normal((40, 16)).astype(np.float32)
-    vectors = centres[rng.integers(0, 40, 6000)] + 0.4 * rng.standard_normal((6000, 16)).astype(np.float32)
+    vectors = centres[rng.integers(0, 40, 3000)] + 0.4 * rng.standard_normal((3000, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    from quire.recall.meaning import Meaning
-
-    exact, cells = Meaning(16), Meaning(16, approximate_above=1000)
-    for made in (exact, cells):
-        made.grow(6000)
-        made.put(np.arange(5900), vectors[:5900])
-        made.near(vectors[0])
-        made.put(np.arange(5900, 6000), vectors[5900:])
+    exact, graph = Meaning(16), Meaning(16, approximate_above=1000)
+    everyone = np.ones(3000, np.bool_)
+    for made in (exact, graph):
+        made.grow(3000)
+        made.put(np.arange(2900), vectors[:2900])
+        made.near(vectors[0], everyone, 50)
+        made.put(np.arange(2900, 3000), vectors[2900:])
+        made.put(np.array([5]), vectors[7:8])
+        made.forget(9)
     shares = []
-    for query in vectors[::600]:
-        best = np.argsort(-exact.near(query)[1])[:50]
-        rows, _ = cells.near(query)
+    for query in vectors[::300]:
+        all_rows, all_cosines = exact.near(query, everyone, 50)
+        best = all_rows[np.argsort(-all_cosines)[:50]]
+        rows, cosines = graph.near(query, everyone, 50)
         shares.append(np.isin(best, rows).mean())
+        np.testing.assert_allclose(cosines, graph.cosines(query, rows))
     assert np.mean(shares) > 0.95
-    late, _ = cells.near(vectors[5950])
-    assert 5950 in late
+    assert 2950 in graph.near(vectors[2950], everyone, 50)[0]
+    assert 5 in graph.near(vectors[7], everyone, 50)[0]
+    assert 9 not in graph.near(vectors[9], everyone, 50)[0]
+
+
+def test_a_narrow_choice_is_searched_whole() -> None:
+    rng = np.random.default_rng(2)
+    vectors = rng.standard_normal((200, 8)).astype(np.float32)
+    made = Meaning(8, approximate_above=50)
+    made.grow(200)
+    made.put(np.arange(200), vectors)
+    few = np.zeros(200, np.bool_)
+    few[[3, 77, 150]] = True
+    assert made.near(vectors[0], few, 5)[0].tolist() == [3, 77, 150]
 
 
 def test_found_documents_travel_as_json() -> None:

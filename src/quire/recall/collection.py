@@ -13,7 +13,7 @@ from quire.recall.arrays import Array, Bools, Floats, Ints
 from quire.recall.columns import Column
 from quire.recall.document import Document, Found, Indexed, indexed
 from quire.recall.embed import Embedder
-from quire.recall.fusion import PARTS, WEIGHTS, Weights, order, pool, standard, standard_by
+from quire.recall.fusion import PARTS, WEIGHTS, Weights, order, pool, pool_size, standard, standard_by
 from quire.recall.kin import WORDS, Kin
 from quire.recall.manner import Manner
 from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
@@ -136,10 +136,9 @@ class Collection:
         asked = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
         words = self._wording.scores(asked, self._kin_of(asked), self._alive.all)
         vector = self._vector(asked)
-        near, cosines = (
-            self._meaning.near(vector) if vector is not None else (_NONE, _NONE.astype(np.float32))
-        )
-        rows = pool(words, near, cosines, self._allowed(only, exclude), k)
+        allowed, size = self._allowed(only, exclude), pool_size(k)
+        near, cosines = _NOTHING if vector is None else self._meaning.near(vector, allowed, size)
+        rows = pool(words, near, cosines, allowed, size)
         meant = self._meaning.known[rows] if vector is not None else False
         rows = rows[(words[rows] > 0) | meant]
         likeness = self._likeness(rows, vector, near, cosines)
@@ -216,4 +215,4 @@ class Collection:
         }
 
 
-_NONE: Ints = np.zeros(0, np.int64)
+_NOTHING: tuple[Ints, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.float32))

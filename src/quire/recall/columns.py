@@ -38,6 +38,13 @@ class Column:
             self._room[self.size : end] = values
         self.size = end
 
+    def lengthen(self, rows: int) -> None:
+        """Append rows of zeros."""
+        if self.size + rows > len(self._room):
+            self._grow(self.size + rows)
+        self._room[self.size : self.size + rows] = 0
+        self.size += rows
+
     def _grow(self, least: int) -> None:
         grown = np.zeros(_shape(max(least, 2 * len(self._room)), self._width), self._room.dtype)
         grown[: self.size] = self.all

@@ -53,14 +53,18 @@ def standard_by(values: Floats, apart: Bools) -> Floats:
     return out
 
 
-def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, k: int) -> Ints:
+def pool_size(k: int) -> int:
+    """How many of each list are candidates for k places."""
+    return max(POOL, 2 * k)
+
+
+def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, size: int) -> Ints:
     """The rows worth ranking: all that are allowed while they are few, else the best by words and by meaning."""
     if np.count_nonzero(allowed) <= WHOLE:
         return np.flatnonzero(allowed)
     by_words = np.flatnonzero(allowed & (words > 0))
     kept = allowed[near]
     by_meaning, cosines = near[kept], cosines[kept]
-    size = max(POOL, 2 * k)
     chosen = np.zeros(len(allowed), np.bool_)
     chosen[_best(by_words, words[by_words], size)] = True
     chosen[_best(by_meaning, cosines, size)] = True
