@@ -117,15 +117,16 @@ def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: P
     (tmp_path / "vault" / "black.md").write_text("Black tea takes boiling water. #tea")
     (tmp_path / "vault" / "bees.md").write_text("Bees dance.")
     with emulator("vllm", ["80 degrees [^1].", "Yes.", "All."]) as server:
-        out, _err = talk(
+        out, err = talk(
             server.url,
-            "How hot is green tea?\n/attach [[green]]\nSure?\n/attach #tea\n/attach Tea/\n/context\nAll of it?\n",
+            "How hot is green tea?\nSure, by [[green|that note]] and [[none]]?\n/attach #tea\n/attach Tea/\n/context\nAll of it?\n",
             "--vault", "vault", "--save", "chats",
         )  # fmt: skip
         asked = [one.body["messages"][-1]["content"] for one in server.requests]
     assert "<localSearch>\nAnswer the question based only" in asked[0]
     assert out.startswith("80 degrees [^1].\n#### Sources\n\n[^1]: [[green]] (Tea/green.md)\n")
     assert "<note_context>\n<title>green</title>\n<path>Tea/green.md</path>\n" in asked[1]
+    assert "[[none]] was not attached: there is no note '[[none]]'" in err
     assert "next turn  black.md" in out
     saved = load((tmp_path / "chats" / "t.md").read_text())
     assert [one.body for one in saved.entries] == [one.body for one in entries(db)]

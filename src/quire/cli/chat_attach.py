@@ -43,12 +43,11 @@ def _from_vault(name: str, vault: Vault) -> list[Attached]:
         return [Attached(item_json(item), name.rstrip("/"), "folders") for item in vault.within(name)]
     try:
         return [Attached(item_json(item), name, "note") for item in vault.attach(name)]
-    except NotFound:
+    except CallError as error:
+        # A file may be meant; a name in brackets is always a note's.
+        if name.startswith("[[") or not (isinstance(error, NotFound) or Path(name).is_file()):
+            raise
         return []
-    except CallError:
-        if Path(name).is_file():
-            return []
-        raise
 
 
 def _from_files(name: str) -> Attached:

@@ -22,6 +22,7 @@ from quire.send.cycle import Decision, Outcome, run
 from quire.send.resume import last_target, look
 from quire.send.runners import sources, sources_text
 from quire.send.transport import close
+from quire.send.vault.markup import links, prose
 from quire.values import Entry, JsonObject
 
 
@@ -83,7 +84,8 @@ class Session:
         return found
 
     def turn(self, text: str) -> Outcome:
-        """The user speaks, the model answers."""
+        """The user speaks, the model answers; notes named in [[brackets]] join the question."""
+        self._attach_linked(text)
         items = [one.item for one in self.waiting if one.item is not None]
         images = [one.image for one in self.waiting if one.image is not None]
         named = _named(self.waiting)
@@ -91,6 +93,15 @@ class Session:
         self.thread.user(text, items, images=images or None, meta=meta or None)
         self.waiting, self.meta = [], {}
         return self._answer()
+
+    def _attach_linked(self, text: str) -> None:
+        if self.kit.vault is None:
+            return
+        for link in links(prose(text)):
+            try:
+                self.attach([f"[[{link.target}]]"])
+            except QuireError as error:
+                self.screen.note(f"[[{link.target}]] was not attached: {error}")
 
     def resume(self) -> None:
         """Go on with a turn that was cut off when the program last ended."""

@@ -108,6 +108,8 @@ def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Reques
     if resolve(split_target(target)[0])[0] in _CONSTRAINED:
         schema = {"name": "plan", "schema": plan_schema(tools)}
         extra = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        # Held to a schema, a small model may still fill a string for ever.
+        extra |= {"max_tokens": 400, "temperature": 0}
     return providers.render(Prompt(PLANNER, "", (), messages), target, **extra)
 
 
