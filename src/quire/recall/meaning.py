@@ -5,6 +5,7 @@ The graph (usearch, HNSW) is made from the vectors in the order of rows, on one 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -78,21 +79,26 @@ class Meaning:
     def _grown(self) -> Any:
         """The graph, made when it is first needed; None where its package is not installed."""
         if self._graph is None:
-            try:
-                from usearch.index import Index
-            except ImportError:
-                return None
-            self._graph = Index(
-                ndim=self._dimensions,
-                metric="ip",
-                dtype="i8",
-                connectivity=_CONNECTIVITY,
-                expansion_add=_EXPANSION,
-            )
-            rows = np.flatnonzero(self._known.all)
-            self._graph.add(rows, self._vectors.all[rows], threads=1)
+            graph = _new_graph(self._dimensions)
+            if graph is not None:
+                rows = np.flatnonzero(self._known.all)
+                graph.add(rows, self._vectors.all[rows], threads=1)
+            self._graph = graph
         return self._graph
 
     @property
     def bytes(self) -> int:
         return self._vectors.all.nbytes + (self._graph.memory_usage if self._graph is not None else 0)
+
+
+def _new_graph(dimensions: int) -> Any:
+    # onnxruntime 1.31 crashes the process when it is imported behind usearch 2.26; in front of it, both work.
+    with suppress(ImportError):
+        import onnxruntime  # noqa: F401
+    try:
+        from usearch.index import Index
+    except ImportError:
+        return None
+    return Index(
+        ndim=dimensions, metric="ip", dtype="i8", connectivity=_CONNECTIVITY, expansion_add=_EXPANSION
+    )
