@@ -278,12 +278,14 @@ def main() -> None:
     made.add_argument("--data", nargs="*", help="not used: the conversations are made")
     made.add_argument("--fast", action="store_true", help="token counts only, no run of the real model")
     made.add_argument("--json", action="store_true", help="print JSON for machines")
-    made.add_argument("--threads", type=int, default=3, help="conversations of the counting run")
+    made.add_argument("--threads", type=int, default=3, help="conversations of the counting run (0: none)")
     options = made.parse_args()
-    tables = {"counted": run(tiny_model(), [talk(seed, 420) for seed in range(options.threads)], 40)}
-    tables["summary"] = summary(tiny_model())
+    tables = {}
+    if options.threads:
+        tables["counted"] = run(tiny_model(), [talk(seed, 420) for seed in range(options.threads)], 40)
+        tables["summary"] = summary(tiny_model())
     if not options.fast:
-        tables["timed"] = run(faster(weights()), [talk(1, 60)], 12)
+        tables["timed"] = run(faster(weights()), [talk(1, 150)], 12)
     show(tables, options.json)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -54,7 +55,8 @@ class Nursery:
                     assert number == (0 if ended and number == 0 else signal.SIGKILL), "the client failed"
                     return ended or "killed"
             if pid and perf_counter() >= deadline:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it may have ended by itself just now
+                    os.kill(pid, signal.SIGKILL)
                 deadline = float("inf")
 
     def _lines(self, timeout_s: float) -> Iterator[tuple[str, int]]:
