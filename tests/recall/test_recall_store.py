@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.engine import open_store
-from quire.errors import CallError, ConflictError, NotFound
+from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.searchable import KINDS
@@ -266,3 +267,25 @@ with open_store({str(tmp_path / "q.db")!r}) as store:
     assert done.stdout == "1\n"
     with open_store(tmp_path / "q.db") as store:
         assert seqs(Recall(store).search("hat", thread="t")) == [1]
+
+
+def test_many_python_threads_may_search_at_once(tmp_path: Path) -> None:
+    with open_store(tmp_path / "q.db") as store:
+        store.append("t", talk())
+        recall = Recall(store)
+        wanted = seqs(recall.search("order puppy", thread="t"))
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: seqs(recall.search("order puppy", thread="t")), range(20)))
+        assert found == [wanted] * 20
+
+
+def test_a_damaged_entry_is_named_when_its_words_are_made(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store:
+        store.append("t", talk())
+        conn = store.connection()
+        conn.execute("DROP TRIGGER entries_never_change")
+        conn.execute("UPDATE entries SET body = replace(body, 'puppy', 'kitty') WHERE seq = 7")
+        for read in (lambda: Recall(store).search("order", thread="t"), lambda: Indexer(store).run()):
+            with pytest.raises(DamageError) as raised:
+                read()
+            assert raised.value.seq == 7

@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 import msgspec
 
+from quire.errors import ConflictError, QuireError
 from quire.log.connect import transaction
 from quire.log.migrations import migrate
 from quire.log.sqlite import SqliteStore
-from quire.log.verify import body_of
 from quire.recall import vectors
 from quire.recall.embed import Embedder
 from quire.recall.kin import WORDS, can_have_kin
+from quire.recall.reading import reading, stored_entry
 from quire.recall.searchable import KEPT, document
 from quire.recall.tables import HOOK, keep_words
 from quire.recall.words import VERSION
-from quire.values import Entry
 
 _STEP = 32
 _WORD_STEP = 256
@@ -65,8 +65,10 @@ class Indexer:
 
     def run(self, progress: Progress | None = None) -> Indexed:
         """Make everything that is missing now."""
-        tell = progress or (lambda _what, _done, _of: None)
-        conn = self.store.connection()
+        with reading(self.store) as conn:
+            return self._run(conn, progress or (lambda _what, _done, _of: None))
+
+    def _run(self, conn: sqlite3.Connection, tell: Progress) -> Indexed:
         worded = self._word(conn, tell)
         embedded = self._embed(conn, tell)
         self._fresh += embedded
@@ -76,9 +78,9 @@ class Indexer:
 
     def rebuild(self, progress: Progress | None = None) -> Indexed:
         """Throw the index away and make it again from the log."""
-        with transaction(self.store.connection()):
-            self.store.connection().execute("DELETE FROM recall_entries")
-            self.store.connection().execute("DELETE FROM recall_vectors")
+        with reading(self.store) as conn, transaction(conn):
+            conn.execute("DELETE FROM recall_entries")
+            conn.execute("DELETE FROM recall_vectors")
         self._worded_to = self._embedded_to = 0
         self._fresh = 1
         return self.run(progress)
@@ -99,10 +101,16 @@ class Indexer:
     def _work(self) -> None:
         seen = -1
         while not self._stop.is_set():
-            newest = self.store.connection().execute("SELECT coalesce(max(n), 0) FROM entries").fetchone()[0]
-            if newest != seen:
-                self.run()
-                seen = newest
+            try:
+                with reading(self.store) as conn:
+                    newest = conn.execute("SELECT coalesce(max(n), 0) FROM entries").fetchone()[0]
+                if newest != seen:
+                    self.run()
+                    seen = newest
+            except ConflictError:
+                pass  # the file is locked; there will be another time
+            except QuireError:
+                return  # a damaged file is for whoever reads it to report; entries stay searchable by words
             self._stop.wait(_POLL_S)
 
     def _word(self, conn: sqlite3.Connection, tell: Progress) -> int:
@@ -112,8 +120,8 @@ class Indexer:
             rows = conn.execute(_UNWORDED, (self._worded_to, VERSION)).fetchall()
             if not rows:
                 break
-            bodies = [(id, seq, body_of(body, crc)) for _, id, seq, body, crc in rows]
-            entries = [Entry(body["kind"], body, seq, id) for id, seq, body in bodies if body["kind"] in KEPT]
+            entries = [stored_entry(*row[1:]) for row in rows]
+            entries = [entry for entry in entries if entry.kind in KEPT]
             with transaction(conn):
                 keep_words(conn, entries)
             self._worded_to, done = rows[-1][0], done + len(entries)
@@ -178,5 +186,4 @@ def _meaning(conn: sqlite3.Connection, id: str) -> str | None:
     row = conn.execute(_BODY, (id,)).fetchone()
     if row is None:
         return None
-    body = body_of(row[1], row[2])
-    return document(Entry(body["kind"], body, row[0], id)).meaning
+    return document(stored_entry(id, *row)).meaning

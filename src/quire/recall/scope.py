@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 
 from quire.log.branches import Piece
-from quire.log.verify import body_of
 from quire.recall import vectors
 from quire.recall.arrays import Bools
 from quire.recall.collection import Collection
 from quire.recall.columns import Column
 from quire.recall.document import Indexed, indexed
 from quire.recall.embed import Embedder
+from quire.recall.reading import stored_entry
 from quire.recall.searchable import KEPT, KINDS, document
 from quire.recall.sessions import Sessions
 from quire.recall.speech import Speech
 from quire.recall.words import VERSION
-from quire.values import Entry
 
 _ROWS = """
 SELECT e.seq, e.id, r.rules, r.kind, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
@@ -130,10 +129,9 @@ def _extends(now: Piece | None, had: Piece) -> bool:
 
 def _made_now(conn: sqlite3.Connection, branch: int, seq: int, id: str) -> tuple[Any, ...] | None:
     """The facts of an entry whose words were not kept (or by older rules); None when it is not searched."""
-    body = body_of(*conn.execute(_BODY, (branch, seq)).fetchone())
-    if body["kind"] not in KEPT:
+    entry = stored_entry(id, seq, *conn.execute(_BODY, (branch, seq)).fetchone())
+    if entry.kind not in KEPT:
         return None
-    entry = Entry(body["kind"], body, seq, id)
     kept = indexed(document(entry))
     said = kept.speech
     session = str(entry.meta.get("session") or "")

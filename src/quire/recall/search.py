@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -13,14 +13,14 @@ import numpy as np
 
 from quire.errors import CallError, NotFound
 from quire.log.branches import Piece, holder, pieces
-from quire.log.connect import is_damage, transaction, translate
+from quire.log.connect import transaction
 from quire.log.sqlite import SqliteStore
-from quire.log.verify import diagnose
 from quire.recall.arrays import Bools
 from quire.recall.document import Found
 from quire.recall.embed import Embedder
 from quire.recall.indexer import Indexer, ensure_tables
 from quire.recall.question import Query
+from quire.recall.reading import reading
 from quire.recall.scope import Scope
 from quire.recall.searchable import KINDS
 from quire.values import Entry
@@ -66,9 +66,11 @@ class Recall:
         records: SearchRecords | None = None,
     ) -> None:
         self.store, self.embedder, self._records = store, embedder, records
-        with self._reading():
+        with reading(store):
             ensure_tables(store)
         self._scopes: dict[str | None, Scope] = {}
+        # What is held ready grows with the log; one search at a time may do that.
+        self._lock = threading.Lock()
         self._indexer = Indexer(store, embedder) if background else None
         if self._indexer is not None:
             self._indexer.start()
@@ -111,13 +113,15 @@ class Recall:
         chosen = _checked(k, scope, thread, kinds)
         if chosen == "records":
             return self._search_records(query, k)
-        held = self._scope(thread if chosen == "thread" else None)
-        only = self._allowed(held, thread, before, exclude)
-        if kinds is not None:
-            only &= held.mask(kinds)
-        skip = [id for id in exclude if isinstance(id, str)]
-        found = held.collection.search(query, k, only=only, exclude=skip)
-        return [self._hit(held, one, thread if chosen == "thread" else None, neighbours) for one in found]
+        within = thread if chosen == "thread" else None
+        with self._lock:
+            held = self._scope(within)
+            only = self._allowed(held, thread, before, exclude)
+            if kinds is not None:
+                only &= held.mask(kinds)
+            skip = [id for id in exclude if isinstance(id, str)]
+            found = held.collection.search(query, k, only=only, exclude=skip)
+            return [self._hit(held, one, within, neighbours) for one in found]
 
     def _search_records(self, query: str | Query, k: int) -> list[Any]:
         if self._records is None:
@@ -129,7 +133,7 @@ class Recall:
     def _scope(self, thread: str | None) -> Scope:
         """A thread's rows (or all threads') as the file has them now."""
         held = self._scopes.pop(thread, None) or Scope(self.embedder, joined=thread is not None)
-        with self._reading() as conn, transaction(conn, "DEFERRED"):
+        with reading(self.store) as conn, transaction(conn, "DEFERRED"):
             held.refresh(conn, _pieces(conn, thread))
         self._scopes[thread] = held
         while len(self._scopes) > _READY:
@@ -146,7 +150,7 @@ class Recall:
             return allowed
         if thread is None:
             raise CallError("before and exclude by seq need a thread", hint="Pass thread=…, or entry ids.")
-        with self._reading() as conn:
+        with reading(self.store) as conn:
             mine = _within(held, pieces(conn, thread))
         if before is not None:
             allowed &= ~mine | (held.seq.all < before)
@@ -172,19 +176,9 @@ class Recall:
         row = held.collection.row(id)
         branch, seq = int(held.branch.all[row]), int(held.seq.all[row])
         if thread is None:
-            with self._reading() as conn:
+            with reading(self.store) as conn:
                 thread = holder(conn, branch, seq)
         return thread, self.store.read(thread, after=seq - 1, limit=1)[0]
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """SQLite's errors in Quire's words."""
-        try:
-            yield self.store.connection()
-        except sqlite3.Error as error:
-            if is_damage(error):
-                raise diagnose(self.store.path, str(error)) from error
-            raise translate(error, self.store.path) from error
 
 
 def _checked(k: int, scope: ScopeName | None, thread: str | None, kinds: Iterable[str] | None) -> ScopeName:
