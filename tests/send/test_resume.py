@@ -20,11 +20,12 @@ from quire.send.connect import transport_for
 from quire.send.resume import last_target, look
 from quire.send.runner import Limits, Runner
 from quire.send.standing import standing, without_cut
+from quire.send.tools import Toolbox
+from quire.send.tools import tool as make_tool
 from quire.testing import emulator
 from quire.values import Call, Entry, Text
 
-PROVIDERS = ["anthropic", "openai-chat", "deepseek"]
-TARGET = {**TARGETS, "deepseek": "deepseek:deepseek-chat"}
+PROVIDERS = ["anthropic", "openai-chat"]
 # Small enough that the ten calls rebase on the way: decisions must come out the same after a crash.
 SMALL = Policy(budget=1300, floor=0.4)
 OLD = [
@@ -41,7 +42,7 @@ def runner(tools: Noted | None = None) -> Runner:
 @pytest.fixture(scope="module", params=PROVIDERS)
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, Emulator]]:
     with emulator(request.param, ten_calls, piece=8) as running:
-        yield TARGET[request.param], running
+        yield TARGETS[request.param], running
 
 
 def whole_run(target: str, server: Emulator, path: Path) -> tuple[list[Entry], list[Any]]:
@@ -219,3 +220,21 @@ def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(tmp_path: Path) 
             request = again.request(target)
             assert validate(request.body, request.provider, request.model) == []
         assert standing(thread.store, name).next == "ask"
+
+
+def test_tools_the_model_was_not_told_of_run_again_all_the_same(tmp_path: Path) -> None:
+    """A search that was chosen before the model spoke, and a call in words, know their tool."""
+
+    @make_tool(idempotent=True)
+    def search(line: int) -> str:
+        """Look it up."""
+        return f"found {line}"
+
+    thread = new_thread(tmp_path / "t.db")
+    thread.append(values.user("Look it up."))
+    thread.append(values.call("k1", "search", {"line": 1}, meta={"placement": "context"}))
+    runner = Runner(tools=Toolbox(search).hidden())
+    assert look(thread.store, "t", runner).doubtful == ()
+    with emulator("anthropic", ["I see."]) as server:
+        carry_out(thread, TARGETS["anthropic"], server.url, runner)
+        assert "found 1" in str(server.requests[0].body["messages"])

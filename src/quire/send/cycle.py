@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from itertools import takewhile
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -16,12 +17,12 @@ import msgspec
 from quire import providers, values
 from quire.assemble.turn import INTERRUPTED
 from quire.errors import CallError, ProviderError
-from quire.providers.prices import cost
 from quire.send.aside import ask_aside
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
 from quire.send.head import read_head
-from quire.send.runner import CHAT, Runner, Turn
+from quire.send.runner import CHAT, Runner, Turn, may_run_again
 from quire.send.speech import MESSAGES
+from quire.send.spending import check_prices, limit_met, usage_of, usd_of
 from quire.send.standing import Standing, standing
 from quire.send.summarise import ByModel
 from quire.send.thread import Log
@@ -107,7 +108,7 @@ class Cycle:
             raise CallError(
                 f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first."
             )
-        self._check_prices()
+        check_prices(self.runner.limits, self.target)
         try:
             async with asyncio.timeout(self.runner.limits.seconds) as limit:
                 stop = await self._go()
@@ -127,7 +128,7 @@ class Cycle:
             await self._run_calls()
             if ended := self._ended():
                 return ended
-            if reached := self._limit():
+            if reached := limit_met(self._turn, self.runner.limits):
                 return reached
             await self._ask()
 
@@ -184,7 +185,7 @@ class Cycle:
         Calls that may change something run one at a time, so only the first unanswered one is in doubt.
         """
         pending = self._turn.pending
-        if not pending or self._is_idempotent(pending[0]):
+        if not pending or may_run_again(self.runner, pending[0]):
             return
         decision = self._decide(pending[0])
         if decision == "interrupted":
@@ -192,17 +193,10 @@ class Cycle:
         elif isinstance(decision, Entry):
             self._append(decision)
 
-    def _is_idempotent(self, call: Entry) -> bool:
-        return any(tool["name"] == call.name and tool.get("idempotent") for tool in self._tools)
-
     async def _run_calls(self) -> None:
         """Harmless calls side by side, all others one after the other; each result is stored as it comes."""
         while pending := self._turn.pending:
-            together = [pending[0]]
-            for call in pending[1:]:
-                if not (self._is_idempotent(together[-1]) and self._is_idempotent(call)):
-                    break
-                together.append(call)
+            together = list(takewhile(lambda call: may_run_again(self.runner, call), pending)) or pending[:1]
             await asyncio.gather(*(self._run_call(call) for call in together))
 
     async def _run_call(self, call: Entry) -> None:
@@ -266,40 +260,10 @@ class Cycle:
         sent = self._speech.sent(self.thread, request, reply).body
         self._append(*said, Entry("sent", {**sent, "meta": {"stopped": True}}))
 
-    # Limits
-
-    def _limit(self) -> Stop | None:
-        limits, usage = self.runner.limits, self._usage()
-        if self._turn.steps >= limits.steps:
-            return "steps"
-        if limits.tokens is not None and usage.input_total + usage.output >= limits.tokens:
-            return "tokens"
-        if limits.usd is not None and (self._usd() or 0.0) >= limits.usd:
-            return "money"
-        return None
-
-    def _check_prices(self) -> None:
-        if self.runner.limits.usd is not None and not cost(Usage(1, output=1), self.target).known:
-            raise CallError(
-                f"a limit in money needs prices, and those of {self.target} are not known",
-                hint="Limit tokens or steps instead.",
-            )
-
-    def _usage(self) -> Usage:
-        totals: dict[str, int] = {}
-        for _, usage in self._turn.usages:
-            for field, value in msgspec.to_builtins(usage).items():
-                totals[field] = totals.get(field, 0) + value
-        return Usage(**totals)
-
-    def _usd(self) -> float | None:
-        amounts = [cost(usage, target).amount_usd for target, usage in self._turn.usages]
-        known = [float(amount) for amount in amounts if amount is not None]
-        return sum(known) if len(known) == len(amounts) else None
-
     def _outcome(self, stop: Stop) -> Outcome:
         text = "".join(entry.text for entry in self._turn.answer if entry.kind == "respond")
-        return Outcome(stop, text, self._turn.steps, self._usage(), self._usd(), tuple(self._made))
+        used, usd = usage_of(self._turn), usd_of(self._turn)
+        return Outcome(stop, text, self._turn.steps, used, usd, tuple(self._made))
 
 
 def interrupted_result(call: Entry) -> Entry:

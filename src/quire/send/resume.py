@@ -10,7 +10,7 @@ import msgspec
 from quire.errors import CallError
 from quire.log.store import Store
 from quire.send.cycle import Outcome, run
-from quire.send.runner import CHAT, Runner
+from quire.send.runner import CHAT, Runner, may_run_again
 from quire.send.standing import Next, is_aside, newest_turn, standing
 from quire.send.thread import Log
 from quire.send.transport import Transport, close
@@ -33,19 +33,9 @@ class Interrupted(msgspec.Struct, frozen=True):
 def look(store: Store, thread: str, runner: Runner = CHAT) -> Interrupted:
     """How the newest turn of a thread stands; nothing is changed."""
     turn = standing(store, thread)
-    again = {str(tool["name"]) for tool in idempotent(store, thread, runner)}
     # Calls that may change something run one at a time, so only the first unanswered one is in doubt.
-    doubtful = tuple(call for call in turn.pending[:1] if call.name not in again)
+    doubtful = tuple(call for call in turn.pending[:1] if not may_run_again(runner, call))
     return Interrupted(last_target(store, thread), turn.next, doubtful, tuple(turn.pending[len(doubtful) :]))
-
-
-def idempotent(store: Store, thread: str, runner: Runner = CHAT) -> list[dict[str, Any]]:
-    """The tools that may run again, as the runner defines them, else as the log does."""
-    if runner.tools is not None:
-        defined = [dict(tool) for tool in runner.tools.definitions()]
-    else:
-        defined = [tool for entry in store.read(thread) if entry.kind == "tools" for tool in entry.tools]
-    return [tool for tool in defined if tool.get("idempotent")]
 
 
 def last_target(store: Store, thread: str) -> str:

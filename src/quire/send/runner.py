@@ -9,6 +9,7 @@ import msgspec
 
 from quire.send.speech import MESSAGES, Speech
 from quire.send.thread import Log
+from quire.send.tools import Toolbox
 from quire.send.transport import Transport
 from quire.values import Entry, JsonObject
 
@@ -63,3 +64,15 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CHAT = Runner()
+
+
+def may_run_again(runner: Runner, call: Entry) -> bool:
+    """Whether a call does no harm when it runs twice: its tool says so, or whoever made the call did."""
+    if call.meta.get("idempotent"):
+        return True
+    if isinstance(runner.tools, Toolbox):
+        # The model may not have been told of them.
+        found = runner.tools.get(call.name)
+        return found is not None and found.idempotent
+    defined = runner.tools.definitions() if runner.tools is not None else ()
+    return any(tool["name"] == call.name and tool.get("idempotent") for tool in defined)
