@@ -85,9 +85,12 @@ def test_appending_takes_lines_from_a_file_and_from_stdin(demo: Run, tmp_path: P
     (tmp_path / "more.jsonl").write_text('{"kind":"think","text":"hm"}\n', encoding="utf-8")
     assert demo("log", "append", "demo", "more.jsonl", "--user", "first")[0] == 0
     assert demo("log", "append", "demo", "-", stdin='{"kind":"note","text":"last"}')[0] == 0
-    assert kinds(demo)[4:] == [("user", "first"), ("think", "hm"), ("note", "last")]
+    assert demo("log", "append", "demo", '{"kind": "think", "text": "typed"}')[0] == 0
+    assert kinds(demo)[4:] == [("user", "first"), ("think", "hm"), ("note", "last"), ("think", "typed")]
     code, out, _ = demo("log", "append", "demo", "--json", "--user", "x")
-    assert (code, [entry["seq"] for entry in json.loads(out)]) == (0, [8])
+    assert (code, [entry["seq"] for entry in json.loads(out)]) == (0, [9])
+    code, _, err = demo("log", "append", "demo", '{"kind": "thnk"}')
+    assert (code, err[:23]) == (1, "error: line 1, column 1")
 
 
 def test_a_bad_line_appends_nothing_and_is_named(demo: Run) -> None:

@@ -185,7 +185,7 @@ def _print_damage(damage: DamageError, as_json: bool) -> None:
 
 @log.command()
 @click.argument("thread")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @db_option
 @json_option
 def delete(thread: str, yes: bool, db: Path | None, as_json: bool) -> None:

@@ -74,22 +74,25 @@ def append(
 ) -> None:
     """Append entries to THREAD, all or none.
 
-    First those of the options, in the order typed, then those of FILE (JSON Lines, - for stdin).
+    First those of the options, in the order typed, then those of FILE (JSON Lines, - for stdin; an entry's
+    own JSON may stand there instead).
 
     \b
     Examples:
       quire log append demo --system "Be brief." --user "Hello"
       quire log append demo --respond "Hi." --expected-seq 2
+      quire log append demo '{"kind": "think", "text": "Hm."}'
       quire log append demo - < more.jsonl
     """
     said = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
     if not said and file is None:
         raise CallError("nothing to append", hint='Give --user "TEXT", or a file of entries, or - for stdin.')
+    text = "" if file is None else file if file.startswith("{") else read_text(file)
     with open_db(db, create=False) as store:
         info = store.info(thread)
         expected = info.seq if expected_seq is None else expected_seq
         behind = _chained_end(said, info)
-        more = list(decode_lines(read_text(file), *behind)) if file is not None else []
+        more = list(decode_lines(text, *behind))
         # Given ids were checked against the end of the thread as it was, so it must still be there.
         must_be = expected if expected_seq is not None or any(e.id or e.seq for e in more) else None
         appended = store.append(thread, [*said, *more], must_be)
