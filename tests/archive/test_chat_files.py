@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
@@ -103,6 +103,11 @@ chats = st.builds(
 )  # fmt: skip
 
 
+# Whole chats are large; half as many as elsewhere find as much.
+half = settings(max_examples=max(1, settings.default.max_examples // 2)) if settings.default else settings()
+
+
+@half
 @given(chats)
 def test_parsing_gives_back_any_chat(chat: Chat) -> None:
     text = render(chat)
@@ -136,6 +141,7 @@ entries = st.lists(
 )  # fmt: skip
 
 
+@half
 @given(entries)
 def test_any_thread_survives_its_chat_file(thread: list[Entry]) -> None:
     loaded = load(export_markdown(thread, thread="t"))
@@ -143,6 +149,7 @@ def test_any_thread_survives_its_chat_file(thread: list[Entry]) -> None:
     assert loaded.warnings == ()
 
 
+@half
 @given(entries)
 def test_without_the_comment_what_was_said_survives(thread: list[Entry]) -> None:
     loaded = load(export_markdown(thread, comment=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_qa_answers_over_notes_and_names_its_sources(
 
 def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServer) -> None:
     @tool
-    def mood(word: str) -> str:
+    def mood(word: Literal["happy", "sad"]) -> str:
         """Note the user's mood."""
         return f"noted: {word}"
 
@@ -97,7 +97,7 @@ def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServe
     assert done.stop == "answered"
     calls = [one for one in done.entries if one.kind == "call"]
     # Whether it plans anything is the small model's affair; what it plans can be run.
-    assert all(one.name == "mood" and isinstance(one.args["word"], str) for one in calls)
+    assert all(one.name == "mood" and one.args["word"] in ("happy", "sad") for one in calls)
     assert all(not one.body.get("error") for one in done.entries if one.kind == "result")
     assert done.entries[0].meta == {"aside": "plan"}
 

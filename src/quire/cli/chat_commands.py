@@ -201,14 +201,12 @@ def _export(session: Session, rest: str) -> None:
 
 def _undo(session: Session, rest: str) -> None:
     """Go on from before the last question, in a thread of its own; the old one keeps everything."""
-    from quire.engine import Thread
-
     asked = [entry for entry in session.entries() if entry.kind == "user"]
     if not asked:
         raise CallError("there is nothing to undo", hint="Ask something first.")
     old = session.thread.name
     name = session.store.fork(old, asked[-1].seq - 1)
-    session.thread = Thread(session.store, name)
+    session.go_to(name)
     session.screen.note(f"{asked[-1].text[:60]!r} is undone; this is thread {name}, {old} keeps it")
 
 

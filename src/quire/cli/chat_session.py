@@ -40,7 +40,7 @@ class Session:
         screen: Screen,
     ) -> None:
         self.store, self.kit, self.save, self.screen = store, kit, save, screen
-        self.thread = Thread(store, name)
+        self.thread = self._opened(name)
         self.base_url = base_url
         # What joins the next user entry: items, and facts for its meta.
         self.waiting: list[Attached] = []
@@ -48,6 +48,15 @@ class Session:
         self._loop = asyncio.Runner()
         self.reached: Reached | None = None
         self.use_model(model or os.environ.get("QUIRE_MODEL") or self._last_model())
+
+    def _opened(self, name: str) -> Thread:
+        thread = Thread(self.store, name)
+        thread.on_warning = lambda what: self.screen.note(f"({getattr(what, 'note', what)})")
+        return thread
+
+    def go_to(self, name: str) -> None:
+        """Go on in another thread."""
+        self.thread = self._opened(name)
 
     def _last_model(self) -> str:
         known = self.thread.name in {one.name for one in self.store.threads()}
