@@ -186,6 +186,8 @@ class Bench:
             if (choice.get("delta") or {}).get("content") and not first:
                 first = time.perf_counter() - began
             ids += [one["id"] for one in (choice.get("logprobs") or {}).get("content") or ()]
+            if choice.get("finish_reason") == "stop":
+                ids.append(0)  # the token that ends an answer is not streamed, but it was drawn
         self.simulator.answered(ids)
         reply = reader.reply()
         usage = reply.usage
@@ -285,7 +287,7 @@ def main() -> None:
         tables["counted"] = run(tiny_model(), [talk(seed, 420) for seed in range(options.threads)], 40)
         tables["summary"] = summary(tiny_model())
     if not options.fast:
-        tables["timed"] = run(faster(weights()), [talk(1, 150)], 12)
+        tables["timed"] = run(faster(weights()), [talk(8, 220)], 12)
     show(tables, options.json)
 
 

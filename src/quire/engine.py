@@ -191,7 +191,7 @@ class Thread:
             self.on_warning(event)
         return event
 
-    def resume(self, transport: Transport, **how: Any) -> Outcome:
+    def resume(self, transport: Transport | None = None, **how: Any) -> Outcome:
         """Continue an interrupted turn from the log; `runner`, `decide` and `on_event` are as in quire.send."""
         from quire.send.resume import resume_sync
 

@@ -13,7 +13,7 @@ from quire import values
 from quire.assemble import Policy
 from quire.emulate import Emulator
 from quire.engine import Thread
-from quire.errors import CallError
+from quire.errors import CallError, ProviderError
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
 from quire.send.connect import transport_for
@@ -197,9 +197,11 @@ def test_the_model_that_was_asked_last_is_asked_again(tmp_path: Path) -> None:
     thread.user("Hello")
     assert last_target(thread.store, "t") == ""
     with pytest.raises(CallError, match="never sent"):
-        thread.resume(transport_for("llamacpp:m"))
-    thread.append(thread.sent_entry(thread.request("llamacpp:m")))
-    assert last_target(thread.store, "t") == "llamacpp:m"
+        thread.resume()
+    thread.append(thread.sent_entry(thread.request(TARGETS["anthropic"])))
+    assert last_target(thread.store, "t") == TARGETS["anthropic"]
+    with pytest.raises(ProviderError, match="no API key for anthropic"):
+        thread.resume()
 
 
 def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(tmp_path: Path) -> None:

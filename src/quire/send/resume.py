@@ -9,6 +9,7 @@ import msgspec
 
 from quire.errors import CallError
 from quire.log.store import Store
+from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
 from quire.send.runner import CHAT, Runner, may_run_again
 from quire.send.standing import Next, is_aside, newest_turn, standing
@@ -48,24 +49,42 @@ def last_target(store: Store, thread: str) -> str:
 
 
 async def resume(
-    thread: Log, transport: Transport, runner: Runner = CHAT, *, target: str = "", **how: Any
+    thread: Log, transport: Transport | None = None, runner: Runner = CHAT, *, target: str = "", **how: Any
 ) -> Outcome:
-    """Continue the newest turn from the log; `decide(call)` settles a call that may or may not have run."""
+    """Continue the newest turn from the log; `decide(call)` settles a call that may or may not have run.
+
+    Without a transport the model that was asked last is reached at its own address, the local one started.
+    """
     asked = target or last_target(thread.store, thread.name)
     if not asked:
         raise CallError(
             f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model."
         )
-    return await run(thread, asked, transport, runner, **how)
+    if transport is not None:
+        return await run(thread, asked, transport, runner, **how)
+    own = _reached(asked)
+    try:
+        return await run(thread, asked, own, runner, **how)
+    finally:
+        await close(own)
 
 
-def resume_sync(thread: Log, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
+def _reached(target: str) -> Transport:
+    from quire.send.local import TARGET, local_target
+
+    return transport_for(target, local_target().base_url if target == TARGET else None)
+
+
+def resume_sync(
+    thread: Log, transport: Transport | None = None, runner: Runner = CHAT, **how: Any
+) -> Outcome:
     """`resume` for callers without an event loop."""
 
     async def main() -> Outcome:
         try:
             return await resume(thread, transport, runner, **how)
         finally:
-            await close(transport)
+            if transport is not None:
+                await close(transport)
 
     return asyncio.run(main())
