@@ -30,7 +30,7 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*args: str | Path) -> Result:
-    done = CliRunner().invoke(quire, [str(arg) for arg in args], catch_exceptions=False)
+    done = CliRunner(env={"COLUMNS": "160"}).invoke(quire, [str(arg) for arg in args], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done
 
