@@ -149,8 +149,8 @@ def one(size: int, embedder: Remembered, seeds: Any, folder: Path) -> dict[str, 
     exact.grow(len(matrix))
     exact.put(np.arange(len(matrix)), matrix)
     everyone = held._alive.all
-    graph = timed(lambda query: held._meaning.near(vectors_of[query], everyone, 300), queries)
-    scan = timed(lambda query: exact.near(vectors_of[query], everyone, 300), queries)
+    graph = timed(lambda query: held._meaning.near(vectors_of[query], everyone, 200), queries)
+    scan = timed(lambda query: exact.near(vectors_of[query], everyone, 200), queries)
     plain = Prototype(recall, matrix)
     prototype = timed(lambda query: plain.search(query, vectors_of[query]), queries)
     real = timed(lambda query: embedder.fresh(query), queries[:25])
@@ -194,8 +194,8 @@ def _found(graph: Meaning, exact: Meaning, queries: list[Any]) -> str:
     shares = []
     for query in queries[:50]:
         everyone = exact.known
-        rows, _ = graph.near(query, everyone, 300)
-        _, cosines = exact.near(query, everyone, 300)
+        rows, _ = graph.near(query, everyone, 200)
+        _, cosines = exact.near(query, everyone, 200)
         shares.append(np.isin(np.argsort(-cosines)[:100], rows).mean())
     return f"{100 * np.mean(shares):.1f} %"
 

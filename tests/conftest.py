@@ -14,11 +14,16 @@ from quire.values import Prompt
 
 ROOT = Path(__file__).resolve().parent.parent
 
-settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-settings.register_profile(
-    "nightly", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck)
-)
-settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+# `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
+_EXAMPLES = {"ci": 500, "explore": 500, "nightly": 10_000, "quick": 60}
+for _name, _examples in _EXAMPLES.items():
+    settings.register_profile(
+        _name,
+        max_examples=_examples,
+        derandomize=_name == "ci",
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

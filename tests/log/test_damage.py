@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from entry_strategies import bodies
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
@@ -37,6 +37,7 @@ def tamper(conn: sqlite3.Connection, statement: str, *values: Any) -> None:
         conn.execute(sql)
 
 
+@settings(max_examples=150)
 @given(st.lists(bodies, min_size=1, max_size=3), st.data(), st.booleans())
 def test_any_changed_byte_of_a_stored_body_is_found(
     given_bodies: list[dict[str, Any]], data: st.DataObject, with_checksum: bool

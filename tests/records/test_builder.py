@@ -14,7 +14,7 @@ from quire.errors import BudgetError, CallError
 from quire.formats import clean
 from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Record, Records, config, configured, keep_catalog, react
-from quire.records.fit import Part, fit
+from quire.records.fit import Part, assembled, fit, tokens_of
 from quire.records.shape import shape
 from quire.records.similar import repeated
 from quire.tokens import count
@@ -265,6 +265,10 @@ def test_the_rendered_text_never_exceeds_the_budget_and_what_goes_is_named(
         )
         for n, (name, context) in enumerate(contexts)
     ]
+    if tokens_of(assembled(parts[1:2], request, "full")) > budget:
+        with pytest.raises(BudgetError, match="the request"):
+            fit(parts, request, budget, detail)
+        return
     fitted = fit(parts, request, budget, detail)
     text = clean.render(fitted.value)
     assert count(text).tokens == fitted.tokens <= budget

@@ -36,18 +36,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 def read_text(file: str) -> str:
     """The text of FILE, or of standard input for '-'; bytes that are not UTF-8 are an error with a place."""
+    name = "standard input" if file == "-" else file if file.isprintable() else repr(file)
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise CallError(
-            f"cannot read {file}: {error.strerror}", hint="Check the path, or use - for stdin."
+            f"cannot read {name}: {error.strerror}", hint="Check the path, or use - for stdin."
         ) from error
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise FormatError(
-            f"{file} is not UTF-8 (byte {error.start}: 0x{data[error.start]:02x})",
+            f"{name} is not UTF-8 (byte {error.start}: 0x{data[error.start]:02x})",
             line=line,
             column=error.start - data.rfind(b"\n", 0, error.start),
             hint="Convert the file to UTF-8 first.",
@@ -62,6 +63,8 @@ def read_json(file: str) -> Any:
         raise FormatError(
             f"{file} is not JSON: {error.msg}", line=error.lineno, column=error.colno, hint="Check the file."
         ) from error
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a deep nest
+        raise FormatError(f"{file} is not JSON that can be read: {error}", hint="Check the file.") from error
 
 
 def print_json(value: Any) -> None:
@@ -81,7 +84,11 @@ def console() -> Console:
     piped = not sys.stdout.isatty()
     # A pipe has no width of its own; tables there should not fold as on a narrow screen.
     return Console(
-        highlight=False, soft_wrap=piped, width=160 if piped and "COLUMNS" not in os.environ else None
+        highlight=False,
+        soft_wrap=piped,
+        width=160 if piped and "COLUMNS" not in os.environ else None,
+        # rich's own NO_COLOR still writes bold; a terminal that wants no colour wants no escapes either.
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
 
 

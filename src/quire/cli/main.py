@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
+from pathlib import Path
 
 import click
 
-from quire.errors import QuireError
+from quire.errors import CallError, QuireError
 
 # name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -102,13 +105,17 @@ def quire() -> None:
 
 def main() -> None:
     """Run the command; an error is one line, its hint, and an exit code (1 the data, 2 the call)."""
+    _open_streams()
     try:
         # click hands back the code of an early exit instead of raising it.
         sys.exit(quire.main(standalone_mode=False) or 0)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
+    except click.exceptions.NoArgsIsHelpError as help_:
+        help_.show()
+        sys.exit(help_.exit_code)
     except click.ClickException as error:
-        error.show()
+        report(_called_wrongly(error))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped; everything acknowledged is stored", err=True)
@@ -116,17 +123,47 @@ def main() -> None:
     except QuireError as error:
         report(error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; point stdout at nothing so that the exit flush is quiet.
-        sys.stdout = None
-        sys.exit(0)
+    except OSError as error:
+        _give_up_output()
+        about = f"{error.filename}: " if error.filename else ""
+        report(
+            QuireError(f"{about}{error.strerror or error}", hint="Check the disk, and where the output goes.")
+        )
+        sys.exit(1)
 
 
 def report(error: QuireError) -> None:
     """Print an error on stderr: what happened, then the next step."""
-    click.echo(click.style("error: ", fg="red") + str(error), err=True)
+    click.echo(_styled("error: ", "red") + str(error), err=True)
     if error.hint:
-        click.echo(click.style("hint: ", fg="yellow") + error.hint, err=True)
+        click.echo(_styled("hint: ", "yellow") + error.hint, err=True)
+
+
+def _styled(text: str, colour: str) -> str:
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+
+
+def _called_wrongly(error: click.ClickException) -> QuireError:
+    """click's complaint in our words: one line, and where the help is."""
+    called = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "quire"
+    return CallError(" ".join(error.format_message().split()), hint=f"`{called} --help` shows how.")
+
+
+def _open_streams() -> None:
+    """Streams that the shell has closed are empty ones; what a narrow encoding cannot say is escaped."""
+    nothing = Path(os.devnull)
+    sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
+    sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _give_up_output() -> None:
+    """Point stdout at nothing, so that flushing it at the exit does not fail once more."""
+    out = sys.__stdout__
+    if out is not None and sys.stdout is out:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 from quire.errors import FormatError
+from quire.log.shapes import NOT_UTF8_HINT
 
 # Unicode's White_Space property; str.isspace() also holds four separators that are none.
 WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -23,7 +24,7 @@ def well_formed(text: str) -> str:
             text,
             error.start,
             f"lone surrogate U+{ord(text[error.start]):04X}",
-            "Decode the bytes with errors='replace' before handing them over.",
+            NOT_UTF8_HINT,
         ) from error
     return text
 

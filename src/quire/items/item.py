@@ -6,7 +6,7 @@ from typing import cast
 
 from quire.errors import CallError, FormatError
 from quire.log.hashing import sha256_hex
-from quire.log.shapes import Fault, check_json, short
+from quire.log.shapes import NOT_UTF8_HINT, Fault, check_json, short
 from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 
 
@@ -53,7 +53,7 @@ def content_sha256(content: str) -> str:
     except UnicodeEncodeError as error:
         raise FormatError(
             f"content holds a lone surrogate ({content[error.start]!r} at character {error.start})",
-            hint="Decode the bytes with errors='replace' before handing them over.",
+            hint=NOT_UTF8_HINT,
         ) from error
 
 

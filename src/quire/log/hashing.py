@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from quire.errors import FormatError
+from quire.log.shapes import NOT_UTF8_HINT
 from quire.values import Entry, Json, JsonObject
 
 _writer = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -21,7 +22,7 @@ def canonical(value: Json) -> bytes:
     except UnicodeEncodeError as error:
         raise FormatError(
             f"text holds a lone surrogate ({error.object[error.start]!r})",
-            hint="Decode the bytes with errors='replace' before handing them over.",
+            hint=NOT_UTF8_HINT,
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(

@@ -16,6 +16,9 @@ from quire.values import Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]
 
+# A lone surrogate is half a character: it comes from bytes that were decoded as something they are not.
+NOT_UTF8_HINT = "Decode the bytes with errors='replace' before handing them over."
+
 # Deeper than any real argument, shallow enough for every reader's stack.
 MAX_DEPTH = 256
 
@@ -198,7 +201,7 @@ def _check_text(text: str, path: Path, *, key: bool = False) -> None:
             path,
             f"holds a lone surrogate (U+{ord(text[error.start]):04X} at character {error.start})",
             key=key,
-            hint="Decode the bytes with errors='replace' before handing them over.",
+            hint=NOT_UTF8_HINT,
         ) from error
 
 

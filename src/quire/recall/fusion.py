@@ -12,7 +12,7 @@ import numpy as np
 from quire.recall.arrays import Bools, Floats, Ints
 
 # Candidates are so many of the best of each list, or twice as many as are wanted; up to WHOLE rows, all are.
-POOL = 300
+POOL = 200
 WHOLE = 1000
 _ROUNDING = 1e-5
 
@@ -41,7 +41,7 @@ def standard(values: Floats) -> Floats:
     values = values.astype(np.float64)
     spread = values.std()
     # Less than rounding can make is no difference; it would be blown up to a whole deviation.
-    differs = spread > _ROUNDING * np.abs(values).max()
+    differs = spread > _ROUNDING * max(1.0, np.abs(values).max())
     return ((values - values.mean()) / spread if differs else np.zeros(len(values))).astype(np.float32)
 
 

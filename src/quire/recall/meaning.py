@@ -18,7 +18,7 @@ APPROXIMATE_ABOVE = 50_000
 _CONNECTIVITY = 16
 _EXPANSION = 64
 # The graph keeps vectors in 8 bits; asking it for more than wanted makes up for that.
-_SPARE = 1.5
+_SPARE = 1.25
 
 
 class Meaning:

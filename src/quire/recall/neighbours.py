@@ -114,10 +114,12 @@ class Neighbours:
         shares: Floats = (self._dialogue.all[rows] - ALONE) / (1 - ALONE)
         return shares
 
-    def spread(self, own: Floats, rows: Ints) -> Floats:
-        """A value that these rows have, given also to their neighbours, weighed; `own` is 0 in all other rows."""
-        # One place more than there are rows: what has no neighbour (-1) gives its share to the last, which is dropped.
-        taken = np.zeros(len(own) + 1, np.float32)
+    def spread(self, own: Floats, rows: Ints, taken: Floats) -> None:
+        """Give a value that these rows have to their neighbours too, weighed; `own` is 0 in all other rows.
+
+        `taken` is room for one row more: what has no neighbour (-1) gives its share to the last, which is dropped.
+        """
+        taken.fill(0)
         value = own[rows]
         asked = value * np.where(self._asks.all[rows], np.float32(_ASKED), np.float32(_BEFORE))
         for step, first, shares in (
@@ -130,7 +132,8 @@ class Neighbours:
             for share in shares[1:]:
                 here = step[here]
                 taken[here] += value * share
-        return np.asarray(own + self._dialogue.all * taken[:-1])
+        taken[:-1] *= self._dialogue.all
+        own += taken[:-1]
 
     def gathered(self, rows: Ints, own: Floats) -> Floats:
         """What each row has together with its neighbours' weighed shares, of a value that every row has."""

@@ -44,25 +44,28 @@ class Wording:
 
     def scores(self, asked: Asked, kin: Mapping[str, list[tuple[int, float]]], alive: Bools) -> Floats:
         """How well each row and its surroundings answer the query's words."""
-        out = np.zeros(len(alive), np.float32)
-        documents = int(np.count_nonzero(alive))
-        norm = self._norm(alive)
-        for word, stemmed, weight in self._worth_it(asked, documents):
-            counts, holders = self._counts(stemmed, kin.get(word, []), alive)
-            rarity = np.log1p((documents - holders + 0.5) / (holders + 0.5))
+        out, room = np.zeros(len(alive), np.float32), Room(len(alive))
+        documents, norm, dead = int(np.count_nonzero(alive)), self._norm(alive), not alive.all()
+        for word, stemmed, weight, likely in self._worth_it(asked, documents):
+            number = self.postings.stems.get(stemmed)
+            own = [] if number is None else [(number, 1.0)]
+            others = [one for one in kin.get(word, ()) if one[0] != number]
+            counts = self._spread(own + others, room, alive if dead else None)
+            rarity = likely or self._rarity(own or others, own + others, counts, alive if dead else None)
             # Over all rows at once: picking out those that count takes longer than the sum.
-            counts /= counts + norm
+            np.add(counts, norm, out=room.spare)
+            counts /= room.spare
             counts *= np.float32(weight * rarity * (K1 + 1))
             out += counts
         return out
 
-    def _worth_it(self, asked: Asked, documents: int) -> list[tuple[str, str, float]]:
-        """The query's words; in a large collection without those that stand nearly everywhere and tell nothing."""
+    def _worth_it(self, asked: Asked, documents: int) -> list[tuple[str, str, float, float]]:
+        """The query's words; in a large collection with their likely rarity, without those that tell nothing."""
         if documents <= _LARGE:
-            return list(asked.words)
+            return [(*word, 0.0) for word in asked.words]
         rarity = [self._likely_rarity(stemmed, documents) for _, stemmed, _ in asked.words]
         least = _TELLING * max(rarity, default=0.0)
-        return [word for word, value in zip(asked.words, rarity, strict=True) if value >= least]
+        return [(*word, value) for word, value in zip(asked.words, rarity, strict=True) if value >= least]
 
     def _likely_rarity(self, stemmed: str, documents: int) -> float:
         """What a word's rarity would be if its holders stood apart, each lending it to all within reach."""
@@ -71,26 +74,41 @@ class Wording:
         wide = 1 - (1 - share) ** (2 * REACH + 1)
         return float(np.log1p((1 - wide + 0.5 / documents) / (wide + 0.5 / documents)))
 
+    def _rarity(
+        self,
+        terms: list[tuple[int, float]],
+        counted: list[tuple[int, float]],
+        counts: Floats,
+        alive: Bools | None,
+    ) -> float:
+        """How few rows and surroundings hold a word itself, its kin left aside where it stands anywhere."""
+        if terms != counted:
+            counts = self._spread(terms, Room(len(counts)), alive)
+        holders = int(np.count_nonzero(counts))
+        documents = len(counts) if alive is None else int(np.count_nonzero(alive))
+        return float(np.log1p((documents - holders + 0.5) / (holders + 0.5)))
+
     def _norm(self, alive: Bools) -> Floats:
         wide = self._wide.all
         mean = float(wide[alive].mean()) if alive.any() else 1.0
         return np.asarray(K1 * (1 - B + B * wide / max(mean, 1.0)), np.float32)
 
-    def _counts(self, stemmed: str, kin: list[tuple[int, float]], alive: Bools) -> tuple[Floats, int]:
-        """How often each row and its surroundings hold a word or its kin; in how many the word itself stands."""
-        number = self.postings.stems.get(stemmed)
-        counts = self._spread([] if number is None else [(number, 1.0)], alive)
-        holders = int(np.count_nonzero(counts))
-        others = [one for one in kin if one[0] != number]
-        if others:
-            counts += self._spread(others, alive)
-        return counts, int(np.count_nonzero(counts)) if number is None else holders
-
-    def _spread(self, terms: list[tuple[int, float]], alive: Bools) -> Floats:
-        own = np.zeros(len(alive), np.float32)
+    def _spread(self, terms: list[tuple[int, float]], room: Room, alive: Bools | None) -> Floats:
+        """How often each row and its surroundings hold any of these stems, each with its weight."""
+        own = room.own
+        own.fill(0)
         for number, near in terms:
             rows, counts = self.postings.of(number)
             own[rows] += counts * np.float32(near)
-        if not alive.all():
+        if alive is not None:
             own *= alive
-        return self.neighbours.spread(own, np.flatnonzero(own > 0))
+        self.neighbours.spread(own, np.flatnonzero(own > 0), room.taken)
+        return own
+
+
+class Room:
+    """Space for sums over all rows, used again for every word: taking it anew costs more than the sums."""
+
+    def __init__(self, rows: int) -> None:
+        self.own, self.spare = np.empty(rows, np.float32), np.empty(rows, np.float32)
+        self.taken = np.empty(rows + 1, np.float32)

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from quire.errors import FormatError, MissingPart
+from quire.log.shapes import NOT_UTF8_HINT
 from quire.tokens.vocabulary import BASE, DEFAULT, RELATIVE, UNKNOWN, Vocabulary, vocabulary
 from quire.values import Count
 
@@ -42,7 +43,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
         except UnicodeEncodeError as error:
             raise FormatError(
                 f"text holds a lone surrogate ({error.object[error.start]!r})",
-                hint="Decode the bytes with errors='replace' before handing them over.",
+                hint=NOT_UTF8_HINT,
             ) from error
         return found if self.factor == 1.0 else round(found * self.factor)
 

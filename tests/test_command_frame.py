@@ -1,0 +1,91 @@
+"""What every command shares: errors on one line with a hint, no escapes under NO_COLOR, odd streams survived."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUIRE = [sys.executable, "-m", "quire.cli.main"]
+
+
+def shell(tmp_path: Path, command: str, **env: str) -> tuple[int, str, str]:
+    """Run `quire …` in a shell, so that it can redirect."""
+    quire = " ".join(QUIRE)
+    variables = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db"), **env}
+    line = f'quire() {{ {quire} "$@"; }}; {command}'
+    done = subprocess.run(["bash", "-c", line], env=variables, capture_output=True, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("quire nonsense", "error: No such command 'nonsense'."),
+        ("quire log show", "error: Missing argument 'THREAD'."),
+        ("quire schema", "error: Missing argument '{item|window|entry}'. Choose from: item, window, entry"),
+        ("quire log list --db /", "error: Invalid value for '--db': File '/' is a directory."),
+        ("quire tokens x --modle y", "error: No such option '--modle'. Did you mean '--model'?"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, command: str, error: str) -> None:
+    code, out, err = shell(tmp_path, command)
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert lines[0].startswith(error)
+    assert len(lines) == 2
+    assert lines[1].startswith("hint: `")
+    assert lines[1].endswith("--help` shows how.")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["quire schema item >&-", "quire log list >&-", "quire log list --json >&-", "quire log export t >&-"],
+)
+def test_a_closed_stdout_is_an_empty_one(tmp_path: Path, command: str) -> None:
+    assert shell(tmp_path, f"quire log new t >/dev/null; {command}") == (0, "", "")
+
+
+def test_a_closed_stdin_is_an_empty_one(tmp_path: Path) -> None:
+    assert shell(tmp_path, "quire tokens - <&-") == (0, "0 tokens (o200k_base)\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", ["quire schema item", "quire log list", "quire log list --json"])
+def test_a_full_disk_is_an_error_without_a_traceback(tmp_path: Path, command: str) -> None:
+    code, _, err = shell(tmp_path, f"quire log new t >/dev/null; {command} > /dev/full")
+    assert code == 1
+    assert err.splitlines()[0] == "error: No space left on device"
+    assert len(err.splitlines()) == 2
+
+
+def test_what_a_narrow_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
+    code, out, _ = shell(tmp_path, "quire log new é >/dev/null; quire log list", PYTHONIOENCODING="ascii")
+    assert (code, "\\xe9" in out) == (0, True)
+
+
+def on_terminal(tmp_path: Path, *args: str, **env: str) -> bytes:
+    """What a terminal receives, errors and output together."""
+    ours, theirs = pty.openpty()
+    variables = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db"), "TERM": "xterm-256color", **env}
+    subprocess.run([*QUIRE, *args], env=variables, stdin=theirs, stdout=theirs, stderr=theirs, check=False)
+    os.close(theirs)
+    received = b""
+    try:
+        while more := os.read(ours, 4096):
+            received += more
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    return received
+
+
+@pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])
+def test_no_color_means_no_escapes_at_all(tmp_path: Path, args: tuple[str, ...]) -> None:
+    on_terminal(tmp_path, "log", "new", "t")
+    assert b"\x1b" in on_terminal(tmp_path, *args, NO_COLOR="")
+    assert b"\x1b" not in on_terminal(tmp_path, *args, NO_COLOR="1")
