@@ -1,10 +1,10 @@
 """Prompt tokens that a real engine processes over twelve turns, for Quire and for four common layouts.
 
 The engine is llama.cpp, one slot, one thread, no memory of older prompts; it reports what it read from its
-cache and what it had to compute. Every layout holds the same conversation: a note is attached on two turns
-of five, an earlier one again on every other turn, and the model's own answers go on record. Token counts
-come from a model with random weights and the real tokenizer (the engine neither knows nor cares), times to
-the first token from SmolLM2 itself on smaller notes. Each request is also predicted by the simulator.
+cache and what it had to compute. Every layout holds the same two kinds of conversation: notes that come as
+the talk goes on, and notes kept attached throughout; the model's own answers go on record. SmolLM2 answers
+one of each; a model with random weights and the same tokenizer counts more and longer ones. Each request is
+also predicted by the simulator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quire.send.summarise import INSTRUCTION
 from quire.send.transport import close
 from quire.values import JsonObject, Request
 
-TARGET, TURNS = "llamacpp:local", 12
+TARGET, TURNS, CTX = "llamacpp:local", 12, 36_000
 SYSTEM = "You help with a harbor town's records. Answer from the notes, in one short sentence, and say so when they do not tell."
 WORDS = [
     "river",
@@ -80,25 +80,40 @@ class Measured(msgspec.Struct, frozen=True):
         return self.tokens - self.read
 
 
-def talk(seed: int, words: int) -> Talk:
-    """A conversation with notes of about `words` words."""
-    dice = random.Random(seed)
-    notes: dict[str, str] = {}
-    turns = []
+def coming(seed: int, words: int) -> Talk:
+    """A new note on two turns of five, an earlier one again on every other turn."""
+    dice, notes, turns = random.Random(seed), dict[str, str](), []
     for number in range(TURNS):
         attached = []
         if number == 0 or dice.random() < 0.4:
-            path = f"town/{dice.choice(WORDS)}-{len(notes) + 1}.md"
-            notes[path] = " ".join(
-                dice.choice(WORDS) for _ in range(dice.randint(words * 3 // 4, words * 5 // 4))
-            )
-            attached.append(path)
+            attached.append(_add_note(dice, notes, words))
         earlier = [path for path in notes if path not in attached]
         if earlier and dice.random() < 0.5:
             attached.append(dice.choice(earlier))
-        question = f"Question {number + 1}: what do the notes say of the {dice.choice(WORDS)} and the {dice.choice(WORDS)}?"
-        turns.append(Turn(question, tuple(attached)))
+        turns.append(Turn(_question(dice, number), tuple(attached)))
     return Talk(tuple(turns), notes)
+
+
+def kept(seed: int, words: int) -> Talk:
+    """Three notes attached from the first turn on, a fourth from the sixth: all stay attached."""
+    dice, notes, turns = random.Random(seed), dict[str, str](), []
+    for number in range(TURNS):
+        for _ in range({0: 3, 5: 1}.get(number, 0)):
+            _add_note(dice, notes, words)
+        turns.append(Turn(_question(dice, number), tuple(notes)))
+    return Talk(tuple(turns), notes)
+
+
+def _add_note(dice: random.Random, notes: dict[str, str], words: int) -> str:
+    """One more note, of about so many words."""
+    path = f"town/{dice.choice(WORDS)}-{len(notes) + 1}.md"
+    length = dice.randint(words * 3 // 4, words * 5 // 4)
+    notes[path] = " ".join(dice.choice(WORDS) for _ in range(length))
+    return path
+
+
+def _question(dice: random.Random, number: int) -> str:
+    return f"Question {number + 1}: what do the notes say of the {dice.choice(WORDS)} and the {dice.choice(WORDS)}?"
 
 
 # Layouts: from the turns so far and the answers to them, to the messages of the next request.
@@ -164,6 +179,7 @@ NAIVE: dict[str, Layout] = {
     "window that slides every turn": sliding,
     "all context pasted again": all_pasted_again,
 }
+TALKS = {"notes come as the talk goes on": coming, "notes kept attached": kept}
 QUIRE = {"Quire (at-rebase)": "at-rebase", "Quire (each-turn)": "each-turn"}
 
 
@@ -259,19 +275,22 @@ def note(path: str, text: str) -> JsonObject:
 
 
 def rows(found: dict[str, list[list[Measured]]]) -> Iterator[dict[str, Any]]:
-    """Sums over turns 2 to 12, and how many times more than Quire's default each layout processes."""
+    """Sums over turns 2 to 12, and how many times more than each of Quire's promotions a layout processes."""
     later = {name: [one for run in runs for one in run[1:]] for name, runs in found.items()}
-    ours = sum(one.processed for one in later[next(iter(QUIRE))])
+    ours = {name: sum(one.processed for one in later[name]) for name in QUIRE}
+    waited = sum(one.first_token_s for one in later[next(iter(QUIRE))])
     for name, measured in later.items():
         processed = sum(one.processed for one in measured)
+        seconds = sum(one.first_token_s for one in measured)
         yield {
             "layout": name,
             "prompt tokens": sum(one.tokens for one in measured),
-            "read from cache": sum(one.read for one in measured),
+            "cached": sum(one.read for one in measured),
             "processed": processed,
-            "times Quire's": round(processed / ours, 2),
-            "first token s": round(sorted(one.first_token_s for one in measured)[len(measured) // 2], 3),
-            "as predicted": f"{sum(one.read == one.predicted for one in measured)}/{len(measured)}",
+            **{f"× {QUIRE[quire]}": round(processed / mine, 1) for quire, mine in ours.items()},
+            "first token s": round(seconds / len(measured), 2),
+            "× at-rebase's wait": round(seconds / waited, 1),
+            "cached as predicted": f"{sum(one.read == one.predicted for one in measured)}/{len(measured)}",
         }
 
 
@@ -284,27 +303,31 @@ def main() -> None:
     options = made.parse_args()
     tables = {}
     if options.threads:
-        tables["counted"] = run(tiny_model(), [talk(seed, 420) for seed in range(options.threads)], 40)
-        tables["summary"] = summary(tiny_model())
+        for name, make in TALKS.items():
+            talks = [make(seed, 420) for seed in range(options.threads)]
+            title = f"{name}: {options.threads} conversations, notes of 420 words, random weights"
+            tables[title] = run(tiny_model(), talks, 40)
+        tables["one summary of a 12-turn thread"] = summary(tiny_model())
     if not options.fast:
-        tables["timed"] = run(faster(weights()), [talk(8, 220)], 12)
+        for name, make in TALKS.items():
+            tables[f"{name}: SmolLM2-135M, notes of 160 words"] = run(faster(weights()), [make(8, 160)], 24)
     show(tables, options.json)
 
 
 def run(gguf: Any, talks: list[Talk], reply_tokens: int) -> list[dict[str, Any]]:
     """One run of everything on one server."""
-    with LocalServer(gguf, ctx=30_000 if reply_tokens == 40 else 8192, cache_ram_mib=0) as server:
+    with LocalServer(gguf, ctx=CTX, cache_ram_mib=0) as server:
         return list(rows(asyncio.run(Bench(server, reply_tokens).all(talks))))
 
 
 def summary(gguf: Any) -> list[dict[str, Any]]:
-    with LocalServer(gguf, ctx=30_000, cache_ram_mib=0) as server:
-        found = asyncio.run(Bench(server, 40).summary(talk(0, 420)))
+    with LocalServer(gguf, ctx=CTX, cache_ram_mib=0) as server:
+        found = asyncio.run(Bench(server, 40).summary(coming(0, 420)))
     return [
         {
             "summary by": name,
             "prompt tokens": one.tokens,
-            "read from cache": one.read,
+            "cached": one.read,
             "processed": one.processed,
         }
         for name, one in found.items()
@@ -315,13 +338,8 @@ def show(tables: dict[str, list[dict[str, Any]]], as_json: bool) -> None:
     if as_json:
         print(json.dumps(tables, indent=2))
         return
-    titles = {
-        "counted": "turns 2–12, tokens as the engine reports them",
-        "summary": "one summary of a 12-turn thread",
-        "timed": "turns 2–12 with SmolLM2-135M, shorter notes",
-    }
-    for name, table in tables.items():
-        print_table(list(table[0]), [list(row.values()) for row in table], title=titles[name])
+    for title, table in tables.items():
+        print_table(list(table[0]), [list(row.values()) for row in table], title=title)
         print()
 
 
