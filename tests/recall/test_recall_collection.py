@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from hashed_words import HashedWords
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.recall import Collection, Document, Query
@@ -94,30 +94,48 @@ def test_equals_stand_in_the_order_they_were_added(texts: list[str], query: str)
             assert place[str(at)] < place[twin]
 
 
-CHANGE = st.tuples(st.sampled_from("abcdef"), st.none() | TEXT)
+SPEAKER = st.sampled_from(["", "user", "Ann", "Bob", "Ann Lee"])
+CHANGE = st.tuples(st.sampled_from("abcdef"), st.none() | TEXT, SPEAKER, st.booleans())
 
 
 @settings(max_examples=120)
-@given(st.lists(CHANGE, max_size=25), TEXT, st.sampled_from(["", "s"]), st.just(False))
+@given(
+    st.lists(CHANGE, max_size=25),
+    TEXT,
+    st.sampled_from(["", "Ann", "Bob"]),
+    st.sampled_from(["", "s"]),
+    st.booleans(),
+)
+@example(
+    [("a", "blue", "", False), ("b", "Monday", "", False), ("a", "shop", "", False)],
+    "shop blue",
+    "",
+    "",
+    True,
+)
 def test_changing_documents_is_the_same_as_beginning_with_the_last(
-    changes: list[tuple[str, str | None]], query: str, session: str, meaning: bool
+    changes: list[tuple[str, str | None, str, bool]], query: str, name: str, session: str, meaning: bool
 ) -> None:
     embedder = HashedWords() if meaning else None
     changed = Collection(embedder)
-    kept: dict[str, str] = {}
-    for id, text in changes:
+    kept: dict[str, Document] = {}
+    for id, text, speaker, embeds in changes:
         kept.pop(id, None)
         if text is None:
             changed.delete([id])
         else:
-            kept[id] = text
-            changed.upsert([Document(id, text, session=session)])
+            kept[id] = Document(id, text, speaker=speaker, session=session)
+            changed.upsert([kept[id]])
+        if embeds:
+            changed.embed()
+            changed.search(query)
     fresh = Collection(embedder)
-    fresh.upsert(Document(id, text, session=session) for id, text in kept.items())
+    fresh.upsert(kept.values())
     assert len(changed) == len(fresh) == len(kept)
     for made in (changed, fresh):
         made.embed()
-    assert _rounded(changed.search(query, 10)) == _rounded(fresh.search(query, 10))
+    asked = f"{query} {name}"
+    assert _rounded(changed.search(asked, 10)) == _rounded(fresh.search(asked, 10))
 
 
 def _rounded(found: list[Found]) -> list[tuple[str, float]]:

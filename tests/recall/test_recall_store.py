@@ -185,7 +185,9 @@ def test_words_kept_by_older_rules_are_made_again(store: SqliteStore) -> None:
 
 ENTRY = st.one_of(
     st.builds(values.user, st.sampled_from(["red hat", "blue train", "When did you see the red train?"])),
-    st.builds(values.respond, st.sampled_from(["the hat is red", "trains are blue", "yes"])),
+    st.builds(
+        values.respond, st.sampled_from(["hats are red", "trains are blue", "training hatters", "yes"])
+    ),
     st.builds(lambda text: values.result("c", content=text), st.sampled_from(['{"hat": 1}', "train 7"])),
 )
 

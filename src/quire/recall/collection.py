@@ -38,6 +38,8 @@ class Collection:
         size = embedder.dimensions if embedder else 0
         self._wording, self._manner, self._kin = Wording(), Manner(), Kin(size)
         self._meaning = Meaning(size, approximate_above)
+        # The edition of the words that kin were chosen from.
+        self._edition = -1
         # Texts whose vectors are not made yet.
         self._pending: dict[int, str] = {}
 
@@ -50,11 +52,6 @@ class Collection:
     def row(self, id: str) -> int:
         """A document's row; rows are numbered in the order of adding and never reused."""
         return self._rows[id]
-
-    @property
-    def words(self) -> int:
-        """How many different words are known."""
-        return len(self._wording.postings.stems)
 
     def upsert(self, documents: Iterable[Document]) -> None:
         """Add documents; one whose id is here already replaces the old one and counts as new."""
@@ -86,7 +83,8 @@ class Collection:
             row = self._rows.pop(id, None)
             if row is not None:
                 self._alive.all[row] = False
-                changed.append(self._wording.neighbours.remove(row))
+                changed.append(self._wording.remove(row))
+                self._manner.forget(row)
                 self._pending.pop(row, None)
                 self._meaning.forget(row)
         if changed:
@@ -105,13 +103,21 @@ class Collection:
             for row in rows.tolist():
                 self._pending.pop(row, None)
 
-    def new_words(self) -> list[tuple[int, str]]:
-        """Words whose vectors would let queries find them by their kin: (number, usual form)."""
-        return self._kin.lacks(self._wording.postings.usual(WORDS)) if self.embedder else []
+    def new_words(self) -> list[str]:
+        """Words whose vectors would let queries find them by their kin."""
+        return self._living_kin().lacks() if self.embedder else []
 
-    def put_words(self, words: Sequence[tuple[int, str]], vectors: Floats) -> None:
+    def put_words(self, words: Sequence[str], vectors: Floats) -> None:
         """Give words of `new_words` their vectors."""
         self._kin.put(words, vectors)
+
+    def _living_kin(self) -> Kin:
+        """Kin among the words that are there now."""
+        vocabulary = self._wording.postings.vocabulary
+        if vocabulary.edition != self._edition:
+            self._kin.choose(vocabulary.usual(WORDS))
+            self._edition = vocabulary.edition
+        return self._kin
 
     def embed(self) -> None:
         """Make all vectors that are missing, of documents and of words."""
@@ -119,7 +125,7 @@ class Collection:
             return
         pending, words = self.pending(), self.new_words()
         self.put_vectors(list(pending), self.embedder.encode(list(pending.values())))
-        self.put_words(words, self.embedder.encode([word for _, word in words]))
+        self.put_words(words, self.embedder.encode(words))
 
     def around(self, id: str, count: int) -> list[str]:
         """A document and up to `count` on each side of it in its session, in order."""
@@ -155,7 +161,8 @@ class Collection:
         if self.embedder is None:
             return {}
         people = self._manner.people()
-        return self._kin.of([word for word, _, _ in asked.words if word not in people], self.embedder.encode)
+        words = [word for word, _, _ in asked.words if word not in people]
+        return self._living_kin().of(words, self.embedder.encode)
 
     def _vector(self, asked: Asked) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""

@@ -65,16 +65,24 @@ class Indexer:
 
     def run(self, progress: Progress | None = None) -> Indexed:
         """Make everything that is missing now."""
+        tell = progress or (lambda _what, _done, _of: None)
         with reading(self.store) as conn:
-            return self._run(conn, progress or (lambda _what, _done, _of: None))
+            worded, embedded = self._entries(conn, tell)
+            return Indexed(worded, embedded, self._embed_words(conn, tell))
 
-    def _run(self, conn: sqlite3.Connection, tell: Progress) -> Indexed:
-        worded = self._word(conn, tell)
-        embedded = self._embed(conn, tell)
+    def _entries(self, conn: sqlite3.Connection, tell: Progress) -> tuple[int, int]:
+        """Words, then vectors of entries; how many of each."""
+        worded, embedded = self._word(conn, tell), self._embed(conn, tell)
         self._fresh += embedded
-        total = conn.execute("SELECT count(*) FROM recall_entries").fetchone()[0]
-        words = self._embed_words(conn, tell) if 10 * self._fresh > total else 0
-        return Indexed(worded, embedded, words)
+        return worded, embedded
+
+    def _step(self) -> None:
+        """What came since the last step; words wait for their vectors until a tenth of the entries is new."""
+        with reading(self.store) as conn:
+            self._entries(conn, lambda _what, _done, _of: None)
+            total = conn.execute("SELECT count(*) FROM recall_entries").fetchone()[0]
+            if 10 * self._fresh > total:
+                self._embed_words(conn, lambda _what, _done, _of: None)
 
     def rebuild(self, progress: Progress | None = None) -> Indexed:
         """Throw the index away and make it again from the log."""
@@ -105,7 +113,7 @@ class Indexer:
                 with reading(self.store) as conn:
                     newest = conn.execute("SELECT coalesce(max(n), 0) FROM entries").fetchone()[0]
                 if newest != seen:
-                    self.run()
+                    self._step()
                     seen = newest
             except ConflictError:
                 pass  # the file is locked; there will be another time

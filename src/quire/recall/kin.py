@@ -19,59 +19,77 @@ _COUNT = 20
 # Cosines of single words are crowded; the power keeps near synonyms and silences the rest.
 _POWER = 6
 _LEAST = 0.4
+# Vectors of queries' own words that are kept.
+_REMEMBERED = 1_000
 
 Encode = Callable[[Sequence[str]], Floats]
 
 
 class Kin:
-    """Vectors of words by the number of their stem; `of` gives a word's kin among them."""
+    """Vectors of words; `of` gives a word's kin among the usual forms of a collection's stems."""
 
     def __init__(self, dimensions: int) -> None:
-        self._numbers = Column(np.int64)
-        self._known: set[int] = set()
-        self._words: dict[str, int] = {}
         self._vectors = Column(np.float32, dimensions)
+        self._place: dict[str, int] = {}
+        self._usual: Sequence[tuple[int, str]] = ()
+        # The usual forms that have vectors: (form, its stem's number), and the places of their vectors.
+        self._among: list[tuple[str, int]] = []
+        self._places: Ints = np.zeros(0, np.int64)
+        # Kin found among these; and vectors of words that only queries use, which no change makes wrong.
         self._found: dict[str, list[tuple[int, float]]] = {}
+        self._strange: dict[str, Floats] = {}
 
-    def lacks(self, usual: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Of these stems and their usual forms, the ones without a vector."""
-        return [(number, word) for number, word in usual if number not in self._known and can_have_kin(word)]
+    def choose(self, usual: Sequence[tuple[int, str]]) -> None:
+        """Look for kin among these stems (by number) and their usual forms from now on."""
+        self._usual = usual
+        among = [(word, number) for number, word in usual if word in self._place]
+        if among != self._among:
+            self._among, self._found = among, {}
+            self._places = np.array([self._place[word] for word, _ in among], np.int64)
 
-    def put(self, usual: Sequence[tuple[int, str]], vectors: Floats) -> None:
-        """Learn the vectors of stems by their usual forms."""
-        self._words.update((word, at) for at, (_, word) in enumerate(usual, self._vectors.size))
-        self._known.update(number for number, _ in usual)
-        self._numbers.extend([number for number, _ in usual])
+    def lacks(self) -> list[str]:
+        """Of the usual forms, those without a vector."""
+        return [word for _, word in self._usual if word not in self._place and can_have_kin(word)]
+
+    def put(self, words: Sequence[str], vectors: Floats) -> None:
+        """Learn the vectors of words."""
+        self._place.update((word, at) for at, word in enumerate(words, self._vectors.size))
         self._vectors.extend(vectors)
-        self._found = {}
+        self.choose(self._usual)
 
     def of(self, words: Iterable[str], encode: Encode) -> dict[str, list[tuple[int, float]]]:
         """Numbers and nearness of the kin of each word; what was asked before is remembered."""
         wanted = [word for word in words if can_have_kin(word)]
         unknown = [word for word in wanted if word not in self._found]
-        if unknown and self._known:
+        if unknown and self._among:
             cosines = self._vectors_of(unknown, encode) @ self._vectors.all.T
-            for word, row in zip(unknown, cosines, strict=True):
-                self._found[word] = _nearest(self._numbers.all, row)
+            for word, row in zip(unknown, cosines[:, self._places], strict=True):
+                self._found[word] = self._nearest(row)
         return {word: self._found.get(word, []) for word in wanted}
 
     def _vectors_of(self, words: Sequence[str], encode: Encode) -> Floats:
-        """Vectors of a query's words: known ones as they are, others made now."""
-        strange = [word for word in words if word not in self._words]
-        made = dict(zip(strange, encode(strange), strict=True)) if strange else {}
+        """Vectors of a query's words: those of usual forms as they are kept, others made now."""
+        forms = {word for word, _ in self._among}
+        strange = [word for word in words if word not in forms]
+        lacking = [word for word in strange if word not in self._strange]
+        if len(self._strange) + len(lacking) > _REMEMBERED:
+            self._strange, lacking = {}, strange
+        if lacking:
+            self._strange.update(zip(lacking, encode(lacking), strict=True))
         return np.stack(
-            [made[word] if word in made else self._vectors.all[self._words[word]] for word in words]
+            [self._vectors.all[self._place[word]] if word in forms else self._strange[word] for word in words]
         )
+
+    def _nearest(self, cosines: Floats) -> list[tuple[int, float]]:
+        """The nearest forms by their stems' numbers; equals by the alphabet, so in every collection the same."""
+        likely = [
+            (-round(float(cosines[at]), 6), *self._among[at]) for at in np.flatnonzero(cosines >= _LEAST)
+        ]
+        return [(number, min(-cosine, 1.0) ** _POWER) for cosine, _, number in sorted(likely)[:_COUNT]]
 
     @property
     def bytes(self) -> int:
         return self._vectors.all.nbytes
-
-
-def _nearest(numbers: Ints, cosines: Floats) -> list[tuple[int, float]]:
-    likely = np.flatnonzero(cosines >= _LEAST)
-    best = likely[np.argsort(-cosines[likely], kind="stable")[:_COUNT]]
-    return [(int(numbers[at]), float(min(cosines[at], 1.0) ** _POWER)) for at in best]
 
 
 def can_have_kin(word: str) -> bool:

@@ -6,6 +6,7 @@ they are silent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,8 +22,10 @@ class Manner:
     """One row a document: its speaker and its manner of speaking."""
 
     def __init__(self) -> None:
+        # Speakers by number, how much each said that is still there, and what follows: who can be named.
         self._numbers: dict[str, int] = {}
-        self._names: dict[str, int] = {}
+        self._said = Column(np.int64)
+        self._people: dict[str, int] | None = None
         self._speaker, self._named = Column(np.int32), Column(np.bool_)
         self._asks, self._person = Column(np.float32), Column(np.float32)
         self._times, self._size = Column(np.float32), Column(np.float32)
@@ -30,7 +33,9 @@ class Manner:
 
     def add(self, documents: Sequence[Indexed]) -> list[int]:
         """Note the speakers and manners of documents; returns the speakers' numbers."""
-        speakers = [self._number(document.speaker) for document in documents]
+        speakers = [self._numbers.setdefault(one.speaker, len(self._numbers)) for one in documents]
+        self._said.lengthen(len(self._numbers) - self._said.size)
+        self._count(np.array(speakers, np.int64), 1)
         said = [document.speech for document in documents]
         self._speaker.extend(speakers)
         self._named.extend([is_name(document.speaker) for document in documents])
@@ -41,13 +46,15 @@ class Manner:
         self._size.extend(np.log1p([one.length for one in said]))
         return speakers
 
-    def _number(self, speaker: str) -> int:
-        if speaker not in self._numbers:
-            self._numbers[speaker] = len(self._numbers)
-            for word in speaker.lower().split() if is_name(speaker) else ():
-                # A word that is in two people's names says nothing about who is meant.
-                self._names[word] = self._numbers[speaker] if word not in self._names else -1
-        return self._numbers[speaker]
+    def forget(self, row: int) -> None:
+        """A row that is gone was said by nobody."""
+        self._count(self._speaker.all[row : row + 1], -1)
+
+    def _count(self, speakers: Ints, step: int) -> None:
+        before = np.count_nonzero(self._said.all)
+        np.add.at(self._said.all, speakers, step)
+        if np.count_nonzero(self._said.all) != before:
+            self._people = None
 
     def returned(self, rows: Ints) -> Bools:
         """Which rows were returned by tools, not said by anyone."""
@@ -55,8 +62,17 @@ class Manner:
         return found
 
     def people(self) -> dict[str, int]:
-        """The words that name one speaker each."""
-        return {word: number for word, number in self._names.items() if number >= 0}
+        """The words that name one speaker each; one that is in two people's names says nothing about who is meant."""
+        if self._people is None:
+            named = [
+                (word, number)
+                for speaker, number in self._numbers.items()
+                if is_name(speaker) and self._said.all[number]
+                for word in dict.fromkeys(speaker.lower().split())
+            ]
+            shared = Counter(word for word, _ in named)
+            self._people = {word: number for word, number in named if shared[word] == 1}
+        return self._people
 
     def speaker(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns of the one the query is about."""

@@ -6,13 +6,12 @@ Most of it lies sorted by word in three arrays; what came since is kept per word
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 
 from quire.recall.arrays import Array, Bools, Ints
 from quire.recall.columns import Column
-from quire.recall.words import stem
+from quire.recall.vocabulary import Vocabulary
 
 _MERGE_AT_LEAST = 50_000
 # So many documents at once are worth sorting straight into place.
@@ -20,13 +19,12 @@ _MANY = 256
 
 
 class Postings:
-    """Rows and counts per stem; stems have numbers in the order of their first appearance."""
+    """Rows and counts per stem, by the stem's number."""
 
     def __init__(self) -> None:
-        self.stems: dict[str, int] = {}
-        # Words as they are written: their place here, the number of their stem, and how often they were used.
-        self._words: dict[str, int] = {}
-        self._stem_of, self._uses = Column(np.int64), Column(np.int64)
+        self.vocabulary = Vocabulary()
+        # How many rows that are alive hold each stem.
+        self._holders = Column(np.int64)
         self._starts: Array = np.zeros(1, np.int64)
         self._rows: Array = np.zeros(0, np.int32)
         self._counts: Array = np.zeros(0, np.float32)
@@ -35,18 +33,22 @@ class Postings:
 
     def add(self, first_row: int, bags: Sequence[Sequence[str]]) -> None:
         """Index documents by their words, in consecutive rows; rows only ever grow."""
-        self._meet(set(chain.from_iterable(bags)))
-        sizes = [len(bag) for bag in bags]
-        words = np.fromiter(map(self._words.__getitem__, chain.from_iterable(bags)), np.int64, sum(sizes))
-        self._uses.all[:] += np.bincount(words, minlength=len(self._words))
+        stems = self.vocabulary.add(bags)
         span = first_row + len(bags)
         # One key per stem and row, so that repeats of a word in a document fall together.
-        keys = self._stem_of.all[words] * span + np.repeat(np.arange(first_row, span), sizes)
+        keys = stems * span + np.repeat(np.arange(first_row, span), [len(bag) for bag in bags])
         keys, counts = np.unique(keys, return_counts=True)
+        numbers, rows = keys // span, keys % span
+        self._holders.lengthen(len(self.vocabulary.stems) - self._holders.size)
+        np.add.at(self._holders.all, numbers, 1)
         if len(bags) >= _MANY:
-            self._merge(keys // span, keys % span, counts, None)
+            self._merge(numbers, rows, counts, None)
         else:
-            self._keep(keys // span, keys % span, counts)
+            self._keep(numbers, rows, counts)
+
+    def remove(self, row: int) -> None:
+        """Forget a row that died; it is left out of `holders` now and of the arrays at the next merging."""
+        self._holders.all[np.unique(self.vocabulary.remove(row))] -= 1
 
     def _keep(self, numbers: Ints, rows: Ints, counts: Ints) -> None:
         for number, row, count in zip(numbers.tolist(), rows.tolist(), counts.tolist(), strict=True):
@@ -55,16 +57,8 @@ class Postings:
             new_counts.append(count)
         self._new_size += len(numbers)
 
-    def _meet(self, words: set[str]) -> None:
-        """Number words that were never seen before, and their stems."""
-        fresh = sorted(words.difference(self._words))
-        numbers = [self.stems.setdefault(stemmed, len(self.stems)) for stemmed in stem(fresh)]
-        self._words.update((word, at) for at, word in enumerate(fresh, len(self._words)))
-        self._stem_of.extend(numbers)
-        self._uses.extend(np.zeros(len(fresh), np.int64))
-
     def of(self, number: int) -> tuple[Array, Array]:
-        """The rows that hold a stem, and its counts there."""
+        """The rows that hold a stem, and its counts there; some may be dead."""
         known = number + 1 < len(self._starts)
         low, high = (self._starts[number], self._starts[number + 1]) if known else (0, 0)
         rows, counts = self._rows[low:high], self._counts[low:high]
@@ -75,8 +69,8 @@ class Postings:
         return rows, counts
 
     def holders(self, number: int) -> int:
-        """How many rows hold a stem."""
-        return len(self.of(number)[0])
+        """How many rows that are alive hold a stem."""
+        return int(self._holders.all[number])
 
     def settle(self, alive: Bools) -> None:
         """Merge what came since the last time once it is an eighth of the whole; the dead are dropped then."""
@@ -99,20 +93,10 @@ class Postings:
             numbers, rows, counts = numbers[kept], rows[kept], counts[kept]
         order = np.argsort(numbers, kind="stable")
         self._rows, self._counts = rows[order], counts[order]
-        sizes = np.bincount(numbers, minlength=len(self.stems))
+        sizes = np.bincount(numbers, minlength=len(self.vocabulary.stems))
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-
-    def usual(self, limit: int) -> list[tuple[int, str]]:
-        """The most used stems by number, each with its usual form; at most `limit`."""
-        words, uses, stem_of = list(self._words), self._uses.all, self._stem_of.all
-        total = np.bincount(stem_of, uses, minlength=len(self.stems))
-        # By stem, then the most used form; the first of each stem is its usual one.
-        order = np.lexsort((-uses, stem_of))
-        first = order[np.flatnonzero(np.diff(stem_of[order], prepend=-1))]
-        best = np.argsort(-total[stem_of[first]], kind="stable")[:limit]
-        return [(int(stem_of[at]), words[at]) for at in first[best].tolist()]
 
     @property
     def bytes(self) -> int:
-        """Memory of the sorted part."""
-        return self._starts.nbytes + self._rows.nbytes + self._counts.nbytes
+        """Memory of the sorted part and of the words of each row."""
+        return self._starts.nbytes + self._rows.nbytes + self._counts.nbytes + self.vocabulary.bytes

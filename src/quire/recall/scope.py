@@ -32,8 +32,6 @@ WHERE e.branch = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq
 """
 _BODY = "SELECT CAST (body AS BLOB), crc FROM entries WHERE branch = ? AND seq = ?"
 _KINDS = {kind: number for number, kind in enumerate(KINDS)}
-# The kin of words are looked up again when this many more words are known.
-_GROWTH = 1.1
 
 
 class Scope:
@@ -49,7 +47,8 @@ class Scope:
         self._have: dict[int, Piece] = {}
         self._sessions = Sessions()
         self._vectors_seen = 0
-        self._words_at = 0
+        # Words that were looked up and have no vectors yet.
+        self._unmade: set[str] = set()
 
     def refresh(self, conn: sqlite3.Connection, wanted: Sequence[Piece]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
@@ -104,19 +103,16 @@ class Scope:
                 yield seq, kind, Indexed(id, f"{words} {lent}", speaker, place, said)
 
     def _take_vectors(self, conn: sqlite3.Connection, embedder: Embedder, newest: int) -> None:
-        """Vectors made since the last look; kin again when the words have grown or their vectors come."""
+        """Vectors made since the last look, of entries and of the words that are usual now."""
         if newest > self._vectors_seen:
             ids, found = vectors.since(conn, embedder, "entry", self._vectors_seen)
             self.collection.put_vectors(ids, found)
-        words = self.collection.words
-        if words > self._words_at * _GROWTH or newest > self._vectors_seen:
-            wanted = self.collection.new_words()
-            known = vectors.of_words(conn, embedder, [word for _, word in wanted])
-            usual = [(number, word) for number, word in wanted if word in known]
-            if usual:
-                self.collection.put_words(usual, np.stack([known[word] for _, word in usual]))
-            self._words_at = words
-        self._vectors_seen = newest
+            self._vectors_seen, self._unmade = newest, set()
+        wanted = [word for word in self.collection.new_words() if word not in self._unmade]
+        known = vectors.of_words(conn, embedder, wanted)
+        if known:
+            self.collection.put_words(list(known), np.stack(list(known.values())))
+        self._unmade.update(word for word in wanted if word not in known)
 
     def mask(self, kinds: Iterable[str]) -> Bools:
         """Which rows are of these kinds."""

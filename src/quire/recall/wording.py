@@ -35,6 +35,11 @@ class Wording:
         self.postings.settle(alive)
         self.settle(np.arange(first_row, first_row + len(bags)))
 
+    def remove(self, row: int) -> Ints:
+        """Take a row out; returns the rows whose surroundings changed, to be settled."""
+        self.postings.remove(row)
+        return self.neighbours.remove(row)
+
     def settle(self, rows: Ints) -> None:
         """Bring up to date what depends on the surroundings of these rows."""
         if len(rows):
@@ -47,7 +52,7 @@ class Wording:
         out, room = np.zeros(len(alive), np.float32), Room(len(alive))
         documents, norm, dead = int(np.count_nonzero(alive)), self._norm(alive), not alive.all()
         for word, stemmed, weight, likely in self._worth_it(asked, documents):
-            number = self.postings.stems.get(stemmed)
+            number = self.postings.vocabulary.find(stemmed)
             own = [] if number is None else [(number, 1.0)]
             others = [one for one in kin.get(word, ()) if one[0] != number]
             counts = self._spread(own + others, room, alive if dead else None)
@@ -69,7 +74,7 @@ class Wording:
 
     def _likely_rarity(self, stemmed: str, documents: int) -> float:
         """What a word's rarity would be if its holders stood apart, each lending it to all within reach."""
-        number = self.postings.stems.get(stemmed)
+        number = self.postings.vocabulary.find(stemmed)
         share = min(1.0, self.postings.holders(number) / documents) if number is not None else 0.0
         wide = 1 - (1 - share) ** (2 * REACH + 1)
         return float(np.log1p((1 - wide + 0.5 / documents) / (wide + 0.5 / documents)))
