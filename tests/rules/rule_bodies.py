@@ -111,6 +111,11 @@ def turn(role: str, *blocks: Body) -> Body:
     return {"role": role, "content": list(blocks) or [{"text": "hello"}]}
 
 
+def defined(name: str = "f", **choice: Any) -> Body:
+    spec = {"name": name, "inputSchema": {"json": {"type": "object"}}}
+    return {"toolConfig": {"tools": [{"toolSpec": spec}], **choice}}
+
+
 def tool_use(id: str = "t1") -> Body:
     return {"toolUse": {"toolUseId": id, "name": "f", "input": {}}}
 

@@ -32,9 +32,9 @@ from quire.providers.rules import (
 from quire.providers.rules.check import Check, make_check
 from quire.providers.rules.detect import detect
 from quire.providers.rules.finding import Finding, found
+from quire.providers.rules.grammar import shape
 from quire.providers.rules.memory import issue, observe
 from quire.providers.rules.seen import Seen
-from quire.providers.rules.shape import fields, shape, shapes
 from quire.providers.rules.turns import anthropic_talk, converse_talk
 from quire.providers.rules.unchecked import Note, unchecked_notes
 from quire.values import Json, Request
@@ -61,9 +61,7 @@ def validate(
     encoded, unfit = _encode(body)
     if encoded is None:
         return unfit
-    spec = shapes(check.info.wire)["body"]
-    found_all = [*unfit, *fields(body, spec, "$"), *_RULES[check.info.wire](check, encoded)]
-    return list(dict.fromkeys(found_all))
+    return list(dict.fromkeys([*unfit, *_RULES[check.info.wire](check, encoded)]))
 
 
 def unchecked(
@@ -116,6 +114,7 @@ def _encode(body: Json) -> tuple[bytes | None, list[Finding]]:
 def _anthropic(check: Check, encoded: bytes) -> Iterator[Finding]:
     talk = anthropic_talk(check.body)
     yield from anthropic.anthropic_shape(check)
+    yield from pairs.speakers(talk)
     yield from pairs.pairs(check, talk)
     yield from blank.blank(check, talk)
     yield from marks.marks(check, talk)
@@ -138,9 +137,11 @@ def _anthropic(check: Check, encoded: bytes) -> Iterator[Finding]:
 def _bedrock(check: Check, encoded: bytes) -> Iterator[Finding]:
     talk = converse_talk(check.body)
     yield from bedrock.bedrock_shape(check)
+    yield from pairs.speakers(talk)
     yield from bedrock.blank_blocks(talk)
     yield from bedrock.empty_errors(talk)
     yield from bedrock.converse_order(check, talk)
+    yield from bedrock.tools_defined(check, talk)
     yield from bedrock.cache_points(check, talk)
     yield from names.names(bedrock.converse_names(talk))
     if "claude" in check.info.model:

@@ -7,57 +7,30 @@ from collections.abc import Iterator
 from quire.providers.facts import data
 from quire.providers.rules.check import Check
 from quire.providers.rules.finding import Finding, found
-from quire.providers.rules.shape import fields, objects, shape, shapes, strays, typed
+from quire.providers.rules.grammar import grammar_of, misfits, shape
 from quire.providers.rules.turns import Talk
-from quire.values import Json, JsonObject
+from quire.values import Json
 
 
 def anthropic_shape(check: Check) -> Iterator[Finding]:
-    """Types of everything the rules read."""
-    spec, body = shapes("anthropic"), check.body
+    """Types of everything the rules read, and that there is a message."""
+    grammar, body = grammar_of("anthropic"), check.body
     if body.get("messages") == [] and not body.get("system"):
         yield shape("$.messages", "at least one message is required", "Send a user message.")
-    yield from strays(body.get("messages"), "$.messages")
-    for path, message in objects(body.get("messages"), "$.messages"):
-        yield from _message_shape(message, path, spec)
-    if not isinstance(body.get("system"), str):
-        yield from typed(body.get("system"), "$.system", {"text": spec["types"]["text"]})
-    yield from strays(body.get("tools"), "$.tools")
-    for path, tool in objects(body.get("tools"), "$.tools"):
-        yield from fields(tool, spec["tool"], path)
-        if tool.get("type") in (None, "custom"):
-            yield from fields(tool, {"name": "string!", "input_schema": "object!"}, path)
+    yield from misfits({**body, "messages": _spoken(body.get("messages"))}, "@body", "$", grammar)
 
 
-def _message_shape(message: JsonObject, path: str, spec: JsonObject) -> Iterator[Finding]:
-    wanted = dict(spec["message"])
-    if message.get("role") == "system" and message.get("output_config"):
-        wanted["content"] = "string|array"
-    yield from fields(message, wanted, path)
-    role = message.get("role")
-    if isinstance(role, str) and role not in spec["roles"]:
-        yield shape(
-            f"{path}.role", f"Input should be 'user' or 'assistant', not '{role}'", "Use user or assistant."
-        )
-    content = message.get("content")
-    if isinstance(content, list | tuple):
-        yield from typed(content, f"{path}.content", spec["types"])
-        for place, block in objects(content, f"{path}.content"):
-            if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
-                yield from typed(block["content"], f"{place}.content", spec["types"])
-            speaker = _SPEAKERS.get(str(block.get("type")))
-            if speaker and isinstance(role, str) and role != speaker:
-                problem = f"`{block['type']}` blocks can only be in {speaker} messages"
-                yield shape(place, problem, f"Move it to the {speaker}'s message.")
+def _spoken(messages: Json) -> Json:
+    """The messages; content may be absent where a system message sets the effort alone."""
+    if not isinstance(messages, list | tuple):
+        return messages
+    return [{"content": "", **one} if _configures(one) else one for one in messages]
 
 
-# Whose messages a block may stand in.
-_SPEAKERS = {
-    "tool_use": "assistant",
-    "tool_result": "user",
-    "thinking": "assistant",
-    "redacted_thinking": "assistant",
-}
+def _configures(message: Json) -> bool:
+    return (
+        isinstance(message, dict) and message.get("role") == "system" and bool(message.get("output_config"))
+    )
 
 
 def anthropic_names(talk: Talk) -> Iterator[tuple[str, Json]]:

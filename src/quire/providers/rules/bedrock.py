@@ -8,39 +8,40 @@ from itertools import pairwise
 from quire.providers.rules.check import Check
 from quire.providers.rules.claude import forced, modes
 from quire.providers.rules.finding import Finding, found, where
+from quire.providers.rules.grammar import grammar_of, misfits, shape
 from quire.providers.rules.marks import TTLS, Mark, out_of_order, too_many, ttl_of
 from quire.providers.rules.pairs import pairs
-from quire.providers.rules.shape import fields, obj, objects, shape, shapes, strays, text
+from quire.providers.rules.shape import obj, objects, text
 from quire.providers.rules.turns import Block, Talk
 from quire.values import Json, JsonObject
 
 
 def bedrock_shape(check: Check) -> Iterator[Finding]:
-    """Types of messages, blocks, calls and results."""
-    spec, body = shapes("bedrock"), check.body
-    for name in ("messages", "system"):
-        yield from strays(body.get(name), f"$.{name}")
+    """Types of everything in a request, and that there is something to answer."""
+    body = check.body
+    yield from misfits(body, "@body", "$", grammar_of("bedrock"))
+    # A stored prompt brings its own messages.
+    if not body.get("messages") and ":prompt/" not in text(body.get("modelId")):
+        yield shape("$.messages", "A conversation must start with a user message.", "Send a user message.")
     for path, message in objects(body.get("messages"), "$.messages"):
-        yield from fields(message, spec["message"], path)
-        role = message.get("role")
-        if isinstance(role, str) and role not in spec["roles"]:
-            yield shape(f"{path}.role", f"Value '{role}' failed to satisfy enum", "Use user or assistant.")
-        yield from strays(message.get("content"), f"{path}.content")
-        for place, block in objects(message.get("content"), f"{path}.content"):
-            yield from _block_shape(block, place, spec)
+        if message.get("content") == []:
+            problem = f"The content field in the Message object at {where(path)} is empty."
+            yield shape(f"{path}.content", problem, "Add a content block, or leave the message out.")
 
 
-def _block_shape(block: JsonObject, path: str, spec: JsonObject) -> Iterator[Finding]:
-    yield from fields(block, spec["block"], path)
-    held = [name for name, value in block.items() if value is not None]
-    if len(held) != 1:
-        yield shape(
-            path, f"exactly one member of the ContentBlock must be set, not {len(held)}", "Split the block."
-        )
-    if isinstance(block.get("toolUse"), dict):
-        yield from fields(block["toolUse"], spec["call"], f"{path}.toolUse")
-    if isinstance(block.get("toolResult"), dict):
-        yield from fields(block["toolResult"], spec["result"], f"{path}.toolResult")
+def tools_defined(check: Check, talk: Talk) -> Iterator[Finding]:
+    """Calls and results are taken only where toolConfig defines tools."""
+    if check.body.get("toolConfig") is not None:
+        return
+    for message in talk.messages:
+        for block in message.blocks:
+            if block.type in ("tool_use", "tool_result"):
+                problem = (
+                    "The toolConfig field must be defined when using toolUse and toolResult content blocks."
+                )
+                fix = "Define the tools that were called in toolConfig, or tell calls and results as text."
+                yield found("B.converse", block.path, problem=problem, fix=fix)
+                return
 
 
 def blank_blocks(talk: Talk) -> Iterator[Finding]:

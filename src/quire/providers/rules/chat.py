@@ -10,53 +10,38 @@ from itertools import pairwise
 
 from quire.providers.rules.check import Check
 from quire.providers.rules.finding import Finding, found
-from quire.providers.rules.shape import fields, obj, objects, shape, shapes, strays, text, typed
+from quire.providers.rules.grammar import grammar_of, misfits, shape
+from quire.providers.rules.shape import obj, objects, text
 from quire.values import Json, JsonObject
 
 _STRICT = frozenset({"openai", "azure"})
 
 
 def chat_shape(check: Check) -> Iterator[Finding]:
-    """Types of messages, parts, calls and tools."""
-    spec = shapes("openai-chat")
-    messages = check.body.get("messages")
-    yield from strays(messages, "$.messages")
-    if messages == []:
-        yield shape("$.messages", "Invalid 'messages': empty array", "Send at least one message.")
-    for path, message in objects(messages, "$.messages"):
-        yield from fields(message, spec["message"], path)
-        yield from _message_shape(check, message, path, spec)
-    yield from strays(check.body.get("tools"), "$.tools")
-    for path, tool in objects(check.body.get("tools"), "$.tools"):
-        yield from fields(tool, spec["tool"], path)
-        if tool.get("type") == "function":
-            yield from fields(obj(tool.get("function")), {"name": "string!"}, f"{path}.function")
+    """Types of messages, parts, calls and tools; compatible servers may know more kinds of parts."""
+    strict = check.info.provider in _STRICT
+    yield from misfits(check.body, "@body", "$", grammar_of("openai-chat", closed=strict))
+    for path, message in objects(check.body.get("messages"), "$.messages"):
+        yield from _message_shape(message, path)
+        if strict:
+            yield from _strictly(message, path)
 
 
-def _message_shape(check: Check, message: JsonObject, path: str, spec: JsonObject) -> Iterator[Finding]:
-    role = message.get("role")
-    if isinstance(role, str) and role not in spec["roles"]:
-        yield shape(f"{path}.role", f"Invalid value: '{role}'", f"Use one of {', '.join(spec['roles'])}.")
+def _message_shape(message: JsonObject, path: str) -> Iterator[Finding]:
     if message.get("content") is None and not _may_be_silent(message):
         yield shape(f"{path}.content", "Field required", "Give the message content.")
-    if role == "tool" and message.get("tool_call_id") is None:
+    if message.get("role") == "tool" and message.get("tool_call_id") is None:
         yield shape(f"{path}.tool_call_id", "Field required", "Say which call it answers.")
-    strict = check.info.provider in _STRICT
-    yield from typed(message.get("content"), f"{path}.content", spec["types"], closed=strict)
-    if role == "tool" and strict:
+
+
+def _strictly(message: JsonObject, path: str) -> Iterator[Finding]:
+    """What OpenAI itself refuses and others take: images from tools, arguments as objects."""
+    if message.get("role") == "tool":
         yield from _text_only(message.get("content"), f"{path}.content")
-    yield from strays(message.get("tool_calls"), f"{path}.tool_calls")
     for place, call in objects(message.get("tool_calls"), f"{path}.tool_calls"):
-        if call.get("type") == "custom":
-            continue
-        yield from fields(call, spec["call"], place)
-        yield from fields(obj(call.get("function")), spec["function"], f"{place}.function")
-        if strict and isinstance(obj(call.get("function")).get("arguments"), dict):
-            yield shape(
-                f"{place}.function.arguments",
-                "Input should be a string",
-                "Encode the arguments as JSON text.",
-            )
+        if isinstance(obj(call.get("function")).get("arguments"), dict):
+            arguments = f"{place}.function.arguments"
+            yield shape(arguments, "Input should be a string", "Encode the arguments as JSON text.")
 
 
 def _may_be_silent(message: JsonObject) -> bool:

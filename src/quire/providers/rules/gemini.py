@@ -9,8 +9,9 @@ import msgspec
 from quire.providers.facts import data
 from quire.providers.rules.check import Check
 from quire.providers.rules.finding import Finding, found
+from quire.providers.rules.grammar import Grammar, grammar_of, misfits, shape, snake
 from quire.providers.rules.seen import Seen, fingerprint
-from quire.providers.rules.shape import fields, has_type, obj, objects, shape, shapes, strays, text
+from quire.providers.rules.shape import obj, objects, text
 from quire.values import Json, JsonObject
 
 
@@ -28,10 +29,6 @@ class Content(msgspec.Struct, frozen=True):
 def get(value: JsonObject, name: str) -> Json:
     """A field in JSON's spelling or the SDK's: functionCall, function_call."""
     return value.get(name, value.get(snake(name)))
-
-
-def snake(name: str) -> str:
-    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)
 
 
 def setting(body: JsonObject, name: str) -> tuple[str, Json]:
@@ -64,36 +61,31 @@ def contents(body: JsonObject) -> list[Content]:
 
 def gemini_shape(check: Check) -> Iterator[Finding]:
     """Types of contents, parts, calls and declarations."""
-    spec = shapes("gemini")
+    grammar = grammar_of("gemini")
+    yield from misfits(check.body, "@body", "$", grammar)
     path, given = setting(check.body, "contents")
-    if given is None and setting(check.body, "cachedContent")[1] is None:
-        yield shape("$.contents", "contents is not specified", "Send at least one content.")
+    # An explicit cache may hold an instruction or tools alone.
+    if given in (None, []) and not (setting(check.body, "cachedContent")[1] or _creates(check.body)):
+        yield shape(path, "contents is not specified", "Send at least one content.")
     elif isinstance(given, list | tuple):
-        if not given:
-            yield shape(path, "contents is not specified", "Send at least one content.")
         for index, one in enumerate(given):
-            yield from _content_shape(one, f"{path}[{index}]", spec)
+            yield from _content_shape(one, f"{path}[{index}]", grammar)
     for place, declaration in declarations(check.body):
-        yield from fields(declaration, spec["declaration"], place)
+        yield from misfits(declaration, "@declaration", place, grammar)
 
 
-def _content_shape(one: Json, path: str, spec: JsonObject) -> Iterator[Finding]:
+def _creates(body: JsonObject) -> bool:
+    held = any(setting(body, name)[1] for name in ("systemInstruction", "tools"))
+    return held and any(setting(body, name)[1] is not None for name in ("ttl", "expireTime"))
+
+
+def _content_shape(one: Json, path: str, grammar: Grammar) -> Iterator[Finding]:
+    """A content; the SDK also takes a text, or a part alone."""
     if isinstance(one, str):
         return
-    if not isinstance(one, dict):
-        yield shape(path, "Input should be an object", "Make it an object with role and parts.")
-        return
-    if "parts" in one or "role" in one or not any(get(one, name) is not None for name in spec["part"]):
-        yield from fields(one, spec["content"], path)
-    role = one.get("role")
-    if isinstance(role, str) and role not in spec["roles"]:
-        yield shape(f"{path}.role", "Please use a valid role: user, model.", "Use user or model.")
-    yield from strays(one.get("parts"), f"{path}.parts")
-    for place, part in objects(one.get("parts"), f"{path}.parts"):
-        yield from fields({name: get(part, name) for name in spec["part"]}, spec["part"], place)
-        for name, inner in (("functionCall", "call"), ("functionResponse", "response")):
-            if isinstance(get(part, name), dict):
-                yield from fields(get(part, name), spec[inner], f"{place}.{name}")
+    alone = isinstance(one, dict) and not one.keys() & {"role", "parts"}
+    alone = alone and any(get(one, name) is not None for name in grammar.shapes["part"]["$some"])
+    yield from misfits(one, "@part" if alone else "@content", path, grammar)
 
 
 def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -163,9 +155,7 @@ def _foreign(seen: Seen | None, part: JsonObject) -> str:
     signature = get(part, "thoughtSignature")
     if isinstance(signature, bytes):
         return ""
-    if not has_type(signature, "string") or any(
-        char.isspace() or not char.isprintable() for char in signature
-    ):
+    if not isinstance(signature, str) or any(char.isspace() or not char.isprintable() for char in signature):
         return "Corrupted thought signature."
     if seen is None or signature in data("rules")["gemini"]["open_signatures"]:
         return ""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from quire.providers.facts import data
 from quire.providers.rules.check import Check
 from quire.providers.rules.finding import Finding, at, found, limit
-from quire.providers.rules.gemini import contents, declarations, get, setting, snake
+from quire.providers.rules.gemini import contents, declarations, get, setting
+from quire.providers.rules.grammar import snake
 from quire.providers.rules.shape import obj, objects, text
 from quire.tokens import count
 from quire.values import Json, JsonObject

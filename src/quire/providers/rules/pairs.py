@@ -1,4 +1,7 @@
-"""Claude's calls and results: every tool_use answered in the next message, results first (rows 1 to 3)."""
+"""Claude's calls and results: every tool_use answered in the next message, results first (rows 1 to 3).
+
+And whose they are: a call is the assistant's, its result the user's.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from quire.providers.rules.check import Check
 from quire.providers.rules.finding import Finding, found
+from quire.providers.rules.grammar import shape
 from quire.providers.rules.shape import obj, text
 from quire.providers.rules.turns import Block, Message, Talk, turns
 
@@ -22,6 +26,25 @@ def pairs(check: Check, talk: Talk) -> Iterator[Finding]:
             if index or obj(check.body.get("thread")).get("type") != "continue":
                 yield from _orphans(turn, joined[index - 1 : index] if index else [])
             yield from _late_results(turn)
+
+
+# Whose messages a block may stand in.
+_SPEAKERS = {
+    "tool_use": "assistant",
+    "tool_result": "user",
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+}
+
+
+def speakers(talk: Talk) -> Iterator[Finding]:
+    """Blocks in a message of the wrong role."""
+    for message in talk.messages:
+        for block in message.blocks:
+            speaker = _SPEAKERS.get(block.type, message.role)
+            if message.role in ("user", "assistant", "system") and message.role != speaker:
+                problem = f"`{block.type}` blocks can only be in {speaker} messages"
+                yield shape(block.path, problem, f"Move it to the {speaker}'s message.")
 
 
 def _unanswered(check: Check, turn: Message, after: Sequence[Message]) -> Iterator[Finding]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from quire.providers.rules.check import Check
 from quire.providers.rules.finding import Finding, found
+from quire.providers.rules.grammar import grammar_of, misfits, shape
 from quire.providers.rules.seen import Seen
-from quire.providers.rules.shape import fields, obj, objects, shape, shapes, strays, text, typed
+from quire.providers.rules.shape import obj, objects, text
 from quire.values import Json, JsonObject
 
 _CALLS = frozenset({"function_call", "custom_tool_call"})
@@ -30,26 +31,10 @@ _NOT_SPOKEN = _OUTPUTS | {
 
 def responses_shape(check: Check) -> Iterator[Finding]:
     """Types of items, parts and tools."""
-    spec, body = shapes("openai-responses"), check.body
+    body = check.body
     if body.get("input") is None and not (_has_state(body) or body.get("prompt")):
         yield shape("$.input", "Field required", "Send input items or text.")
-    yield from strays(body.get("input"), "$.input")
-    for path, item in objects(body.get("input"), "$.input"):
-        kind = kind_of(item)
-        if kind not in spec["items"]:
-            yield shape(f"{path}.type", f"Invalid value: '{item.get('type')}'", "Use a known item type.")
-            continue
-        yield from fields(item, spec["items"][kind], path)
-        role = item.get("role")
-        if kind == "message" and isinstance(role, str) and role not in spec["roles"]:
-            yield shape(f"{path}.role", f"Invalid value: '{role}'", f"Use one of {', '.join(spec['roles'])}.")
-        if kind == "message":
-            yield from typed(item.get("content"), f"{path}.content", spec["types"])
-    yield from strays(body.get("tools"), "$.tools")
-    for path, tool in objects(body.get("tools"), "$.tools"):
-        yield from fields(tool, spec["tool"], path)
-        if tool.get("type") == "function":
-            yield from fields(tool, {"name": "string!"}, path)
+    yield from misfits(body, "@body", "$", grammar_of("openai-responses"))
 
 
 def kind_of(item: JsonObject) -> str:

@@ -1,0 +1,198 @@
+"""Whether a JSON value is what its description says: `misfits(body, "@body", "$", grammar_of("anthropic"))`.
+
+Descriptions are data (data/shapes.json, which explains how they are written); here is how they are read.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.providers.facts import data
+from quire.providers.rules.finding import Finding, at, found
+from quire.values import Json, JsonObject
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list, tuple),
+    "bytes": (str, bytes, bytearray),
+    "any": (object,),
+}
+_KIND = re.compile(r"('[^']*'|@\w+|\[.*\]|[a-z]+)(?:>=([\d.]+))?(?:<=([\d.]+))?")
+_OR = re.compile(r"\[.*?\](?:[<>]=[\d.]+)*|[^|]+")
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One kind of value: its type, and what an object or a list of this kind holds."""
+
+    type: str
+    value: str = ""
+    shape: str = ""
+    items: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    def takes(self, value: Json) -> bool:
+        """Whether the value's type is this kind's; a boolean is no number."""
+        if isinstance(value, bool) and self.type not in ("boolean", "any"):
+            return False
+        return isinstance(value, _TYPES[self.type]) and self.value in ("", value)
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """The descriptions of one wire format; `closed` refuses objects whose type is not listed."""
+
+    shapes: JsonObject
+    closed: bool = True
+    # Gemini's SDK writes mime_type where JSON has mimeType.
+    snake: bool = False
+
+
+def grammar_of(wire: str, *, closed: bool = True) -> Grammar:
+    """What a wire format's requests look like."""
+    return Grammar(data("shapes")[wire], closed, snake=wire == "gemini")
+
+
+@functools.cache
+def kinds_of(wanted: str) -> tuple[Kind, ...]:
+    """The kinds of "string|[@part]!"."""
+    return tuple(_kind(one) for one in _OR.findall(wanted.removesuffix("!")))
+
+
+def _kind(text: str) -> Kind:
+    match = _KIND.fullmatch(text)
+    assert match is not None, text
+    name, least, most = match[1], _bound(match[2]), _bound(match[3])
+    if name.startswith("'"):
+        return Kind("string", value=name[1:-1])
+    if name.startswith("@"):
+        return Kind("object", shape=name[1:])
+    if name.startswith("["):
+        return Kind("array", items=name[1:-1], least=least, most=most)
+    return Kind(name, least=least, most=most)
+
+
+def _bound(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def misfits(value: Json, wanted: str, path: str, grammar: Grammar) -> Iterator[Finding]:
+    """Everything in a value that is not as its description says."""
+    kinds = kinds_of(wanted)
+    kind = next((one for one in kinds if one.takes(value)), None)
+    if kind is None:
+        shown = f"'{value}'" if isinstance(value, str) and any(one.value for one in kinds) else _named(value)
+        yield shape(path, f"Input should be {_or(kinds)}, not {shown}", f"Make it {_or(kinds)}.")
+        return
+    yield from _bounds(value, kind, path)
+    if kind.items:
+        for index, one in enumerate(value):
+            yield from misfits(one, kind.items, f"{path}[{index}]", grammar)
+    if kind.shape:
+        yield from _object(value, grammar.shapes[kind.shape], path, grammar)
+
+
+def _bounds(value: Json, kind: Kind, path: str) -> Iterator[Finding]:
+    size = value if kind.type in ("integer", "number") else len(value) if kind.least or kind.most else 0
+    what = "Input" if kind.type in ("integer", "number") else "The length"
+    if kind.least is not None and size < kind.least:
+        problem = f"{what} should be greater than or equal to {kind.least:g}"
+        yield shape(path, problem, f"Give at least {kind.least:g}.")
+    if kind.most is not None and size > kind.most:
+        problem = f"{what} should be less than or equal to {kind.most:g}"
+        yield shape(path, problem, f"Give at most {kind.most:g}.")
+
+
+def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
+    if "$by" in spec:
+        yield from _tagged(value, spec, path, grammar)
+        return
+    for name, wanted in spec.items():
+        if not name.startswith("$"):
+            yield from _field(value, name, wanted, path, grammar)
+    if spec.keys() & {"$closed", "$one"}:
+        yield from _strangers(value, spec, path)
+    if "$one" in spec:
+        yield from _one(value, path)
+    if "$some" in spec and all(value.get(_spelled(value, name, grammar)) is None for name in spec["$some"]):
+        yield shape(path, f"one of {', '.join(spec['$some'])} must be set", "Leave it out, or fill it.")
+
+
+def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
+    """An object that says itself what it is."""
+    field = spec["$by"]
+    tag = value.get(field, spec.get("$untyped"))
+    tag = spec.get("$untyped") if tag is None else tag
+    if not isinstance(tag, str):
+        yield shape(f"{path}.{field}", "Field required", "Say which type it is.")
+    elif tag not in spec or tag.startswith("$"):
+        if "$other" in spec:
+            yield from _object(value, spec["$other"], path, grammar)
+        elif grammar.closed:
+            known = ", ".join(name for name in spec if not name.startswith("$"))
+            yield shape(f"{path}.{field}", f"Input tag '{tag}' is not known", f"Use one of {known}.")
+    else:
+        meant = spec[tag]
+        described = grammar.shapes[meant[1:]] if isinstance(meant, str) else meant
+        yield from _object(value, described, path, grammar)
+
+
+def _field(value: JsonObject, name: str, wanted: str, path: str, grammar: Grammar) -> Iterator[Finding]:
+    spelled = _spelled(value, name, grammar)
+    if value.get(spelled) is not None:
+        yield from misfits(value[spelled], wanted, f"{path}.{spelled}", grammar)
+    elif wanted.endswith("!"):
+        yield shape(f"{path}.{name}", "Field required", f"Add {name} ({_or(kinds_of(wanted))}).")
+
+
+def _spelled(value: JsonObject, name: str, grammar: Grammar) -> str:
+    return snake(name) if grammar.snake and name not in value else name
+
+
+def snake(name: str) -> str:
+    """functionCall -> function_call."""
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)
+
+
+def _strangers(value: JsonObject, spec: JsonObject, path: str) -> Iterator[Finding]:
+    for name in value:
+        if name not in spec and value[name] is not None:
+            known = ", ".join(one for one in spec if not one.startswith("$")) or "nothing"
+            yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {known}", "Leave it out.")
+
+
+def _one(value: JsonObject, path: str) -> Iterator[Finding]:
+    held = [name for name, one in value.items() if one is not None]
+    if len(held) != 1:
+        problem = f"exactly one member must be set, not {len(held)}"
+        yield shape(path, problem, "Split it into one for each." if held else "Leave it out, or fill it.")
+
+
+def shape(path: str, problem: str, fix: str) -> Finding:
+    """A finding about what a request looks like."""
+    return found("B.shape", path, problem=problem, fix=fix)
+
+
+def _or(kinds: tuple[Kind, ...]) -> str:
+    named = [f"'{kind.value}'" if kind.value else _a(kind.type) for kind in kinds]
+    return " or ".join(dict.fromkeys(named))
+
+
+def _a(name: str) -> str:
+    if name in ("any", "bytes"):
+        return {"any": "anything", "bytes": "base64 text"}[name]
+    return f"{'an' if name[0] in 'aio' else 'a'} {name}"
+
+
+def _named(value: Json) -> str:
+    for name in ("boolean", "integer", "number", "string", "object", "array"):
+        if Kind(name).takes(value):
+            return _a(name)
+    return "null" if value is None else type(value).__name__

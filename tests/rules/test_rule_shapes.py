@@ -1,0 +1,163 @@
+"""What requests look like: the descriptions are read as they are written, and are those of the SDKs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rule_bodies import claude, converse, defined, tool_result, tool_use, turn
+
+from quire.providers.facts import data
+from quire.providers.rules import validate
+from quire.providers.rules.grammar import Grammar, kinds_of, misfits, snake
+
+WIRES = ("anthropic", "openai-chat", "openai-responses", "gemini", "bedrock")
+
+
+def told(value: Any, wanted: str, **shapes: Any) -> list[tuple[str, str]]:
+    return [(one.path, one.message) for one in misfits(value, wanted, "$", Grammar(shapes))]
+
+
+KINDS = [
+    (3, "integer", []),
+    (True, "integer", ["$"]),
+    (3.5, "integer|string", ["$"]),
+    (-1, "integer>=0", ["$"]),
+    (1.5, "number>=0<=1", ["$"]),
+    ("", "string>=1", ["$"]),
+    ("c", "'a'|'b'", ["$"]),
+    ("a", "'a'|'b'", []),
+    (["x", 3], "[string]", ["$[1]"]),
+    ([], "[string]>=1", ["$"]),
+    (b"\x00", "bytes", []),
+    (None, "any", []),
+]
+
+
+@pytest.mark.parametrize(("value", "wanted", "paths"), KINDS)
+def test_a_kind_takes_its_own_values_alone(value: Any, wanted: str, paths: list[str]) -> None:
+    assert [path for path, _ in told(value, wanted)] == paths
+
+
+BLOCK = {"$by": "type", "$untyped": "plain", "plain": {"text": "string!"}, "linked": "@link"}
+LINK = {"$closed": True, "type": "any", "url": "string!"}
+UNION = {"$one": True, "a": "string", "b": "integer"}
+OBJECTS = [
+    ({"text": "x"}, []),
+    ({"type": "plain"}, ["$.text"]),
+    ({"type": "linked", "url": "x"}, []),
+    ({"type": "linked", "url": "x", "more": 1}, ["$.more"]),
+    ({"type": "other"}, ["$.type"]),
+    ({"type": 3}, ["$.type"]),
+]
+
+
+@pytest.mark.parametrize(("value", "paths"), OBJECTS)
+def test_an_object_is_what_its_type_says(value: Any, paths: list[str]) -> None:
+    assert [path for path, _ in told(value, "@block", block=BLOCK, link=LINK)] == paths
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [({"a": "x"}, []), ({"a": "x", "b": 1}, ["$"]), ({}, ["$"]), ({"c": 1}, ["$.c"]), ({"a": None}, ["$"])],
+)
+def test_a_union_holds_exactly_one_of_its_members(value: Any, paths: list[str]) -> None:
+    assert [path for path, _ in told(value, "@union", union=UNION)] == paths
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_every_description_can_be_read(wire: str) -> None:
+    shapes = data("shapes")[wire]
+    waiting = list(shapes.values())
+    while waiting:
+        for name, wanted in waiting.pop().items():
+            if isinstance(wanted, dict):
+                waiting.append(wanted)
+            elif isinstance(wanted, str) and not name.startswith("$"):
+                kinds = kinds_of(wanted)
+                inner = [one for kind in kinds if kind.items for one in kinds_of(kind.items)]
+                assert all(kind.shape in ("", *shapes) for kind in (*kinds, *inner)), (name, wanted)
+
+
+def converse_model() -> Any:
+    session = pytest.importorskip("botocore.session")
+    return session.get_session().get_service_model("bedrock-runtime").operation_model("Converse").input_shape
+
+
+def test_converse_requests_have_the_members_that_the_sdk_knows() -> None:
+    shapes = data("shapes")["bedrock"]
+    waiting = [("body", converse_model())]
+    seen = set()
+    while waiting:
+        name, shape = waiting.pop()
+        spec = shapes[name]
+        seen.add(name)
+        assert {one for one in spec if not one.startswith("$")} == set(shape.members), name
+        assert ("$one" in spec) == shape.is_tagged_union, name
+        for member, inner in shape.members.items():
+            while inner.type_name == "list":
+                inner = inner.member
+            kinds = [kind for kind in kinds_of(spec[member]) if kind.shape or kind.items]
+            named = [kind.shape or kinds_of(kind.items)[0].shape for kind in kinds]
+            waiting += [(one, inner) for one in named if one and one not in seen]
+    assert seen == set(shapes)
+
+
+GOOD = converse(
+    turn("user", {"text": "q"}, {"image": {"format": "png", "source": {"bytes": b"x"}}}),
+    turn("assistant", {"text": "a"}, tool_use()),
+    turn("user", tool_result(content=[{"text": "ok"}, {"json": {"a": 1}}], status="success")),
+    system=[{"text": "S"}, {"cachePoint": {"type": "default"}}],
+    inferenceConfig={"maxTokens": 10, "temperature": 0.5, "stopSequences": ["x"]},
+    **defined(toolChoice={"auto": {}}),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    inner = [place for key in keys for place in places(value[key], (*path, key))]
+    # What a tool's arguments and schemas hold is nobody's business.
+    return [path, *inner] if not {"json", "input"} & set(path) else []
+
+
+ODD = [None, 3, -1, 0.5, True, "", "x", [], ["x"], {}, {"foo": 1}, [{}]]
+
+
+@given(place=st.sampled_from(places(GOOD)[1:]), odd=st.sampled_from(ODD))
+def test_what_the_sdk_refuses_to_send_is_found(place: tuple[Any, ...], odd: Any) -> None:
+    validator = pytest.importorskip("botocore.validate").ParamValidator()
+    body = copy.deepcopy(GOOD)
+    holder = body
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = odd
+    if odd is not None and validator.validate(body, converse_model()).has_errors():
+        assert validate(body, "bedrock"), (place, odd)
+
+
+def test_a_good_converse_request_is_good() -> None:
+    assert validate(GOOD, "bedrock") == []
+
+
+@pytest.mark.parametrize("tokens", [-1, 1.5, "9", True])
+def test_a_reply_length_is_a_whole_number(tokens: Any) -> None:
+    assert [(one.row, one.path) for one in validate(claude(max_tokens=tokens), "anthropic")] == [
+        ("B.shape", "$.max_tokens")
+    ]
+
+
+def test_no_tokens_at_all_fill_the_cache_and_are_no_mistake() -> None:
+    assert validate(claude(max_tokens=0), "anthropic") == []
+
+
+def test_the_google_sdk_may_write_fields_its_own_way() -> None:
+    image = {"inline_data": {"mime_type": "image/png", "data": b"x"}}
+    assert validate({"contents": [{"role": "user", "parts": [image]}]}, "gemini") == []
+    del image["inline_data"]["mime_type"]
+    assert [one.path for one in validate({"contents": [{"parts": [image]}]}, "gemini")] == [
+        "$.contents[0].parts[0].inline_data.mimeType"
+    ]
+    assert snake("inlineData") == "inline_data"
