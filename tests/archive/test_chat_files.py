@@ -240,7 +240,7 @@ def test_old_turns_come_from_the_comment_and_an_edit_is_told() -> None:
     assert [one.body for one in edited.entries] == [one.body for one in THREAD]
     assert edited.warnings == ("message 1 was edited in the file; the original in the comment is used",)
     shortened = load(text.replace("\n\n**user**: Thanks", ""))
-    assert shortened.warnings == ("1 messages were removed from the file; the comment still has them",)
+    assert shortened.warnings == ("1 message was removed from the file; the comment still has it",)
 
 
 def test_a_damaged_comment_leaves_the_text() -> None:

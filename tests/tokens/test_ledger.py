@@ -85,5 +85,5 @@ def test_what_was_sent_is_no_text_for_the_model() -> None:
 def test_a_shorter_thread_is_not_the_same_thread() -> None:
     ledger = Ledger()
     ledger.extend([values.user("a"), values.user("b")])
-    with pytest.raises(CallError, match="1 entries but 2 were counted"):
+    with pytest.raises(CallError, match="2 entries were counted but the thread has 1"):
         ledger.follow([values.user("a")])

@@ -104,8 +104,8 @@ def test_a_file_of_many_conversations_is_taken_line_by_line(run: Any) -> None:
 def test_importing_again_says_what_was_there_before(run: Any) -> None:
     Path("chat.json").write_text(json.dumps([{"role": "user", "content": "Hello"}]))
     again = ["import", "--from", "openai-chat", "chat.json", "--thread", "twice"]
-    assert run(*again).output == "twice: 1 entries\n"
-    assert run(*again).output == "twice: 1 entries, behind 1 that were there\n"
+    assert run(*again).output == "twice: 1 entry\n"
+    assert run(*again).output == "twice: 1 entry, behind 1 that were there\n"
 
 
 def test_a_call_is_shown_by_its_name_first(run: Any) -> None:

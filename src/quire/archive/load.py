@@ -87,9 +87,11 @@ def _compare(old: Sequence[Message], shown: Sequence[Message], warnings: list[st
         listed = ", ".join(map(str, changed[:5])) + (", …" if len(changed) > 5 else "")
         warnings.append(f"message {listed} was edited in the file; the original in the comment is used")
     if len(shown) < len(old):
-        warnings.append(
-            f"{len(old) - len(shown)} messages were removed from the file; the comment still has them"
-        )
+        gone = len(old) - len(shown)
+        told = "1 message was removed from the file; the comment still has it"
+        if gone > 1:
+            told = f"{gone} messages were removed from the file; the comment still has them"
+        warnings.append(told)
 
 
 def _entries(message: Message, notes: Notes | None, warnings: list[str]) -> Iterator[Entry]:

@@ -34,9 +34,19 @@ db_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
+def called(file: str) -> str:
+    """What FILE is called in a message: '-' is standard input."""
+    return "standard input" if file == "-" else file if file.isprintable() else repr(file)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things: 1, "entry", "entries" -> "1 entry"; 2, "note" -> "2 notes"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def read_text(file: str) -> str:
     """The text of FILE, or of standard input for '-'; bytes that are not UTF-8 are an error with a place."""
-    name = "standard input" if file == "-" else file if file.isprintable() else repr(file)
+    name = called(file)
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
@@ -61,10 +71,15 @@ def read_json(file: str) -> Any:
         return json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise FormatError(
-            f"{file} is not JSON: {error.msg}", line=error.lineno, column=error.colno, hint="Check the file."
+            f"{called(file)} is not JSON: {error.msg}",
+            line=error.lineno,
+            column=error.colno,
+            hint="Check the file.",
         ) from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a deep nest
-        raise FormatError(f"{file} is not JSON that can be read: {error}", hint="Check the file.") from error
+        raise FormatError(
+            f"{called(file)} is not JSON that can be read: {error}", hint="Check the file."
+        ) from error
 
 
 def print_json(value: Any) -> None:

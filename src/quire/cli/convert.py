@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from quire import providers
-from quire.cli.common import db_option, json_option, print_json, print_text, read_text
+from quire.cli.common import called, counted, db_option, json_option, print_json, print_text, read_text
 from quire.cli.source import load_entries
 from quire.cli.store import open_db
 from quire.errors import CallError, FormatError, MissingPart
@@ -72,7 +72,7 @@ def import_(
         return
     for name, count, before in stored:
         behind = f", behind {before} that were there" if before else ""
-        click.echo(f"{name}: {count} entries{behind}")
+        click.echo(f"{name}: {counted(count, 'entry', 'entries')}{behind}")
 
 
 def _read(file: str, format: str, model: str, vault: Path | None = None) -> list[list[Entry]]:
@@ -94,7 +94,7 @@ def _values(text: str, file: str) -> list[Any]:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
             raise FormatError(
-                f"{file} is not JSON: {error.msg}",
+                f"{called(file)} is not JSON: {error.msg}",
                 line=error.lineno,
                 column=error.colno,
                 hint="Check the file.",

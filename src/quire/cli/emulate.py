@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from quire.cli.common import read_text
+from quire.cli.common import called, read_text
 from quire.errors import FormatError
 
 
@@ -66,7 +66,7 @@ def _replies(text: str, file: str) -> list[Any]:
             out.append(json.loads(line))
         except json.JSONDecodeError as error:
             raise FormatError(
-                f"{file} is not JSON: {error.msg}",
+                f"{called(file)} is not JSON: {error.msg}",
                 line=number,
                 column=error.colno,
                 hint="Write one reply a line.",

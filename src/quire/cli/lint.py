@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from quire.cli.common import json_option, print_json, read_text
+from quire.cli.common import called, json_option, print_json, read_text
 from quire.errors import CallError, FormatError
 from quire.providers.rules import Finding, Note, Seen, detect, observe, unchecked, validate
 
@@ -58,7 +58,7 @@ def _requests(text: str, file: str) -> Iterator[tuple[int, Any]]:
         whole = json.loads(text)
     except json.JSONDecodeError as error:
         if not text.lstrip().startswith(("{", "[")) or "\n" not in text.strip():
-            message = f"{file} is not JSON: {error.msg}"
+            message = f"{called(file)} is not JSON: {error.msg}"
             raise FormatError(
                 message, line=error.lineno, column=error.colno, hint="Check the file."
             ) from error

@@ -8,6 +8,7 @@ import click
 
 from quire import values
 from quire.cli.common import (
+    counted,
     db_option,
     json_option,
     print_json,
@@ -170,8 +171,8 @@ def verify(thread: str | None, db: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"ok": True, "threads": verified.threads, "entries": verified.entries})
     else:
-        threads = f"{verified.threads} thread{'' if verified.threads == 1 else 's'}"
-        click.echo(f"{threads}, {verified.entries} entries: every hash holds")
+        entries = counted(verified.entries, "entry", "entries")
+        click.echo(f"{counted(verified.threads, 'thread')}, {entries}: every hash holds")
 
 
 def _print_damage(damage: DamageError, as_json: bool) -> None:

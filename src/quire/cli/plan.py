@@ -11,7 +11,7 @@ import msgspec
 from quire.assemble import DROP_ONLY, TWO_TIER, Built, Policy, requests, reused_tokens
 from quire.assemble.hindsight import optimum, trail
 from quire.cli.assemble import policy_from, policy_options
-from quire.cli.common import console, db_option, json_option, print_json, print_table
+from quire.cli.common import console, counted, db_option, json_option, print_json, print_table
 from quire.cli.source import load_entries
 from quire.errors import CallError
 from quire.values import Entry, JsonObject
@@ -120,7 +120,7 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
             f"paid: {paid['tokens']:,} tokens, {paid['cache_read']:,} from the cache, cost {paid['cost']:,}"
         )
     count = max(1, rows[0]["requests"])
-    out.print(f"\ncuts over {count} requests:")
+    out.print(f"\ncuts over {counted(count, 'request')}:")
     for row in rows:
         line = ["·"] * min(_WIDTH, count)
         for cut in row["cuts"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from quire.cli.common import db_option, json_option, print_json, print_table, read_json
+from quire.cli.common import counted, db_option, json_option, print_json, print_table, read_json
 from quire.cli.record_lines import print_record, print_records, read_records, report
 from quire.cli.records_db import embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
@@ -264,7 +264,9 @@ def catalog(file: str | None, db: Path | None, as_json: bool) -> None:
     with open_records(db) as records:
         made = keep_catalog(records, tools, now=now)
         report(react(records, made, now=now))
-    print_record(made, as_json, f"{made.id} version {made.version}: {len(made.context['tools'])} tools")
+    print_record(
+        made, as_json, f"{made.id} version {made.version}: {counted(len(made.context['tools']), 'tool')}"
+    )
 
 
 @record.command()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from quire.cli.common import print_json, print_table, read_text
+from quire.cli.common import called, print_json, print_table, read_text
 from quire.errors import FormatError
 from quire.records import Reaction, Record
 from quire.records.record import to_json
@@ -24,7 +24,7 @@ def read_records(file: str) -> tuple[list[Json], bool]:
         lines = text.split("\n")
         if error.msg != "Extra data":
             raise FormatError(
-                f"{file} is not JSON: {error.msg}",
+                f"{called(file)} is not JSON: {error.msg}",
                 line=error.lineno,
                 column=error.colno,
                 hint="Check the file.",

@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from quire.cli.common import console, json_option, print_json, print_table, read_text
+from quire.cli.common import called, console, counted, json_option, print_json, print_table, read_text
 from quire.errors import FormatError
 from quire.providers.marks import mark
 from quire.providers.models import model_info, resolve
@@ -118,7 +118,7 @@ def _parsed(text: str, file: str, line: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise FormatError(
-            f"{file} is not JSON: {error.msg}",
+            f"{called(file)} is not JSON: {error.msg}",
             line=line + error.lineno - 1,
             column=error.colno,
             hint="Write one request a line.",
@@ -207,9 +207,9 @@ def _print(requests: list[Timed], predicted: list[Predicted], chart: bool) -> No
 
 def _summary(total: Total, exact: bool) -> str:
     share = total.read / total.tokens if total.tokens else 0.0
-    counted = "" if exact else "; tokens are estimates"
-    requests = f"{total.requests} request{'s' * (total.requests != 1)}"
-    return f"{requests}, {total.tokens:,} tokens, {share:.1%} read from the cache, {_usd(total.usd)}{counted}"
+    guessed = "" if exact else "; tokens are estimates"
+    requests = counted(total.requests, "request")
+    return f"{requests}, {total.tokens:,} tokens, {share:.1%} read from the cache, {_usd(total.usd)}{guessed}"
 
 
 def _reasons(predicted: list[Predicted]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -60,8 +61,14 @@ def resolve(name: str) -> tuple[str, Wire]:
     """A provider or wire format by name: "openai-chat" -> ("openai", "openai-chat")."""
     found = _names().get(name.strip().lower())
     if found is None:
-        raise CallError(f"unknown provider {name!r}", hint="Known: " + ", ".join(_names()) + ".")
+        raise CallError(f"unknown provider {name!r}", hint=_meant(name))
     return found
+
+
+def _meant(name: str) -> str:
+    """The nearest name, where one is near; else the providers, without their other names."""
+    near = get_close_matches(name.strip().lower(), _names(), 1)
+    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(providers())}."
 
 
 def split_target(target: str) -> tuple[str, str]:

@@ -40,7 +40,7 @@ class Ledger:
         """The total of a whole thread of which the part already here is not looked at again."""
         if len(thread) < len(self):
             raise CallError(
-                f"the thread has {len(thread)} entries but {len(self)} were counted",
+                f"{len(self)} entries were counted but the thread has {len(thread)}",
                 hint="A thread only grows; start a new ledger for a fork.",
             )
         self.extend(thread[len(self) :])

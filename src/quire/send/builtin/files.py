@@ -84,7 +84,7 @@ def _list(root: Root, limit: int) -> Tool:
             raise NotFound(f"there is no folder {path!r}", hint="List the root to see what is there.")
         names = _names(real, depth)
         shown = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
-        return Output(shown, f"{root.shown(real)}: {len(names)} entries")
+        return Output(shown, f"{root.shown(real)}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
 
     return list_
 
