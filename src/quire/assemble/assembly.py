@@ -202,6 +202,7 @@ class Assembly:
         text = f"The result of {call.name} ({call.call_id}) arrived late:\n\n{result_text(entry)}"
         self._late.append(Message("note", (Text(text),), (entry.seq,)))
         self.carried.late[entry.seq] = ("", False)
+        self.carried.results[entry.seq] = entry
 
     def _request_sent(self, entry: Entry, spoke: bool) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""

@@ -6,6 +6,9 @@ out. Replaying a log runs `apply` alone, so a recorded choice is never made twic
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Literal
+
 import msgspec
 
 from quire.assemble.blocks import Block
@@ -38,25 +41,28 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Rung(msgspec.Struct, frozen=True):
-    """How hard to cut: a factor on the tiers, and whether turns before the current one may be cut into."""
+    """How hard to cut: what stays verbatim, and whether turns before the current one may be cut into.
 
-    factor: float = 1.0
-    everywhere: bool = False
+    floor: the policy's floor. most: it cannot be had (one group of calls is too large), so the longest tail
+    that fits. least: the part that is never cut.
+    """
+
+    keeps: Literal["floor", "most", "least"] = "floor"
+    everywhere: bool = True
     summary: bool = True
     handles: bool = True
 
 
 # Tried in order until the request fits: the policy's tiers, then inside older turns, then the floor with nothing
-# in front of it, then smaller tiers: what is verbatim gives way last.
+# in front of it, then less than the floor: what is verbatim gives way last.
 RUNGS = (
+    Rung(everywhere=False),
     Rung(),
-    Rung(everywhere=True),
-    Rung(everywhere=True, handles=False),
-    Rung(everywhere=True, handles=False, summary=False),
-    Rung(0.5, everywhere=True),
-    Rung(0.25, everywhere=True),
-    Rung(0.0, everywhere=True),
-    Rung(0.0, everywhere=True, summary=False),
+    Rung(handles=False),
+    Rung(handles=False, summary=False),
+    Rung("most", handles=False),
+    Rung("least", handles=False),
+    Rung("least", handles=False, summary=False),
 )
 
 
@@ -64,12 +70,8 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
     strip = epoch.strip
     room = max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
-    floor = policy.floor * room * rung.factor
-    tier = policy.handles * room * rung.factor if rung.handles else 0
-    handle = strip.deepest_keeping(floor, rung.everywhere)
-    deeper = strip.deepest_keeping(floor, everywhere=True)
-    if strip.sums[deeper] - strip.sums[handle] > policy.slack * room:
-        handle = deeper
+    tier = policy.handles * room if rung.handles else 0
+    handle = _verbatim_from(strip, policy, rung, room)
     drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
     old = _summary_leaves(strip)
     if drop <= old:
@@ -85,6 +87,17 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     return Plan(drop, handle, request, limit, kept, strip.total - kept, same)
 
 
+def _verbatim_from(strip: Strip, policy: Policy, rung: Rung, room: int) -> int:
+    """The leaf from which on everything stays as it is."""
+    if rung.keeps == "least":
+        return strip.deepest_keeping(0, everywhere=True)
+    if rung.keeps == "most":
+        return strip.longest_within(room - (int(policy.summary * room) if rung.summary else 0))
+    floor = policy.floor * room
+    whole, deeper = (strip.deepest_keeping(floor, everywhere) for everywhere in (rung.everywhere, True))
+    return deeper if strip.sums[deeper] - strip.sums[whole] > policy.slack * room else whole
+
+
 NO_CUT = Plan(0, 0, None, 0, 0, 0)
 
 
@@ -92,16 +105,19 @@ def _summary_leaves(strip: Strip) -> int:
     return 1 if strip.leaves and strip.leaves[0].turn == SUMMARY_TURN else 0
 
 
-def edits(epoch: Epoch, plan: Plan) -> list[JsonObject]:
-    """Every change of the plan, entry by entry: drop, handle, fold (into L1), with the tokens freed."""
+def edits(epoch: Epoch, plan: Plan, results: Container[int] = ()) -> list[JsonObject]:
+    """Every change of the plan, entry by entry: drop, handle, fold (into L1), with the tokens freed.
+
+    `results` are the entries that are tool results, also those that were said late, as a note: they do not fold.
+    """
     out: list[JsonObject] = []
     leaves = epoch.strip.leaves
     again = _repeated(leaves)
     for index in range(_summary_leaves(epoch.strip), plan.handle):
         one = leaves[index]
         if index < plan.drop and index != plan.request:
-            action = "fold" if one.message.role in ("note", "tools") else "drop"
-            out += _drops(one, action)
+            folds = one.message.role in ("note", "tools") and one.message.seqs[0] not in results
+            out += _drops(one, "fold" if folds else "drop")
         elif one.handled is not None:
             out += _handles(one, again)
     return out + _thoughts(leaves[plan.drop :])

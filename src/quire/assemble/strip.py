@@ -77,6 +77,15 @@ class Strip:
         index = bisect_right(self.sums, self.total - tokens) - 1
         return self.legal_at_or_before(index, everywhere) if index > 0 else 0
 
+    def longest_within(self, room: float) -> int:
+        """The earliest legal start whose tail, with the request of the turn it cuts into, fits into `room`."""
+        start = self._tail_within(room)
+        request = self.turn_of(start)
+        return start if request is None else self._tail_within(room - self.leaves[request].tokens)
+
+    def _tail_within(self, room: float) -> int:
+        return self.legal_at_or_after(bisect_left(self.sums, self.total - room), everywhere=True)
+
     def shallowest_handled(self, end: int, room: float, everywhere: bool) -> int:
         """The earliest legal start whose leaves up to `end`, as handles, fit into `room`."""
         index = bisect_left(self.handled, self.handled[end] - room)
