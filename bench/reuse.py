@@ -22,10 +22,11 @@ from quire.cli.common import print_table
 from quire.providers import render
 from quire.providers.rules import validate
 from quire.values import Entry
-from traces import conversations, entries, files, parser
+from traces import conversations, entries, files, parser, synthetic
 
 PRICES = ((0.1, 1.25), (0.1, 2.0), (0.05, 1.25), (0.025, 1.25))
-LONG_BUDGETS, SHORT_BUDGETS, LONG = (16_000, 32_000, 64_000), (4_000,), 50_000
+# Threads of at least so many tokens, and the budgets for them.
+BUDGETS = ((500_000, (128_000,)), (50_000, (16_000, 32_000, 64_000)), (0, (4_000,)))
 change = msgspec.structs.replace
 QUIRE = {
     "Quire": Policy(),
@@ -135,17 +136,18 @@ def is_valid(messages: list[dict[str, Any]]) -> bool:
     return not waiting and any(message["role"] == "user" for message in messages)
 
 
-FLOORS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+# Ours with other floors, to be set beside a peer that keeps as much: cut when the rent is paid, or only when full.
+OTHERS = {
+    f"Quire, drop only, {when}, floor {floor:.2f}": change(DROP_ONLY, when=when, floor=floor, slack=0.0)
+    for when, last in (("rent", 60), ("full", 98))
+    for floor in (percent / 100 for percent in (*range(5, min(last, 90) + 1, 5), *range(91, last)))
+}
 
 
-def at_floor(floor: float) -> str:
-    return f"Quire, drop only, floor {floor}"
-
-
-def matched(group: list[dict[str, Any]], kept: float) -> dict[str, Any]:
-    """Ours with the floor raised until it keeps as much as a peer did, over the same threads."""
-    ours = [row for floor in FLOORS for row in group if row["strategy"] == at_floor(floor)]
-    return next((row for row in ours if row["kept"] >= kept - 1e-9), ours[-1])
+def matched(group: list[dict[str, Any]], kept: float) -> dict[str, Any] | None:
+    """The cheapest of ours that keeps as much as a peer did, over the same threads."""
+    ours = [row for row in group if row["strategy"] in OTHERS and row["kept"] >= kept - 1e-9]
+    return min(ours, key=lambda row: row["cost"], default=None)
 
 
 class Thread(msgspec.Struct):
@@ -156,30 +158,43 @@ class Thread(msgspec.Struct):
 
 
 def load(given: Any) -> Iterable[Thread]:
+    """The threads of the files given; by default the traces, and a synthetic one of 2,000 messages."""
     for path in files(given):
         for number, one in enumerate(conversations(path), 1):
-            listed = entries(one)
-            whole = [b for b in requests(listed, Policy(budget=10**12, when="full")) if isinstance(b, Built)]
-            if whole:
-                yield Thread(f"{path.stem}:{number}", one["messages"], listed, whole)
+            yield from _thread(f"{path.stem}:{number}", one["messages"])
+    if not given:
+        yield from _thread("synthetic:1", synthetic())
+
+
+def _thread(name: str, messages: list[dict[str, Any]]) -> Iterable[Thread]:
+    listed = entries({"messages": messages})
+    whole = [b for b in requests(listed, Policy(budget=10**12, when="full")) if isinstance(b, Built)]
+    if whole:
+        yield Thread(name, messages, listed, whole)
+
+
+def budgets(thread: Thread) -> tuple[int, ...]:
+    """Budgets that bite."""
+    size = thread.whole[-1].tokens
+    return next(some for least, some in BUDGETS if size >= least)
 
 
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--budget", type=int, help="one budget for every thread")
     options.add_argument("--peers", nargs="*", default=list(PEERS), help="which peers (default: all)")
+    options.add_argument("--markdown", action="store_true", help="print the tables as markdown")
     arguments = options.parse_args()
     chosen = {name: make() for name, make in PEERS.items() if name in arguments.peers}
     rows: list[dict[str, Any]] = []
     for thread in load(arguments.data):
-        long = thread.whole[-1].tokens > LONG
-        for budget in (arguments.budget,) if arguments.budget else LONG_BUDGETS if long else SHORT_BUDGETS:
+        for budget in (arguments.budget,) if arguments.budget else budgets(thread):
             print(f"{thread.name} at {budget}", file=sys.stderr)
             rows += measure(thread, budget, chosen)
     if arguments.json:
         print(json.dumps({"rows": rows, "summary": summary(rows)}))
         return
-    show(rows)
+    show(rows, arguments.markdown)
 
 
 def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str, Any]]:
@@ -196,10 +211,9 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
     for name, peer in peers.items():
         tally = measure_peer(peer, thread.messages, budget)
         rows += [_row(thread, budget, name, tally, prices, None) for prices in PRICES]
-    for floor in FLOORS if peers else ():
-        ours = change(DROP_ONLY, **common_, floor=floor)
-        tally = measure_quire(thread.entries, ours, thread.whole, check=False)
-        rows.append(_row(thread, budget, at_floor(floor), tally, PRICES[0], None))
+    for name, policy in OTHERS.items() if peers else ():
+        tally = measure_quire(thread.entries, change(policy, **common_), thread.whole, check=False)
+        rows.append(_row(thread, budget, name, tally, PRICES[0], None))
     return rows
 
 
@@ -257,62 +271,85 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             and (row["read"], row["write"]) == PRICES[0]
         ):
             group = [r for r in out if (r["trace"], r["budget"]) == (row["trace"], row["budget"])]
-            ours = matched(group, row["kept"])
-            row["ours_at_same_kept"], row["ours_kept"] = ours["cost"], ours["kept"]
+            if ours := matched(group, row["kept"]):
+                row["ours_at_same_kept"], row["ours_kept"] = ours["cost"], ours["kept"]
+                row["ours"] = ours["strategy"]
     return out
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    summed = [row for row in summary(rows) if ", floor " not in row["strategy"]]
+Table = tuple[str, tuple[str, ...], list[tuple[object, ...]]]
+
+
+def tables(rows: list[dict[str, Any]]) -> Iterable[Table]:
+    """(title, header, rows): one table of strategies and one of prices per group, and the means at the end."""
+    summed = [row for row in summary(rows) if row["strategy"] not in OTHERS]
     for trace, budget in dict.fromkeys((row["trace"], row["budget"]) for row in summed):
         mine = [r for r in summed if (r["trace"], r["budget"]) == (trace, budget)]
         first = [r for r in mine if (r["read"], r["write"]) == PRICES[0]]
-        print_table(
-            (
-                "strategy",
-                "reuse",
-                "uncached",
-                "breaks",
-                "invalid",
-                "over",
-                "below floor",
-                "kept",
-                "cost",
-                "× optimum",
-                "worst",
-                "ours at same kept",
-            ),
-            [_cells(row) for row in first],
-            title=f"\n{trace}, {first[0]['threads']} threads, {first[0]['requests']:,} requests, budget {budget:,}, prices 0.1 / 1.25",
+        named = (
+            f"{trace}, {first[0]['threads']} threads, {first[0]['requests']:,} requests, budget {budget:,}"
         )
-        print_table(
-            ("cost by price set", *(f"{read} / {write}" for read, write in PRICES)),
-            [
-                (
-                    name,
-                    *(
-                        _price_cell(
-                            next(r for r in mine if r["strategy"] == name and (r["read"], r["write"]) == p)
-                        )
-                        for p in PRICES
-                    ),
-                )
-                for name in dict.fromkeys(r["strategy"] for r in mine)
-            ],
-        )
+        yield named, HEADER, [_cells(row) for row in first]
+        yield f"{named}: cost by price set, in thousands", ("", *map(_priced, PRICES)), list(_by_price(mine))
+    ours = [row for row in summed if row["strategy"] == "Quire"]
+    yield (
+        "Quire's cost over the optimum: mean of the groups (worst)",
+        tuple(map(_priced, PRICES)),
+        [_mean(ours)],
+    )
+
+
+HEADER = (
+    "strategy",
+    "reuse",
+    "uncached, thousands",
+    "breaks",
+    "invalid",
+    "over",
+    "below floor",
+    "kept",
+    "cost, thousands",
+    "× optimum",
+    "worst thread",
+    "ours at same kept",
+)
+
+
+def _priced(prices: tuple[float, float]) -> str:
+    return f"{prices[0]} / {prices[1]}"
+
+
+def _by_price(rows: list[dict[str, Any]]) -> Iterable[tuple[object, ...]]:
+    for name in dict.fromkeys(row["strategy"] for row in rows):
+        priced = {(row["read"], row["write"]): row for row in rows if row["strategy"] == name}
+        yield (name, *(_price_cell(priced[prices]) for prices in PRICES))
+
+
+def _mean(ours: list[dict[str, Any]]) -> tuple[object, ...]:
+    by_price = [[r["of_optimum"] for r in ours if (r["read"], r["write"]) == prices] for prices in PRICES]
+    return tuple(f"{sum(found) / len(found):.3f} ({max(found):.3f})" for found in by_price)
+
+
+def show(rows: list[dict[str, Any]], markdown: bool) -> None:
+    for title, header, cells in tables(rows):
+        if markdown:
+            print(f"**{title}**\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+            print("\n".join(f"| {' | '.join(map(str, row))} |" for row in cells) + "\n")
+        else:
+            print_table(header, cells, title=f"\n{title}")
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         row["strategy"],
         f"{row['reuse']:.1%}",
-        row["uncached"],
+        f"{row['uncached'] / 1000:,.0f}",
         row["breaks"],
         row["invalid"],
         row["over"],
         row["below"],
         f"{row['kept']:.0%}",
-        round(row["cost"]),
+        f"{row['cost'] / 1000:,.0f}",
         f"{row['of_optimum']:.3f}" if "of_optimum" in row else "",
         f"{row['worst']:.3f}" if "worst" in row else "",
         f"{row['ours_at_same_kept'] / row['cost'] - 1:+.0%}" if "ours_at_same_kept" in row else "",
@@ -321,7 +358,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 def _price_cell(row: dict[str, Any]) -> str:
     best = f" ({row['of_optimum']:.3f})" if "of_optimum" in row else ""
-    return f"{row['cost']:,.0f}{best}"
+    return f"{row['cost'] / 1000:,.0f}{best}"
 
 
 if __name__ == "__main__":

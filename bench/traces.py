@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,49 @@ def parser(what: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--json", action="store_true", help="print JSON for machines")
     return made
+
+
+WORDS = [
+    "river",
+    "stone",
+    "amber",
+    "window",
+    "engine",
+    "ledger",
+    "copper",
+    "market",
+    "winter",
+    "signal",
+    "garden",
+    "harbor",
+    "letter",
+    "mirror",
+    "timber",
+]
+
+
+def synthetic(messages: int = 2_000, seed: int = 7) -> list[dict[str, Any]]:
+    """A coding agent's thread: a question now and then, calls with long results, short answers."""
+    dice = random.Random(seed)
+
+    def prose(count: int) -> str:
+        lines = [" ".join(dice.choice(WORDS) for _ in range(12)) for _ in range(max(1, count // 12))]
+        return "\n".join(f"{n:4} {line}" for n, line in enumerate(lines))
+
+    out: list[dict[str, Any]] = [{"role": "system", "content": prose(300)}]
+    while len(out) < messages:
+        out.append({"role": "user", "content": prose(dice.randint(20, 120))})
+        for step in range(dice.randint(2, 8)):
+            id = f"call_{len(out)}_{step}"
+            call = {
+                "id": id,
+                "type": "function",
+                "function": {"name": "read", "arguments": json.dumps({"path": id})},
+            }
+            out.append({"role": "assistant", "content": prose(20), "tool_calls": [call]})
+            out.append({"role": "tool", "tool_call_id": id, "content": prose(dice.randint(200, 1_300))})
+        out.append({"role": "assistant", "content": prose(dice.randint(30, 200))})
+    return out[:messages]
 
 
 def files(given: list[Path] | None) -> list[Path]:

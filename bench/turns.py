@@ -7,11 +7,11 @@ peers are asked at evenly spaced points and their total is scaled up from those;
 from __future__ import annotations
 
 import json
-import random
 import resource
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from peers import llama_index_memory, points, size
@@ -20,56 +20,15 @@ from quire.assemble import Assembly
 from quire.cli.common import print_table
 from quire.log.hashing import chain
 from quire.providers import openai_chat, rendering
-from traces import ROOT, parser
+from traces import ROOT, conversations, files, parser, synthetic
 
-BUDGET, MESSAGES, MARKS = 128_000, 2_000, (50, 500, 2_000)
-WORDS = [
-    "river",
-    "stone",
-    "amber",
-    "window",
-    "engine",
-    "ledger",
-    "copper",
-    "market",
-    "winter",
-    "signal",
-    "garden",
-    "harbor",
-    "letter",
-    "mirror",
-    "timber",
-]
+BUDGET, MARKS = 128_000, (50, 500, 2_000)
 
 
-def synthetic(messages: int = MESSAGES, seed: int = 7) -> list[dict[str, Any]]:
-    """A coding agent's thread: a question now and then, calls with long results, short answers."""
-    dice = random.Random(seed)
-
-    def prose(count: int) -> str:
-        lines = [" ".join(dice.choice(WORDS) for _ in range(12)) for _ in range(max(1, count // 12))]
-        return "\n".join(f"{n:4} {line}" for n, line in enumerate(lines))
-
-    out: list[dict[str, Any]] = [{"role": "system", "content": prose(300)}]
-    while len(out) < messages:
-        out.append({"role": "user", "content": prose(dice.randint(20, 120))})
-        for step in range(dice.randint(2, 8)):
-            id = f"call_{len(out)}_{step}"
-            call = {
-                "id": id,
-                "type": "function",
-                "function": {"name": "read", "arguments": json.dumps({"path": id})},
-            }
-            out.append({"role": "assistant", "content": prose(20), "tool_calls": [call]})
-            out.append({"role": "tool", "tool_call_id": id, "content": prose(dice.randint(200, 1_300))})
-        out.append({"role": "assistant", "content": prose(dice.randint(30, 200))})
-    return out[:messages]
-
-
-def quire_turns(messages: list[dict[str, Any]]) -> list[tuple[int, float]]:
+def quire_turns(messages: list[dict[str, Any]], budget: int) -> list[tuple[int, float]]:
     """(message index, CPU seconds) for each request: feeding what is new, fitting, rendering."""
     listed = list(chain(openai_chat.import_messages(messages)))
-    assembly, writer = Assembly(Policy(budget=BUDGET)), rendering("openai-chat:gpt-5")
+    assembly, writer = Assembly(Policy(budget=budget)), rendering("openai-chat:gpt-5")
     out, spent, place = [], 0.0, 0
     wanted = iter(list(points(messages)))
     for entry in listed:
@@ -86,7 +45,7 @@ def quire_turns(messages: list[dict[str, Any]]) -> list[tuple[int, float]]:
 
 
 def langchain_turns(
-    messages: list[dict[str, Any]], exact: bool, places: list[int]
+    messages: list[dict[str, Any]], exact: bool, places: list[int], budget: int
 ) -> Iterator[tuple[int, float]]:
     """As its documentation recommends: the whole history is trimmed before each call."""
     from langchain_core.messages import convert_to_messages, trim_messages
@@ -102,7 +61,7 @@ def langchain_turns(
         before = time.process_time()
         trim_messages(
             converted[:place],
-            max_tokens=BUDGET,
+            max_tokens=budget,
             strategy="last",
             token_counter=counted if exact else count_tokens_approximately,
             start_on="human",
@@ -119,9 +78,9 @@ def _plain(one: Any) -> dict[str, Any]:
     return {"content": one.content, "tool_calls": calls}
 
 
-def llama_index_total(messages: list[dict[str, Any]]) -> float:
+def llama_index_total(messages: list[dict[str, Any]], budget: int) -> float:
     before = time.process_time()
-    for _ in llama_index_memory()(messages, BUDGET):
+    for _ in llama_index_memory()(messages, budget):
         pass
     return time.process_time() - before
 
@@ -137,7 +96,9 @@ for place in places:
 """
 
 
-def litellm_turns(messages: list[dict[str, Any]], places: list[int], seconds: int) -> list[tuple[int, float]]:
+def litellm_turns(
+    messages: list[dict[str, Any]], places: list[int], budget: int, seconds: int
+) -> list[tuple[int, float]]:
     """In its own environment, since it pins an older openai; what it finishes within the seconds given."""
     python = ROOT / ".venv-litellm" / "bin" / "python"
     if not python.exists():
@@ -145,7 +106,7 @@ def litellm_turns(messages: list[dict[str, Any]], places: list[int], seconds: in
     try:
         done = subprocess.run(
             [python, "-c", LITELLM],
-            input=json.dumps([messages, places, BUDGET]),
+            input=json.dumps([messages, places, budget]),
             capture_output=True,
             text=True,
             timeout=seconds,
@@ -167,25 +128,35 @@ def near(found: list[tuple[int, float]], mark: int) -> float | None:
     return sum(costs) / len(costs) if costs and max(p for p, _ in found) >= mark * 0.95 else None
 
 
+def longest(given: list[Path] | None) -> list[dict[str, Any]]:
+    """The longest of the conversations given, or a synthetic one."""
+    if not given:
+        return synthetic()
+    found = [one["messages"] for path in files(given) for one in conversations(path)]
+    plain = [[{k: v for k, v in m.items() if not k.startswith("_")} for m in one] for one in found]
+    return [{**m, "content": m.get("content") or ""} for m in max(plain, key=len)]
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--samples", type=int, default=12, help="points at which the slow peers are asked")
     options.add_argument("--quick", action="store_true", help="Quire and LangChain only")
+    options.add_argument("--budget", type=int, default=BUDGET, help=f"tokens of a request ({BUDGET:,})")
     arguments = options.parse_args()
-    messages = synthetic()
+    messages, budget = longest(arguments.data), arguments.budget
     places = list(points(messages))
     some = places[:: max(1, len(places) // arguments.samples)]
-    quire_turns(messages[:200])  # vocabularies and code are loaded before anything is measured
+    quire_turns(messages[:200], budget)  # vocabularies and code are loaded before anything is measured
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ours = quire_turns(messages)
+    ours = quire_turns(messages, budget)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
     rows: list[dict[str, Any]] = [_row("Quire", ours, places, sum(c for _, c in ours), "every request")]
-    list(langchain_turns(messages, True, places[:1]))  # loads what it loads lazily
-    exact = list(langchain_turns(messages, True, some))
+    list(langchain_turns(messages, True, places[:1], budget))  # loads what it loads lazily
+    exact = list(langchain_turns(messages, True, some, budget))
     rows.append(
         _row("LangChain trim, exact", exact, places, scaled(exact, places), f"{len(exact)} requests, scaled")
     )
-    approximate = list(langchain_turns(messages, False, some))
+    approximate = list(langchain_turns(messages, False, some, budget))
     rows.append(
         _row(
             "LangChain trim, approximate",
@@ -196,9 +167,9 @@ def main() -> None:
         )
     )
     if not arguments.quick:
-        total = llama_index_total(messages)
+        total = llama_index_total(messages, budget)
         rows.append({"library": "LlamaIndex Memory", "total_s": total, "how": "every request"})
-        slow = litellm_turns(messages, some, seconds=60)
+        slow = litellm_turns(messages, some, budget, seconds=60)
         if slow:
             rows.append(
                 _row(
@@ -212,6 +183,7 @@ def main() -> None:
     result = {
         "requests": len(places),
         "tokens": sum(map(size, messages)),
+        "budget": budget,
         "memory_mb": round(grown, 1),
         "rows": rows,
     }
@@ -249,7 +221,7 @@ def show(result: dict[str, Any]) -> None:
             )
             for row in result["rows"]
         ],
-        title=f"{result['requests']} requests over {result['tokens']:,} tokens, budget {BUDGET:,}; Quire's memory grew by {result['memory_mb']} MB",
+        title=f"{result['requests']} requests over {result['tokens']:,} tokens, budget {result['budget']:,}; Quire's memory grew by {result['memory_mb']} MB",
     )
 
 
