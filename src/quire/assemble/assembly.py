@@ -6,36 +6,24 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-
-import msgspec
+from collections.abc import Iterable, Iterator
 
 from quire.assemble import rebase
 from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built, Refused
 from quire.assemble.epoch import Epoch, merge_tools, ordered
 from quire.assemble.layers import check_shares
-from quire.assemble.leaves import Leaf, assistant, leaf, results
 from quire.assemble.policy import Policy
 from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
-from quire.assemble.turn import UserTurn, result_text
+from quire.assemble.tail import Tail
+from quire.assemble.turn import result_text
 from quire.assemble.write import Decision, decide, holds_context
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.log.hashing import chain
 from quire.tokens import Calibration, uncalibrated
 from quire.values import SPOKEN, Entry, JsonObject, LeftOut, Message, Text, ToolSet
-
-
-class Group(msgspec.Struct):
-    """One message of the model while it is still growing, and its calls with their results."""
-
-    entries: list[Entry] = []
-    pairs: list[tuple[Entry, Entry | None]] = []
-
-    def copy(self) -> Group:
-        return Group(self.entries[:], self.pairs[:])
 
 
 class Assembly:
@@ -51,12 +39,7 @@ class Assembly:
         self.left_out: list[LeftOut] = []
         self.rebases: list[JsonObject] = []
         self.calibration = uncalibrated(self.policy.model) if self.policy.model else Calibration()
-        # The tail that no request has shown yet: a user turn, groups of the model, late instructions.
-        self._user: UserTurn | None = None
-        self._context: list[tuple[Entry, Entry | None]] = []
-        self._groups: list[Group] = []
-        self._late: list[Message] = []
-        self._attached: list[tuple[int, JsonObject]] = []
+        self._tail = Tail()
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
         self.pins: list[tuple[int, str]] = []
@@ -64,7 +47,6 @@ class Assembly:
         self.broken = False
         self.requests = 0
         self.tools_moved = False
-        self._interrupted: dict[str, list[Entry]] = {}
         self._speaking = False
         self._passed = False
         # Whether a request has been sent whose streamed reply has not ended.
@@ -75,9 +57,8 @@ class Assembly:
         self._last_at: int | None = None
         self._last_model = ""
         self._estimate = 0
-        # What looking ahead has worked out already; shared with the twins, dropped when the request is passed.
+        # What looking ahead has decided already; dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
-        self._leaves: dict[tuple[str, tuple[int, ...]], Leaf] = {}
 
     # Feeding
 
@@ -88,7 +69,7 @@ class Assembly:
 
     def asks(self, entry: Entry) -> bool:
         """Whether a request stands in front of this entry: the model begins to speak after a user has."""
-        if self._is_context(entry) or self.turn == 0 or self._passed:
+        if self._tail.is_context(entry) or self.turn == 0 or self._passed:
             return False
         return entry.kind in SPOKEN and not self._speaking
 
@@ -100,7 +81,7 @@ class Assembly:
         if self.asks(entry):
             self._pass()
         spoke = self._speaking
-        if entry.kind not in SPOKEN or self._is_context(entry):
+        if entry.kind not in SPOKEN or self._tail.is_context(entry):
             self._speaking = False
         if entry.kind in ("user", "result"):
             self._passed = self._opened = False
@@ -112,22 +93,19 @@ class Assembly:
             self._request_sent(entry, spoke)
         getattr(self, f"_feed_{entry.kind}")(entry)
 
-    def _is_context(self, entry: Entry) -> bool:
-        return entry.kind == "call" and entry.meta.get("placement") == "context" and self._user is not None
-
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
             self._leave_out(entry.seq, "empty message")
         if not self.epoch.l1 and not self.requests:
             self.epoch.l1.append(normal(entry.text))
         else:
-            self._late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
+            self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), True)
 
     def _feed_note(self, entry: Entry) -> None:
         # A note without words may set the effort from here on.
         if entry.text.strip() or entry.wire.get("effort"):
-            self._late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
+            self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
         else:
             self._leave_out(entry.seq, "empty message")
@@ -141,24 +119,22 @@ class Assembly:
             self.epoch.tools = ordered(self.carried.tools)
         elif self.policy.late_tools and set(known) <= set(self.carried.tools):
             new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)
-            self._late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
+            self._tail.late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
         else:
             self.tools_moved = True
 
     def _feed_attach(self, entry: Entry) -> None:
-        self._attached.append((entry.seq, entry.body["item"]))
+        self._tail.attached.append((entry.seq, entry.body["item"]))
 
     def _feed_user(self, entry: Entry) -> None:
         self._close()
         self.turn += 1
         self.step = 0
         self.carried.turn = self.turn
-        items = [item for _, item in self._attached] + entry.attached
+        items = [item for _, item in self._tail.attached] + entry.attached
         blocks = tuple(unique(block(item, self.policy.times) for item in items))
         self.carried.versions.update({(one.id, one.sha256): one for one in blocks})
-        seqs = (*(seq for seq, _ in self._attached), entry.seq)
-        self._user = UserTurn(entry, blocks, (), seqs)
-        self._attached = []
+        self._tail.say(entry, blocks)
 
     def _feed_think(self, entry: Entry) -> None:
         self._speak(entry)
@@ -167,42 +143,23 @@ class Assembly:
         self._speak(entry)
 
     def _feed_call(self, entry: Entry) -> None:
-        if self._is_context(entry):
-            self._context.append((entry, None))
-            return
         self._speak(entry)
-        self._groups[-1].pairs.append((entry, None))
 
     def _speak(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
-        starts = not self._speaking or "message" in entry.wire
-        if starts or not self._groups:
-            self._groups.append(Group([], []))
-        self._groups[-1].entries.append(entry)
-        self._speaking, self._passed = True, False
+        beside = self._tail.is_context(entry)
+        self._tail.speak(entry, not self._speaking or "message" in entry.wire)
+        if not beside:
+            self._speaking, self._passed = True, False
 
     def _feed_result(self, entry: Entry) -> None:
-        """A result belongs to the nearest earlier unanswered call with its id."""
-        for pairs in [group.pairs for group in reversed(self._groups)] + [self._context]:
-            for index in range(len(pairs) - 1, -1, -1):
-                call, result = pairs[index]
-                if result is None and call.call_id == entry.call_id:
-                    pairs[index] = (call, entry)
-                    self.carried.results[entry.seq] = entry
-                    return
-        self._late_result(entry)
-
-    def _late_result(self, entry: Entry) -> None:
-        """Its call was already shown as interrupted: those bytes stand, the result is said behind them."""
-        waiting = self._interrupted.get(entry.call_id)
-        if not waiting:
+        if self._tail.answer(entry):
+            self.carried.results[entry.seq] = entry
+        elif self._tail.answer_late(entry):
+            self.carried.late[entry.seq] = ("", False)
+            self.carried.results[entry.seq] = entry
+        else:
             self._leave_out(entry.seq, "a result whose call is not in the log")
-            return
-        call = waiting.pop()
-        text = f"The result of {call.name} ({call.call_id}) arrived late:\n\n{result_text(entry)}"
-        self._late.append(Message("note", (Text(text),), (entry.seq,)))
-        self.carried.late[entry.seq] = ("", False)
-        self.carried.results[entry.seq] = entry
 
     def _request_sent(self, entry: Entry, spoke: bool) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
@@ -215,10 +172,10 @@ class Assembly:
 
     def _send_again(self) -> None:
         """The reply broke off and its request was made once more: what came of it counts no more."""
-        for group in self._groups:
+        for group in self._tail.groups:
             for entry in group.entries:
                 self._leave_out(entry.seq, "cut off; the request was sent again")
-        self._groups = []
+        self._tail.groups = []
         self._close(final=True)
         self.epoch.sent = len(self.epoch.strip.leaves)
         self._last_at, self._passed = self._at, True
@@ -246,56 +203,7 @@ class Assembly:
     # Closing the tail and passing a request
 
     def _close(self, final: bool = False) -> None:
-        """Turn the tail into leaves; late instructions join only in front of the model's next words."""
-        self._close_user()
-        for group in self._groups:
-            self._close_group(group)
-        self._groups = []
-        if final:
-            for message in self._late:
-                self.epoch.strip.add(leaf(message, self.turn))
-            self._late = []
-
-    def _close_user(self) -> None:
-        if self._user is None:
-            return
-        turn = msgspec.structs.replace(
-            self._user,
-            context=tuple(self._context),
-            seqs=(*self._user.seqs, *(e.seq for pair in self._context for e in pair if e is not None)),
-        )
-        self.epoch.say(turn, self.turn, self.policy)
-        for call, result in self._context:
-            if result is None or not result_text(result):
-                for silent in (call, result) if result else (call,):
-                    self._leave_out(silent.seq, "a tool that gave nothing")
-        self._user, self._context = None, []
-
-    def _close_group(self, group: Group) -> None:
-        message = assistant(group.entries, self.policy.thinking)
-        shown = set(message.seqs)
-        for entry in group.entries:
-            if entry.seq not in shown:
-                thought = entry.kind == "think"
-                self._leave_out(
-                    entry.seq, "thinking is not sent in this format" if thought else "empty message"
-                )
-        if message.parts:
-            self.epoch.strip.add(self._leaf(message))
-        if group.pairs:
-            answered = [result for _, result in group.pairs if result is not None]
-            self.epoch.strip.add(self._leaf(results(group.pairs), answered))
-            for call, result in group.pairs:
-                if result is None:
-                    self._interrupted.setdefault(call.call_id, []).append(call)
-
-    def _leaf(self, message: Message, entries: Sequence[Entry] = ()) -> Leaf:
-        """A leaf of the tail; asking for a request and passing it count its tokens once."""
-        key = (message.role, message.seqs)
-        known = self._leaves.get(key)
-        if known is None or known.message != message:
-            known = self._leaves[key] = leaf(message, self.turn, entries)
-        return known
+        self.left_out += self._tail.close(self.epoch, self.turn, self.policy, final)
 
     def _pass(self) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
@@ -312,7 +220,7 @@ class Assembly:
         self.requests += 1
         self.step += 1
         self._last_at, self._decided, self._memo = self._at, False, None
-        self._leaves.clear()
+        self._tail.forget_counts()
 
     def _decide(self) -> Decision:
         # A request that is sent again is the same request: nothing is decided twice.
@@ -387,9 +295,7 @@ class Assembly:
             self.carried.results,
         )
         twin.left_out, twin.rebases = self.left_out[:], self.rebases[:]
-        twin._groups = [group.copy() for group in self._groups]
-        twin._late, twin._context, twin._attached = self._late[:], self._context[:], self._attached[:]
-        twin._interrupted = {}
+        twin._tail = self._tail.copy()
         return twin
 
     def ahead(self) -> Assembly:
@@ -397,7 +303,7 @@ class Assembly:
         twin = self.copy()
         if self._opened:
             # The reply has not ended: asked now, its request would be sent again without what came of it.
-            twin._groups, twin._passed = [], True
+            twin._tail.groups, twin._passed = [], True
         twin._close(final=True)
         return twin
 
@@ -414,24 +320,29 @@ class Assembly:
         self._memo = (len(self.entries), decision)
         if decision.record is not None:
             twin._apply(decision.record)
-        starts = twin.epoch.strip.turn_starts
-        newest = twin.epoch.strip.leaves[starts[-1]].user if starts else None
-        waiting = [LeftOut(seq, "waits for the next user entry") for seq, _ in self._attached]
-        built = Built(
-            query=newest.entry.text if newest else "",
-            user=starts[-1] if starts else None,
-            prompt=twin.epoch.prompt(),
-            turn=self.turn,
-            step=self.step + (not twin._passed),
-            rebase=decision.record,
-            head_tokens=twin.epoch.head_tokens(),
-            sizes=tuple([one.tokens for one in twin.epoch.strip.leaves]),
-            blocks=twin.epoch.l2,
-            said=twin.epoch.said,
-            left_out=(*twin.left_out, *waiting),
-        )
+        built = twin._built(decision.record)
         check_shares(built, self.policy)
         return built
+
+    def _built(self, record: JsonObject | None) -> Built:
+        """How things stand, as the request at this point."""
+        strip = self.epoch.strip
+        user = strip.turn_starts[-1] if strip.turn_starts else None
+        newest = strip.leaves[user].user if user is not None else None
+        waiting = [LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached]
+        return Built(
+            query=newest.entry.text if newest else "",
+            user=user,
+            prompt=self.epoch.prompt(),
+            turn=self.turn,
+            step=self.step + (not self._passed),
+            rebase=record,
+            head_tokens=self.epoch.head_tokens(),
+            sizes=tuple([one.tokens for one in strip.leaves]),
+            blocks=self.epoch.l2,
+            said=self.epoch.said,
+            left_out=(*self.left_out, *waiting),
+        )
 
 
 def numbered(entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -98,7 +98,9 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     library = rebase.folded(epoch, policy, assembly.turn, cutting=rung is not None)
     head = _head_after(assembly, library) if rung is not None else None
     plan = NO_CUT if rung is None else rebase.plan(epoch, policy, rung, head)
-    edits = rebase.edits(epoch, plan, assembly.carried.results) + rebase.superseded(epoch, plan, library, assembly.turn)
+    edits = rebase.edits(epoch, plan, assembly.carried.results) + rebase.superseded(
+        epoch, plan, library, assembly.turn
+    )
     gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
     pinned = _pinned(assembly, gone)
     summary, fallbacks = _summary(assembly, plan, gone)
