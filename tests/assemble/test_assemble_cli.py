@@ -89,7 +89,10 @@ def test_show_gives_the_original_of_a_handle(file: str) -> None:
 
 def test_diff_names_the_byte_the_layer_and_the_cause(file: str) -> None:
     assert "extends turn 1" in run("diff", file, "1", "2", "--budget", "2000")
+    assert run("diff", file, "2", "1", "--budget", "2000") == run("diff", file, "1", "2", "--budget", "2000")
+    assert run("diff", file, "2", "2") == "no byte differs: both are turn 2\n"
     found = json.loads(run("diff", file, "1", "20", "--budget", "2000", "--json"))
+    assert found == json.loads(run("diff", file, "20", "1", "--budget", "2000", "--json"))
     assert found["extends"] is False
     assert found["layer"] == "L4"
     assert found["cause"].startswith("rebase (")
@@ -104,7 +107,7 @@ def test_plan_compares_policies_with_the_optimum(file: str) -> None:
 
 
 def test_what_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    with pytest.raises(QuireError) as caught:
+    with pytest.raises(QuireError, match="no file called 'nobody', and there is no database") as caught:
         run("assemble", "nobody", "--db", str(tmp_path / "none.db"))
     assert caught.value.hint
 

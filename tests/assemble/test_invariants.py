@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thread_strategies import agent_threads, threads
 
+from quire import values
 from quire.assemble import Assembly, Built, Policy, Refused, requests
 from quire.errors import BudgetError
 from quire.log.hashing import chain
 from quire.providers import openai_chat
 from quire.tokens import counter
-from quire.values import Call, Entry, Result
+from quire.values import Call, Entry, LeftOut, Result, Text
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the epochs are compared one by one")
 any_thread = st.one_of(threads, agent_threads)
@@ -113,12 +114,22 @@ def test_every_entry_is_shown_or_left_out_with_a_reason(entries: list[Entry], po
 def _explained(one: Built, entries: list[Entry], assembly: Assembly) -> None:
     shown = {seq for message in one.prompt.messages for seq in message.seqs}
     reasons = {left.entry for left in one.left_out}
+    assert len(reasons) == len(one.left_out), "one reason for each entry"
     silent = {"tools", "sent", "rebase", "system"}
     for entry in entries:
         if entry.kind in silent:
             continue
         folded = entry.kind == "note" and entry.text.strip() in one.prompt.l1
         assert entry.seq in shown or entry.seq in reasons or folded, entry
+
+
+def test_of_two_versions_attached_in_one_turn_the_older_is_explained() -> None:
+    old, new = ({"id": "a.md", "type": "text", "content": text, "metadata": {}} for text in ("old", "new"))
+    made = Assembly().extend(chain([values.attach(old), values.attach(new), values.user("which?")])).request()
+    shown = "".join(part.text for part in made.prompt.messages[0].parts if isinstance(part, Text))
+    assert "new" in shown
+    assert "old" not in shown
+    assert made.left_out == (LeftOut(1, "a newer version was attached in the same turn"),)
 
 
 @given(any_thread, policies)

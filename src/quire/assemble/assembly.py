@@ -6,7 +6,7 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from quire.assemble import rebase
 from quire.assemble.blocks import block, normal
@@ -36,7 +36,8 @@ class Assembly:
         self.carried = rebase.Carried({}, {}, {})
         self.turn = 0
         self.step = 0
-        self.left_out: list[LeftOut] = []
+        # Entries that no request holds any more, each with the reason it left for.
+        self._left_out: dict[int, LeftOut] = {}
         self.rebases: list[JsonObject] = []
         self.calibration = uncalibrated(self.policy.model) if self.policy.model else Calibration()
         self._tail = Tail()
@@ -131,9 +132,13 @@ class Assembly:
         self.turn += 1
         self.step = 0
         self.carried.turn = self.turn
-        items = [item for _, item in self._tail.attached] + entry.attached
-        blocks = tuple(unique(block(item, self.policy.times) for item in items))
+        attached = [(seq, block(item, self.policy.times)) for seq, item in self._tail.attached]
+        said = [block(item, self.policy.times) for item in entry.attached]
+        blocks = tuple(unique([*(one for _, one in attached), *said]))
         self.carried.versions.update({(one.id, one.sha256): one for one in blocks})
+        for seq, one in attached:
+            if one not in blocks:
+                self._leave_out(seq, "a newer version was attached in the same turn")
         self._tail.say(entry, blocks)
 
     def _feed_think(self, entry: Entry) -> None:
@@ -203,7 +208,8 @@ class Assembly:
     # Closing the tail and passing a request
 
     def _close(self, final: bool = False) -> None:
-        self.left_out += self._tail.close(self.epoch, self.turn, self.policy, final)
+        for one in self._tail.close(self.epoch, self.turn, self.policy, final):
+            self._leave_out(one.entry, one.reason)
 
     def _pass(self) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
@@ -258,7 +264,7 @@ class Assembly:
         return any(edit["entry"] == seq for edit in record["edits"])
 
     def _leave_out(self, seq: int, reason: str) -> None:
-        self.left_out.append(LeftOut(seq, reason))
+        self._left_out.setdefault(seq, LeftOut(seq, reason))
 
     def _note_pin(self, entry: Entry) -> None:
         pin = entry.meta.get("pin")
@@ -282,6 +288,11 @@ class Assembly:
             return False
         return self._at - self._last_at > self.policy.ttl_s * 1000
 
+    @property
+    def left_out(self) -> Collection[LeftOut]:
+        """What no request holds any more, and why."""
+        return self._left_out.values()
+
     def copy(self) -> Assembly:
         """A twin to look ahead on."""
         twin = Assembly.__new__(Assembly)
@@ -294,7 +305,7 @@ class Assembly:
             self.turn,
             self.carried.results,
         )
-        twin.left_out, twin.rebases = self.left_out[:], self.rebases[:]
+        twin._left_out, twin.rebases = dict(self._left_out), self.rebases[:]
         twin._tail = self._tail.copy()
         return twin
 

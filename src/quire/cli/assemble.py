@@ -22,75 +22,36 @@ _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
 
 
+_DEFAULT = Policy()
+_SHARE = click.FloatRange(0, 1)
+# Names, type, default, help.
+_POLICY = (
+    (("--budget",), click.IntRange(1), _DEFAULT.budget, "Tokens one request may hold."),
+    (("--reply",), click.IntRange(0), _DEFAULT.reply, "Of these, room for the reply."),
+    (
+        ("--promote",),
+        click.Choice(["at-rebase", "each-turn"]),
+        _DEFAULT.promote,
+        "When items move into the library.",
+    ),
+    (("--floor",), click.FloatRange(0, 1, min_open=True), _DEFAULT.floor, "Share that stays verbatim."),
+    (("--handles",), _SHARE, _DEFAULT.handles, "Share for older turns whose results are handles."),
+    (("--summary",), _SHARE, _DEFAULT.summary, "Share for the summary of what went."),
+    (
+        ("--ttl", "ttl_s"),
+        click.IntRange(0),
+        _DEFAULT.ttl_s,
+        "Seconds after which an unused cache is cold; 0: never.",
+    ),
+    (("--read",), click.FloatRange(0), _DEFAULT.read, "Price of a cached token."),
+    (("--write",), click.FloatRange(0), _DEFAULT.write, "Price of a token written to the cache."),
+)
+
+
 def policy_options(command: click.decorators.FC) -> click.decorators.FC:
     """The options that make a policy, the same for every command that assembles."""
-    for option in (
-        click.option(
-            "--budget",
-            type=click.IntRange(1),
-            default=Policy().budget,
-            show_default=True,
-            help="Tokens one request may hold.",
-        ),
-        click.option(
-            "--reply",
-            type=click.IntRange(0),
-            default=0,
-            show_default=True,
-            help="Of these, room for the reply.",
-        ),
-        click.option(
-            "--promote",
-            type=click.Choice(["at-rebase", "each-turn"]),
-            default="at-rebase",
-            show_default=True,
-            help="When items move into the library.",
-        ),
-        click.option(
-            "--floor",
-            type=click.FloatRange(0, 1, min_open=True),
-            default=Policy().floor,
-            show_default=True,
-            help="Share that stays verbatim.",
-        ),
-        click.option(
-            "--handles",
-            type=click.FloatRange(0, 1),
-            default=Policy().handles,
-            show_default=True,
-            help="Share for older turns whose results are handles.",
-        ),
-        click.option(
-            "--summary",
-            type=click.FloatRange(0, 1),
-            default=Policy().summary,
-            show_default=True,
-            help="Share for the summary of what went.",
-        ),
-        click.option(
-            "--ttl",
-            "ttl_s",
-            type=click.IntRange(0),
-            default=300,
-            show_default=True,
-            help="Seconds after which an unused cache is cold; 0: never.",
-        ),
-        click.option(
-            "--read",
-            type=click.FloatRange(0),
-            default=Policy().read,
-            show_default=True,
-            help="Price of a cached token.",
-        ),
-        click.option(
-            "--write",
-            type=click.FloatRange(0),
-            default=Policy().write,
-            show_default=True,
-            help="Price of a token written to the cache.",
-        ),
-    ):
-        command = option(command)
+    for names, type_, default, text in _POLICY:
+        command = click.option(*names, type=type_, default=default, show_default=True, help=text)(command)
     return command
 
 

@@ -27,7 +27,7 @@ from quire.values import JsonObject
 def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, **fields: object) -> None:
     """Find the first byte that differs between the requests of turns N and M.
 
-    Each turn is represented by its first request.
+    Each turn is represented by its first request; the earlier one is always compared with the later.
 
     \b
     Examples:
@@ -41,8 +41,9 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
     for turn in (first, second):
         if turn not in by_turn:
             raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
+    first, second = sorted((first, second))
     found = compare(by_turn[first], by_turn[second])
-    between = made[made.index(by_turn[min(first, second)]) + 1 : made.index(by_turn[max(first, second)]) + 1]
+    between = made[made.index(by_turn[first]) + 1 : made.index(by_turn[second]) + 1]
     rebases = [one for one in between if one.rebase is not None]
     found["cause"] = _cause(found, rebases)
     print_json(found) if as_json else click.echo(_sentence(found, first, second))
@@ -108,6 +109,8 @@ def _cause(found: JsonObject, rebases: list[Built]) -> str | None:
 
 
 def _sentence(found: JsonObject, first: int, second: int) -> str:
+    if first == second:
+        return f"no byte differs: both are turn {first}"
     if found["extends"]:
         return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes"
     cause = f"; cause: {found['cause']}" if found["cause"] else ""

@@ -17,7 +17,11 @@ def load_entries(source: str, db: Path | None) -> list[Entry]:
     """The entries of a file of that name, else of a thread of that name; each with its id and seq."""
     if source == "-" or os.path.isfile(source):
         return list(chain(decode_lines(read_text(source))))
-    with open_db(db, create=False) as store:
+    try:
+        opened = open_db(db, create=False)
+    except NotFound as error:
+        raise NotFound(f"there is no file called {source!r}, and {error}", hint=error.hint) from error
+    with opened as store:
         if source not in {one.name for one in store.threads()}:
             raise NotFound(
                 f"there is no file and no thread called {source!r}",
