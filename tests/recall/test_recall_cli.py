@@ -5,20 +5,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hashed_words import HashedWords
 
 from quire import values
+from quire.cli import index, recall, records_db
 from quire.cli.main import quire
 from quire.engine import open_store
-from quire.errors import MissingPart
+from quire.errors import CallError
 from quire.recall import embed
 
 
 @pytest.fixture
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    def missing() -> None:
-        raise MissingPart("the embedding model is not installed")
-
-    monkeypatch.setattr(embed, "minilm", missing)
+    monkeypatch.setattr(embed, "find_weights", lambda: None)
     file = tmp_path / "q.db"
     with open_store(file) as store:
         store.append(
@@ -52,7 +51,9 @@ def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path
     ]
     assert lines[1].endswith("My API key?")
     assert len(lines) == 3
-    assert "by words alone (no embedding model is installed)" in done.stderr
+    assert done.stderr == (
+        "searched by words alone: the embedding model is not installed (quire model install minilm)\n"
+    )
 
 
 def test_recall_prints_json_with_the_entries_and_their_reasons(db: Path) -> None:
@@ -65,13 +66,80 @@ def test_recall_prints_json_with_the_entries_and_their_reasons(db: Path) -> None
     assert sum(first["parts"].values()) == pytest.approx(first["score"], abs=1e-4)
 
 
+def test_neighbours_stand_around_their_hit_and_only_the_hit_has_a_score(db: Path) -> None:
+    done = run("recall", "starts", "--db", db, "--thread", "demo", "--neighbours", "1", "--words", "--k", "1")
+    rows = [line.split()[:4] for line in done.stdout.splitlines()[1:]]
+    assert [row[:3] for row in rows] == [
+        ["demo", "1", "user"],
+        ["demo", "2", "respond"],
+        ["demo", "3", "user"],
+    ]
+    assert [row[3] for row in rows] == ["My", "1.41", "Hi"]
+    assert done.stderr == ""
+
+
+def test_recall_searches_records_too(db: Path) -> None:
+    run(
+        "record",
+        "create",
+        "--schema",
+        "note.v1",
+        "--context",
+        '{"text": "The key is in the vault"}',
+        "--db",
+        db,
+    )
+    run("record", "create", "--schema", "note.v1", "--context", '{"text": "Lunch at noon"}', "--db", db)
+    done = run("recall", "which vault?", "--scope", "records", "--explain", "--db", db)
+    heads, line = [line.split() for line in done.stdout.splitlines()]
+    assert heads == ["id", "schema", "score", "words", "meaning", "speaker", "manner", "time", "text"]
+    assert line[:2] == ["rec-1", "note.v1"]
+    out = json.loads(run("recall", "which vault?", "--scope", "records", "--json", "--db", db).stdout)
+    assert (out["by"], [hit["id"] for hit in out["hits"]]) == ("words", ["rec-1"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--before", "3"], "--before needs a thread"),
+        (["--scope", "thread"], "--scope thread needs a thread"),
+        (["--scope", "records", "--thread", "demo"], "exclude each other"),
+        (["--scope", "records", "--kinds", "user"], "about entries, not about records"),
+        (["--kinds", "think"], "entries of kind 'think' are not searched"),
+    ],
+)
+def test_wrong_options_are_told_in_the_words_of_the_command_line(
+    db: Path, options: list[str], said: str
+) -> None:
+    done = CliRunner().invoke(quire, ["recall", "key", "--db", str(db), *options])
+    assert isinstance(done.exception, CallError)
+    assert said in str(done.exception)
+    assert "=…" not in done.exception.hint
+
+
+def test_recall_says_when_vectors_are_not_made_yet(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (index, recall, records_db):
+        monkeypatch.setattr(module, "embedder", HashedWords)
+    done = run("recall", "key", "--db", db, "--json")
+    assert done.stderr == "4 entries not indexed by meaning yet, found by words alone: run `quire index`\n"
+    assert json.loads(done.stdout)["without_meaning"] == 4
+    run("record", "create", "--schema", "note.v1", "--context", '{"text": "a key"}', "--db", db)
+    assert (
+        run("index", "--db", db).stdout == "words of 0 entries; meaning of 4 entries, 6 words and 1 record\n"
+    )
+    assert run("recall", "key", "--db", db).stderr == ""
+    again = json.loads(run("index", "--rebuild", "--json", "--db", db).stdout)
+    assert again == {"meaning": True, "worded": 4, "embedded": 4, "words": 6, "records": 1}
+
+
 def test_index_reports_what_it_made(db: Path) -> None:
     assert json.loads(run("index", "--db", db, "--json").stdout) == {
         "meaning": False,
         "worded": 0,
         "embedded": 0,
         "words": 0,
+        "records": 0,
     }
     done = run("index", "--db", db, "--rebuild")
-    assert done.stdout == "words of 4 entries, meaning of 0 entries and 0 words\n"
-    assert "no embedding model" in done.stderr
+    assert done.stdout == "words of 4 entries; meaning of 0 entries, 0 words and 0 records\n"
+    assert "the embedding model is not installed" in done.stderr

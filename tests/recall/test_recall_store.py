@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hashed_words import HashedWords
@@ -14,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
-from quire.engine import open_store
+from quire.engine import Thread, open_store
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.searchable import KINDS
+from quire.records import Records
 from quire.values import Entry
 
 
@@ -247,6 +249,21 @@ def test_records_are_searched_by_whoever_holds_them(store: SqliteStore) -> None:
     assert recall.search("hat", 2, scope="records") == ["hat 0", "hat 1"]
 
 
+def test_a_thread_recalls_from_itself_all_threads_and_records(store: SqliteStore) -> None:
+    thread = Thread(store, "t")
+    thread.append(values.user("a red hat"), values.respond("Noted."))
+    store.append("other", [values.user("a red train")])
+    note = Records(store).create("note.v1", {"text": "red paint"})
+    assert [hit.entry.text for hit in thread.recall("red", k=1)] == ["a red hat"]
+    assert {hit.thread for hit in thread.recall("red", scope="threads")} == {"t", "other"}
+    found: list[Any] = thread.recall("red", scope="records")
+    assert [hit.record for hit in found] == [note]
+    thread.append(values.user("another red hat"))
+    assert {hit.seq for hit in thread.recall("hat", k=2)} == {1, 3}
+    with pytest.raises(CallError, match="not among records"):
+        thread.recall("red", scope="records", before=2)
+
+
 def test_the_query_of_a_conversation_is_the_last_turn_and_the_one_before() -> None:
     log = talk()
     assert query_for(log) == Query("I also bought a puppy", "Where is my order #W2378156?")
@@ -259,7 +276,7 @@ def test_a_store_opens_where_numpy_and_the_stemmer_are_not_installed(tmp_path: P
 import sys
 for name in ("numpy", "Stemmer", "onnxruntime"):
     sys.modules[name] = None
-from quire.engine import open_store
+from quire.engine import Thread, open_store
 from quire import values
 with open_store({str(tmp_path / "q.db")!r}) as store:
     store.append("t", [values.user("a red hat")])

@@ -1,4 +1,4 @@
-"""`quire index`: bring the search index up to date."""
+"""`quire index`: bring the search index up to date, of entries and of records."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from quire.cli.common import db_option, json_option, print_json
-from quire.cli.recall import embedder
+from quire.cli.common import counted, db_option, json_option, print_json
+from quire.cli.records_db import NO_MODEL, embedder, now_ms
 from quire.cli.store import open_db
 
 if TYPE_CHECKING:
     from quire.recall.indexer import Progress
+
+_WORK = ("words", "meaning", "kin", "records")
 
 
 @click.command(name="index")
@@ -34,17 +36,22 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Path | None) -> No
       quire index --rebuild
     """
     from quire.recall import Indexer
+    from quire.records import Records
 
-    with open_db(db, create=False) as store:
-        indexer = Indexer(store, None if words_only else embedder())
-        with _bar() as tell:
-            made = indexer.rebuild(tell) if rebuild else indexer.run(tell)
+    model = None if words_only else embedder()
+    with open_db(db, create=False) as store, _bar() as tell:
+        indexer = Indexer(store, model)
+        made = indexer.rebuild(tell) if rebuild else indexer.run(tell)
+        records = Records(store, model, lambda done, of: tell("records", done, of))
+        meant = records.index(rebuild=rebuild, now=now_ms()) if model else 0
     if as_json:
-        print_json({"meaning": indexer.embedder is not None, **msgspec.to_builtins(made)})
+        print_json({"meaning": model is not None, **msgspec.to_builtins(made), "records": meant})
         return
-    click.echo(f"words of {made.worded} entries, meaning of {made.embedded} entries and {made.words} words")
-    if indexer.embedder is None and not words_only:
-        click.echo("no embedding model is installed: recall searches by words", err=True)
+    entries, words = counted(made.embedded, "entry", "entries"), counted(made.words, "word")
+    worded = counted(made.worded, "entry", "entries")
+    click.echo(f"words of {worded}; meaning of {entries}, {words} and {counted(meant, 'record')}")
+    if model is None and not words_only:
+        click.echo(f"recall searches {NO_MODEL}", err=True)
 
 
 @contextmanager
@@ -52,5 +59,5 @@ def _bar() -> Iterator[Progress]:
     """A bar per kind of work on stderr; nothing where stderr is no terminal."""
     console = Console(stderr=True)
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks = {what: bar.add_task(what, visible=False) for what in ("words", "meaning", "kin")}
+        tasks = {what: bar.add_task(what, visible=False) for what in _WORK}
         yield lambda what, done, of: bar.update(tasks[what], completed=done, total=of, visible=True)

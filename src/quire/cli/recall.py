@@ -1,31 +1,44 @@
-"""`quire recall`: find older entries by meaning and by words."""
+"""`quire recall`: find older entries, or records, by meaning and by words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from quire.cli.common import db_option, json_option, print_json, print_table
-from quire.cli.store import open_db
-from quire.errors import MissingPart
+from quire.cli.common import counted, db_option, json_option, print_json, print_table
+from quire.cli.records_db import NO_MODEL, embedder, now_ms, open_records
+from quire.errors import CallError
 
 if TYPE_CHECKING:
-    from quire.recall.embed import Embedder
-    from quire.recall.search import Hit
+    from quire.recall.search import Hit, Recall, ScopeName
+    from quire.records import Records
+    from quire.values import Entry
 
 
 @click.command(name="recall")
 @click.argument("text")
-@click.option("--k", default=5, show_default=True, help="How many entries.")
+@click.option("--k", type=click.IntRange(min=1), default=5, show_default=True, help="How many.")
+@click.option(
+    "--scope",
+    type=click.Choice(["thread", "threads", "records"]),
+    help="Where to search (default: thread with --thread, else threads).",
+)
 @click.option("--thread", help="Search in this thread alone (default: in all).")
 @click.option("--before", type=int, help="Only entries in front of this seq of the thread.")
 @click.option(
     "--kinds", help="Comma-separated kinds: user, respond, result, note, attach (default: all of them)."
 )
-@click.option("--neighbours", default=0, show_default=True, help="Entries around each hit, on each side.")
+@click.option(
+    "--neighbours",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Entries around each hit, on each side.",
+)
 @click.option("--explain", is_flag=True, help="Show the parts of each score.")
 @click.option(
     "--words", "words_only", is_flag=True, help="Search by words alone, without the embedding model."
@@ -35,6 +48,7 @@ if TYPE_CHECKING:
 def recall(
     text: str,
     k: int,
+    scope: ScopeName | None,
     thread: str | None,
     before: int | None,
     kinds: str | None,
@@ -44,57 +58,98 @@ def recall(
     as_json: bool,
     db: Path | None,
 ) -> None:
-    """Find older entries by meaning and by words.
+    """Find older entries, or records, by meaning and by words.
 
     \b
     Examples:
       quire recall "which API key format" --thread demo
       quire recall "order number" --k 10 --explain
+      quire recall "deploy" --scope records
     """
+    _check(text, scope, thread, before, kinds, neighbours)
+    if not words_only and embedder() is None:
+        click.echo(f"searched {NO_MODEL}", err=True)
+    with open_records(db, create=False, words=words_only) as records:
+        if scope == "records":
+            _print_records(records, records.search(text, nn=k, now=now_ms()), explain, as_json)
+            return
+        searching = _recall(records)
+        wanted = [kind.strip() for kind in kinds.split(",")] if kinds else None
+        hits = searching.search(
+            text, k, scope, thread=thread, before=before, kinds=wanted, neighbours=neighbours
+        )
+        lacking = searching.without_meaning(thread)
+    if lacking:
+        who = counted(lacking, "entry", "entries")
+        click.echo(f"{who} not indexed by meaning yet, found by words alone: run `quire index`", err=True)
+    if as_json:
+        found = [msgspec.to_builtins(hit) for hit in hits]
+        print_json({"by": searching.by, "without_meaning": lacking, "hits": found})
+    else:
+        _print_hits(hits, explain)
+
+
+def _check(
+    text: str, scope: str | None, thread: str | None, before: int | None, kinds: str | None, neighbours: int
+) -> None:
+    """Options that contradict each other, in the words of the command line."""
+    if not text.strip():
+        raise CallError("there is nothing to look for", hint='Say it in words: quire recall "order number".')
+    if scope == "thread" and thread is None:
+        raise CallError("--scope thread needs a thread", hint="Name it: --thread NAME.")
+    if scope in ("threads", "records") and thread is not None:
+        raise CallError(f"--thread and --scope {scope} exclude each other", hint="Leave one of them out.")
+    if scope == "records" and (before is not None or kinds or neighbours):
+        raise CallError("--before, --kinds and --neighbours are about entries, not about records")
+    if before is not None and thread is None:
+        raise CallError("--before needs a thread, whose seq it is", hint="Name it: --thread NAME.")
+
+
+def _recall(records: Records) -> Recall:
     from quire.recall import Recall
 
-    with open_db(db, create=False) as store:
-        searching = Recall(store, None if words_only else embedder())
-        wanted = kinds.split(",") if kinds else None
-        hits = searching.search(text, k, thread=thread, before=before, kinds=wanted, neighbours=neighbours)
-    if as_json:
-        print_json({"by": searching.by, "hits": [msgspec.to_builtins(hit) for hit in hits]})
-        return
-    if searching.embedder is None:
-        click.echo(
-            "searched by words alone" + ("" if words_only else " (no embedding model is installed)"), err=True
-        )
+    return Recall(records.store, records.meaning)  # type: ignore[arg-type]  # opened by open_db: a SqliteStore
+
+
+def _print_hits(hits: Sequence[Hit], explain: bool) -> None:
     if not hits:
         click.echo("nothing was found")
         return
-    parts = list(hits[0].parts) if hits and explain else []
-    rows = [
-        [
-            hit.thread,
-            hit.seq,
-            hit.entry.kind,
-            f"{hit.score:.2f}",
-            *(f"{hit.parts[p]:.2f}" for p in parts),
-            _line(hit),
-        ]
-        for hit in hits
-    ]
+    parts = list(hits[0].parts) if explain else []
+    rows = [row for hit in hits for row in _rows(hit, parts)]
     print_table(["thread", "seq", "kind", "score", *parts, "text"], rows)
 
 
-def embedder() -> Embedder | None:
-    """The embedding model where it is installed."""
-    try:
-        from quire.recall import minilm
+def _rows(hit: Hit, parts: Sequence[str]) -> list[list[Any]]:
+    """A hit and its neighbours, in the order of the log; only the hit has a score."""
+    reasons = [f"{hit.score:.2f}", *(f"{hit.parts[part]:.2f}" for part in parts)]
+    return [
+        [hit.thread, one.seq, one.kind, *(reasons if one.id == hit.id else [""] * len(reasons)), _line(one)]
+        for one in hit.neighbours or (hit.entry,)
+    ]
 
-        return minilm()
-    except MissingPart:
-        return None
+
+def _print_records(records: Records, hits: Sequence[Any], explain: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"by": _recall(records).by, "hits": [hit.to_json() for hit in hits]})
+    elif not hits:
+        click.echo("nothing was found")
+    else:
+        parts = list(hits[0].parts) if explain else []
+        rows = [
+            [hit.record.id, hit.record.schema_name, f"{hit.score:.2f}", *_of(hit, parts), hit.preview]
+            for hit in hits
+        ]
+        print_table(["id", "schema", "score", *parts, "text"], rows)
 
 
-def _line(hit: Hit) -> str:
-    """The text of a hit on one line."""
+def _of(hit: Any, parts: Sequence[str]) -> list[str]:
+    return [f"{hit.parts[part]:.2f}" for part in parts]
+
+
+def _line(entry: Entry) -> str:
+    """The text of an entry on one line."""
     from quire.recall.searchable import document
 
-    text = " ".join(document(hit.entry).text.split())
+    text = " ".join(document(entry).text.split())
     return text if len(text) <= 100 else text[:99] + "…"

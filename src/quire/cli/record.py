@@ -10,7 +10,7 @@ import click
 
 from quire.cli.common import counted, db_option, json_option, print_json, print_table, read_json
 from quire.cli.record_lines import print_record, print_records, read_records, report
-from quire.cli.records_db import embedder, now_ms, open_records, words_option
+from quire.cli.records_db import NO_MODEL, embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
 from quire.records import keep_catalog, react
 from quire.records.record import Record, draft, fields_of, to_json, view
@@ -170,9 +170,7 @@ def search(
       quire record search "deploy" --schema note.v1 --include-context --json
     """
     if not words and embedder() is None:
-        click.echo(
-            "by words alone: the embedding model is not installed (quire model install minilm)", err=True
-        )
+        click.echo(f"searched {NO_MODEL}", err=True)
     with open_records(db, create=False, words=words) as records:
         hits = records.search(
             q, nn=nn, tag=tags, schema_name=schema_name, include_context=include_context, now=now_ms()

@@ -20,6 +20,7 @@ from quire.records import Records
 
 # Fewer vectors than this are made before a bar could be read.
 WORTH_SHOWING = 64
+NO_MODEL = "by words alone: the embedding model is not installed (quire model install minilm)"
 
 
 def now_ms() -> int:

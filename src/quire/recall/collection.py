@@ -90,6 +90,11 @@ class Collection:
         if changed:
             self._wording.settle(np.unique(np.concatenate(changed)))
 
+    @property
+    def without_meaning(self) -> int:
+        """How many documents have no vector yet, so that only words find them."""
+        return len(self) - int(np.count_nonzero(self._meaning.known)) if self.embedder else 0
+
     def pending(self) -> dict[str, str]:
         """The documents whose meaning is not known yet, and the text to embed."""
         return {self.ids[row]: text for row, text in self._pending.items()}

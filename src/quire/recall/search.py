@@ -112,6 +112,11 @@ class Recall:
         """
         chosen = _checked(k, scope, thread, kinds)
         if chosen == "records":
+            if before is not None or kinds is not None or exclude:
+                raise CallError(
+                    "before, kinds and exclude choose among entries, not among records",
+                    hint="Leave them out; records are chosen by tag and schema, with Records(store).search.",
+                )
             return self._search_records(query, k)
         within = thread if chosen == "thread" else None
         with self._lock:
@@ -122,6 +127,11 @@ class Recall:
             skip = [id for id in exclude if isinstance(id, str)]
             found = held.collection.search(query, k, only=only, exclude=skip)
             return [self._hit(held, one, within, neighbours) for one in found]
+
+    def without_meaning(self, thread: str | None = None) -> int:
+        """How many entries of a thread, or of all, have no vector yet, so that only words find them."""
+        with self._lock:
+            return self._scope(thread).collection.without_meaning
 
     def _search_records(self, query: str | Query, k: int) -> list[Any]:
         if self._records is None:

@@ -192,10 +192,13 @@ class Records:
             vectors = self.meaning.vectors(conn, found, texts) if self.meaning else None
         return ranked(q, found, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
 
-    def index(self, *, now: int | None = None) -> int:
-        """Make the vectors that are missing, so that no search has to; returns how many there were."""
+    def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
+        """Make the vectors that are missing (or all anew), so that no search has to; returns how many."""
         if self.meaning is None:
             raise CallError("there is no embedder to index by", hint="Records(store, embedder=minilm()).")
+        if rebuild:
+            with self._transaction() as conn:
+                conn.execute("DELETE FROM record_vectors")
         found = self.select(Selector(), now=now)
         conn = self.store.connection()
         with self._guard():
