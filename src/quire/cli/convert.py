@@ -16,6 +16,7 @@ from quire.cli.source import load_entries
 from quire.cli.store import open_db
 from quire.errors import CallError, FormatError, MissingPart
 from quire.log.entries import check, encode_lines
+from quire.providers.own import strange_kinds
 from quire.values import Entry
 
 # Chat files are text, not JSON; everything else is a wire format.
@@ -80,10 +81,20 @@ def _read(file: str, format: str, model: str, vault: Path | None = None) -> list
     text = read_text(file)
     if format == MARKDOWN:
         return [_chat_files().import_messages(text, _notes(vault))]
-    return [
+    conversations = [
         [check(entry.body) for entry in providers.import_(format, value, model)]
         for value in _values(text, file)
     ]
+    _warn(conversations)
+    return conversations
+
+
+def _warn(conversations: list[list[Entry]]) -> None:
+    """Say what was kept although nobody knows it."""
+    kinds = strange_kinds(entry for entries in conversations for entry in entries)
+    if kinds:
+        kept = ", ".join(kinds)
+        click.echo(f"not known here: {kept}; exported as it came, but not sent to any provider", err=True)
 
 
 def _values(text: str, file: str) -> list[Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from quire.providers.prefix import unmarked
 from quire.providers.project import ITEM_FORMATS
+from quire.providers.rules.grammar import fits, grammar_of
 from quire.providers.sheet import Sheet
-from quire.values import Call, JsonObject, Message, Result, Text, Think
+from quire.values import Call, Entry, JsonObject, Message, Result, Text, Think
 
 _DATED = re.compile(r"(-v\d+(:\d+)?|[-@]20\d{6}|-20\d\d-\d\d-\d\d|[-:]latest)$")
 _HOSTED = re.compile(r"^([a-z-]+\.)?(anthropic|amazon|openai|google|models)[./]")
@@ -33,9 +36,55 @@ def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Sheet) -> bool:
 def own_block(part: Text | Think | Call | Result, format: str, sheet: Sheet) -> JsonObject | None:
     """The block as this provider and model wrote it, if there is one."""
     formats = ITEM_FORMATS if format in ITEM_FORMATS else (format,)
-    # Where every message is one item, the message kept on import is the block.
-    block = part.wire.get("block") or (part.wire.get("message") if format in ITEM_FORMATS else None)
-    return block if isinstance(block, dict) and is_from(part.wire, formats, sheet) else None
+    block = _kept(part.wire)
+    if block is None or not is_from(part.wire, formats, sheet) or _is_strange(block, format):
+        return None
+    # Marks of an earlier request are no part of it: each request is marked anew.
+    return unmarked(block)
+
+
+def _kept(wire: JsonObject) -> JsonObject | None:
+    """The block an entry came as; where every message is one item, the message kept on import is the block."""
+    block = wire.get("block") or (wire.get("message") if wire.get("format") in ITEM_FORMATS else None)
+    return block if isinstance(block, dict) else None
+
+
+def _is_strange(block: JsonObject, format: str) -> bool:
+    """Whether a block is other than its provider describes it, so that it would be refused."""
+    wire = ITEM_FORMATS[0] if format in ITEM_FORMATS else format
+    return wire in _SHAPES and not fits(block, _SHAPES[wire], grammar_of(wire))
+
+
+def strange_kinds(entries: Iterable[Entry]) -> list[str]:
+    """What of imported entries is of no kind that its provider is known to take: exported, but not sent."""
+    kinds = [
+        kind_of(block)
+        for entry in entries
+        if (block := _kept(entry.wire)) and _is_strange(block, str(entry.wire.get("format")))
+    ]
+    return list(dict.fromkeys(kinds))
+
+
+def kind_of(block: JsonObject) -> str:
+    """What a block calls itself: its type, or its only field."""
+    named = block.get("type") or next((name for name in block if name != "text"), "")
+    return str(named or "text")
+
+
+# How the grammar calls a block of a message; Chat has none.
+_SHAPES = {"anthropic": "@block", "bedrock": "@content", "gemini": "@part", "openai-responses": "@item"}
+
+
+def leave_out_block(part: Text, message: Message, sheet: Sheet) -> None:
+    """Say why a block that is no text, such as a search of the provider's own, does not go along."""
+    block = part.wire.get("block")
+    if not isinstance(block, dict) or part.text.strip():
+        return
+    kind = kind_of(block)
+    if kind not in ("text", "message"):
+        origin = part.wire.get("model") or part.wire.get("format")
+        reason = f"{kind} of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
+        sheet.leave_out(message, reason, part)
 
 
 def leave_out_thinking(part: Think, message: Message, sheet: Sheet) -> None:

@@ -123,6 +123,12 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
+def unmarked(block: JsonObject) -> JsonObject:
+    """A block without its cache marks, and without those of the blocks in it."""
+    bare: JsonObject = _unmarked_in(_unmarked_in(_unmarked(block), "content"), "output")
+    return bare
+
+
 def _unmarked(block: Json) -> Json:
     if not isinstance(block, dict) or MARKS.isdisjoint(block):
         return block

@@ -57,7 +57,7 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
         case "user":
             texts = [str(item.get("content", "")) for item in entry.attached] + [entry.text]
             images = [image(one) for one in entry.body.get("images") or ()]
-            return (Text("\n\n".join(text for text in texts if text)), *images)
+            return (Text("\n\n".join(text for text in texts if text), entry.wire), *images)
         case "think":
             return (Think(entry.text, entry.wire),)
         case "call":

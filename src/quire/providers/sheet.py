@@ -172,6 +172,12 @@ def texts(message: Message) -> list[str]:
     return [part.text for part in message.parts if isinstance(part, Text) and part.text.strip()]
 
 
+def user_text(message: Message) -> str:
+    """What the user said, for servers that take any text: white space alone goes out as it is."""
+    given = [part.text for part in message.parts if isinstance(part, Text)]
+    return "\n\n".join(texts(message)) or "".join(given)
+
+
 def note_text(message: Message) -> str:
     """A late instruction as text among others, where the provider has no role for it."""
     return "\n\n".join(f"[Note]: {text}" for text in texts(message))

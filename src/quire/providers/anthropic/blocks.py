@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from quire.errors import FormatError
 from quire.providers.arguments import object_of
-from quire.providers.own import is_from, leave_out_thinking, own_block
+from quire.providers.enclosed import Enclosure
+from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.sheet import NO_OUTPUT, Sheet
 from quire.providers.spelling import Spelling
 from quire.values import (
@@ -77,46 +76,48 @@ def text_of(content: Json) -> str:
 
 
 def _block_text(block: Json) -> str:
-    if not isinstance(block, Mapping):
+    if not isinstance(block, dict):
         return str(block)
     if "text" in block:
         return str(block["text"])
-    kind = str(block.get("type") or "block")
-    if kind == "image":
-        return ""
+    kind = _kind(block)
     title = block.get("title")
-    return f"[{kind}: {title}]" if title else f"[{kind}]"
+    return f"[{kind}: {title}]" if title and kind else f"[{kind}]" if kind else ""
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
     """The block of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
-            return _text(part, sheet)
+            return _text(part, message, sheet)
         case Think():
             return _thinking(part, message, sheet)
         case Call():
             return _tool_use(part, sheet)
 
 
-def _text(part: Text, sheet: Sheet) -> JsonObject | None:
+def _text(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
     own = own_block(part, FORMAT, sheet)
-    if (
-        own
-        and (own["type"] != "text" or own.get("text") == part.text)
-        and (own["type"] != "text" or part.text.strip())
-    ):
+    if own and (own["type"] != "text" or (own["text"] == part.text and part.text.strip())):
         return own
+    leave_out_block(part, message, sheet)
     return {"type": "text", "text": part.text} if part.text.strip() else None
 
 
 def _thinking(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
     block = own_block(part, FORMAT, sheet) or _from_bedrock(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
-    if block and not void and block.get("type") in ("thinking", "redacted_thinking"):
+    if block and not void and _is_signed(block, sheet):
         return block
     leave_out_thinking(part, message, sheet)
     return None
+
+
+def _is_signed(block: JsonObject, sheet: Sheet) -> bool:
+    """Whether a server that signs thinking would know it as its own; a local one signs nothing."""
+    if block.get("type") == "redacted_thinking":
+        return bool(block.get("data"))
+    return block.get("type") == "thinking" and bool(block.get("signature") or sheet.info.provider != FORMAT)
 
 
 def _from_bedrock(part: Think, sheet: Sheet) -> JsonObject | None:
@@ -148,6 +149,17 @@ def tool_result(part: Result, sheet: Sheet) -> JsonObject:
         content = own["content"]
     out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
     return {**out, "is_error": True} if part.error else out
+
+
+def _kind(block: JsonObject) -> str:
+    """What an entry cannot hold of a user's block."""
+    kind, source = str(block.get("type") or "block"), block.get("source")
+    if kind == "image" and isinstance(source, dict) and source.get("type") == "file":
+        return "image file"
+    return "" if kind in ("text", "image", "tool_result") else kind
+
+
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, "@block", (FORMAT,))
 
 
 def image(part: Image) -> JsonObject:

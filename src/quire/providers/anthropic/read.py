@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.anthropic.blocks import FORMAT, NAMES, answered, spoken, text_of
+from quire.providers.anthropic.blocks import ENCLOSURE, FORMAT, NAMES, answered, spoken, text_of
 from quire.providers.anthropic.write import WRITER, tool_definition
 from quire.providers.images import image_json
 from quire.providers.incoming import object_in, objects, refused, sub, without_nulls
@@ -110,14 +110,17 @@ def _user(blocks: list[JsonObject]) -> list[Entry]:
     """The results, and then what the user says, as the API orders them."""
     results = [answered(block) for block in blocks if block.get("type") == "tool_result"]
     rest = [block for block in blocks if block.get("type") != "tool_result"]
-    images = [image_json(_image(sub(block, "source"))) for block in rest if block.get("type") == "image"]
-    return results if results and not rest else [*results, user(text_of(rest), images=images or None)]
+    images = [image_json(one) for block in rest if (one := _image(block))]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
 
 
-def _image(source: JsonObject) -> Image:
+def _image(block: JsonObject) -> Image | None:
+    source = sub(block, "source") if block.get("type") == "image" else {}
     if source.get("type") == "base64":
         return Image(media_type=str(source.get("media_type") or ""), data=str(source.get("data") or ""))
-    return Image(url=str(source.get("url") or source.get("file_id") or ""))
+    return Image(url=str(source["url"])) if source.get("url") else None
 
 
 def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:

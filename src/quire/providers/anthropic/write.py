@@ -6,7 +6,7 @@ user message before them, and tools the list in front.
 
 from __future__ import annotations
 
-from quire.providers.anthropic.blocks import FORMAT, NAMES, image, tool_result, written
+from quire.providers.anthropic.blocks import ENCLOSURE, FORMAT, NAMES, image, tool_result, written
 from quire.providers.facts import data
 from quire.providers.models import ModelInfo
 from quire.providers.sheet import (
@@ -52,7 +52,7 @@ def _text(text: str) -> JsonObject:
 def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
     blocks = [_text(text) for text in texts(message)]
     blocks += [image(part) for part in message.parts if isinstance(part, Image)]
-    return blocks or [_text(NO_TEXT)]
+    return ENCLOSURE.shown(sheet, message, blocks) or [_text(NO_TEXT)]
 
 
 def _assistant(sheet: Sheet, message: Message) -> None:

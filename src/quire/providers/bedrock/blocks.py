@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from quire.errors import FormatError
 from quire.providers.arguments import compact, object_of
+from quire.providers.enclosed import Enclosure
 from quire.providers.incoming import objects, sub
-from quire.providers.own import is_from, leave_out_thinking, own_block
+from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.sheet import NO_OUTPUT, Sheet
 from quire.providers.spelling import Spelling
 from quire.values import (
@@ -83,8 +84,17 @@ def _block_text(block: JsonObject) -> str:
         return str(block["text"])
     if "json" in block:
         return compact(block["json"])
-    kind = next(iter(block), "block")
-    return "" if kind in ("image", "cachePoint") else f"[{kind}]"
+    kind = _kind(block)
+    return f"[{kind}]" if kind else ""
+
+
+def _kind(block: JsonObject) -> str:
+    """What an entry cannot hold of a user's block."""
+    kind = str(next(iter(block), "block"))
+    return "" if kind in ("text", "image", "cachePoint", "toolResult") else kind
+
+
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, "@content", (FORMAT,))
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
@@ -94,6 +104,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonOb
             own = own_block(part, FORMAT, sheet)
             if own and ("citationsContent" not in own or cited_text(own) == part.text):
                 return own
+            leave_out_block(part, message, sheet)
             return {"text": part.text} if part.text.strip() else None
         case Think():
             return _reasoning(part, message, sheet)
@@ -104,10 +115,15 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonOb
 def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
     block = own_block(part, FORMAT, sheet) or _from_anthropic(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
-    if block and not void:
+    if block and not void and _is_signed(block):
         return block
     leave_out_thinking(part, message, sheet)
     return None
+
+
+def _is_signed(block: JsonObject) -> bool:
+    reasoning = sub(block, "reasoningContent")
+    return bool(reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature"))
 
 
 def _from_anthropic(part: Think, sheet: Sheet) -> JsonObject | None:

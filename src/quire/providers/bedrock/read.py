@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.bedrock.blocks import FORMAT, NAMES, answered, spoken, text_of
+from quire.providers.bedrock.blocks import ENCLOSURE, FORMAT, NAMES, answered, spoken, text_of
 from quire.providers.bedrock.write import WRITER, tool_spec
 from quire.providers.images import image_json
 from quire.providers.incoming import object_in, objects, plain, sub
@@ -104,7 +104,9 @@ def _user(content: list[JsonObject]) -> list[Entry]:
     results = [answered(block) for block in content if "toolResult" in block]
     rest = [block for block in content if "toolResult" not in block and "cachePoint" not in block]
     images = [image_json(_image(sub(block, "image"))) for block in rest if "image" in block]
-    return results if results and not rest else [*results, user(text_of(rest), images=images or None)]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
 
 
 def _image(given: JsonObject) -> Image:

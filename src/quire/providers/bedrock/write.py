@@ -7,6 +7,7 @@ stands between them, so that no message changes when another follows.
 from __future__ import annotations
 
 from quire.providers.bedrock.blocks import (
+    ENCLOSURE,
     FORMAT,
     IDS,
     NAMES,
@@ -51,7 +52,7 @@ def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
         elif isinstance(part, Image):
             blocks.append({"text": f"[image: {part.url}]"})
             sheet.leave_out(message, "Converse takes no image by URL")
-    return blocks or [{"text": NO_TEXT}]
+    return ENCLOSURE.shown(sheet, message, blocks) or [{"text": NO_TEXT}]
 
 
 def _assistant(sheet: Sheet, message: Message) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from quire.errors import FormatError
 from quire.providers.arguments import compact, object_of
+from quire.providers.enclosed import Enclosure
 from quire.providers.gemini.schema import NAMES
 from quire.providers.incoming import sub
-from quire.providers.own import is_from, leave_out_thinking, own_block
+from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.sheet import Sheet
 from quire.values import (
     Call,
@@ -121,9 +122,23 @@ def text_of(parts: list[JsonObject]) -> str:
 
 
 def _named(part: JsonObject) -> str:
+    kind = _kind(part)
+    return f"[{kind}]" if kind else ""
+
+
+def _kind(part: JsonObject) -> str:
+    """What an entry cannot hold of a user's part."""
+    if "text" in part or "functionResponse" in part or is_image(part):
+        return ""
     held = part.get("inlineData") or part.get("fileData") or {}
-    kind = str(held.get("mimeType") or next(iter(part), "part"))
-    return "" if is_image(part) else f"[{kind}]"
+    return str(held.get("mimeType") or next(iter(part), "part"))
+
+
+def _text_of_raw(parts: list[JsonObject]) -> str:
+    return text_of([part_in(part) for part in parts])
+
+
+ENCLOSURE = Enclosure(FORMAT, lambda part: _kind(part_in(part)), _text_of_raw, "@part", (FORMAT,))
 
 
 def is_image(part: JsonObject) -> bool:
@@ -146,6 +161,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet, signed: b
             own = own_block(part, FORMAT, sheet)
             if own and str(own.get("text") or "") == part.text:
                 return own
+            leave_out_block(part, message, sheet)
             return {"text": part.text} if part.text.strip() else None
         case Think():
             own = own_block(part, FORMAT, sheet)

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from quire.errors import FormatError, ProviderError
-from quire.providers.gemini.parts import FORMAT, answered, image_of, is_image, part_in, spoken, text_of
+from quire.providers.gemini.parts import (
+    ENCLOSURE,
+    FORMAT,
+    answered,
+    image_of,
+    is_image,
+    part_in,
+    spoken,
+    text_of,
+)
 from quire.providers.gemini.schema import NAMES, declaration, tool_entry
 from quire.providers.gemini.write import WRITER
 from quire.providers.images import image_json
@@ -120,19 +129,22 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
     results = _results(parts, list(waiting))
     rest = [part for part in parts if "functionResponse" not in part]
     images = [image_json(image_of(part)) for part in rest if is_image(part)]
-    return results if results and not rest else [*results, user(text_of(rest), images=images or None)]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
 
 
 def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
     """Function responses; those without an id answer the first open call of their name."""
+    responses = [part for part in parts if "functionResponse" in part]
+    named = {str(part["functionResponse"].get("id")) for part in responses}
+    unnamed = [one for one in waiting if one.call_id not in named]
     out = []
-    for part in parts:
-        if "functionResponse" not in part:
-            continue
+    for part in responses:
         given = part["functionResponse"]
-        match = next((one for one in waiting if one.name == given.get("name") and not given.get("id")), None)
+        match = next((one for one in unnamed if one.name == given.get("name") and not given.get("id")), None)
         if match:
-            waiting.remove(match)
+            unnamed.remove(match)
         out.append(
             answered(part, str(given.get("id") or (match.call_id if match else given.get("name") or "")))
         )

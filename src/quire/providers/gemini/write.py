@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.providers.gemini.parts import FORMAT, function_response, image, written
+from quire.providers.gemini.parts import ENCLOSURE, FORMAT, function_response, image, written
 from quire.providers.gemini.schema import declaration
 from quire.providers.models import ModelInfo
 from quire.providers.sheet import GO_ON, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
@@ -14,7 +14,7 @@ def write(sheet: Sheet, message: Message) -> None:
     """Add a message's own content; a note joins the user's text before it."""
     match message.role:
         case "user":
-            sheet.messages.append({"role": "user", "parts": _user(message)})
+            sheet.messages.append({"role": "user", "parts": _user(sheet, message)})
         case "assistant":
             _model(sheet, message)
         case "tool":
@@ -27,10 +27,10 @@ def write(sheet: Sheet, message: Message) -> None:
                     sheet.add_tools_in_front(message, part.tools)
 
 
-def _user(message: Message) -> list[JsonObject]:
+def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
     parts: list[JsonObject] = [{"text": text} for text in texts(message)]
     parts += [image(part) for part in message.parts if isinstance(part, Image)]
-    return parts or [{"text": NO_TEXT}]
+    return ENCLOSURE.shown(sheet, message, parts) or [{"text": NO_TEXT}]
 
 
 def _model(sheet: Sheet, message: Message) -> None:

@@ -11,7 +11,8 @@ from quire.providers.dialect import dialect_of
 from quire.providers.images import from_url, image_json
 from quire.providers.incoming import listed, object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
-from quire.providers.openai_chat.write import FORMAT, WRITER
+from quire.providers.openai_chat.parts import ENCLOSURE, FORMAT, text_of, thought_of
+from quire.providers.openai_chat.write import WRITER, tool_definition
 from quire.providers.origin import identified, said, tagged, whole_message
 from quire.providers.outgoing import exported
 from quire.providers.spelling import read_back
@@ -33,24 +34,27 @@ from quire.values import (
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
     """Entries of a list of messages, or of an object that holds one under `messages` (a trace, a request)."""
-    defined: list[JsonObject] = []
+    out: list[Entry] = []
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
-        defined = [tool_entry(tool) for tool in objects(value, "tools")]
+        if defined := objects(value, "tools"):
+            wire = {"format": FORMAT, "tools": defined}
+            out.append(tools([tool_entry(tool) for tool in defined], wire=wire))
         value = value.get("messages")
     if not isinstance(value, list):
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
-    out = [tools(defined, wire={"format": FORMAT})] if defined else []
     for place, message in enumerate(value):
         out += tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
     return out
 
 
-def export_messages(entries: Iterable[Entry]) -> list[JsonObject]:
-    """Chat messages of a thread: imported ones as they came, all others written from their entries."""
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """Chat messages of a thread; with tools, the object a request holds them in."""
     out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
     head = [{"role": "system", "content": out.system.text}] if out.system else []
-    return [*head, *out.messages]
+    messages = [*head, *out.messages]
+    defined = out.listed_tools(FORMAT, tool_definition)
+    return {"tools": defined, "messages": messages} if defined else messages
 
 
 def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
@@ -90,7 +94,7 @@ def tool_entry(tool: JsonObject) -> JsonObject:
     """{"type": "function", "function": {…}} -> the tool as entries define it."""
     function = sub(tool, "function") or sub(tool, "custom") or tool
     return {
-        "name": str(function.get("name") or ""),
+        "name": str(function.get("name") or function.get("type") or ""),
         "description": str(function.get("description") or ""),
         "parameters": sub(function, "parameters") or {"type": "object", "properties": {}},
     }
@@ -122,7 +126,8 @@ def _user(content: Json) -> Entry:
         for part in (content if isinstance(content, list) else ())
         if isinstance(part, dict) and part.get("type") == "image_url"
     ]
-    return user(text_of(content), images=images or None)
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
 
 
 def _url(part: JsonObject) -> str:
@@ -161,27 +166,3 @@ def _call(given: JsonObject) -> Entry:
     # Some recorders keep arguments parsed.
     args, kept = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})
     return call(call_id, str(function.get("name") or ""), args, wire=kept or None)
-
-
-def text_of(content: Json) -> str:
-    """The text of a message's content; parts that are no text and no image are named in brackets."""
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(text for part in content if (text := _part_text(part)))
-
-
-def thought_of(content: Json) -> str:
-    """Thinking that stands among the parts of the content, as Mistral writes it."""
-    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
-    return "\n".join(text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
-
-
-def _part_text(part: Json) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    if "text" in part:
-        return str(part["text"])
-    kind = str(part.get("type") or "part")
-    if kind == "refusal":
-        return str(part.get("refusal") or "")
-    return "" if kind in ("image_url", "thinking") else f"[{kind}]"

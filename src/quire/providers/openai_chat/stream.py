@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from quire.providers.incoming import Partial, Tally, cut, number_in, object_in, objects, refused, sub, text_in
-from quire.providers.openai_chat.read import entries_of_reply, text_of, thought_of
-from quire.providers.openai_chat.write import FORMAT
+from quire.providers.openai_chat.parts import FORMAT, text_of, thought_of
+from quire.providers.openai_chat.read import entries_of_reply
 from quire.providers.usage import usage
 from quire.values import Entry, JsonObject, Reply, Usage
 

@@ -6,7 +6,8 @@ from quire.providers.arguments import compact, object_text
 from quire.providers.dialect import alternates, dialect_of, in_parts
 from quire.providers.images import to_url
 from quire.providers.models import ModelInfo
-from quire.providers.own import is_from, leave_out_thinking, own_block
+from quire.providers.openai_chat.parts import ENCLOSURE, FORMAT
+from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.sheet import (
     GO_ON,
     NO_REPLY,
@@ -15,12 +16,15 @@ from quire.providers.sheet import (
     Writer,
     note_text,
     texts,
+    user_text,
     wanted_effort,
 )
 from quire.providers.spelling import Spelling
-from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Think, ToolSet
+from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
-FORMAT = "openai-chat"
+_NAMES = Spelling()
+# Who takes audio and files in a message.
+_TAKES_FILES = frozenset({"openai", "azure"})
 
 
 def write(sheet: Sheet, message: Message) -> None:
@@ -58,19 +62,25 @@ def _content(sheet: Sheet, text: str) -> str | list[JsonObject]:
 
 
 def _user_content(sheet: Sheet, message: Message) -> str | list[JsonObject]:
-    text = "\n\n".join(texts(message))
+    text = user_text(message)
     images = [part for part in message.parts if isinstance(part, Image)]
     if images and not sheet.info.features.images:
         sheet.leave_out(message, f"{sheet.info.provider}:{sheet.info.model} takes no images")
         text, images = "\n\n".join([*texts(message), *["[image]"] * len(images)]), []
-    if not images:
-        return _content(sheet, text)
     parts: list[JsonObject] = [{"type": "text", "text": text}] if text else []
-    return parts + [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in images]
+    parts += [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in images]
+    if sheet.info.provider not in _TAKES_FILES:
+        ENCLOSURE.left_out(sheet, message)
+    elif (shown := ENCLOSURE.shown(sheet, message, parts)) is not parts:
+        return shown
+    return parts if images else _content(sheet, text)
 
 
 def _assistant(sheet: Sheet, message: Message) -> None:
     text = "\n\n".join(texts(message))
+    for part in message.parts:
+        if isinstance(part, Text):
+            leave_out_block(part, message, sheet)
     calls = [_call(sheet, part) for part in message.parts if isinstance(part, Call)]
     if not text and not calls:
         sheet.leave_out(message, "empty message")
@@ -143,6 +153,9 @@ def _end(sheet: Sheet) -> None:
     """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
     if not sheet.messages:
         sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
+    elif sheet.last.get("role") == "assistant" and not sheet.info.features.user_after_tool:
+        # Mistral continues a last message of its own only where that is asked for.
+        sheet.messages[-1] = {**sheet.last, "prefix": True}
     elif alternates(sheet.info) and not sheet.info.features.prefill:
         _take_turns(sheet, "assistant" if sheet.last.get("role") == "assistant" else "")
 
@@ -155,7 +168,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
         messages = [{"role": "system", "content": _content(sheet, prompt.system)}, *messages]
     body: JsonObject = {"model": sheet.info.model, "messages": messages}
     if tools := sheet.tools(prompt):
-        body["tools"] = [_tool(tool, dialect.names) for tool in tools]
+        body["tools"] = [tool_definition(tool, dialect.names) for tool in tools]
     if ask.max_tokens:
         body[dialect.max_tokens] = ask.max_tokens
     if effort := sheet.effort or ask.effort:
@@ -178,7 +191,8 @@ def _headers(sheet: Sheet) -> dict[str, str]:
     return {field: key} if key and field and dialect_of(sheet.info).key_in == "header" else {}
 
 
-def _tool(tool: JsonObject, names: Spelling) -> JsonObject:
+def tool_definition(tool: JsonObject, names: Spelling = _NAMES) -> JsonObject:
+    """A tool as Chat Completions defines one."""
     function = {
         "name": names.spell(tool["name"]),
         "description": tool.get("description", ""),

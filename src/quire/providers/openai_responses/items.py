@@ -5,9 +5,11 @@ from __future__ import annotations
 from quire.errors import FormatError
 from quire.providers.arguments import compact, parsed_arguments
 from quire.providers.dialect import in_parts
+from quire.providers.enclosed import Enclosure
 from quire.providers.images import from_url, image_json, to_url
 from quire.providers.incoming import objects
-from quire.providers.own import leave_out_thinking, own_block
+from quire.providers.own import leave_out_block, leave_out_thinking, own_block
+from quire.providers.project import ITEM_FORMATS
 from quire.providers.sheet import Sheet
 from quire.providers.spelling import Spelling
 from quire.values import (
@@ -77,12 +79,10 @@ def answered(item: JsonObject) -> Entry:
 
 def asked(content: Json) -> Entry:
     """A user's message as an entry."""
-    images = [
-        image_json(from_url(str(part.get("image_url") or part.get("file_id") or "")))
-        for part in (content if isinstance(content, list) else ())
-        if isinstance(part, dict) and part.get("type") == "input_image"
-    ]
-    return user(text_of(content), images=images or None)
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    urls = [part.get("image_url") for part in parts if part.get("type") == "input_image"]
+    images = [image_json(from_url(str(url))) for url in urls if url]
+    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
 
 
 def text_of(content: Json) -> str:
@@ -98,32 +98,45 @@ def _part_text(part: Json) -> str:
     for field in _TEXTS:
         if field in part:
             return str(part[field] or "")
+    kind, name = _kind(part), part.get("filename")
+    return f"[{kind}: {name}]" if name and kind else f"[{kind}]" if kind else ""
+
+
+def _kind(part: JsonObject) -> str:
+    """What an entry cannot hold of a user's part."""
     kind = str(part.get("type") or "part")
-    return (
-        ""
-        if kind == "input_image"
-        else f"[{kind}: {part['filename']}]"
-        if part.get("filename")
-        else f"[{kind}]"
-    )
+    if kind == "input_image":
+        return "" if part.get("image_url") else "image file"
+    return "" if any(field in part for field in _TEXTS) else kind
+
+
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, "@part", ITEM_FORMATS)
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
     """The item of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
-            return _message(part, sheet)
+            return _message(part, message, sheet)
         case Think():
             return _reasoning(part, message, sheet)
         case Call():
             return _call(part, sheet)
 
 
-def _message(part: Text, sheet: Sheet) -> JsonObject | None:
+def _message(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
     own = own_block(part, FORMAT, sheet)
-    if own and (own.get("type", "message") != "message" or text_of(own.get("content")) == part.text):
+    if own and _says(own, part.text):
         return _unparted(own, part.wire, sheet)
+    leave_out_block(part, message, sheet)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
+
+
+def _says(item: JsonObject, text: str) -> bool:
+    """Whether an item still says what its entry says; a message without content says nothing at all."""
+    if item.get("type", "message") != "message":
+        return True
+    return item.get("content") is not None and text_of(item["content"]) == text
 
 
 def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
@@ -139,7 +152,8 @@ def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None
 def _call(part: Call, sheet: Sheet) -> JsonObject:
     own = own_block(part, FORMAT, sheet)
     if own and own["type"] != "function_call":
-        return {**_unparted(own, part.wire, sheet), "call_id": part.call_id}
+        named = {"name": NAMES.spell(part.name)} if "name" in own else {}
+        return {**_unparted(own, part.wire, sheet), "call_id": part.call_id, **named}
     arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
     fields = {"call_id": part.call_id, "name": NAMES.spell(part.name), "arguments": arguments}
     if own and own.get("arguments") == arguments:
@@ -148,9 +162,15 @@ def _call(part: Call, sheet: Sheet) -> JsonObject:
 
 
 def _unparted(item: JsonObject, wire: JsonObject, sheet: Sheet) -> JsonObject:
-    """The item as it came; without its id where its reasoning is gone, or the API would miss that."""
+    """The item as it came; without its id where its reasoning is gone, or the API would miss that.
+
+    Where it is not known whether a call had any, the model's kind tells.
+    """
     after = wire.get("after")
-    if not after or any(one.get("id") == after for one in reversed(sheet.messages[-64:])):
+    thoughtless = item.get("type") != "function_call" or not sheet.info.features.reasoning
+    if after and any(one.get("id") == after for one in reversed(sheet.messages[-64:])):
+        return item
+    if not after and thoughtless:
         return item
     return {key: value for key, value in item.items() if key != "id"}
 

@@ -127,7 +127,9 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
         raise FormatError(
             f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type."
         )
-    kind, role = str(item.get("type") or "message"), item.get("role")
+    kind, role = item.get("type") or "message", item.get("role")
+    if not isinstance(kind, str):
+        raise FormatError(f"{where}: a type that is {kind!r}", hint="Items are objects with a type.")
     if kind == "message" and role in ("system", "developer"):
         return system(text_of(item.get("content"))), ""
     if kind == "message" and role == "user":

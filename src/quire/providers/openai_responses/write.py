@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quire.providers.dialect import dialect_of
 from quire.providers.models import ModelInfo
-from quire.providers.openai_responses.items import FORMAT, IDS, NAMES, image, output, written
-from quire.providers.sheet import GO_ON, Sheet, Writer, texts, wanted_effort
+from quire.providers.openai_responses.items import ENCLOSURE, FORMAT, IDS, NAMES, image, output, written
+from quire.providers.sheet import GO_ON, Sheet, Writer, texts, user_text, wanted_effort
 from quire.providers.spelling import Spelling
 from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
@@ -14,7 +14,7 @@ def write(sheet: Sheet, message: Message) -> None:
     """Add a message's own items."""
     match message.role:
         case "user":
-            sheet.messages.append(_user(message))
+            sheet.messages.append(_user(sheet, message))
         case "assistant":
             _assistant(sheet, message)
         case "tool":
@@ -29,10 +29,11 @@ def _text(text: str) -> JsonObject:
     return {"type": "input_text", "text": text}
 
 
-def _user(message: Message) -> JsonObject:
+def _user(sheet: Sheet, message: Message) -> JsonObject:
     content = [_text(text) for text in texts(message)]
     content += [image(part) for part in message.parts if isinstance(part, Image)]
-    return {"type": "message", "role": "user", "content": content or [_text("")]}
+    content = ENCLOSURE.shown(sheet, message, content) or [_text(user_text(message))]
+    return {"type": "message", "role": "user", "content": content}
 
 
 def _instruction(sheet: Sheet, text: str) -> JsonObject:

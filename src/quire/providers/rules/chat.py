@@ -25,6 +25,9 @@ def chat_shape(check: Check) -> Iterator[Finding]:
         yield from _message_shape(message, path)
         if strict:
             yield from _strictly(message, path)
+            yield from _filled(message, ("content", "tool_calls"), path)
+    if strict:
+        yield from _filled(check.body, ("tools",), "$")
 
 
 def _message_shape(message: JsonObject, path: str) -> Iterator[Finding]:
@@ -42,6 +45,14 @@ def _strictly(message: JsonObject, path: str) -> Iterator[Finding]:
         if isinstance(obj(call.get("function")).get("arguments"), dict):
             arguments = f"{place}.function.arguments"
             yield shape(arguments, "Input should be a string", "Encode the arguments as JSON text.")
+
+
+def _filled(holder: JsonObject, names: tuple[str, ...], path: str) -> Iterator[Finding]:
+    """OpenAI takes no list without anything in it."""
+    for name in names:
+        if holder.get(name) == []:
+            problem = "empty array. Expected an array with minimum length 1, but got an empty array instead."
+            yield shape(f"{path}.{name}", problem, f"Leave {name} out, or fill it.")
 
 
 def _may_be_silent(message: JsonObject) -> bool:

@@ -70,8 +70,14 @@ def gemini_shape(check: Check) -> Iterator[Finding]:
     elif isinstance(given, list | tuple):
         for index, one in enumerate(given):
             yield from _content_shape(one, f"{path}[{index}]", grammar)
-    for place, declaration in declarations(check.body):
-        yield from misfits(declaration, "@declaration", place, grammar)
+    for turn in contents(check.body):
+        if turn.role == "user":
+            for place, _ in turn.having("functionCall"):
+                yield shape(
+                    place, "functionCall parts can only be in model turns", "Move it to a model turn."
+                )
+    # The SDK's call holds settings under `config`.
+    yield from misfits(obj(check.body.get("config")), "@settings", "$.config", grammar)
 
 
 def _creates(body: JsonObject) -> bool:
@@ -84,7 +90,7 @@ def _content_shape(one: Json, path: str, grammar: Grammar) -> Iterator[Finding]:
     if isinstance(one, str):
         return
     alone = isinstance(one, dict) and not one.keys() & {"role", "parts"}
-    alone = alone and any(get(one, name) is not None for name in grammar.shapes["part"]["$some"])
+    alone = alone and any(get(one, name) is not None for name in grammar.shapes["part"]["$data"])
     yield from misfits(one, "@part" if alone else "@content", path, grammar)
 
 

@@ -99,6 +99,11 @@ def misfits(value: Json, wanted: str, path: str, grammar: Grammar) -> Iterator[F
         yield from _object(value, grammar.shapes[kind.shape], path, grammar)
 
 
+def fits(value: Json, wanted: str, grammar: Grammar) -> bool:
+    """Whether nothing in a value is other than its description says."""
+    return next(misfits(value, wanted, "$", grammar), None) is None
+
+
 def _bounds(value: Json, kind: Kind, path: str) -> Iterator[Finding]:
     size = value if kind.type in ("integer", "number") else len(value) if kind.least or kind.most else 0
     what = "Input" if kind.type in ("integer", "number") else "The length"
@@ -120,9 +125,9 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
     if spec.keys() & {"$closed", "$one"}:
         yield from _strangers(value, spec, path)
     if "$one" in spec:
-        yield from _one(value, path)
-    if "$some" in spec and all(value.get(_spelled(value, name, grammar)) is None for name in spec["$some"]):
-        yield shape(path, f"one of {', '.join(spec['$some'])} must be set", "Leave it out, or fill it.")
+        yield from _one(list(value.values()), path)
+    if "$data" in spec:
+        yield from _one(_members(value, spec["$data"], grammar), path)
 
 
 def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
@@ -168,8 +173,12 @@ def _strangers(value: JsonObject, spec: JsonObject, path: str) -> Iterator[Findi
             yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {known}", "Leave it out.")
 
 
-def _one(value: JsonObject, path: str) -> Iterator[Finding]:
-    held = [name for name, one in value.items() if one is not None]
+def _members(value: JsonObject, names: list[str], grammar: Grammar) -> list[Json]:
+    return [value.get(_spelled(value, name, grammar)) for name in names]
+
+
+def _one(members: list[Json], path: str) -> Iterator[Finding]:
+    held = [one for one in members if one is not None]
     if len(held) != 1:
         problem = f"exactly one member must be set, not {len(held)}"
         yield shape(path, problem, "Split it into one for each." if held else "Leave it out, or fill it.")

@@ -14,6 +14,9 @@ from quire.values import Json, JsonObject
 
 _CALLS = frozenset({"function_call", "custom_tool_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+# The parts of messages and outputs, by who speaks.
+_SPOKEN = ("output_text", "refusal")
+_ASKED = ("input_text", "input_image", "input_file", "input_audio")
 # What a model's turn is made of; a reasoning item is followed by one of these.
 _NOT_SPOKEN = _OUTPUTS | {
     "additional_tools",
@@ -35,6 +38,21 @@ def responses_shape(check: Check) -> Iterator[Finding]:
     if body.get("input") is None and not (_has_state(body) or body.get("prompt")):
         yield shape("$.input", "Field required", "Send input items or text.")
     yield from misfits(body, "@body", "$", grammar_of("openai-responses"))
+    for path, item in objects(body.get("input"), "$.input"):
+        if kind_of(item) == "message" or kind_of(item) in _OUTPUTS:
+            yield from _parts(item, path)
+
+
+def _parts(item: JsonObject, path: str) -> Iterator[Finding]:
+    """The model's words are output parts, all else is input parts."""
+    allowed = _SPOKEN if item.get("role") == "assistant" else _ASKED
+    for name in ("content", "output"):
+        for place, part in objects(item.get(name), f"{path}.{name}"):
+            kind = part.get("type")
+            if kind in _SPOKEN + _ASKED and kind not in allowed:
+                values = ", ".join(allowed)
+                problem = f"Invalid value: '{kind}'. Supported values are: {values}."
+                yield shape(f"{place}.type", problem, f"Use one of {values}.")
 
 
 def kind_of(item: JsonObject) -> str:

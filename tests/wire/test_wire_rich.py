@@ -1,0 +1,209 @@
+"""Rich conversations: verbatim to their own format, legal for every other provider, before and after a rebase."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_wire_convert import MESSAGES, _through_the_log
+from wire_prompts import TARGETS
+from wire_rich import RICH
+
+from quire.providers import FORMATS, export, import_, render
+from quire.providers.own import strange_kinds
+from quire.providers.project import project
+from quire.providers.rules import validate
+from quire.values import Entry, JsonObject, Message, Prompt, Text
+
+LOOK: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
+# Who may have written a conversation, as far as its format says.
+WRITERS = {
+    "anthropic": "claude-opus-5-5",
+    "gemini": "gemini-3.8-flash",
+    "bedrock": "anthropic.claude-opus-5-5",
+}
+
+
+def prompt_of(entries: list[Entry], **fields: Any) -> Prompt:
+    numbered = [Entry(entry.kind, entry.body, seq) for seq, entry in enumerate(entries, 1)]
+    messages = tuple(project(numbered))
+    fold = min(fields.pop("fold", 0), len(messages))
+    return Prompt("", fields.pop("system", "S"), fields.pop("tools", (LOOK,)), messages, fold=fold, **fields)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_rich_conversation_comes_back_as_it_was(format: str) -> None:
+    entries = _through_the_log(import_(format, RICH[format]))
+    assert json.dumps(export(format, entries)) == json.dumps(RICH[format])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_message_comes_back_alone(format: str) -> None:
+    for message in RICH[format]:
+        assert export(format, _through_the_log(import_(format, [message]))) == [message]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_rich_conversation_is_legal_at_every_step_for_every_provider(format: str, target: str) -> None:
+    entries = import_(format, RICH[format], WRITERS.get(format, "gpt-6-sol"))
+    for length in range(1, len(entries)):
+        assert validate(render(prompt_of(entries[:length]), target)) == []
+    for tools, epoch, cache in product(((LOOK,), ()), (1, 2), (False, True)):
+        prompt = prompt_of(entries, tools=tools, epoch=epoch, fold=3 * (epoch - 1))
+        assert validate(render(prompt, target, cache=cache)) == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(data=st.data())
+@settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples // 2)
+def test_a_generated_conversation_is_legal_for_any_provider(format: str, data: st.DataObject) -> None:
+    kinds = st.one_of(MESSAGES[format], st.sampled_from(RICH[format]))
+    messages = data.draw(st.lists(kinds, max_size=5))
+    model = data.draw(st.sampled_from(["", "claude-opus-5-5", "gpt-6-sol", "gemini-3.8-flash"]))
+    prompt = prompt_of(
+        import_(format, messages, model),
+        system=data.draw(st.sampled_from(["", "S", " "])),
+        tools=data.draw(st.sampled_from([(), (LOOK,)])),
+        epoch=data.draw(st.sampled_from([1, 2])),
+        fold=data.draw(st.integers(0, 3)),
+    )
+    for target in data.draw(st.lists(st.sampled_from(TARGETS), min_size=1, max_size=3)):
+        request = render(prompt, target, cache=data.draw(st.booleans()))
+        json.dumps(request.body)
+        assert validate(request) == []
+
+
+SAME = [
+    ("anthropic", "anthropic:claude-opus-5-5", "messages", "content"),
+    ("openai-chat", "openai-chat:gpt-6-sol", "messages", "content"),
+    ("openai-responses", "openai:gpt-6-sol", "input", "content"),
+    ("openai-agents", "openai:gpt-6-sol", "input", "content"),
+    ("gemini", "gemini:gemini-3.8-flash", "contents", "parts"),
+    ("bedrock", "bedrock:anthropic.claude-opus-5-5", "messages", "content"),
+]
+
+
+@pytest.mark.parametrize(("format", "target", "messages", "content"), SAME)
+def test_documents_audio_and_files_go_back_to_the_provider_they_came_from(
+    format: str, target: str, messages: str, content: str
+) -> None:
+    given = next(one for one in RICH[format] if one.get("role") == "user")
+    body = render(prompt_of(import_(format, [given]), system=""), target).body
+    marks = {"cache_control", "prompt_cache_breakpoint"}
+    bare = [
+        {key: value for key, value in block.items() if key not in marks}
+        for block in given[content]
+        if "cachePoint" not in block
+    ]
+    assert body[messages][0][content] == bare
+
+
+@pytest.mark.parametrize(("format", "target", "messages", "content"), SAME)
+def test_where_the_text_changed_they_stand_behind_it(
+    format: str, target: str, messages: str, content: str
+) -> None:
+    given = next(one for one in RICH[format] if one.get("role") == "user")
+    first, *more = project(import_(format, [given]))
+    asked = Text(f"Context.\n\n{first.parts[0].text}", first.parts[0].wire)
+    prompt = Prompt("", "", (), (Message("user", (asked, *first.parts[1:])), *more))
+    request = render(prompt, target)
+    blocks = request.body[messages][0][content]
+    assert blocks[0].get("text", "").startswith("Context.")
+    assert "[" in blocks[0]["text"]
+    assert len(json.dumps(blocks)) > len(json.dumps(given[content])) // 2
+    assert validate(request) == []
+
+
+def test_another_provider_is_told_what_is_missing_and_the_request_says_why() -> None:
+    request = render(prompt_of(import_("anthropic", RICH["anthropic"][:1])), "openai:gpt-6-sol")
+    assert request.left_out[0]["reason"].startswith("document, image file, search_result from anthropic")
+    assert "[document: T]" in json.dumps(request.body)
+
+
+def test_what_no_provider_would_take_is_named_in_the_text_alone() -> None:
+    odd = {"role": "user", "content": [{"type": "document", "source": {}}, {"type": "text", "text": "q"}]}
+    request = render(prompt_of(import_("anthropic", [odd]), system="", tools=()), "anthropic:claude-opus-5-5")
+    assert request.body["messages"] == [
+        {"role": "user", "content": [{"type": "text", "text": "[document]\nq"}]}
+    ]
+
+
+def test_marks_of_an_earlier_request_are_not_sent_again() -> None:
+    prompt = prompt_of(import_("anthropic", RICH["anthropic"], "claude-opus-5-5"))
+    assert "cache_control" not in json.dumps(render(prompt, "anthropic:claude-opus-5-5").body)
+
+
+def test_results_without_an_id_answer_the_calls_without_one() -> None:
+    entries = import_("gemini", RICH["gemini"][:3])
+    calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
+    results = [entry for entry in entries if entry.kind == "result"]
+    assert [entry.call_id for entry in results] == list(calls)
+    assert [entry.body["content"] for entry in results] == ['{"output":"ok","more":1}', "boom"]
+
+
+def test_a_providers_own_search_is_left_out_elsewhere_and_the_request_says_so() -> None:
+    request = render(
+        prompt_of(import_("anthropic", RICH["anthropic"], "claude-opus-5-5")), "openai-chat:gpt-4o"
+    )
+    reasons = [one["reason"] for one in request.left_out]
+    assert "server_tool_use of claude-opus-5-5 means nothing to openai:gpt-4o" in reasons
+
+
+UNSIGNED = [
+    ("anthropic", "anthropic:claude-opus-5-5", {"type": "thinking", "thinking": "hm"}),
+    (
+        "bedrock",
+        "bedrock:anthropic.claude-opus-5-5",
+        {"reasoningContent": {"reasoningText": {"text": "hm"}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("format", "target", "block"), UNSIGNED)
+def test_thinking_that_nobody_signed_is_left_out(format: str, target: str, block: JsonObject) -> None:
+    said = {"type": "text", "text": "a"} if format == "anthropic" else {"text": "a"}
+    asked = {**said, "text": "q"}
+    messages = [{"role": "user", "content": [asked]}, {"role": "assistant", "content": [block, said]}]
+    entries = import_(format, messages)
+    assert export(format, entries) == messages
+    request = render(prompt_of(entries), target)
+    assert validate(request) == []
+    assert "hm" not in json.dumps(request.body)
+    assert len(request.left_out) == 1
+
+
+STRANGE = [
+    ("openai-responses", {"type": "levitation_call", "id": "lc_1"}, "openai:gpt-6-sol"),
+    ("openai-agents", {"type": "levitation_call", "id": "lc_1"}, "openai:gpt-6-sol"),
+    ("anthropic", {"role": "assistant", "content": [{"type": "levitation"}]}, "anthropic:claude-opus-5-5"),
+    ("bedrock", {"role": "assistant", "content": [{"levitation": {}}]}, "bedrock:amazon.nova-lite-v1:0"),
+    ("gemini", {"role": "model", "parts": [{"levitation": {}}]}, "gemini:gemini-3.8-flash"),
+]
+
+
+@pytest.mark.parametrize(("format", "message", "target"), STRANGE)
+def test_what_nobody_knows_is_kept_and_named_but_not_sent(
+    format: str, message: JsonObject, target: str
+) -> None:
+    entries = import_(format, [message])
+    assert export(format, entries) == [message]
+    assert strange_kinds(entries)[0].startswith("levitation")
+    request = render(prompt_of(entries), target)
+    assert validate(request) == []
+    assert "levitation" in request.left_out[0]["reason"]
+
+
+def test_nothing_of_the_rich_conversations_is_strange() -> None:
+    for format, messages in RICH.items():
+        assert strange_kinds(import_(format, messages)) == []
+
+
+def test_a_chat_request_keeps_its_tools() -> None:
+    function = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+    request = {"tools": [function, {"type": "web_search"}], "messages": RICH["openai-chat"]}
+    assert export("openai-chat", _through_the_log(import_("openai-chat", request))) == request
