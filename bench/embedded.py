@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import numpy as np
 import platformdirs
 
 from quire.log.hashing import sha256_hex
-from quire.recall.embed import MiniLM, minilm
+from quire.recall.embed import MiniLM, find_weights, minilm
+
+
+def embedder(wanted: bool = True) -> Remembered | None:
+    """The model where it is wanted and installed; without it a bench goes by words and says so."""
+    if wanted and find_weights() is None:
+        print("no embedding model is installed: by words alone", file=sys.stderr)
+    return Remembered() if wanted and find_weights() is not None else None
 
 
 class Remembered:

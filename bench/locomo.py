@@ -52,8 +52,19 @@ class Conversation(msgspec.Struct, frozen=True):
     skipped: int
 
 
-def load(file: Path = DATA) -> list[Conversation]:
-    return [_conversation(one) for one in json.loads(file.read_text())]
+def load(*files: Path) -> list[Conversation]:
+    """The conversations of files in LoCoMo's form: a list of them, or a single one."""
+    return [_conversation(one) for file in files or (DATA,) for one in raw_conversations(file)]
+
+
+def raw_conversations(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        raise SystemExit(f"LoCoMo is not here ({file.name}); pass --data FILE")
+    found = json.loads(file.read_text())
+    some = found if isinstance(found, list) else [found]
+    if not all(isinstance(one, dict) and {"conversation", "qa"} <= one.keys() for one in some):
+        raise SystemExit(f"{file.name} holds no conversations in LoCoMo's form (conversation, qa)")
+    return some
 
 
 def _conversation(raw: dict[str, Any]) -> Conversation:

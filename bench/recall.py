@@ -3,14 +3,13 @@
 Every conversation is a thread of a real store, searched by `Recall`. Beside it in the same run: BM25 over
 single turns, MiniLM over single turns, their fusion by reciprocal ranks, and the paper's DRAGON.
 
-    bench/recall.py [--data FILE] [--no-embedder] [--json]
+    bench/recall.py [--data FILE …] [--no-embedder] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from embedded import Remembered
+from embedded import embedder
 from locomo import DATA, DRAGON, KS, Conversation, Question, Rank, entries, load, measure
 from quire.cli.common import print_table
 from quire.engine import open_store
@@ -104,18 +103,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=DATA, help="conversations in LoCoMo's form")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", default=[DATA], metavar="FILE", help="conversations in LoCoMo's form"
+    )
     parser.add_argument("--no-embedder", action="store_true", help="search by words alone")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    if not args.data.exists():
-        sys.exit(f"LoCoMo is not here ({args.data.name}); pass --data FILE")
-    conversations = load(args.data)
-    embedder = None if args.no_embedder else Remembered()
+    conversations = load(*args.data)
+    model = embedder(not args.no_embedder)
     with tempfile.TemporaryDirectory() as folder:
-        ours = measure(conversations, quire(conversations, Path(folder), embedder))
+        ours = measure(conversations, quire(conversations, Path(folder), model))
         if args.json:
-            about = {"by": "words" if args.no_embedder else "words and meaning"}
+            about = {"by": "words" if model is None else "words and meaning"}
             counted = {
                 "questions": sum(len(one.questions) for one in conversations),
                 "evidence_skipped": sum(one.skipped for one in conversations),
@@ -123,13 +122,13 @@ def main() -> None:
             print(json.dumps({**as_json(ours), **about, **counted}))
             return
         rows = {"paper: DRAGON (all ten)": DRAGON, "BM25": measure(conversations, bm25(conversations))}
-        if embedder is not None:
-            pair = bm25(conversations), nearest(conversations, embedder)
+        if model is not None:
+            pair = bm25(conversations), nearest(conversations, model)
             rows["MiniLM"] = measure(conversations, pair[1])
             rows["BM25 + MiniLM, reciprocal ranks"] = measure(conversations, fused(*pair))
             rows["Quire by words"] = measure(conversations, quire(conversations, Path(folder), None))
-        rows["Quire" if embedder else "Quire by words"] = ours
-    for name in ("overall", *NAMES):
+        rows["Quire" if model else "Quire by words"] = ours
+    for name in (name for name in ("overall", *NAMES) if name in ours):
         print_table(
             [name, *(f"R@{k}" for k in KS)],
             [[who, *(f"{x:.1f}" for x in found[name])] for who, found in rows.items() if name in found],

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from embedded import Remembered
-from locomo import DATA, Conversation, load
+from embedded import embedder
+from locomo import DATA, Conversation, load, raw_conversations
 from quire.cli.common import print_table
 from quire.recall import Collection, Document
 from recall import _Bm25
@@ -34,7 +34,7 @@ def notes(raw: dict[str, Any], conversation: Conversation, session: bool) -> Tas
     """Facts in the order of their turns, and which of them belong to the evidence of each question."""
     places = {turn.id: place for place, turn in enumerate(conversation.turns)}
     facts = []
-    for name, people in raw["observation"].items():
+    for name, people in raw.get("observation", {}).items():
         for fact, source in (pair for pairs in people.values() for pair in pairs):
             found = [places[id] for id in re.findall(r"D\d+:\d+", str(source)) if id in places]
             if found:
@@ -127,18 +127,14 @@ def main() -> None:
     parser.add_argument("--no-embedder", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    if not args.data.exists():
-        raise SystemExit(f"LoCoMo is not here ({args.data.name}); pass --data FILE")
-    pairs = list(zip(json.loads(args.data.read_text()), load(args.data), strict=True))
+    pairs = list(zip(raw_conversations(args.data), load(args.data), strict=True))
     tasks = {
         "notes of one speaker": [notes(raw, one, session=True) for raw, one in pairs],
         "records": [notes(raw, one, session=False) for raw, one in pairs],
         "user and assistant": [roles(one) for _, one in pairs],
     }
     found = {
-        name: {
-            way: measure(some, run) for way, run in ways(None if args.no_embedder else Remembered()).items()
-        }
+        name: {way: measure(some, run) for way, run in ways(embedder(not args.no_embedder)).items()}
         for name, some in tasks.items()
     }
     if args.json:

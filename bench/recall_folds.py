@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from embedded import Remembered
+from embedded import embedder
 from locomo import DATA, KS, Conversation, Question, entries, load
 from quire.cli.common import print_table
 from quire.recall import Collection
@@ -107,10 +107,8 @@ def main() -> None:
     parser.add_argument("--no-embedder", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    if not args.data.exists():
-        raise SystemExit(f"LoCoMo is not here ({args.data.name}); pass --data FILE")
-    embedder = None if args.no_embedder else Remembered()
-    parts = [reasons(conversation, embedder) for conversation in load(args.data)]
+    model = embedder(not args.no_embedder)
+    parts = [reasons(conversation, model) for conversation in load(args.data)]
     shipped = np.array([getattr(WEIGHTS, name) for name in NAMES], np.float32)
     rows, sizes = [], []
     for tuned_on in combinations(range(len(parts)), len(parts) // 2):

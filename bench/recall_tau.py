@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from embedded import Remembered
+from embedded import embedder
 from quire.cli.common import print_table
 from quire.engine import open_store
 from quire.recall import Indexer, Query, Recall, query_for
@@ -86,9 +86,9 @@ def main() -> None:
         raise SystemExit("the traces are not here; pass --data FILE")
     logs = {f"{file.stem}-{at}": entries(one) for file in files for at, one in enumerate(conversations(file))}
     wanted = [need for thread, log in logs.items() for need in needs(thread, log)]
-    embedder = None if args.no_embedder else Remembered()
+    model = embedder(not args.no_embedder)
     with tempfile.TemporaryDirectory() as folder:
-        rows = dict(results(logs, wanted, embedder, Path(folder)))
+        rows = dict(results(logs, wanted, model, Path(folder)))
     if args.json:
         named = {
             name: dict(zip(map(str, KS), (round(x, 2) for x in row), strict=True))
