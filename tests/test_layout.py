@@ -18,7 +18,7 @@ RANKS = [
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "archive", "audit", "emulate"},
-    {"engine"},
+    {"engine", "thread"},
     {"server", "cli", "testing"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.

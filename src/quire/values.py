@@ -286,6 +286,11 @@ class Request(msgspec.Struct, frozen=True):
     # What could not be carried over to this provider, and why: {"entry", "reason"}.
     left_out: tuple[JsonObject, ...] = ()
 
+    @property
+    def target(self) -> str:
+        """ "provider:model", as it was asked for."""
+        return f"{self.provider}:{self.model}"
+
 
 class Usage(msgspec.Struct, frozen=True):
     """What a reply used, in one form for every provider; input_total includes what was cached."""

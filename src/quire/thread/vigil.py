@@ -1,0 +1,31 @@
+"""Watches what is sent: each request against the one before it, each reply against what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.assemble.monitor import Moved, watch
+from quire.providers.explain import Event, Watch
+from quire.values import Entry, Envelope, JsonObject, Reply, Request
+
+
+class Vigil:
+    """Knows the newest request and, per model, what the cache should hold."""
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self._sealed: Envelope | None = None
+        self._watches: dict[str, Watch] = {}
+
+    def sends(self, at: int, request: Request, sealed: Envelope, since: Sequence[Entry]) -> Moved | None:
+        """A request goes out: L1 or L2 that moved although no entry since the last one explains it."""
+        self._watches.setdefault(request.target, Watch(request.target)).sent(at, request.body)
+        same = self.request is not None and self.request.provider == request.provider
+        moved = watch(self._sealed, sealed, since) if same and self._sealed is not None else None
+        self.request, self._sealed = request, sealed
+        return moved
+
+    def hears(self, request: Request, reply: Reply, diagnosis: JsonObject | None) -> Event | None:
+        """A reply came back: where its cache reads are not what was predicted, why."""
+        watching = self._watches.get(request.target)
+        return watching.reported(reply.usage, diagnosis) if watching is not None else None
