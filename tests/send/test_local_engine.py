@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -26,7 +27,16 @@ from quire.errors import MissingPart
 from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
-from quire.send.local import TARGET, LocalServer, announce, retract, serving_url, tiny_model, weights
+from quire.send.local import (
+    TARGET,
+    LocalServer,
+    announce,
+    local_target,
+    retract,
+    serving_url,
+    tiny_model,
+    weights,
+)
 from quire.send.requant import faster
 from quire.send.runner import Runner
 from quire.send.summarise import ByModel
@@ -183,6 +193,28 @@ def test_a_server_that_runs_is_found_and_one_that_ended_is_not(
     assert serving_url() == ""
 
 
+def test_ctrl_c_in_a_terminal_is_not_for_the_engine(tiny: LocalServer) -> None:
+    """A terminal sends it to the whole group of the program that runs in it."""
+    assert os.getpgid(tiny.pid) != os.getpgrp()
+
+
+def test_an_engine_that_died_is_started_again(
+    gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = tiny_model(tmp_path / "tiny.gguf")
+    monkeypatch.setattr("quire.send.local.faster", lambda file, say: small)
+    monkeypatch.setattr("quire.send.local.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("quire.send.local._running", running := list[LocalServer]())
+    first = local_target().base_url
+    assert local_target().base_url == first
+    os.kill(running[0].pid, signal.SIGKILL)
+    gone(running[0].pid)
+    second = local_target().base_url
+    with urllib.request.urlopen(f"{second}/health", timeout=20) as reply:
+        assert reply.status == 200
+    running[0].stop()
+
+
 def quire(*words: str, **how: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "quire.cli.main", *words],
@@ -210,7 +242,12 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_pa
         assert store.verify().entries == 4
 
 
-def test_quire_model_serve_serves_until_ctrl_c(gguf: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ended_by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
+    ended_by: signal.Signals, code: int, gguf: Path, tmp_path: Path
+) -> None:
     folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
     tiny_file = tiny_model(tmp_path / "tiny.gguf")
     words = ["model", "serve", "--port", "0", "--ctx", "512", "--gguf", str(tiny_file)]
@@ -221,7 +258,24 @@ def test_quire_model_serve_serves_until_ctrl_c(gguf: Path, tmp_path: Path) -> No
         with urllib.request.urlopen(f"{url}/health", timeout=20) as reply:
             assert reply.status == 200
         assert (tmp_path / "quire" / "serving.json").exists()
-        process.send_signal(signal.SIGINT)
+        (engine,) = children(process.pid)
+        process.send_signal(ended_by)
         process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert not (tmp_path / "quire" / "serving.json").exists()
+    assert process.returncode == code
+    gone(engine)
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{url}/health", timeout=20)
+    if ended_by != signal.SIGKILL:
+        assert not (tmp_path / "quire" / "serving.json").exists()
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pid: int, timeout_s: float = 10.0) -> None:
+    """Wait for a process that is nobody's child any more to end."""
+    handle = os.pidfd_open(pid) if Path(f"/proc/{pid}").exists() else None
+    if handle is not None:
+        assert select.select([handle], [], [], timeout_s)[0], "the engine outlived its server"
+        os.close(handle)

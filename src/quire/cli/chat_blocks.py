@@ -21,8 +21,11 @@ def finished_blocks(text: str) -> tuple[str, str]:
 
 
 def tail(text: str, limit: int) -> str:
-    """The last words within `limit` characters: what fits a screen of a block that is longer than one."""
+    """The last `limit` characters from a word's beginning on; code stays code, in its fence."""
     if len(text) <= limit:
         return text
+    if _FENCE.match(text):
+        begin, _, code = text.partition("\n")
+        return "\n".join([begin, code[-limit:].partition("\n")[2] or code[-limit:]])
     start = text.find(" ", len(text) - limit)
     return "… " + text[start + 1 if start >= 0 else len(text) - limit :]

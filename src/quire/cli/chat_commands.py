@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from quire.assemble.blocks import block
 from quire.assemble.layers import layer_tokens
 from quire.cli.chat_attach import Attached, attached_items
+from quire.cli.common import counted
 from quire.errors import CallError
 from quire.items import item
 from quire.tokens import counter
@@ -93,12 +94,13 @@ def _layers(session: Session, rest: str) -> None:
     sizes = layer_tokens(built)
     session.screen.table(["layer", "tokens"], [*sizes.items(), ("all", sum(sizes.values()))])
     session.screen.note(
-        f"epoch {built.prompt.epoch}, {len(built.prompt.messages)} messages, {len(built.left_out)} entries left out"
+        f"epoch {built.prompt.epoch}, {counted(len(built.prompt.messages), 'message')}, "
+        f"{counted(len(built.left_out), 'entry', 'entries')} left out"
     )
 
 
 def _cost(session: Session, rest: str) -> None:
-    from quire.cli.chat_usage import totals
+    from quire.cli.chat_usage import money, totals
 
     used = totals(session.entries())
     rows = [
@@ -108,16 +110,12 @@ def _cost(session: Session, rest: str) -> None:
             one.usage.input_total,
             one.usage.cache_read,
             one.usage.output,
-            _money(one.usd),
+            money(one.usd),
         ]
         for one in used.requests
     ]
     session.screen.table(["model", "for", "tokens in", "cached", "out", "money"], rows)
-    session.screen.note(f"{len(used.requests)} requests, {_money(used.usd)} in all")
-
-
-def _money(usd: float | None) -> str:
-    return "price not known" if usd is None else f"${usd:.4f}"
+    session.screen.note(f"{counted(len(used.requests), 'request')}, {money(used.usd)} in all")
 
 
 def _compact(session: Session, rest: str) -> None:
@@ -166,7 +164,7 @@ def _recall(session: Session, rest: str) -> None:
         return
     session.meta |= placed.meta
     session.screen.note(placed.text)
-    session.screen.note(f"{len(placed.ids)} entries join the next turn")
+    session.screen.note(f"{counted(len(placed.ids), 'entry', 'entries')} for the next turn")
 
 
 def _model(session: Session, rest: str) -> None:

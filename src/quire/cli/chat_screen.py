@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.segment import Segment
 from rich.text import Text
 
 from quire.cli.chat_blocks import finished_blocks, tail
-from quire.cli.common import print_table
+from quire.cli.common import console, print_table
 from quire.send.events import Event
 from quire.values import Entry
 
@@ -83,11 +84,26 @@ class Plain:
         print_table(columns, rows)
 
 
+class Written:
+    """A block that is being written: of one longer than the screen, the end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = console.size
+        text = Markdown(tail(self._text, 2 * width * height))
+        lines = console.render_lines(text, options.update(height=None), pad=False)
+        for line in lines[-max(4, height - 4) :]:
+            yield from line
+            yield Segment.line()
+
+
 class Rich:
     """Markdown in a terminal: blocks that are finished stay, the one being written is drawn anew."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+    def __init__(self, shown_on: Console | None = None) -> None:
+        self.console = shown_on or console()
         self._live: Live | None = None
         self._text = ""
         self._thinking = 0
@@ -124,13 +140,12 @@ class Rich:
             self._stop()
             self.console.print(Markdown(done))
         if self._text.strip():
-            width, height = self.console.size
-            self._draw(Markdown(tail(self._text, width * max(4, height - 6))))
+            self._draw(Written(self._text))
 
-    def _draw(self, what: Text | Markdown) -> None:
+    def _draw(self, what: Text | Written) -> None:
         if self._live is None:
             self._live = Live(
-                console=self.console, transient=True, refresh_per_second=12, vertical_overflow="ellipsis"
+                console=self.console, transient=True, refresh_per_second=12, vertical_overflow="crop"
             )
             self._live.start()
         self._live.update(what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from contextvars import copy_context
 from pathlib import Path
 
 import click
@@ -13,11 +14,12 @@ from quire.archive import autosave
 from quire.cli.chat_attach import Attached, attached_items
 from quire.cli.chat_equip import Kit
 from quire.cli.chat_screen import Plain, Screen
-from quire.cli.chat_usage import totals
+from quire.cli.chat_usage import money, totals
 from quire.cli.reach import Reached, reach
 from quire.engine import Thread
 from quire.errors import QuireError
 from quire.log.sqlite import SqliteStore
+from quire.send.claim import claimed
 from quire.send.cycle import Decision, Outcome, run
 from quire.send.resume import last_target, look
 from quire.send.runners import sources, sources_text
@@ -99,9 +101,10 @@ class Session:
         images = [one.image for one in self.waiting if one.image is not None]
         named = _named(self.waiting)
         meta = {**self.meta, **({"context": named} if named else {})}
-        self.thread.user(text, items, images=images or None, meta=meta or None)
-        self.waiting, self.meta = [], {}
-        return self._answer()
+        with claimed(self.store, self.thread.name):
+            self.thread.user(text, items, images=images or None, meta=meta or None)
+            self.waiting, self.meta = [], {}
+            return self._answer()
 
     def _attach_linked(self, text: str) -> None:
         if self.kit.vault is None:
@@ -124,11 +127,13 @@ class Session:
 
     def _answer(self) -> Outcome:
         assert self.reached is not None  # from the beginning to the end
+        if self.reached.is_local:
+            self.use_model(self.target)  # it may have ended since
         target, transport = self.reached.target, self.reached.transport
         runner = self.kit.runner(self.thread, self.store, self.reached)
         carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)
         try:
-            outcome = self._loop.run(carried)
+            outcome = self._loop.run(carried, context=copy_context())
         finally:
             self.screen.end(self.status())
             self._save()
@@ -170,7 +175,7 @@ class Session:
         if used.requests:
             share = used.last.cache_read / used.last.input_total if used.last.input_total else 0.0
             parts += [f"{used.last.input_total:,} tokens", f"{share:.0%} reused"]
-            parts.append(f"${used.usd:.4f}" if used.usd is not None else "price not known")
+            parts.append(money(used.usd))
         if self.waiting:
             parts.append(f"{len(self.waiting)} attached")
         return " · ".join(parts)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from quire.cli.reach import is_embedded
 from quire.providers.prices import cost
 from quire.values import Entry, Usage
 
@@ -32,11 +33,18 @@ def totals(entries: Iterable[Entry]) -> Totals:
     asked = tuple(_asked(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
     amounts = [one.usd for one in asked]
     usd = sum(one for one in amounts if one is not None) if None not in amounts else None
-    own = [one for one in asked if not one.purpose] or list(asked)
+    # A reply that was stopped did not come as far as saying what it used.
+    own = [one for one in asked if not one.purpose and one.usage.input_total] or list(asked)
     return Totals(asked, own[-1].usage if own else Usage(), usd)
 
 
 def _asked(entry: Entry) -> Asked:
     target = f"{entry.body['provider']}:{entry.body['model']}"
     usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
-    return Asked(target, usage, cost(usage, target, entry.at).amount_usd, str(entry.meta.get("aside") or ""))
+    usd = 0.0 if is_embedded(target) else cost(usage, target, entry.at).amount_usd
+    return Asked(target, usage, usd, str(entry.meta.get("aside") or ""))
+
+
+def money(usd: float | None) -> str:
+    """An amount for people."""
+    return "price not known" if usd is None else f"${usd:.4f}" if usd else "$0"

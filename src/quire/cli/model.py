@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -95,7 +97,7 @@ def list_(as_json: bool) -> None:
     "--gguf", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Serve this model instead."
 )
 def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> None:
-    """Serve the local model on 127.0.0.1 until Ctrl-C: OpenAI Chat, Responses and Anthropic Messages.
+    """Serve the local model on 127.0.0.1 until Ctrl-C or SIGTERM: OpenAI Chat, Responses and Anthropic Messages.
 
     While it runs, `quire run` and `quire chat` use it, and its cache outlives them.
 
@@ -107,10 +109,12 @@ def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> N
     file = gguf or weights.find("smollm2")
     if file is None:
         raise MissingPart("no local model is installed", hint="quire model install smollm2")
+    # A service is stopped by SIGTERM: then the engine ends, and nobody is sent to it any more.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with LocalServer(file if gguf else faster(file, say=_say), ctx, threads, port, slots) as server:
-        announce(server.url)
-        click.echo(f"serving {file.stem} at {server.url} (Ctrl-C stops it)")
         try:
+            announce(server.url)
+            click.echo(f"serving {file.stem} at {server.url} (Ctrl-C stops it)")
             threading.Event().wait()
         finally:
             retract()

@@ -18,8 +18,8 @@ model_option = click.option(
 )
 url_option = click.option("--base-url", help="Another address of the same API (default: $QUIRE_BASE_URL).")
 
-# The small model may go on for ever; these hold where nothing else is asked for.
-LOCAL_OPTIONS: dict[str, Any] = {"max_tokens": 512, "temperature": 0}
+# The small model may go on, or say one thing, for ever; these hold where nothing else is asked for.
+LOCAL_OPTIONS: dict[str, Any] = {"max_tokens": 512, "temperature": 0, "repeat_penalty": 1.1}
 
 
 class Reached(NamedTuple):

@@ -13,6 +13,7 @@ from quire.cli.reach import model_option, reach, url_option
 from quire.cli.store import open_db
 from quire.cli.turn import Shown, outcome_json, status
 from quire.engine import Thread
+from quire.send.claim import claimed
 from quire.send.cycle import Decision, interrupted
 from quire.send.resume import Interrupted, look, resume_sync
 from quire.send.standing import standing
@@ -55,14 +56,15 @@ def resume(
         if only_list or found.next in ("done", "nothing"):
             _show(found, thread, as_json)
             return
-        reached = reach(model or found.target, base_url)
-        choice = chosen({**how, "files": tuple(how["files"])}, remembered(standing(store, thread).user))
-        runner = make_runner(choice, log, reached)
-        _name(look(store, thread, runner), rerun)
-        shown, decide = Shown(quiet=as_json), again if rerun else interrupted
-        outcome = resume_sync(
-            log, reached.transport, runner, target=reached.target, decide=decide, on_event=shown
-        )
+        with claimed(store, thread):
+            reached = reach(model or found.target, base_url)
+            choice = chosen({**how, "files": tuple(how["files"])}, remembered(standing(store, thread).user))
+            runner = make_runner(choice, log, reached)
+            _name(look(store, thread, runner), rerun)
+            shown, decide = Shown(quiet=as_json), again if rerun else interrupted
+            outcome = resume_sync(
+                log, reached.transport, runner, target=reached.target, decide=decide, on_event=shown
+            )
     shown.end()
     if as_json:
         print_json(outcome_json(outcome, reached.target))

@@ -17,6 +17,7 @@ from quire.cli.turn import Shown, outcome_json, status
 from quire.engine import Thread
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
+from quire.send.claim import claimed
 from quire.send.cycle import run_sync
 from quire.send.runners import sources, sources_text
 from quire.send.standing import newest_turn, standing
@@ -56,7 +57,7 @@ def run(
     if not words.strip():
         raise CallError("there is nothing to say", hint="Give TEXT, or pipe it in.")
     reached = reach(model, base_url)
-    with open_db(db) as store:
+    with open_db(db) as store, claimed(store, thread):
         log = Thread(store, thread)
         _mention_interrupted(store, thread)
         choice = chosen({**how, "files": tuple(how["files"])})

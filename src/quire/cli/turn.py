@@ -8,6 +8,7 @@ import sys
 import click
 import msgspec
 
+from quire.cli.common import counted
 from quire.send.cycle import Outcome
 from quire.send.events import Event
 from quire.values import Entry, JsonObject
@@ -66,7 +67,7 @@ def status(outcome: Outcome, target: str) -> str:
     share = f", {used.cache_read / used.input_total:.0%} from the cache" if used.input_total else ""
     money = f", ${outcome.usd:.4f}" if outcome.usd is not None else ""
     ended = "" if outcome.stop == "answered" else f" [ended: {outcome.stop}]"
-    steps = f"{outcome.steps} request" + ("s" if outcome.steps != 1 else "")
+    steps = counted(outcome.steps, "request")
     return f"{target}: {steps}, {used.input_total:,} tokens in{share}, {used.output:,} out{money}{ended}"
 
 

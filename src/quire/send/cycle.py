@@ -18,6 +18,7 @@ from quire import providers, values
 from quire.assemble.turn import INTERRUPTED
 from quire.errors import CallError, ProviderError
 from quire.send.aside import ask_aside
+from quire.send.claim import claimed
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
 from quire.send.head import read_head
 from quire.send.runner import CHAT, Runner, Turn, may_run_again
@@ -97,26 +98,30 @@ class Cycle:
         self._journal = Journal(thread.store, thread.name)
         self._growing = Growing()
         self._began = False
-        self._turn: Standing = standing(thread.store, thread.name)
-        self._seen = thread.store.info(thread.name).seq
+        self._turn, self._seen = Standing(), 0
         self._tip: Entry | None = None
         self._made: list[Entry] = []
 
     async def run(self) -> Outcome:
         """The whole cycle; the limit in seconds holds for this run, the others for the turn."""
-        if self._turn.user is None:
-            raise CallError(
-                f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first."
-            )
-        check_prices(self.runner.limits, self.target)
+        with claimed(self.thread.store, self.thread.name):
+            self._seen = self.thread.store.info(self.thread.name).seq
+            self._turn = standing(self.thread.store, self.thread.name)
+            if self._turn.user is None:
+                raise CallError(
+                    f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first."
+                )
+            check_prices(self.runner.limits, self.target)
+            return self._outcome(await self._within_seconds())
+
+    async def _within_seconds(self) -> Stop:
         try:
             async with asyncio.timeout(self.runner.limits.seconds) as limit:
-                stop = await self._go()
+                return await self._go()
         except TimeoutError:
             if not limit.expired():
                 raise
-            stop = "seconds"
-        return self._outcome(stop)
+            return "seconds"
 
     async def _go(self) -> Stop:
         if ended := self._ended():

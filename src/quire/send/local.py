@@ -89,6 +89,8 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            # Ctrl-C in a terminal goes to all of its processes; it is meant for the answer, not for the engine.
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
@@ -174,6 +176,8 @@ def local_target(say: Say = print) -> Local:
     """The embedded model, ready to answer: a server that runs already, else one that ends with this process."""
     if url := serving_url():
         return Local(TARGET, url)
+    while _running and not _running[0].pid:
+        _running.pop(0).stop()  # it died; another is started
     if not _running:
         server = LocalServer(faster(weights(), say=say), ctx=CTX)
         server.start()
@@ -196,14 +200,23 @@ def announce(url: str) -> None:
 
 
 def retract() -> None:
-    """The server has ended."""
-    _serving_file().unlink(missing_ok=True)
+    """This process's server has ended; one that was announced since stays."""
+    if _serving().get("pid") == os.getpid():
+        _serving_file().unlink(missing_ok=True)
+
+
+def _serving() -> JsonObject:
+    try:
+        found = json.loads(_serving_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def serving_url() -> str:
     """The address of a server that `quire model serve` started and that still answers; empty without one."""
     try:
-        url = str(json.loads(_serving_file().read_text())["url"])
+        url = str(_serving()["url"])
         with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
             return url if reply.status == 200 else ""
     except (OSError, ValueError, KeyError):

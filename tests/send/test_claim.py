@@ -1,0 +1,86 @@
+"""One turn is carried out once: a second cycle of the same thread is refused, whoever begins it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
+
+from quire.emulate import Emulator
+from quire.engine import Thread
+from quire.errors import ConflictError
+from quire.log.sqlite import SqliteStore
+from quire.send.claim import claimed
+from quire.send.connect import transport_for
+from quire.send.cycle import Outcome, run
+from quire.send.runner import Runner
+from quire.send.transport import close
+from quire.testing import emulator
+
+HOLDER = """
+import sys
+from quire.log.sqlite import SqliteStore
+from quire.send.claim import claimed
+with SqliteStore(sys.argv[1]) as store, claimed(store, "t"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(database: Path) -> subprocess.Popen[bytes]:
+    """A process that holds thread t until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_a_thread_is_held_by_one_process_and_death_lets_go(tmp_path: Path) -> None:
+    database = tmp_path / "t.db"
+    with SqliteStore(database) as store, holder(database) as other:
+        with pytest.raises(ConflictError, match=f"by process {other.pid}"), claimed(store, "t"):
+            pass
+        with claimed(store, "another"):
+            pass
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        with claimed(store, "t"), claimed(store, "t"):
+            pass
+    assert [file.name for file in tmp_path.iterdir() if "-turn-" in file.name] == []
+
+
+@pytest.mark.parametrize("place", ["file", ":memory:"])
+def test_two_cycles_of_one_thread_run_each_call_once(place: str, tmp_path: Path) -> None:
+    database = str(tmp_path / "t.db") if place == "file" else place
+    target, tools = TARGETS["anthropic"], Noted(tool("append", idempotent=True))
+
+    async def carried(thread: Thread, server: Emulator) -> Outcome | ConflictError:
+        transport = transport_for(target, server.url, "key", via="http")
+        try:
+            return await run(thread, target, transport, Runner(tools=tools))
+        except ConflictError as error:
+            return error
+        finally:
+            await close(transport)
+
+    async def both(thread: Thread, server: Emulator) -> list[Outcome | ConflictError]:
+        return await asyncio.gather(carried(thread, server), carried(thread, server))
+
+    with emulator("anthropic", ten_calls, piece=8) as server:
+        thread = new_thread(database)
+        thread.user("Write ten lines.")
+        first, second = asyncio.run(both(thread, server))
+        assert isinstance(first, Outcome)
+        assert first.text == "All ten lines are written."
+        assert str(second) == f"a turn of thread 't' is being carried out by process {os.getpid()}"
+        # Once it has ended there is nothing left to do.
+        assert asyncio.run(carried(thread, server)).text == first.text  # type: ignore[union-attr]
+    assert [call.args["line"] for call in tools.calls] == list(range(1, 11))
