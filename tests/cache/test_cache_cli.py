@@ -14,6 +14,7 @@ import pytest
 from cache_bodies import MINUTE, assistant, claude, text, user
 from click.testing import CliRunner
 
+from quire.cli.emulate import emulate
 from quire.cli.simulate import simulate
 from quire.errors import FormatError
 
@@ -104,6 +105,13 @@ def test_a_long_list_is_drawn_in_at_most_forty_bars(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user", "content": "x"}]}\n{oops\n', "line 2", "not JSON"),
         ("[1, 2]", "line 1", "no anthropic request"),
         ('{"contents": [{"parts": [{"text": "x"}]}]}', "line 1", "no anthropic request"),
+        ('{"messages": [{"role": "user", "content": [{"type": []}]}]}', "line 1", "no anthropic request"),
+        ('{"at": "noon", "request": {"messages": [{"role": "user", "content": "x"}]}}', "line 1", "no time"),
+        ('{"at": 1e999, "request": {"messages": [{"role": "user", "content": "x"}]}}', "line 1", "no time"),
+        ('{"a":' * 100_000, "line 1", "nested too deeply"),
+        ("", "bad.jsonl", "holds no request"),
+        ("\n\n", "bad.jsonl", "holds no request"),
+        ("[]", "bad.jsonl", "holds no request"),
     ],
 )
 def test_what_is_no_request_is_an_error_with_its_place(
@@ -155,3 +163,22 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     assert answers == ["Plain text.", "From JSON."]
     assert process.returncode == 0
     assert "stopped after 2 requests" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"txt": "x"}', "unknown field `txt`"),
+        ('{"status": 429, "retry": 1}', "unknown field `retry`"),
+        ('{"text": ', "not JSON"),
+    ],
+)
+def test_a_script_that_cannot_be_played_is_an_error_with_its_place(
+    tmp_path: Path, line: str, problem: str
+) -> None:
+    replies = tmp_path / "replies"
+    replies.write_text(f"Plain text.\n{line}\n")
+    with pytest.raises(FormatError, match=problem) as caught:
+        CliRunner().invoke(emulate, ["-p", "anthropic", "--replies", str(replies)], catch_exceptions=False)
+    assert "line 2" in str(caught.value)
+    assert caught.value.hint

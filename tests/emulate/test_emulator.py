@@ -490,8 +490,47 @@ def test_stopping_twice_and_a_port_that_is_taken() -> None:
 def test_an_unknown_provider_and_a_strange_reply_are_errors_of_the_caller() -> None:
     with pytest.raises(CallError, match="unknown provider"):
         Emulator("nobody")
-    with emulator("anthropic", replies=[[1]]) as server:  # type: ignore[list-item]
-        assert call(server, "/v1/messages", claude()).status == 500
+    strange: list[Any] = [
+        [1],
+        3,
+        {"txt": "x"},
+        {"text": 3},
+        {"calls": [{"nam": "f"}]},
+        {"status": 429, "after": 1},
+    ]
+    for reply in strange:
+        with pytest.raises(CallError) as caught:
+            Emulator("anthropic", replies=[reply])
+        assert caught.value.hint
+
+
+ODD: list[Any] = [
+    [],
+    3,
+    None,
+    "x",
+    {"messages": 3},
+    {"input": {"converse": 3}},
+    {"contents": [3]},
+    {"ttl": {}},
+]
+PATHS = {
+    "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
+    "openai": ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions"],
+    "gemini": [
+        "/v1beta/models/gemini-3.8-flash:generateContent",
+        "/v1beta/models/gemini-3.8-flash:countTokens",
+        "/v1beta/cachedContents",
+    ],
+    "bedrock": ["/model/amazon.nova-lite-v1:0/converse", "/model/amazon.nova-lite-v1:0/count-tokens"],
+}
+
+
+@pytest.mark.parametrize("provider", PATHS)
+def test_whatever_is_sent_is_refused_and_never_breaks_the_server(provider: str) -> None:
+    with emulator(provider) as server:
+        answers = [call(server, path, body).status for path in PATHS[provider] for body in ODD]
+    assert set(answers) == {400}
 
 
 def test_without_the_server_s_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,3 +115,10 @@ def test_a_part_of_a_name_finds_models_and_nothing_is_an_error() -> None:
     assert "gpt-oss-20b" in CliRunner().invoke(models, ["gpt-oss"], catch_exceptions=False).output
     with pytest.raises(NotFound):
         CliRunner().invoke(models, ["nothing-like-this"], catch_exceptions=False)
+
+
+def test_a_file_for_simulate_is_read_too(tmp_path: Path) -> None:
+    lines = [{"at": 1000, "request": claude()}, {"at": 2000, "request": claude(user(), model())}]
+    code, text = run(write(tmp_path / "r.jsonl", *lines), "--json")
+    assert code == 1
+    assert [[one["row"] for one in report["findings"]] for report in json.loads(text)] == [[], ["B2.9"]]

@@ -131,3 +131,11 @@ def test_a_file_of_one_message_a_line_is_one_conversation(run: Any) -> None:
 def test_what_cannot_be_imported_is_an_error_with_a_hint(run: Any, text: str) -> None:
     with pytest.raises(FormatError):
         run("import", "--from", "openai-chat", "-", stdin=text)
+
+
+def test_items_that_nobody_knows_are_kept_and_named(run: Any) -> None:
+    items = [{"role": "user", "content": "hi"}, {"type": "levitation_call", "id": "lc_1"}]
+    Path("items.json").write_text(json.dumps(items))
+    told = run("import", "--from", "openai-responses", "items.json", "--thread", "demo")
+    assert told.stderr.startswith("not known here: levitation_call")
+    assert json.loads(run("export", "demo", "--to", "openai-responses").output) == items

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from quire.cli.common import called, read_text
-from quire.errors import FormatError
+from quire.errors import CallError, FormatError
 
 
 @click.command()
@@ -55,20 +55,24 @@ def _said(count: int) -> str:
 
 def _replies(text: str, file: str) -> list[Any]:
     """One reply a line: what begins like JSON is JSON, the rest is text."""
-    out: list[Any] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        if not line.lstrip().startswith(("{", '"')):
-            out.append(line)
-            continue
-        try:
-            out.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise FormatError(
-                f"{called(file)} is not JSON: {error.msg}",
-                line=number,
-                column=error.colno,
-                hint="Write one reply a line.",
-            ) from error
-    return out
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    return [
+        _reply(line, number, file) if line.lstrip().startswith(("{", '"')) else line for number, line in lines
+    ]
+
+
+def _reply(line: str, number: int, file: str) -> Any:
+    from quire.emulate.script import answer
+
+    try:
+        reply = json.loads(line)
+        answer(reply)
+    except json.JSONDecodeError as error:
+        message = f"{called(file)} is not JSON: {error.msg}"
+        raise FormatError(message, line=number, column=error.colno, hint="Write one reply a line.") from error
+    except RecursionError as error:
+        message = f"{called(file)} is nested too deeply"
+        raise FormatError(message, line=number, column=1, hint="Check the file.") from error
+    except CallError as error:
+        raise FormatError(f"{called(file)}: {error}", line=number, column=1, hint=error.hint) from error
+    return reply

@@ -33,8 +33,9 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
     """Check requests against their provider's rules, without sending them.
 
     FILE holds one JSON request, or one a line (- is standard input). A line may also be
-    {"body": {...}, "headers": {...}}: then beta headers are checked too. Requests of one file are
-    taken as one conversation, so that changed thinking blocks are noticed.
+    {"body": {...}, "headers": {...}}: then beta headers are checked too; or {"request": {...}}, as
+    quire simulate reads it. Requests of one file are taken as one conversation, so that changed
+    thinking blocks are noticed.
     Exit code 1 when anything was found.
 
     \b
@@ -103,11 +104,12 @@ def _reports(
 
 
 def _unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
-    """A recorded request is {"body", "headers"}; anything else is the body itself."""
-    if isinstance(request, dict) and isinstance(request.get("body"), dict) and "messages" not in request:
-        headers = request.get("headers")
-        return request["body"], headers if isinstance(headers, dict) else None
-    return request, None
+    """A recorded request is {"body", "headers"} or {"at", "request"}; anything else is the body itself."""
+    if not isinstance(request, dict) or "messages" in request:
+        return request, None
+    body = next((request[name] for name in ("body", "request") if isinstance(request.get(name), dict)), None)
+    headers = request.get("headers")
+    return body or request, headers if body and isinstance(headers, dict) else None
 
 
 def _model(body: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,8 @@ from quire.cli.common import called, console, counted, json_option, print_json, 
 from quire.errors import FormatError
 from quire.providers.marks import mark
 from quire.providers.models import model_info, resolve
-from quire.providers.simulate import Predicted, Simulator, blocks
+from quire.providers.rules import malformed
+from quire.providers.simulate import Predicted, Simulator
 from quire.values import JsonObject
 
 # Requests that say no time are taken to follow each other this closely.
@@ -55,6 +57,8 @@ def simulate(
       quire simulate requests.jsonl -p openai -m gpt-5.6 --mark --json
     """
     requests = list(_requests(read_text(file), file, provider, model))
+    if not requests:
+        raise FormatError(f"{called(file)} holds no request", hint="Write one request a line.")
     predicted = _predict(requests, provider, with_marks)
     if as_json:
         print_json(_json(provider, requests, predicted))
@@ -82,25 +86,28 @@ def _requests(text: str, file: str, provider: str, model: str | None) -> Iterato
     for line, value in _values(text, file):
         given = value if isinstance(value, dict) else {}
         body = next((given[name] for name in ("request", "body") if isinstance(given.get(name), dict)), given)
-        if not _fits(body, wire):
+        if wrong := malformed(body, provider, model):
             raise FormatError(
-                f"{file} has no {wire} request here: {json.dumps(value, ensure_ascii=False)[:80]}",
+                f"{called(file)} has no {wire} request here: {wrong[0].message}",
                 line=line,
                 column=1,
-                hint="Check --provider; quire lint says what a request looks like.",
+                hint=f"{wrong[0].fix} Or check --provider; quire lint says all that is wrong.",
             )
-        said = next(
-            (given[name] for name in ("at", "at_ms") if isinstance(given.get(name), int | float)), None
-        )
-        at_ms = int(said) if said is not None else at_ms + STEP_MS
+        at_ms = _time(given, file, line, at_ms + STEP_MS)
         yield Timed(line, at_ms, model or str(body.get("model") or given.get("model") or ""), body)
 
 
-def _fits(body: JsonObject, wire: str) -> bool:
-    try:
-        return bool(blocks(body, wire))
-    except (AttributeError, TypeError, KeyError):
-        return False
+def _time(given: JsonObject, file: str, line: int, otherwise: int) -> int:
+    """When a request was made, in ms; those that do not say follow each other by a second."""
+    said = next((given[name] for name in ("at", "at_ms") if given.get(name) is not None), otherwise)
+    if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
+        raise FormatError(
+            f"{called(file)}: {said!r} is no time",
+            line=line,
+            column=1,
+            hint='"at" is in milliseconds: {"at": 1000}.',
+        )
+    return int(said)
 
 
 def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:
@@ -116,6 +123,10 @@ def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:
 def _parsed(text: str, file: str, line: int) -> Any:
     try:
         return json.loads(text)
+    except RecursionError as error:
+        raise FormatError(
+            f"{called(file)} is nested too deeply", line=line, column=1, hint="Check the file."
+        ) from error
     except json.JSONDecodeError as error:
         raise FormatError(
             f"{called(file)} is not JSON: {error.msg}",

@@ -95,18 +95,22 @@ class Desk:
             return self._deliver(self._emulated.refused(received, "gemini", 400, problem))
         if method == "countTokens":
             body = received.body.get("generateContentRequest") or received.body
-            return JSONResponse({"totalTokens": self._emulated.count(body, "gemini", model)})
+            return self._counted(received, body, "gemini", model, "totalTokens")
         missing = self._caches.refuses(received)
         streamed = method == "streamGenerateContent"
         return await self._delivered(missing or self._emulated.answer(received, "gemini", model, streamed))
 
     async def _cached_all(self, request: Request) -> Response:
-        received, _ = await self._receive(request)
+        received, problem = await self._receive(request)
+        if problem:
+            return self._deliver(self._emulated.refused(received, "gemini", 400, problem))
         made = request.method == "POST"
         return self._deliver(self._caches.create(received) if made else self._caches.list(received))
 
     async def _cached_one(self, request: Request) -> Response:
-        received, _ = await self._receive(request)
+        received, problem = await self._receive(request)
+        if problem:
+            return self._deliver(self._emulated.refused(received, "gemini", 400, problem))
         act = {"GET": self._caches.get, "PATCH": self._caches.update, "DELETE": self._caches.delete}
         return self._deliver(act[request.method](received, f"cachedContents/{request.path_params['id']}"))
 
@@ -117,11 +121,13 @@ class Desk:
         return await self._count(request, "openai-responses", "input_tokens")
 
     async def _count_converse(self, request: Request) -> Response:
-        received, _ = await self._receive(request)
-        body = (received.body.get("input") or {}).get("converse") or {}
-        return JSONResponse(
-            {"inputTokens": self._emulated.count(body, "bedrock", request.path_params["model"])}
-        )
+        received, problem = await self._receive(request)
+        given = received.body.get("input") if not problem else None
+        body = given.get("converse") if isinstance(given, dict) else None
+        if not isinstance(body, dict):
+            problem = problem or "input.converse: Field required"
+            return self._deliver(self._emulated.refused(received, "bedrock", 400, problem))
+        return self._counted(received, body, "bedrock", request.path_params["model"], "inputTokens")
 
     async def _count(self, request: Request, wire: str, field: str) -> Response:
         received, problem = await self._receive(request)
@@ -129,8 +135,14 @@ class Desk:
             return self._deliver(
                 self._emulated.refused(received, self._emulated.wire, 400, problem or "not found")
             )
-        model = str(received.body.get("model") or "")
-        return JSONResponse({field: self._emulated.count(received.body, wire, model)})
+        return self._counted(received, received.body, wire, str(received.body.get("model") or ""), field)
+
+    def _counted(self, received: Received, body: Json, wire: str, model: str, field: str) -> Response:
+        """The tokens of a body under the name the provider gives them; a malformed one is refused."""
+        wrong = self._emulated.malformed(body, wire, model)
+        if wrong:
+            return self._deliver(self._emulated.refused(received, wire, wrong.status, wrong.message))
+        return JSONResponse({field: self._emulated.count(body, wire, model)})
 
     async def _receive(self, request: Request) -> tuple[Received, str]:
         """The request as recorded, and what is wrong with its JSON."""
@@ -141,6 +153,8 @@ class Desk:
             body = json.loads(raw) if raw else {}
         except (ValueError, RecursionError) as error:
             problem = f"the body is not valid JSON: {error}"
+        if not problem and not isinstance(body, dict):
+            problem = "the body is no JSON object"
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return self._emulated.receive(request.method, path, request.headers, body), problem
 

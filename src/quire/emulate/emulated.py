@@ -11,7 +11,7 @@ from quire.emulate.binding import CONTROLS_BETA, Dropped, drop_mismatched
 from quire.emulate.exchange import Exchange, Voice
 from quire.emulate.script import Answer, Refuse, Replies, Script
 from quire.providers.facts import provider_facts, resolve
-from quire.providers.rules import Seen, issue, validate
+from quire.providers.rules import Finding, Seen, issue, malformed, validate
 from quire.providers.simulate import Predicted, Simulator
 from quire.providers.simulate.gemini import is_cache
 from quire.values import Json, JsonObject
@@ -96,6 +96,10 @@ class Emulated:
         if scripted.refusal is not None:
             return self._refusal(received, wire, scripted.refusal)
         return self._answered(received, wire, model, scripted, streamed)
+
+    def malformed(self, body: Json, wire: str, model: str) -> Finding | None:
+        """What keeps a body from being counted."""
+        return next(iter(malformed(body, self._name(wire), model or None)), None)
 
     def count(self, body: JsonObject, wire: str, model: str) -> int:
         """The tokens of a request, without sending it."""

@@ -14,7 +14,7 @@ from quire.values import Call, Json, JsonObject, Text, Think
 Spoken: TypeAlias = Text | Think | Call
 
 
-class Refuse(msgspec.Struct, frozen=True):
+class Refuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An HTTP error: Refuse(429, retry_after_s=2)."""
 
     status: int = 500
@@ -56,6 +56,8 @@ class Script:
     def __init__(self, replies: Replies | None = None) -> None:
         self._function = replies if callable(replies) else None
         self._waiting = deque(() if replies is None or callable(replies) else replies)
+        for reply in self._waiting:
+            answer(reply)  # a mistake in the script is told when it is given, not when it is played
         self._endless = replies is None
         self._given = len(self._waiting)
         self._taken = 0
@@ -86,24 +88,52 @@ def answer(reply: Reply) -> Answer:
         case Slow(reply=said, delay_s=delay):
             return Answer(_parts(said), delay_s=delay)
         case Mapping() if "status" in reply:
-            return Answer(refusal=msgspec.convert(dict(reply), Refuse))
+            return Answer(refusal=_refusal(dict(reply)))
     return Answer(_parts(reply))
+
+
+def _refusal(reply: JsonObject) -> Refuse:
+    try:
+        return msgspec.convert(reply, Refuse)
+    except msgspec.ValidationError as error:
+        hint = 'A fault is {"status": 429, "message": "…", "retry_after_s": 1}.'
+        raise CallError(f"a scripted fault is wrong: {error}", hint=hint) from error
+
+
+class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call as a script writes it."""
+
+    name: str
+    args: Json = {}
+    id: str = ""
+
+
+class _Scripted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A reply as a script writes it."""
+
+    thinking: str = ""
+    text: str = ""
+    calls: list[_Told] = []
 
 
 def _parts(said: Said) -> tuple[Spoken, ...]:
     """A reply's parts: "text", [Think("…"), Call("", "f", {})], or {"thinking", "text", "calls": [{"name", "args"}]}."""
     if isinstance(said, str):
         return (Text(said),)
+    if not isinstance(said, Mapping | Sequence):
+        raise CallError(f"a reply cannot be {type(said).__name__}", hint=_HINT)
     if not isinstance(said, Mapping):
         return tuple(_part(one) for one in said)
-    parts: list[Spoken] = []
-    if said.get("thinking"):
-        parts.append(Think(str(said["thinking"])))
-    if said.get("text"):
-        parts.append(Text(str(said["text"])))
-    for call in said.get("calls") or ():
-        parts.append(Call(str(call.get("id", "")), str(call["name"]), call.get("args", {})))
-    return tuple(parts)
+    try:
+        told = msgspec.convert({key: said[key] for key in said if said[key] is not None}, _Scripted)
+    except msgspec.ValidationError as error:
+        raise CallError(f"a scripted reply is wrong: {error}", hint=_HINT) from error
+    thinking = [Think(told.thinking)] if told.thinking else []
+    text = [Text(told.text)] if told.text else []
+    return (*thinking, *text, *(Call(call.id, call.name, call.args) for call in told.calls))
+
+
+_HINT = 'A reply is a string, or {"text": "…", "thinking": "…", "calls": [{"name": "f", "args": {}}]}.'
 
 
 def _part(part: Json) -> Spoken:

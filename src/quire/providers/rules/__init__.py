@@ -39,7 +39,7 @@ from quire.providers.rules.turns import anthropic_talk, converse_talk
 from quire.providers.rules.unchecked import Note, unchecked_notes
 from quire.values import Json, Request
 
-__all__ = ["Finding", "Note", "Seen", "detect", "issue", "observe", "unchecked", "validate"]
+__all__ = ["Finding", "Note", "Seen", "detect", "issue", "malformed", "observe", "unchecked", "validate"]
 
 
 def validate(
@@ -62,6 +62,15 @@ def validate(
     if encoded is None:
         return unfit
     return list(dict.fromkeys([*unfit, *_RULES[check.info.wire](check, encoded)]))
+
+
+def malformed(request: Json, provider: str, model: str | None = None) -> list[Finding]:
+    """What keeps a body from being a request at all: fields of the wrong type, or missing ones."""
+    if not isinstance(request, dict):
+        return validate(request, provider)
+    check = _check(request, provider, model, None, None)
+    encoded, unfit = _encode(request)
+    return [*unfit, *(() if encoded is None else _SHAPES[check.info.wire](check))]
 
 
 def unchecked(
@@ -185,6 +194,13 @@ def _gemini(check: Check, encoded: bytes) -> Iterator[Finding]:
 
 
 _Rules: TypeAlias = Callable[[Check, bytes], Iterator[Finding]]
+_SHAPES: dict[str, Callable[[Check], Iterator[Finding]]] = {
+    "anthropic": anthropic.anthropic_shape,
+    "bedrock": bedrock.bedrock_shape,
+    "openai-chat": chat.chat_shape,
+    "openai-responses": responses.responses_shape,
+    "gemini": gemini.gemini_shape,
+}
 _RULES: dict[str, _Rules] = {
     "anthropic": _anthropic,
     "bedrock": _bedrock,
