@@ -34,6 +34,7 @@ class Kin:
         self._usual: Sequence[tuple[int, str]] = ()
         # The usual forms that have vectors: (form, its stem's number), and the places of their vectors.
         self._among: list[tuple[str, int]] = []
+        self._forms: frozenset[str] = frozenset()
         self._places: Ints = np.zeros(0, np.int64)
         # Kin found among these; and vectors of words that only queries use, which no change makes wrong.
         self._found: dict[str, list[tuple[int, float]]] = {}
@@ -45,6 +46,7 @@ class Kin:
         among = [(word, number) for number, word in usual if word in self._place]
         if among != self._among:
             self._among, self._found = among, {}
+            self._forms = frozenset(word for word, _ in among)
             self._places = np.array([self._place[word] for word, _ in among], np.int64)
 
     def lacks(self) -> list[str]:
@@ -69,15 +71,15 @@ class Kin:
 
     def _vectors_of(self, words: Sequence[str], encode: Encode) -> Floats:
         """Vectors of a query's words: those of usual forms as they are kept, others made now."""
-        forms = {word for word, _ in self._among}
-        strange = [word for word in words if word not in forms]
+        strange = [word for word in words if word not in self._forms]
         lacking = [word for word in strange if word not in self._strange]
         if len(self._strange) + len(lacking) > _REMEMBERED:
             self._strange, lacking = {}, strange
         if lacking:
             self._strange.update(zip(lacking, encode(lacking), strict=True))
+        kept = self._vectors.all
         return np.stack(
-            [self._vectors.all[self._place[word]] if word in forms else self._strange[word] for word in words]
+            [kept[self._place[word]] if word in self._forms else self._strange[word] for word in words]
         )
 
     def _nearest(self, cosines: Floats) -> list[tuple[int, float]]:

@@ -57,10 +57,11 @@ class Scope:
             self._begin()
         newest = vectors.newest(conn)
         fresh = [self._fresh(piece) for piece in wanted]
-        if any(piece.high > piece.low for piece in fresh):
-            self._load(conn, [piece for piece in fresh if piece.high > piece.low])
+        longer = [piece for piece in fresh if piece.high > piece.low]
+        if longer:
+            self._load(conn, longer)
         self._have = now
-        if self.embedder is not None:
+        if self.embedder is not None and (longer or newest > self._vectors_seen):
             self._take_vectors(conn, self.embedder, newest)
 
     def _fresh(self, piece: Piece) -> Piece:
