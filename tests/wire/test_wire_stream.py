@@ -374,3 +374,65 @@ def test_recorded_replies_are_exported_in_their_own_format() -> None:
     }
     entries = [user("hi"), *parse_reply("anthropic:claude-opus-5-5", reply).entries]
     assert export("anthropic", entries)[-1] == {"role": "assistant", "content": reply["content"]}
+
+
+def test_sound_and_annotations_of_a_chat_reply_are_kept() -> None:
+    cited = {"type": "url_citation", "url_citation": {"url": "https://a.example"}}
+    audio = {"id": "audio_1", "expires_at": 9, "data": "UklGRg==", "transcript": "Hello there"}
+    message = {"role": "assistant", "content": None, "audio": audio, "annotations": [cited]}
+    reply = {"id": "c", "model": "gpt-6-sol", "choices": [{"message": message, "finish_reason": "stop"}]}
+    deltas: list[Any] = [
+        {"role": "assistant", "audio": {"id": "audio_1", "transcript": "Hello "}},
+        {"audio": {"data": "UklG"}},
+        {"audio": {"transcript": "there", "data": "Rg=="}, "annotations": [cited]},
+        {"audio": {"expires_at": 9}},
+    ]
+    reader = stream("openai-chat:gpt-6-sol")
+    for delta in deltas:
+        reader.feed({"id": "c", "model": "gpt-6-sol", "choices": [{"index": 0, "delta": delta}]})
+    assert reader.partial().unfinished == ({"kind": "respond", "text": "Hello there"},)
+    reader.feed({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    whole = parse_reply("openai-chat:gpt-6-sol", reply)
+    assert reader.reply().entries == whole.entries
+    assert (whole.entries[0].text, whole.entries[0].wire["block"]) == (
+        "Hello there",
+        {"annotations": [cited], "audio": audio},
+    )
+
+
+def test_a_streamed_call_of_the_old_form_is_read() -> None:
+    function = {"name": "look", "arguments": '{"x": 1}'}
+    message = {"role": "assistant", "content": None, "function_call": function}
+    reply = {"model": "m", "choices": [{"message": message, "finish_reason": "function_call"}]}
+    reader = stream("openai-chat:m")
+    for piece in ({"name": "look", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ": 1}"}):
+        reader.feed({"model": "m", "choices": [{"index": 0, "delta": {"function_call": piece}}]})
+    reader.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": "function_call"}]})
+    assert reader.reply().entries == parse_reply("openai-chat:m", reply).entries
+    assert (reader.reply().entries[0].name, reader.reply().entries[0].args) == ("look", {"x": 1})
+
+
+ENDINGS = {
+    "anthropic:claude-opus-5-5": {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}},
+    "openai:gpt-6-sol": {"type": "error", "code": "server_error", "message": "busy"},
+    "openai-chat:gpt-6-sol": {"error": {"type": "server_error", "message": "busy"}},
+    "gemini:gemini-3.8-flash": {"error": {"status": "UNAVAILABLE", "message": "busy"}},
+    "bedrock:anthropic.claude-opus-5-5": {"throttlingException": {"message": "busy"}},
+}
+
+
+@pytest.mark.parametrize("target", ENDINGS)
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_an_error_in_the_middle_loses_nothing_that_came_before(target: str, data: st.DataObject) -> None:
+    drawn = {one.partition(":")[0]: strategy for one, strategy in REPLIES.items()}
+    _, events = data.draw(drawn[target.partition(":")[0]])
+    cut = data.draw(st.integers(0, len(events)))
+    reader = stream(target)
+    gathered = [entry for event in events[:cut] for entry in reader.feed(event)]
+    before = reader.partial()
+    with pytest.raises(ProviderError, match="busy") as caught:
+        reader.feed(ENDINGS[target])
+    assert caught.value.retryable
+    assert reader.partial() == before
+    assert list(before.entries) == gathered

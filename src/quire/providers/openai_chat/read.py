@@ -143,12 +143,20 @@ def _assistant(message: JsonObject) -> list[Entry]:
     )
     if thought or message.get("reasoning_details"):
         out.append(think(str(thought), wire=_details(message)))
-    if text := text_of(message.get("content")) or message.get("refusal"):
-        out.append(respond(str(text)))
+    audio = sub(message, "audio")
+    text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
+    if text or audio:
+        out.append(respond(str(text or ""), wire=_besides(message)))
     out += [_call(one) for one in objects(message, "tool_calls")]
     if function := sub(message, "function_call"):
         out.append(_call({"id": function.get("name"), "function": function}))
     return out or [respond("")]
+
+
+def _besides(message: JsonObject) -> JsonObject | None:
+    """What comes with a text and cannot be sent back: annotations, and the audio it is the transcript of."""
+    kept = {field: message[field] for field in ("annotations", "audio") if message.get(field)}
+    return {"block": kept} if kept else None
 
 
 def _details(message: JsonObject) -> JsonObject | None:

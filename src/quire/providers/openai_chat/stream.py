@@ -38,6 +38,8 @@ class Stream:
         self.id, self.model, self.stop = "", model, ""
         self.text: dict[str, list[str]] = {}
         self.details: list[JsonObject] = []
+        self.annotations: list[JsonObject] = []
+        self.audio: JsonObject = {}
         self.calls: dict[int, _Call] = {}
         self.reported: JsonObject = {}
         self.entries: list[Entry] = []
@@ -78,8 +80,21 @@ class Stream:
             if text := text_in(delta, field):
                 self.text.setdefault(field, []).append(self.tally.add(text))
         self.details += objects(delta, "reasoning_details")
+        self.annotations += objects(delta, "annotations")
+        self._audio(sub(delta, "audio"))
         for piece in objects(delta, "tool_calls"):
             self._call(piece)
+        if function := sub(delta, "function_call"):
+            # The old form: one call, known by its name.
+            self._call({"index": 0, "id": function.get("name"), "function": function})
+
+    def _audio(self, piece: JsonObject) -> None:
+        """Sound comes in pieces, and what is said in it beside them."""
+        for field, value in piece.items():
+            grows = field in ("data", "transcript")
+            self.audio[field] = (
+                self.audio.get(field, "") + self.tally.add(text_in(piece, field)) if grows else value
+            )
 
     def _call(self, piece: JsonObject) -> None:
         # Some servers leave the index out and send calls whole.
@@ -100,8 +115,12 @@ class Stream:
 
     def _message(self) -> JsonObject:
         out: JsonObject = {field: "".join(pieces) for field, pieces in self.text.items()}
-        if self.details:
-            out["reasoning_details"] = self.details
+        gathered = {
+            "reasoning_details": self.details,
+            "annotations": self.annotations,
+            "audio": self.audio,
+        }
+        out |= {field: value for field, value in gathered.items() if value}
         if self.calls:
             out["tool_calls"] = [self.calls[index].json() for index in sorted(self.calls)]
         return out
@@ -119,6 +138,8 @@ class Stream:
                 {"kind": kinds.get(field, "think"), "text": "".join(pieces)}
                 for field, pieces in self.text.items()
             ]
+            if spoken := self.audio.get("transcript"):
+                unfinished.append({"kind": "respond", "text": spoken})
             unfinished += [
                 {"kind": "call", "name": call.name, "text": "".join(call.arguments)}
                 for call in self.calls.values()
