@@ -18,6 +18,7 @@ from peers import PEERS, Sizes, points
 from quire import Policy
 from quire.assemble import DROP_ONLY, TWO_TIER, Built, requests, reused_tokens
 from quire.assemble.hindsight import optimum, trail
+from quire.assemble.summary import extract
 from quire.cli.common import print_table
 from quire.providers import render
 from quire.providers.rules import validate
@@ -138,9 +139,12 @@ def is_valid(messages: list[dict[str, Any]]) -> bool:
 
 # Ours with other floors, to be set beside a peer that keeps as much: cut when the rent is paid, or only when full.
 OTHERS = {
-    f"Quire, drop only, {when}, floor {floor:.2f}": change(DROP_ONLY, when=when, floor=floor, slack=0.0)
-    for when, last in (("rent", 60), ("full", 98))
-    for floor in (percent / 100 for percent in (*range(5, min(last, 90) + 1, 5), *range(91, last)))
+    f"Quire, drop only, {when}, slack {slack}, floor {percent / 100}": change(
+        DROP_ONLY, when=when, floor=percent / 100, slack=slack
+    )
+    for slack in (0.0, DROP_ONLY.slack)
+    for when, percents in (("rent", range(10, 61, 5)), ("full", (*range(5, 71, 5), *range(72, 98, 2))))
+    for percent in percents
 }
 
 
@@ -203,10 +207,11 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
     common_ = {"budget": budget, "ttl_s": None}
     rows = []
     for name, policy in QUIRE.items():
+        seen = trail(thread.entries, change(policy, **common_), extract)
         for number, (read, write) in enumerate(PRICES):
             ours = change(policy, **common_, read=read, write=write)
             tally = measure_quire(thread.entries, ours, thread.whole, check=number == 0)
-            best = optimum(trail(thread.entries, ours), ours)
+            best = optimum(seen, ours)
             rows.append(_row(thread, budget, name, tally, (read, write), best.cost))
     for name, peer in peers.items():
         tally = measure_peer(peer, thread.messages, budget)

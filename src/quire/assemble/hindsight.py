@@ -12,9 +12,11 @@ import msgspec
 
 from quire.assemble.assembly import Assembly, numbered
 from quire.assemble.policy import Policy
-from quire.assemble.rebase import NO_CUT, RUNGS, Plan, plan
+from quire.assemble.rebase import NO_CUT, RUNGS, Plan, front_text, plan
 from quire.assemble.strip import Strip
-from quire.values import Entry
+from quire.assemble.summary import Gone, Summarise
+from quire.tokens import message_tokens
+from quire.values import Entry, Message, Text
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -44,14 +46,19 @@ class Trail(msgspec.Struct, frozen=True):
     strip: Strip
 
 
-def trail(entries: Iterable[Entry], policy: Policy) -> Trail:
-    """The thread's requests with their sizes under a policy."""
+def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise | None = None) -> Trail:
+    """The thread's requests with their sizes under a policy.
+
+    Without `summarise` every summary is taken to fill its allowance; with it, each is made and counted.
+    """
     endless = msgspec.structs.replace(policy, budget=10**12, reply=0, when="full", promote="at-rebase")
     assembly = Assembly(endless)
     out: list[Step] = []
+    sizes: dict[tuple[int, int], int] = {}
     for entry in numbered(entries):
         if assembly.asks(entry):
-            out.append(_step(assembly, entry, policy))
+            step = _step(assembly, entry, policy)
+            out.append(_summed_up(step, assembly, summarise, sizes) if summarise else step)
         assembly.feed(entry)
     return Trail(out, assembly.ahead().epoch.strip)
 
@@ -65,6 +72,29 @@ def _step(assembly: Assembly, entry: Entry, policy: Policy) -> Step:
             break
     request = strip.leaves[cut.request].tokens if cut.request is not None else 0
     return Step(entry.seq, head, strip.total, cut, request, assembly.cold)
+
+
+def _summed_up(
+    step: Step, assembly: Assembly, summarise: Summarise, sizes: dict[tuple[int, int], int]
+) -> Step:
+    """The step with its summary's real size in place of the allowance; a cut's size is found out once."""
+    cut = step.cut
+    if not cut.summary_limit:
+        return step
+    key = (cut.drop, cut.summary_limit)
+    if key not in sizes:
+        leaves = assembly.ahead().epoch.strip.leaves[: cut.drop]
+        gone = sorted({s for at, one in enumerate(leaves) if at != cut.request for s in one.message.seqs})
+        text = summarise(Gone(tuple(assembly.entries[seq] for seq in gone), "", cut.summary_limit))
+        front = front_text({"summary": text})
+        sizes[key] = message_tokens(Message("user", (Text(front),))) if front else 0
+    spared = cut.summary_limit - sizes[key]
+    return msgspec.structs.replace(
+        step,
+        cut=msgspec.structs.replace(
+            cut, summary_limit=sizes[key], kept=cut.kept - spared, removed=cut.removed + spared
+        ),
+    )
 
 
 def optimum(thread: Trail, policy: Policy) -> Best:
