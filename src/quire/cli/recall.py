@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,9 @@ def _check(
 def _recall(records: Records) -> Recall:
     from quire.recall import Recall
 
-    return Recall(records.store, records.meaning)  # type: ignore[arg-type]  # opened by open_db: a SqliteStore
+    store: Any = records.store
+    # For one search, comparing every vector takes less than making the graph.
+    return Recall(store, records.meaning, approximate_above=sys.maxsize)
 
 
 def _print_hits(hits: Sequence[Hit], explain: bool) -> None:

@@ -18,6 +18,7 @@ from quire.recall.collection import Collection
 from quire.recall.columns import Column
 from quire.recall.document import Indexed, indexed
 from quire.recall.embed import Embedder
+from quire.recall.meaning import APPROXIMATE_ABOVE
 from quire.recall.reading import stored_entry
 from quire.recall.searchable import KEPT, KINDS, document
 from quire.recall.sessions import Sessions
@@ -37,12 +38,14 @@ _KINDS = {kind: number for number, kind in enumerate(KINDS)}
 class Scope:
     """The entries of some branches as a collection, and where each row stands in the log."""
 
-    def __init__(self, embedder: Embedder | None, joined: bool) -> None:
-        self.embedder, self.joined = embedder, joined
+    def __init__(
+        self, embedder: Embedder | None, joined: bool, approximate_above: int = APPROXIMATE_ABOVE
+    ) -> None:
+        self.embedder, self.joined, self._above = embedder, joined, approximate_above
         self._begin()
 
     def _begin(self) -> None:
-        self.collection = Collection(self.embedder)
+        self.collection = Collection(self.embedder, approximate_above=self._above)
         self.branch, self.seq, self.kind = Column(np.int64), Column(np.int64), Column(np.int8)
         self._have: dict[int, Piece] = {}
         self._sessions = Sessions()

@@ -19,6 +19,7 @@ from quire.recall.arrays import Bools
 from quire.recall.document import Found
 from quire.recall.embed import Embedder
 from quire.recall.indexer import Indexer, ensure_tables
+from quire.recall.meaning import APPROXIMATE_ABOVE
 from quire.recall.question import Query
 from quire.recall.reading import reading
 from quire.recall.scope import Scope
@@ -54,7 +55,8 @@ SearchRecords = Callable[[str, int], Sequence[Any]]
 class Recall:
     """Search in the threads of a store; without an embedder by words alone (`by` says which).
 
-    `background=True` makes vectors of new entries in a thread of its own, until `close`.
+    `background=True` makes vectors of new entries in a thread of its own, until `close`. Above
+    `approximate_above` vectors the nearest are found by a graph, which is made once and pays after a few hundred searches.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Recall:
         *,
         background: bool = False,
         records: SearchRecords | None = None,
+        approximate_above: int = APPROXIMATE_ABOVE,
     ) -> None:
         self.store, self.embedder, self._records = store, embedder, records
+        self._above = approximate_above
         with reading(store):
             ensure_tables(store)
         self._scopes: dict[str | None, Scope] = {}
@@ -142,7 +146,7 @@ class Recall:
 
     def _scope(self, thread: str | None) -> Scope:
         """A thread's rows (or all threads') as the file has them now."""
-        held = self._scopes.pop(thread, None) or Scope(self.embedder, joined=thread is not None)
+        held = self._scopes.pop(thread, None) or Scope(self.embedder, thread is not None, self._above)
         with reading(self.store) as conn, transaction(conn, "DEFERRED"):
             held.refresh(conn, _pieces(conn, thread))
         self._scopes[thread] = held
