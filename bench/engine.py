@@ -302,16 +302,30 @@ def main() -> None:
     made.add_argument("--threads", type=int, default=3, help="conversations of the counting run (0: none)")
     options = made.parse_args()
     tables = {}
-    if options.threads:
-        for name, make in TALKS.items():
-            talks = [make(seed, 420) for seed in range(options.threads)]
-            title = f"{name}: {options.threads} conversations, notes of 420 words, random weights"
-            tables[title] = run(tiny_model(), talks, 40)
-        tables["one summary of a 12-turn thread"] = summary(tiny_model())
-    if not options.fast:
-        for name, make in TALKS.items():
-            tables[f"{name}: SmolLM2-135M, notes of 160 words"] = run(faster(weights()), [make(8, 160)], 24)
-    show(tables, options.json)
+    for title, table in measured(options.threads, not options.fast):
+        tables[title] = table
+        if not options.json:
+            print_table(list(table[0]), [list(row.values()) for row in table], title=title)
+            print(flush=True)
+    if options.json:
+        print(json.dumps(tables, indent=2))
+
+
+def measured(threads: int, real: bool) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Each table with its title, as soon as it is there."""
+    for name, make in TALKS.items():
+        if threads:
+            talks = [make(seed, 420) for seed in range(threads)]
+            yield (
+                f"{name}: {threads} conversations, notes of 420 words, random weights",
+                run(tiny_model(), talks, 40),
+            )
+    if threads:
+        yield "one summary of a 12-turn thread", summary(tiny_model())
+    for name, make in TALKS.items():
+        if real:
+            # As long as SmolLM2's window of 8,192 tokens allows the longest of the layouts.
+            yield f"{name}: SmolLM2-135M, notes of 110 words", run(faster(weights()), [make(8, 110)], 24)
 
 
 def run(gguf: Any, talks: list[Talk], reply_tokens: int) -> list[dict[str, Any]]:
@@ -332,15 +346,6 @@ def summary(gguf: Any) -> list[dict[str, Any]]:
         }
         for name, one in found.items()
     ]
-
-
-def show(tables: dict[str, list[dict[str, Any]]], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(tables, indent=2))
-        return
-    for title, table in tables.items():
-        print_table(list(table[0]), [list(row.values()) for row in table], title=title)
-        print()
 
 
 if __name__ == "__main__":

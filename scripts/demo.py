@@ -12,7 +12,7 @@ from pathlib import Path
 import quire
 from quire.assemble import Built, Policy, requests, reused_tokens
 from quire.assemble.layers import layer_tokens
-from quire.cli.assemble import request_json, show_request
+from quire.cli.assemble import LEGEND, request_json, show_request
 from quire.cli.common import console
 from quire.engine import Thread, open_store
 from quire.formats import clean, markdown, replay
@@ -103,6 +103,7 @@ def formats(entries: list[Entry]) -> None:
 
 def layers(entries: list[Entry]) -> None:
     title("five turns: layers, reuse, one rebase (budget 1,300)")
+    out.print(f"  [dim]{LEGEND}[/]")
     policy, before = Policy(budget=1_300), None
     for one in requests(entries, policy):
         assert isinstance(one, Built)

@@ -20,7 +20,15 @@ from quire.values import JsonObject
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
-
+# What the layers are, for people who meet them for the first time.
+LAYERS = {
+    "L1": "system prompt",
+    "L2": "library",
+    "L3": "this turn's context",
+    "L4": "history",
+    "L5": "the user's words",
+}
+LEGEND = ", ".join(f"{name} {what}" for name, what in LAYERS.items())
 
 _DEFAULT = Policy()
 _SHARE = click.FloatRange(0, 1)
@@ -88,6 +96,8 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
             click.echo(msgspec.json.encode(row))
         else:
             show_request(out, row, built, before, policy)
+    if shown and not as_json:
+        out.print(f"[dim]{LEGEND}[/]")
     if not shown and turn is not None:
         raise CallError(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
     if not shown and not as_json:

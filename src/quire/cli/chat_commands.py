@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from quire.assemble.blocks import block
 from quire.assemble.layers import layer_tokens
+from quire.cli.assemble import LAYERS
 from quire.cli.chat_attach import Attached, attached_items
 from quire.cli.common import counted
 from quire.errors import CallError
 from quire.items import item
 from quire.tokens import counter
-from quire.values import item_json
+from quire.values import Usage, item_json
 
 if TYPE_CHECKING:
     from quire.cli.chat_session import Session
@@ -75,11 +76,22 @@ def _context(session: Session, rest: str) -> None:
     if session.entries() and _has_user(session):
         built = session.thread.build(session.target)
         rows += [["library (L2)", one.id, counter().count(one.text)] for one in built.blocks]
-        rows += [["this turn", name, 0] for name in (built.said.references if built.said else ())]
+        rows += [["said above", name, size] for name, size in _given(session).items()]
     if not rows:
         session.screen.note("nothing is attached")
         return
     session.screen.table(["where", "item", "tokens"], rows)
+
+
+def _given(session: Session) -> dict[str, int]:
+    """Items that came with the turns since the last cut, which the model has: their name and tokens."""
+    given: dict[str, int] = {}
+    for entry in session.entries():
+        if entry.kind == "rebase":
+            given = {}
+        for one in entry.attached:
+            given[block(one).id] = counter().count(one["content"])
+    return given
 
 
 def _has_user(session: Session) -> bool:
@@ -92,7 +104,8 @@ def _layers(session: Session, rest: str) -> None:
         return
     built = session.thread.build(session.target)
     sizes = layer_tokens(built)
-    session.screen.table(["layer", "tokens"], [*sizes.items(), ("all", sum(sizes.values()))])
+    rows: list[list[object]] = [[name, LAYERS.get(name, ""), size] for name, size in sizes.items()]
+    session.screen.table(["layer", "what it is", "tokens"], [*rows, ["all", "", sum(sizes.values())]])
     session.screen.note(
         f"epoch {built.prompt.epoch}, {counted(len(built.prompt.messages), 'message')}, "
         f"{counted(len(built.left_out), 'entry', 'entries')} left out"
@@ -103,19 +116,20 @@ def _cost(session: Session, rest: str) -> None:
     from quire.cli.chat_usage import money, totals
 
     used = totals(session.entries())
-    rows = [
-        [
-            one.target,
-            one.purpose or "turn",
-            one.usage.input_total,
-            one.usage.cache_read,
-            one.usage.output,
-            money(one.usd),
-        ]
-        for one in used.requests
+    models = list(dict.fromkeys(one.target for one in used.requests))
+    rows: list[list[object]] = [
+        [*_numbers(one.usage), money(one.usd), one.purpose or "turn", one.target] for one in used.requests
     ]
-    session.screen.table(["model", "for", "tokens in", "cached", "out", "money"], rows)
-    session.screen.note(f"{counted(len(used.requests), 'request')}, {money(used.usd)} in all")
+    columns = ["tokens in", "cached", "out", "money", "for", "model"]
+    # One name for all of them needs no column, which a narrow screen has no room for.
+    shown = len(columns) if len(models) > 1 else len(columns) - 1
+    session.screen.table(columns[:shown], [row[:shown] for row in rows])
+    by = f" by {models[0]}" if len(models) == 1 else ""
+    session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all")
+
+
+def _numbers(usage: Usage) -> list[int]:
+    return [usage.input_total, usage.cache_read, usage.output]
 
 
 def _compact(session: Session, rest: str) -> None:

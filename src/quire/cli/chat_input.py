@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -53,9 +54,15 @@ def _prompt(session: Session) -> Any:
         completer=_completer(),
         complete_while_typing=False,
         key_bindings=_keys(),
-        bottom_toolbar=lambda: FormattedText([("class:bottom-toolbar", f" {session.status()} ")]),
+        bottom_toolbar=lambda: FormattedText(
+            [("class:bottom-toolbar", f" {session.status(_columns() - 2)} ")]
+        ),
         style=Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "": ""}),
     )
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def _keys() -> Any:

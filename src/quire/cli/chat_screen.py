@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import click
@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from quire.cli.chat_blocks import finished_blocks, tail
+from quire.cli.chat_typing import hide_typing
 from quire.cli.common import console, print_table
 from quire.send.events import Event
 from quire.values import Entry
@@ -105,6 +106,7 @@ class Rich:
     def __init__(self, shown_on: Console | None = None) -> None:
         self.console = shown_on or console()
         self._live: Live | None = None
+        self._echo: Callable[[], None] = lambda: None
         self._text = ""
         self._thinking = 0
 
@@ -147,6 +149,7 @@ class Rich:
             self._live = Live(
                 console=self.console, transient=True, refresh_per_second=12, vertical_overflow="crop"
             )
+            self._echo = hide_typing()
             self._live.start()
         self._live.update(what)
 
@@ -154,6 +157,7 @@ class Rich:
         if self._live is not None:
             self._live.stop()
             self._live = None
+            self._echo()
 
     def _finish(self) -> None:
         """What is still being drawn stays."""

@@ -168,17 +168,18 @@ class Session:
         known = self.thread.name in {one.name for one in self.store.threads()}
         return self.store.read(self.thread.name) if known else []
 
-    def status(self) -> str:
-        """One line: the model, the newest request's tokens and reuse, the money so far."""
-        used = totals(self.entries())
-        parts = [self.thread.name, self.target]
-        if used.requests:
-            share = used.last.cache_read / used.last.input_total if used.last.input_total else 0.0
+    def status(self, width: int | None = None) -> str:
+        """One line: the model, the newest request's tokens and reuse, the money so far; names go where it is narrow."""
+        used, parts = totals(self.entries()), list[str]()
+        if used.last.input_total:
+            share = used.last.cache_read / used.last.input_total
             parts += [f"{used.last.input_total:,} tokens", f"{share:.0%} reused"]
             parts.append(money(used.usd))
         if self.waiting:
             parts.append(f"{len(self.waiting)} attached")
-        return " · ".join(parts)
+        short = self.target.partition(":")[2]
+        lines = [" · ".join([*names, *parts]) for names in ([self.thread.name, self.target], [short], [])]
+        return next((line for line in lines if width is None or len(line) <= width), lines[-1])
 
 
 def _named(waiting: Iterable[Attached]) -> JsonObject:

@@ -113,7 +113,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     table = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
     for row in kept:
         # Text, so that brackets and colons in a cell are never read as markup.
         table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row])
