@@ -189,7 +189,7 @@ def _line(event: Event) -> str:
     if event.kind == "call":
         return f"→ {event.entry.name}({_arguments(event.entry)})"
     if event.kind == "result":
-        return f"← {_shortened(_told(event.entry))}"
+        return f"← {shortened(_told(event.entry))}"
     if event.kind == "rebase":
         freed = event.entry.body["freed"]
         return f"(older turns were cut: {freed:,} tokens freed, {event.entry.body['reason']})"
@@ -198,7 +198,7 @@ def _line(event: Event) -> str:
 
 def _arguments(call: Entry) -> str:
     args = call.args if isinstance(call.args, dict) else {"": call.args}
-    return ", ".join(f"{name}={_shortened(repr(value), 60)}" for name, value in args.items())
+    return ", ".join(f"{name}={shortened(repr(value), 60)}" for name, value in args.items())
 
 
 def _told(result: Entry) -> str:
@@ -207,6 +207,7 @@ def _told(result: Entry) -> str:
     return failed + (str(said) or "nothing")
 
 
-def _shortened(text: str, limit: int = 100) -> str:
+def shortened(text: str, limit: int = 100) -> str:
+    """A text on one line, cut where it is longer than `limit`."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

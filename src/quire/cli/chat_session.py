@@ -13,7 +13,7 @@ import click
 from quire.archive import autosave
 from quire.cli.chat_attach import Attached, attached_items
 from quire.cli.chat_equip import Kit
-from quire.cli.chat_screen import Plain, Screen
+from quire.cli.chat_screen import Plain, Screen, shortened
 from quire.cli.chat_usage import money, totals
 from quire.cli.reach import Reached, reach
 from quire.engine import Thread
@@ -23,6 +23,7 @@ from quire.send.claim import claimed
 from quire.send.cycle import Decision, Outcome, run
 from quire.send.resume import last_target, look
 from quire.send.runners import sources, sources_text
+from quire.send.standing import standing
 from quire.send.transport import close
 from quire.send.vault.markup import links, prose
 from quire.values import Entry, JsonObject
@@ -122,7 +123,10 @@ class Session:
         assert self.reached is not None
         left = look(self.store, self.thread.name, self.kit.runner(self.thread, self.store, self.reached))
         if left.next in ("ask", "run"):
-            self.screen.note("going on with the turn that was interrupted")
+            asked = standing(self.store, self.thread.name).user
+            self.screen.note(
+                f"going on with the turn that was interrupted: {shortened(asked.text if asked else '')}"
+            )
             self._answer()
 
     def _answer(self) -> Outcome:
