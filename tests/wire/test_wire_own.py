@@ -65,19 +65,42 @@ def test_another_claude_does_not_get_it_and_the_request_says_why() -> None:
 
 
 @pytest.mark.proves("bedrock", "thinking kept")
-def test_the_same_model_on_bedrock_reads_the_same_signatures() -> None:
-    request = _after(OPUS, _anthropic(THINKING, REDACTED), BEDROCK)
-    assert request.body["messages"][1]["content"] == [
+def test_the_same_model_on_bedrock_reads_the_same_signatures_where_they_are_bound_to_no_prefix() -> None:
+    there, here = "bedrock:us.anthropic.claude-opus-5-v1:0", "anthropic:claude-opus-5"
+    reply = {**_anthropic(THINKING, REDACTED), "model": "claude-opus-5"}
+    request = _after(here, reply, there)
+    reasoned = [
         {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}},
         {"reasoningContent": {"redactedContent": "cmVk"}},
         {"text": "a"},
     ]
+    assert request.body["messages"][1]["content"] == reasoned
     assert sdk_kwargs(request)["messages"][1]["content"][1] == {
         "reasoningContent": {"redactedContent": b"red"}
     }
-    converse = {"output": {"message": {"content": request.body["messages"][1]["content"]}}}
-    back = _after(BEDROCK, converse, OPUS)
+    converse = {"output": {"message": {"content": reasoned}}}
+    assert _after(there, converse, there).body["messages"][1]["content"] == reasoned
+    back = _after(there, converse, here)
     assert back.body["messages"][1]["content"] == [THINKING, REDACTED, {"type": "text", "text": "a"}]
+
+
+def test_thinking_that_is_bound_to_its_prefix_does_not_move_to_another_host() -> None:
+    request = _after(OPUS, _anthropic(THINKING), BEDROCK)
+    assert request.body["messages"][1]["content"] == [{"text": "a"}]
+    [left] = request.left_out
+    assert left["reason"].startswith("thinking of claude-opus-5-5 is bound to the request it came from")
+    converse = {
+        "output": {
+            "message": {
+                "content": [
+                    {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}},
+                    {"text": "a"},
+                ]
+            }
+        }
+    }
+    assert _after(BEDROCK, converse, OPUS).body["messages"][1]["content"] == [{"type": "text", "text": "a"}]
+    assert len(_after(BEDROCK, converse, BEDROCK).body["messages"][1]["content"]) == 2
 
 
 def test_after_a_rebase_thinking_that_is_bound_to_the_old_prefix_stays_behind() -> None:

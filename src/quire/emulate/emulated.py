@@ -134,6 +134,7 @@ class Emulated:
         reply = voice.reply(exchange)
         received.predicted, received.reply = exchange.predicted, reply
         self._remember(exchange, wire, reply)
+        self.simulator(wire, model).answered(_said(wire, reply))
         pieces = voice.stream(exchange, reply, self._piece) if streamed else None
         return Outcome(200, reply, pieces, cut_after=scripted.cut_after, delay_s=scripted.delay_s)
 
@@ -143,7 +144,7 @@ class Emulated:
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
         simulator = self.simulator(wire, model)
         predicted = simulator.step(received.at_ms, shown.body, began_ms)
-        exchange = Exchange(
+        return Exchange(
             number=len(self.requests),
             at_ms=received.at_ms,
             target=self._target(wire, model),
@@ -154,8 +155,6 @@ class Emulated:
             diagnosis=self._diagnosed(wire, received.body, model, predicted),
             dropped=shown.transformations if CONTROLS_BETA in _betas(received) else None,
         )
-        simulator.answered(exchange.text)
-        return exchange
 
     def _remember(self, exchange: Exchange, wire: str, reply: JsonObject) -> None:
         """What was signed, and what diagnostics may be asked about later."""
@@ -182,6 +181,14 @@ class Emulated:
 
     def _target(self, wire: str, model: str) -> str:
         return f"{self._name(wire)}:{model}"
+
+
+def _said(wire: str, reply: JsonObject) -> JsonObject:
+    """A reply as the next request holds it; only caches of Chat's, Responses' and Anthropic's wire keep answers."""
+    if wire == "openai-responses":
+        return {"input": reply["output"]}
+    message = reply["choices"][0]["message"] if wire == "openai-chat" else reply
+    return {"messages": [{**message, "role": "assistant"}] if message.get("content") != [] else []}
 
 
 def _prewarms(body: JsonObject) -> bool:

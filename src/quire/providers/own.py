@@ -89,9 +89,13 @@ def leave_out_block(part: Text, message: Message, sheet: Sheet) -> None:
 
 def leave_out_thinking(part: Think, message: Message, sheet: Sheet) -> None:
     """Say why a thought does not go along."""
-    origin = part.wire.get("model") or part.wire.get("format")
-    if sheet.stale and origin and is_from(part.wire, (str(part.wire.get("format")),), sheet):
+    format = part.wire.get("format")
+    origin = part.wire.get("model") or format
+    named = bool(part.wire.get("model")) and is_from(part.wire, (str(format),), sheet)
+    if sheet.stale and origin and is_from(part.wire, (str(format),), sheet):
         reason = "thinking is bound to the prefix before the rebase"
+    elif named and format != sheet.info.wire:
+        reason = f"thinking of {origin} is bound to the request it came from, in {format}'s form"
     elif origin:
         reason = f"thinking of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
     else:

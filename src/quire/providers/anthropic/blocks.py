@@ -121,9 +121,13 @@ def _is_signed(block: JsonObject, sheet: Sheet) -> bool:
 
 
 def _from_bedrock(part: Think, sheet: Sheet) -> JsonObject | None:
-    """Bedrock hosts the same models and writes the same signatures in other fields."""
+    """Bedrock hosts the same models and writes the same signatures in other fields.
+
+    Where they are bound to the prefix they had there, that prefix is not the one here.
+    """
     block = part.wire.get("block")
-    if not block or not is_from(part.wire, ("bedrock",), sheet):
+    bound = sheet.info.features.thinking_bound != "no"
+    if not block or bound or not is_from(part.wire, ("bedrock",), sheet):
         return None
     content = block.get("reasoningContent") or {}
     if text := content.get("reasoningText"):

@@ -127,9 +127,10 @@ def _is_signed(block: JsonObject) -> bool:
 
 
 def _from_anthropic(part: Think, sheet: Sheet) -> JsonObject | None:
-    """Anthropic's own API writes the same models' signatures in other fields."""
+    """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
     block = part.wire.get("block")
-    if not block or not is_from(part.wire, ("anthropic",), sheet):
+    bound = sheet.info.features.thinking_bound != "no"
+    if not block or bound or not is_from(part.wire, ("anthropic",), sheet):
         return None
     if block.get("type") == "redacted_thinking":
         return {"reasoningContent": {"redactedContent": block.get("data", "")}}

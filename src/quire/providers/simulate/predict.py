@@ -19,7 +19,7 @@ from quire.providers.simulate.gemini import GeminiCache
 from quire.providers.simulate.none import NoCache
 from quire.providers.simulate.pages import BlockCache
 from quire.providers.simulate.radix import RadixCache
-from quire.providers.simulate.reading import Reader
+from quire.providers.simulate.reading import Reader, blocks
 from quire.providers.simulate.seen import Cause, Engine, PromptIds, Seen, Shares
 from quire.providers.simulate.slot import SlotCache
 from quire.providers.simulate.steps import StepCache
@@ -99,15 +99,25 @@ class Simulator:
         """The tokens of a request, without sending it."""
         return self._total(self._seen(body))
 
-    def answered(self, answer: str | Sequence[int]) -> None:
-        """The answer to the last request, as text or as all its token ids: some engines keep it behind its prompt."""
+    def answered(self, answer: str | Sequence[int] | JsonObject) -> None:
+        """The answer to the last request, which some engines keep behind its prompt.
+
+        As text, as all its token ids, or as a body that holds it alone: {"messages": [answer]}.
+        """
         if self._last is None:
             return
         prompt, at_ms = self._last
-        # Upon the last id of an answer nothing was computed any more.
-        held = self._counted.spoken(answer) if isinstance(answer, str) else array("i", answer[:-1])
+        held = self._held(answer)
         self._unanswered = {key: kept for key, kept in self._unanswered.items() if kept is not prompt}
         self.engine.answered(prompt, held, at_ms)
+
+    def _held(self, answer: str | Sequence[int] | JsonObject) -> array[int]:
+        if isinstance(answer, str):
+            return self._counted.spoken(answer)
+        if isinstance(answer, dict):
+            return self._counted.row(blocks(answer, self.info.wire))
+        # Upon the last id of an answer nothing was computed any more.
+        return array("i", answer[:-1])
 
     def _seen(self, body: JsonObject) -> Seen:
         return Seen(body, self._reader.read(body), self._counted, self._prompt_ids)
