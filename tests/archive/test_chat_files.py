@@ -325,3 +325,24 @@ def test_the_commands_write_and_read_chat_files(
     assert [one["content"] for one in new.attached] == ["fresh"]
     assert new.attached[0]["metadata"]["path"] == "moved/n.md"
     assert "warning: gone.md was skipped: there is no note 'gone.md'" in capsys.readouterr().err
+
+
+def test_a_reply_that_broke_off_and_came_again_is_shown_once() -> None:
+    sent = {"kind": "sent", "provider": "vllm", "model": "m", "request_sha256": "0" * 64, "segments": []}
+    used = {**sent, "usage": {"input_total": 3, "output": 2}, "stop": "end"}
+    thread = [
+        values.user("How hot?"),
+        Entry("sent", sent),
+        values.respond("Eighty deg"),
+        Entry("sent", sent),
+        values.respond("Eighty degrees."),
+        Entry("sent", used),
+    ]
+    text = export_markdown(thread)
+    assert [(one.role, one.text) for one in load(text).chat.messages] == [
+        ("user", "How hot?"),
+        ("ai", "Eighty degrees."),
+    ]
+    assert [one.body for one in load(text).entries] == [one.body for one in thread]
+    # As long as it was not asked for again, what came is all there is.
+    assert "**ai**: Eighty deg" in export_markdown(thread[:3])

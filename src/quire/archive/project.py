@@ -10,6 +10,7 @@ from quire.archive.render import render
 from quire.archive.times import iso, whole_second
 from quire.archive.value import Chat, Context, Message
 from quire.assemble.cuts import truncate
+from quire.send.standing import without_cut
 from quire.values import Entry, Json, JsonObject
 
 VERSION = 1
@@ -49,11 +50,11 @@ def export_markdown(
 
 
 def project_messages(entries: Iterable[Entry]) -> list[Message]:
-    """One message for each user entry and each answer that says something."""
+    """One message for each user entry and each answer that says something; what broke off and came again, once."""
     out: list[Message] = []
     waiting: list[JsonObject] = []
     untimed = 0
-    for entry in entries:
+    for entry in without_cut(entries):
         at = whole_second(entry.at)
         if entry.kind == "attach":
             waiting += entry.attached
