@@ -129,3 +129,62 @@ def test_relative_prices_are_those_of_the_table() -> None:
         "llamacpp:any": (0.0, 1.0, 1.0),
     }
     assert {target: (i.r, i.w, i.w_long) for target in expected if (i := model_info(target))} == expected
+
+
+# minimum, then input, shorter write, longer write, read and output, in USD per million tokens
+CLAUDES = {
+    "claude-fable-5-1": (512, 10, 12.5, 20, 0.25, 50),
+    "claude-mythos-5-1": (512, 10, 12.5, 20, 0.25, 50),
+    "claude-fable-5": (512, 10, 12.5, 20, 1, 50),
+    "claude-mythos-5": (512, 10, 12.5, 20, 1, 50),
+    "claude-opus-5-5": (512, 4, 5, 8, 0.2, 20),
+    "claude-opus-5": (512, 5, 6.25, 10, 0.5, 25),
+    "claude-opus-4-8": (1024, 5, 6.25, 10, 0.5, 25),
+    "claude-opus-4-7": (2048, 5, 6.25, 10, 0.5, 25),
+    "claude-opus-4-6": (4096, 5, 6.25, 10, 0.5, 25),
+    "claude-opus-4-5": (4096, 5, 6.25, 10, 0.5, 25),
+    "claude-sonnet-5-5": (512, 2, 2.5, 4, 0.1, 10),
+    "claude-sonnet-5": (1024, 2, 2.5, 4, 0.2, 10),
+    "claude-sonnet-4-6": (1024, 3, 3.75, 6, 0.3, 15),
+    "claude-sonnet-4-5": (1024, 3, 3.75, 6, 0.3, 15),
+    "claude-haiku-5-5": (512, 0.1, 0.125, 0.2, 0.01, 0.5),
+    "claude-haiku-4-5": (4096, 1, 1.25, 2, 0.1, 5),
+}
+
+
+def test_the_minimums_and_prices_of_claude_are_those_of_its_documentation() -> None:
+    def row(model: str) -> tuple[float | None, ...]:
+        info = model_info(f"anthropic:{model}")
+        tier = info.prices.tier(0)
+        return (info.min_cache_tokens, tier.input, tier.write_5m, tier.write_1h, tier.read, tier.output)
+
+    assert {model: row(model) for model in CLAUDES} == CLAUDES
+
+
+RATIOS = {
+    "openai:gpt-6-sol": (1024, 0.1, 1.25),
+    "openai:gpt-6.1-sol": (1024, 0.05, 1.25),
+    "openai:gpt-5": (1024, 0.1, 1.0),
+    "openai:gpt-4.1": (1024, 0.25, 1.0),
+    "openai:o3": (1024, 0.25, 1.0),
+    "openai:o1": (1024, 0.5, 1.0),
+    "openai:o3-mini": (1024, 0.5, 1.0),
+    "gemini:gemini-3.8-flash": (4096, 0.1, 1.0),
+    "gemini:gemini-3.1-pro-preview": (4096, 0.1, 1.0),
+    "gemini:gemini-2.5-pro": (2048, 0.1, 1.0),
+    "deepseek:deepseek-v4-flash": (0, 0.02, 1.0),
+    "deepseek:deepseek-v4-pro": (0, 0.033, 1.0),
+    "xai:grok-4.5": (0, 0.15, 1.0),
+    "xai:grok-4.7": (0, 0.25, 1.0),
+    "groq:openai/gpt-oss-120b": (0, 0.5, 1.0),
+    "mistral:mistral-large-latest": (0, 0.1, 1.0),
+    "bedrock:amazon.nova-lite-v1:0": (1024, 0.25, 1.0),
+    "bedrock:anthropic.claude-opus-5-5": (512, 0.05, 1.25),
+}
+
+
+def test_minimums_and_ratios_of_each_provider_are_those_of_the_summary() -> None:
+    found = {target: model_info(target) for target in RATIOS}
+    assert {
+        target: (info.min_cache_tokens, round(info.r, 3), info.w) for target, info in found.items()
+    } == RATIOS
