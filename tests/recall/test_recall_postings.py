@@ -40,17 +40,17 @@ def test_postings_are_what_counting_gives(batches: list[list[list[str]]], merged
 def test_the_usual_form_of_a_stem_is_the_one_written_most() -> None:
     made = Vocabulary()
     made.add([["hats", "hat", "red"], ["hats", "shop"], ["hats", "red"]])
-    assert made.usual(2) == [(made.stems["hat"], "hats"), (made.stems["red"], "red")]
+    assert [made.written[word] for word in made.usual(2)] == ["hats", "red"]
 
 
 @settings(max_examples=200)
-@given(BAGS, BAGS, st.lists(st.integers(0, 11), unique=True), st.integers(0, 5))
+@given(BAGS, BAGS, st.lists(st.integers(0, 11), unique=True), st.integers(1, 5))
 def test_a_vocabulary_after_deaths_is_that_of_the_living(
     first: list[list[str]], second: list[list[str]], dead: list[int], limit: int
 ) -> None:
     made, fresh = Postings(), Postings()
     made.add(0, first)
-    made.vocabulary.usual(limit)
+    made.vocabulary.usual(limit)  # what it remembers must not matter
     made.add(len(first), second)
     bags = first + second
     gone = {row for row in dead if row < len(bags)}
@@ -66,4 +66,4 @@ def _told(made: Postings, limit: int) -> tuple[dict[str, int], set[str]]:
     words = made.vocabulary
     found = {stemmed: words.find(stemmed) for stemmed in words.stems}
     held = {stemmed: made.holders(number) for stemmed, number in found.items() if number is not None}
-    return held, {form for _, form in words.usual(limit)}
+    return held, {words.written[word] for word in words.usual(limit)}

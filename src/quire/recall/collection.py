@@ -14,7 +14,7 @@ from quire.recall.columns import Column
 from quire.recall.document import Document, Found, Indexed, indexed
 from quire.recall.embed import Embedder
 from quire.recall.fusion import PARTS, WEIGHTS, Weights, order, pool, pool_size, standard, standard_by
-from quire.recall.kin import WORDS, Kin
+from quire.recall.kin import Kin
 from quire.recall.manner import Manner
 from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
 from quire.recall.neighbours import MEANING_REACH
@@ -36,10 +36,9 @@ class Collection:
         self._rows: dict[str, int] = {}
         self._alive = Column(np.bool_)
         size = embedder.dimensions if embedder else 0
-        self._wording, self._manner, self._kin = Wording(), Manner(), Kin(size)
+        self._wording, self._manner = Wording(), Manner()
+        self._kin = Kin(self._wording.postings.vocabulary, size)
         self._meaning = Meaning(size, approximate_above)
-        # The edition of the words that kin were chosen from.
-        self._edition = -1
         # Texts whose vectors are not made yet.
         self._pending: dict[int, str] = {}
 
@@ -110,19 +109,11 @@ class Collection:
 
     def new_words(self) -> list[str]:
         """Words whose vectors would let queries find them by their kin."""
-        return self._living_kin().lacks() if self.embedder else []
+        return self._kin.lacks() if self.embedder else []
 
     def put_words(self, words: Sequence[str], vectors: Floats) -> None:
         """Give words of `new_words` their vectors."""
         self._kin.put(words, vectors)
-
-    def _living_kin(self) -> Kin:
-        """Kin among the words that are there now."""
-        vocabulary = self._wording.postings.vocabulary
-        if vocabulary.edition != self._edition:
-            self._kin.choose(vocabulary.usual(WORDS))
-            self._edition = vocabulary.edition
-        return self._kin
 
     def embed(self) -> None:
         """Make all vectors that are missing, of documents and of words."""
@@ -167,7 +158,7 @@ class Collection:
             return {}
         people = self._manner.people()
         words = [word for word, _, _ in asked.words if word not in people]
-        return self._living_kin().of(words, self.embedder.encode)
+        return self._kin.of(words, self.embedder.encode)
 
     def _vector(self, asked: Asked) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""

@@ -22,13 +22,14 @@ class Vocabulary:
         self.stems: dict[str, int] = {}
         # Raised by every change, for those who remember what followed from the words.
         self.edition = 0
-        self._words: dict[str, int] = {}
-        self._written: list[str] = []
+        # Words by number, and as they are written.
+        self.words: dict[str, int] = {}
+        self.written: list[str] = []
         self._stem_of, self._uses = Column(np.int64), Column(np.int64)
         # By stem: the uses of all forms together, the words that are its forms, and the most used of them.
         self._total = Column(np.int64)
         self._forms: list[list[int]] = []
-        self._usual: list[int] = []
+        self._usual = Column(np.int64)
         self._changed: set[int] = set()
         # Every document's words in one row, and where each document ends.
         self._bags, self._ends = Column(np.int32), Column(np.int64)
@@ -37,7 +38,7 @@ class Vocabulary:
         """Take in documents; the stems of all their words in order, by number."""
         self._meet(set(chain.from_iterable(bags)))
         sizes = [len(bag) for bag in bags]
-        words = np.fromiter(map(self._words.__getitem__, chain.from_iterable(bags)), np.int64, sum(sizes))
+        words = np.fromiter(map(self.words.__getitem__, chain.from_iterable(bags)), np.int64, sum(sizes))
         self._ends.extend(self._bags.size + np.cumsum(sizes, dtype=np.int64))
         self._bags.extend(words)
         return self._count(words, 1)
@@ -57,16 +58,16 @@ class Vocabulary:
 
     def _meet(self, words: set[str]) -> None:
         """Number words that were never seen before, and their stems."""
-        fresh = sorted(words.difference(self._words))
+        fresh = sorted(words.difference(self.words))
         numbers = [self.stems.setdefault(stemmed, len(self.stems)) for stemmed in stem(fresh)]
         new_stems = len(self.stems) - len(self._forms)
         self._forms += ([] for _ in range(new_stems))
-        self._usual += [0] * new_stems
+        self._usual.lengthen(new_stems)
         self._total.lengthen(new_stems)
-        for at, number in enumerate(numbers, len(self._words)):
+        for at, number in enumerate(numbers, len(self.words)):
             self._forms[number].append(at)
-        self._words.update((word, at) for at, word in enumerate(fresh, len(self._words)))
-        self._written += fresh
+        self.words.update((word, at) for at, word in enumerate(fresh, len(self.words)))
+        self.written += fresh
         self._stem_of.extend(numbers)
         self._uses.lengthen(len(fresh))
 
@@ -75,25 +76,28 @@ class Vocabulary:
         number = self.stems.get(stemmed)
         return number if number is not None and self._total.all[number] else None
 
-    def usual(self, limit: int) -> list[tuple[int, str]]:
-        """The most used stems by number, each with its usual form; at most `limit`, equals by the alphabet."""
+    def usual(self, limit: int) -> Ints:
+        """The usual forms of the most used stems, as numbers of words; at most `limit`, equals by the alphabet."""
         for number in self._changed:
-            self._usual[number] = min(self._forms[number], key=self._rank)
+            self._usual.all[number] = min(self._forms[number], key=self._rank)
         self._changed.clear()
-        chosen = np.flatnonzero(self._total.all)
-        if len(chosen) > limit:
-            total = self._total.all[chosen]
-            least = np.partition(total, -limit)[-limit]
-            above, even = chosen[total > least].tolist(), chosen[total == least].tolist()
-            even.sort(key=self._form)
-            return [(number, self._form(number)) for number in above + even[: limit - len(above)]]
-        return [(number, self._form(number)) for number in chosen.tolist()]
+        used = np.flatnonzero(self._total.all)
+        forms: Ints = self._usual.all[used]
+        if len(forms) <= limit:
+            return forms
+        total = self._total.all[used]
+        least = np.partition(total, -limit)[-limit]
+        above, even = forms[total > least], forms[total == least].tolist()
+        even.sort(key=self.written.__getitem__)
+        return np.concatenate([above, np.array(even[: limit - len(above)], np.int64)])
+
+    def stems_of(self, words: Ints) -> Ints:
+        """The numbers of the stems of words."""
+        stems: Ints = self._stem_of.all[words]
+        return stems
 
     def _rank(self, word: int) -> tuple[int, str]:
-        return -int(self._uses.all[word]), self._written[word]
-
-    def _form(self, number: int) -> str:
-        return self._written[self._usual[number]]
+        return -int(self._uses.all[word]), self.written[word]
 
     @property
     def bytes(self) -> int:
