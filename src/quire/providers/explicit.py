@@ -19,6 +19,8 @@ Action = Literal["none", "create", "reuse", "extend", "replace", "drop"]
 _HOUR_MS = 3_600_000
 # Shorter lives are not worth the calls that renew them.
 _LEAST_TTL_S = 300
+# Pauses vary, and a cache that ended has to be paid for again: renewed this many of them ahead.
+_MARGIN = 1.5
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -99,7 +101,7 @@ def _made(kept: Kept | None, worth: float, ttl_s: int) -> Plan:
 def _used(kept: Kept, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> Plan:
     """Use it; renew it when it would end before the request after this one."""
     worth = saves * kept.tokens
-    if kept.expires_ms - at_ms < _HOUR_MS / per_hour:
+    if kept.expires_ms - at_ms < _MARGIN * _HOUR_MS / per_hour:
         return Plan("extend", "it would end before the next request", ttl_s, saves_usd_per_hour=worth)
     return Plan("reuse", "it holds this prefix", saves_usd_per_hour=worth)
 
