@@ -18,14 +18,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from quire import values
 from quire.archive import load
 from quire.cli.chat import chat
-from quire.cli.chat_blocks import finished_blocks, tail
+from quire.cli.chat_blocks import finished_blocks, tail, with_notes
+from quire.cli.chat_screen import Rich, Written
 from quire.cli.chat_usage import totals
 from quire.engine import open_store
 from quire.errors import CallError
+from quire.send.events import Event
 from quire.testing import Cut, emulator
 from quire.values import Call, Entry, JsonObject
 
@@ -396,6 +399,29 @@ def test_finished_blocks_and_the_rest_are_the_whole_and_fences_stay_together(tex
 def test_a_block_longer_than_the_screen_shows_its_end() -> None:
     assert tail("one two three", 8) == "… three"
     assert tail("short", 8) == "short"
+    assert tail("```python\nfirst = 1\nlast = 2\n", 12) == "```python\nlast = 2\n"
+    text = "".join(f"line {n}  \n" for n in range(100))
+    shown = Console(width=40, height=20, file=io.StringIO(), force_terminal=True)
+    shown.print(Written(text))
+    drawn = shown.file.getvalue().split("\n")  # type: ignore[attr-defined]
+    assert "line 99" in drawn[-2]
+    assert len(drawn) == 17
+    assert "line 83" not in "".join(drawn)
+
+
+def test_what_a_terminal_shows_of_footnotes_and_searches() -> None:
+    out = io.StringIO()
+    screen = Rich(Console(width=60, height=20, file=out))
+    screen.event(Event("1", "respond", "Hot [^1].\n\n[^1]: [[tea]]", values.respond("")))
+    screen.say("#### Sources\n\n[^1]: [[tea]] (a/tea.md)")
+    found = "<localSearch>\n<document>\n<id>1</id>\n<title>tea</title>\n</document>\n</localSearch>"
+    screen.event(Event("2", "result", found, values.result("c", None, found)))
+    said = [line.rstrip() for line in out.getvalue().split("\n")]
+    assert said == ["Hot [^1].", "[^1]: [[tea]]", "Sources", "", "[^1]: [[tea]] (a/tea.md)", "← tea", ""]
+
+
+def test_footnotes_stay_and_other_brackets_are_left_alone() -> None:
+    assert with_notes("a [^1]\n[^1]: b\n[x]: y") == "a [^1]\n\\[^1]: b\n[x]: y"
 
 
 def test_money_is_known_only_when_every_price_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_NOTE = re.compile(r"^( {0,3})\[\^", re.M)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
@@ -18,6 +19,11 @@ def finished_blocks(text: str) -> tuple[str, str]:
         if not fence and not line.strip():
             end = at
     return text[:end], text[end:]
+
+
+def with_notes(text: str) -> str:
+    """Markdown whose footnotes are shown: "[^1]: [[tea]]" is text, not a definition to be swallowed."""
+    return _NOTE.sub(r"\1\\[^", text)
 
 
 def tail(text: str, limit: int) -> str:

@@ -13,11 +13,11 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from quire.cli.chat_blocks import finished_blocks, tail
+from quire.cli.chat_blocks import finished_blocks, tail, with_notes
 from quire.cli.chat_typing import hide_typing
 from quire.cli.common import console, print_table
+from quire.cli.line import line_of
 from quire.send.events import Event
-from quire.values import Entry
 
 if TYPE_CHECKING:
     from quire.cli.chat_session import Session
@@ -57,7 +57,7 @@ class Plain:
             sys.stdout.write(event.text)
             sys.stdout.flush()
             self._open = not event.text.endswith("\n")
-        elif line := _line(event):
+        elif event.entry is not None and (line := line_of(event.entry)):
             self.note(line)
         if event.kind == "respond" and event.entry is not None:
             self._break()
@@ -93,7 +93,7 @@ class Written:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = console.size
-        text = Markdown(tail(self._text, 2 * width * height))
+        text = Markdown(with_notes(tail(self._text, 2 * width * height)))
         lines = console.render_lines(text, options.update(height=None), pad=False)
         for line in lines[-max(4, height - 4) :]:
             yield from line
@@ -124,7 +124,7 @@ class Rich:
                 self._finish()
         elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
             self._begin()
-        elif line := _line(event):
+        elif event.entry is not None and (line := line_of(event.entry)):
             self._finish()
             self.note(line)
 
@@ -140,7 +140,7 @@ class Rich:
         done, self._text = finished_blocks(self._text)
         if done:
             self._stop()
-            self.console.print(Markdown(done))
+            self.console.print(Markdown(with_notes(done)))
         if self._text.strip():
             self._draw(Written(self._text))
 
@@ -163,7 +163,7 @@ class Rich:
         """What is still being drawn stays."""
         self._stop()
         if self._text.strip():
-            self.console.print(Markdown(self._text))
+            self.console.print(Markdown(with_notes(self._text)))
         self._text, self._thinking = "", 0
 
     def end(self, status: str) -> None:
@@ -171,7 +171,7 @@ class Rich:
 
     def say(self, text: str) -> None:
         self._finish()
-        self.console.print(Markdown(text))
+        self.console.print(Text(text.replace("#### ", "")))
 
     def note(self, text: str) -> None:
         self._stop()
@@ -180,34 +180,3 @@ class Rich:
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         self._finish()
         print_table(columns, rows)
-
-
-def _line(event: Event) -> str:
-    """A finished call or result in one line; empty for everything else."""
-    if event.entry is None:
-        return ""
-    if event.kind == "call":
-        return f"→ {event.entry.name}({_arguments(event.entry)})"
-    if event.kind == "result":
-        return f"← {shortened(_told(event.entry))}"
-    if event.kind == "rebase":
-        freed = event.entry.body["freed"]
-        return f"(older turns were cut: {freed:,} tokens freed, {event.entry.body['reason']})"
-    return ""
-
-
-def _arguments(call: Entry) -> str:
-    args = call.args if isinstance(call.args, dict) else {"": call.args}
-    return ", ".join(f"{name}={shortened(repr(value), 60)}" for name, value in args.items())
-
-
-def _told(result: Entry) -> str:
-    said = result.body.get("outcome") or result.body.get("content") or ""
-    failed = "failed: " if result.body.get("error") else ""
-    return failed + (str(said) or "nothing")
-
-
-def shortened(text: str, limit: int = 100) -> str:
-    """A text on one line, cut where it is longer than `limit`."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -13,8 +13,9 @@ import click
 from quire.archive import autosave
 from quire.cli.chat_attach import Attached, attached_items
 from quire.cli.chat_equip import Kit
-from quire.cli.chat_screen import Plain, Screen, shortened
+from quire.cli.chat_screen import Plain, Screen
 from quire.cli.chat_usage import money, totals
+from quire.cli.line import shortened
 from quire.cli.reach import Reached, reach
 from quire.engine import Thread
 from quire.errors import QuireError

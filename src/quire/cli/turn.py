@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 import msgspec
 
 from quire.cli.common import counted
+from quire.cli.line import line_of
 from quire.send.cycle import Outcome
 from quire.send.events import Event
 from quire.values import Entry, JsonObject
@@ -36,7 +36,7 @@ class Shown:
             self._in_text = not text.endswith("\n")
 
     def _note(self, entry: Entry) -> None:
-        line = _line(entry)
+        line = line_of(entry)
         if entry.kind == "sent" and "usage" not in entry.body and self._in_text:
             line = "(the reply broke off; asked again)"
         if line:
@@ -48,17 +48,6 @@ class Shown:
         if self._in_text:
             click.echo()
             self._in_text = False
-
-
-def _line(entry: Entry) -> str:
-    if entry.kind == "call":
-        return f"→ {entry.name} {json.dumps(entry.args, ensure_ascii=False)}"
-    if entry.kind == "result":
-        told = str(entry.body.get("outcome") or entry.body.get("content") or "")
-        return f"← {told.splitlines()[0][:100] if told else '(nothing)'}"
-    if entry.kind == "rebase":
-        return f"(rebase: {entry.body['reason']}, {entry.body['freed']:,} tokens freed)"
-    return ""
 
 
 def status(outcome: Outcome, target: str) -> str:
