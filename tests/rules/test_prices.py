@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from quire.providers.models import known_models, model_info
 from quire.providers.prices import cost, storage
+from quire.providers.simulate import simulate
 from quire.values import Usage
 
 NEW_YEAR_MS = 1_798_761_600_000  # 2027-01-01T00:00:00Z
@@ -188,3 +189,14 @@ def test_minimums_and_ratios_of_each_provider_are_those_of_the_summary() -> None
     assert {
         target: (info.min_cache_tokens, round(info.r, 3), info.w) for target, info in found.items()
     } == RATIOS
+
+
+def test_a_simulated_request_is_paid_at_the_prices_of_its_day() -> None:
+    body = {"contents": [{"role": "user", "parts": [{"text": "word " * 100}]}]}
+    before, after = simulate([(NEW_YEAR_MS - 1, body), (NEW_YEAR_MS, body)], "gemini:gemini-3.8-flash")
+    assert after.money.amount_usd == pytest.approx(2 * (before.money.amount_usd or 0))
+
+
+@pytest.mark.parametrize("at", [-(10**20), -1, 0, 10**20])
+def test_no_moment_is_too_far_to_have_a_price(at: int) -> None:
+    assert cost(Usage(1_000_000), "gemini:gemini-3.8-flash", at).amount_usd in (0.75, 1.5)

@@ -10,6 +10,7 @@ from quire.providers.models import ModelInfo, Tier, model_info
 from quire.values import Usage
 
 _MILLION = 1_000_000
+_LAST_MS = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 class Money(msgspec.Struct, frozen=True):
@@ -54,9 +55,10 @@ def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
 
 def _at(info: ModelInfo, at: int | None) -> ModelInfo:
     """The model with the prices of a moment; without one, those of the data's own date."""
-    if at is None:
+    if at is None or not info.prices.changes:
         return info
-    day = datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
+    # A clock that counts from its own beginning is before every change, one beyond all dates behind them.
+    day = datetime.fromtimestamp(min(max(at, 0), _LAST_MS) / 1000, UTC).date().isoformat()
     return msgspec.structs.replace(info, prices=info.prices.on(day))
 
 

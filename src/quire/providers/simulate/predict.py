@@ -93,7 +93,7 @@ class Simulator:
         shares = self.engine.look(at_ms, seen, began_ms)
         if self.engine.keeps_answers:
             self._last = (seen.ids, at_ms)
-        return self._predicted(seen, shares)
+        return self._predicted(seen, shares, at_ms)
 
     def count(self, body: JsonObject) -> int:
         """The tokens of a request, without sending it."""
@@ -141,7 +141,7 @@ class Simulator:
         if prompt is not None and said:
             self.engine.answered(prompt, said, at_ms - 1)
 
-    def _predicted(self, seen: Seen, shares: Shares) -> Predicted:
+    def _predicted(self, seen: Seen, shares: Shares, at_ms: int) -> Predicted:
         total = self._total(seen)
         written = shares.write_short + shares.write_long
         read = min(shares.read, total)
@@ -151,7 +151,7 @@ class Simulator:
             write_5m=shares.write_short,
             write_1h=shares.write_long,
             plain=total - read - written,
-            money=_with_storage(cost(usage, self.info), shares.storage_token_hours, self.info),
+            money=_with_storage(cost(usage, self.info, at_ms), shares.storage_token_hours, self.info, at_ms),
             cause=shares.cause,
             note=shares.note,
             exact=self._exact,
@@ -188,10 +188,10 @@ def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:
         ) from error
 
 
-def _with_storage(money: Money, token_hours: float, info: ModelInfo) -> Money:
+def _with_storage(money: Money, token_hours: float, info: ModelInfo, at_ms: int) -> Money:
     if not token_hours:
         return money
-    kept = storage(1, token_hours, info)
+    kept = storage(1, token_hours, info, at_ms)
     if money.amount_usd is None or kept.amount_usd is None:
         return msgspec.structs.replace(
             money, amount_usd=None, known=False, unknown=(*money.unknown, *kept.unknown)
