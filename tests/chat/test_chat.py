@@ -26,6 +26,7 @@ from quire.cli.chat import chat
 from quire.cli.chat_blocks import finished_blocks, tail, with_notes
 from quire.cli.chat_screen import Rich, Written
 from quire.cli.chat_usage import totals
+from quire.cli.line import line_of
 from quire.engine import open_store
 from quire.errors import CallError
 from quire.send.events import Event
@@ -418,6 +419,17 @@ def test_what_a_terminal_shows_of_footnotes_and_searches() -> None:
     screen.event(Event("2", "result", found, values.result("c", None, found)))
     said = [line.rstrip() for line in out.getvalue().split("\n")]
     assert said == ["Hot [^1].", "[^1]: [[tea]]", "Sources", "", "[^1]: [[tea]] (a/tea.md)", "← tea", ""]
+
+
+@pytest.mark.parametrize(
+    ("reason", "freed", "line"),
+    [
+        ("budget", 1200, "(older turns were cut: 1,200 tokens freed, budget)"),
+        ("tools", -700, "(the prompt begins anew: tools)"),
+    ],
+)
+def test_a_rebase_says_what_it_was_for(reason: str, freed: int, line: str) -> None:
+    assert line_of(Entry("rebase", {"kind": "rebase", "reason": reason, "freed": freed, "edits": []})) == line
 
 
 def test_footnotes_stay_and_other_brackets_are_left_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -67,10 +68,11 @@ def _from_files(name: str) -> Attached:
 
 def _near(path: Path) -> str:
     try:
-        names = sorted(one.name for one in path.parent.iterdir() if one.is_file())[:5]
+        names = sorted(one.name for one in path.parent.iterdir() if one.is_file())
     except OSError:
         return "Check the path."
-    return f"There is {', '.join(names)}." if names else "Check the path."
+    near = get_close_matches(path.name, names, 3, 0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else "Check the path."
 
 
 def _known(item: Item, id: str) -> JsonObject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,7 +30,10 @@ def run_command(session: Session, line: str) -> bool:
     if name in ("/quit", "/exit", "/q"):
         return False
     if name not in COMMANDS:
-        raise CallError(f"there is no command {name}", hint="/help lists them.")
+        near = get_close_matches(name, COMMANDS, 1)
+        raise CallError(
+            f"there is no command {name}", hint=f"Did you mean {near[0]}?" if near else "/help lists them."
+        )
     COMMANDS[name][0](session, rest.strip())
     return True
 

@@ -17,8 +17,14 @@ def line_of(entry: Entry) -> str:
         case "result":
             return f"← {shortened(_told(entry))}"
         case "rebase":
-            return f"(older turns were cut: {entry.body['freed']:,} tokens freed, {entry.body['reason']})"
+            return _rebase(entry.body["reason"], entry.body["freed"])
     return ""
+
+
+def _rebase(reason: str, freed: int) -> str:
+    if freed > 0:
+        return f"(older turns were cut: {freed:,} tokens freed, {reason})"
+    return f"(the prompt begins anew: {reason})"
 
 
 def _arguments(call: Entry) -> str:
