@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.records import AgentReply, ToolRequest, parse_reply
+from quire.log.sqlite import SqliteStore
+from quire.records import AgentReply, Records, ToolRequest, carry_out, parse_reply
+from quire.send.tools import Toolbox
 
 
 def response(**context: object) -> str:
@@ -133,3 +136,50 @@ def test_every_text_is_a_reply(text: str) -> None:
 def test_any_message_survives_the_json_and_the_fence(message: str) -> None:
     for text in (response(message=message), f"```json\n{response(message=message)}\n```"):
         assert parse_reply(text).message == message
+
+
+def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next() -> None:
+    def calculator(expression: str) -> str:
+        """Perform mathematical calculations."""
+        return {"2+2": "4"}[expression]
+
+    wanted = [
+        {"tool": "calculator", "input": {"expression": "2+2"}, "requestId": "a"},
+        {"tool": "calculator"},
+        {"tool": "calculater", "input": {}, "requestId": "b"},
+        {"tool": "calculator", "input": {"expression": "1/0"}, "requestId": "c"},
+    ]
+    with SqliteStore(":memory:") as store:
+        records = Records(store)
+        records.create(
+            "context.config.v1",
+            {
+                "consumer_id": "chat",
+                "sources": [{"schema_name": "tool.response.v1", "method": "recent"}],
+                "update_triggers": [{"schema_name": "tool.response.v1"}],
+            },
+        )
+        text = response(message="Let me see", tool_requests=wanted)
+        done = asyncio.run(carry_out(records, text, Toolbox(calculator), tags=["session:a"]))
+        (output,) = done.reaction.outputs
+        shown = records.read(output.id).context["formatted_context"]
+    assert [one.context for one in done.responses] == [
+        {"tool": "calculator", "requestId": "a", "output": "4"},
+        {
+            "tool": "calculater",
+            "requestId": "b",
+            "error": "there is no tool 'calculater'; there is calculator",
+        },
+        {"tool": "calculator", "requestId": "c", "error": "KeyError: '1/0'"},
+    ]
+    assert {one.tags for one in done.responses} == {("session:a",)}
+    assert done.record.tags == ("agent:response", "chat:output", "session:a")
+    assert done.reply.problems == ('tool request 2 has no input: {"tool":"calculator"}',)
+    assert shown.splitlines()[:2] == ["# Recent Tool Results", "• calculator: 4"]
+
+
+def test_a_plain_reply_is_kept_as_a_message_and_runs_nothing() -> None:
+    with SqliteStore(":memory:") as store:
+        done = asyncio.run(carry_out(Records(store), "Hello", Toolbox()))
+    assert (done.record.schema_name, done.record.context) == ("agent.response.v1", {"message": "Hello"})
+    assert done.responses == ()

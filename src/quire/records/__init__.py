@@ -1,6 +1,7 @@
 """Records (breadcrumbs): stored documents, how a model sees them, and the context built from them."""
 
 from quire.records.builder import Builder
+from quire.records.carry import Carried, carry_out
 from quire.records.catalog import catalog, keep_catalog, registered
 from quire.records.config import Config, Formatting, Output, Source, config
 from quire.records.hints import apply_hints
@@ -19,6 +20,7 @@ __all__ = [
     "AgentReply",
     "Builder",
     "Built",
+    "Carried",
     "Config",
     "Formatting",
     "Hit",
@@ -33,6 +35,7 @@ __all__ = [
     "ToolRequest",
     "View",
     "apply_hints",
+    "carry_out",
     "catalog",
     "config",
     "configured",
