@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, carry_out, new_thread
 
+from quire import values
 from quire.assemble import Policy
 from quire.assemble.summary import extract
 from quire.engine import Thread
@@ -81,3 +82,13 @@ def test_a_summary_that_is_too_long_is_cut_at_a_sentence(tmp_path: Path) -> None
     kept = [entry.body["summary"] for entry in thread.store.read("t") if entry.kind == "rebase"]
     assert kept
     assert all(text.endswith("A short one. ...") and len(text) < 1500 for text in kept)
+
+
+def test_a_thread_from_elsewhere_is_not_summarised_for_cuts_of_the_past(tmp_path: Path) -> None:
+    said = [(values.user("The harbor? " * 30), values.respond("It stands. " * 12)) for _ in range(5)]
+    with emulator("openai-chat", reply) as server:
+        thread = new_thread(tmp_path / "t.db", policy=POLICY, summarise=ByModel())
+        thread.append(*(entry for pair in said for entry in pair), values.user("And now? " * 40))
+        carry_out(thread, TARGET, server.url)
+        rebases = [entry for entry in thread.store.read("t") if entry.kind == "rebase"]
+        assert len(server.requests) == 1 + len(rebases)

@@ -46,8 +46,8 @@ class ByModel:
     async def prepare(self, turn: Turn) -> None:
         """If the next request would cut, have the model say what of it to keep."""
         self._wanted.clear()
-        turn.thread.build(turn.target)
-        if not self._wanted:
+        # Reading an old thread may ask for summaries too, of cuts that were made long ago.
+        if turn.thread.build(turn.target).rebase is None or not self._wanted:
             return
         # Deeper cuts are tried until one fits: the last is the one that would be made.
         wanted = self._wanted[-1]
