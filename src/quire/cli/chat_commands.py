@@ -13,6 +13,7 @@ from quire.assemble.layers import layer_tokens
 from quire.cli.assemble import LAYERS
 from quire.cli.chat_attach import Attached, attached_items
 from quire.cli.common import counted
+from quire.cli.line import shortened
 from quire.errors import CallError
 from quire.items import item
 from quire.tokens import counter
@@ -223,7 +224,7 @@ def _undo(session: Session, rest: str) -> None:
     old = session.thread.name
     name = session.store.fork(old, asked[-1].seq - 1)
     session.go_to(name)
-    session.screen.note(f"{asked[-1].text[:60]!r} is undone; this is thread {name}, {old} keeps it")
+    session.screen.note(f"“{shortened(asked[-1].text, 60)}” is undone; this is thread {name}, {old} keeps it")
 
 
 COMMANDS: dict[str, tuple[Command, str, str]] = {
