@@ -11,7 +11,7 @@ import pytest
 from hashed_words import HashedWords
 
 from quire import values
-from quire.engine import open_store
+from quire.engine import Thread, open_store
 from quire.log.sqlite import SqliteStore
 from quire.recall import Indexer, Recall, indexer
 
@@ -105,18 +105,36 @@ def _index(store: SqliteStore) -> list[list[Any]]:
     ]
 
 
+class Telling(HashedWords):
+    """Says when it was asked for the meaning of a walrus."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = threading.Event()
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        if any("a walrus" in text for text in texts):
+            self.made.set()
+        return super().encode(texts)
+
+
+def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(tmp_path: Path) -> None:
+    with open_store(tmp_path / "q.db") as store:
+        thread = Thread(store, "t")
+        thread.embedder = embedder = Telling()
+        thread.append(values.user("a walrus on the beach"), values.respond("tax forms"))
+        assert thread.recall("the beach", k=1)[0].seq == 1
+        assert embedder.made.wait(timeout=30)
+        thread._remembers().close()
+        assert vectors(store) == 2
+        assert thread.recall("the beach", k=1)[0].parts["meaning"] > 0
+
+
 def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None:
-    made = threading.Event()
-
-    class Telling(HashedWords):
-        def encode(self, texts: Sequence[str]) -> Any:
-            if any("walrus" in text for text in texts):
-                made.set()
-            return super().encode(texts)
-
-    with open_store(tmp_path / "q.db") as store, Recall(store, Telling(), background=True) as recall:
+    embedder = Telling()
+    with open_store(tmp_path / "q.db") as store, Recall(store, embedder, background=True) as recall:
         store.append("t", [values.user("a walrus on the beach"), values.user("tax forms")])
-        assert made.wait(timeout=30)
+        assert embedder.made.wait(timeout=30)
         recall.close()
         assert vectors(store) == 2
         hit = recall.search("the beach walrus", 1, thread="t")[0]

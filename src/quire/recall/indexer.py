@@ -5,6 +5,7 @@ Works in small transactions, so that it can be killed at any moment and goes on 
 
 from __future__ import annotations
 
+import atexit
 import sqlite3
 import threading
 from collections import Counter
@@ -98,10 +99,13 @@ class Indexer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="quire-indexer", daemon=True)
             self._thread.start()
+            # A process must not end in the middle of the model's own code.
+            atexit.register(self.close)
 
     def close(self) -> None:
         """End the background work behind the step it is at."""
         self._stop.set()
+        atexit.unregister(self.close)
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -26,11 +26,19 @@ class Recollection:
         records = Records(tables, embedder)
         self.embedder, self._thread = embedder, thread
         self._recall = Recall(
-            tables, embedder, records=lambda text, k: records.search(text, nn=k, now=clock())
+            tables,
+            embedder,
+            # Vectors of new entries are made beside the conversation; a database in memory has one connection alone.
+            background=embedder is not None and str(tables.path) != ":memory:",
+            records=lambda text, k: records.search(text, nn=k, now=clock()),
         )
 
     def search(self, query: str | Query, k: int, **how: Any) -> list[Hit]:
         return self._recall.search(query, k, thread=self._thread, **how)
+
+    def close(self) -> None:
+        """End the making of vectors; searching goes on."""
+        self._recall.close()
 
     def for_turn(self, text: str, k: int, assembly: Assembly) -> JsonObject:
         """What a turn's message says of older entries: only what the prompt does not hold already."""
