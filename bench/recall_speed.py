@@ -2,7 +2,8 @@
 
 Beside it in the same run: a plain numpy search (every cosine, BM25 over dense postings with neighbours), and
 the exact scan with the graph switched off. Texts are made from a vocabulary with the frequencies of
-real text; vectors are spread around real ones, because making 100,000 of them would take half an hour.
+real text; vectors are mixed from those of LoCoMo's turns (or of such texts), because making 100,000 of them would
+take half an hour. Every size has a process of its own, so that its memory is its own.
 Times are by the clock, and of the processor in brackets: other programs may be running.
 
     bench/recall_speed.py [--sizes 10000 100000] [--json]
@@ -16,12 +17,16 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from embedded import Remembered
+from locomo import DATA, load
 from quire import values
 from quire.cli.common import print_table
 from quire.engine import open_store
@@ -73,7 +78,8 @@ def give_vectors(store: SqliteStore, embedder: Remembered, seeds: Any) -> None:
     ids = [id for (id,) in conn.execute("SELECT id FROM entries ORDER BY n")]
     for begin in range(0, len(ids), 5000):
         some = ids[begin : begin + 5000]
-        near = seeds[rng.integers(0, len(seeds), len(some))] + 0.7 * _noise(rng, len(some), seeds.shape[1])
+        one, other = (seeds[rng.integers(0, len(seeds), len(some))] for _ in range(2))
+        near = one + rng.uniform(0.2, 0.7, (len(some), 1)).astype(np.float32) * other
         with transaction(conn):
             vectors.save(conn, embedder, "entry", some, near / np.linalg.norm(near, axis=1, keepdims=True))
     words = {word for (text,) in conn.execute("SELECT words FROM recall_entries") for word in text.split()}
@@ -128,7 +134,18 @@ class Prototype:
         return np.argsort(-total, kind="stable")[:5]
 
 
-def one(size: int, embedder: Remembered, seeds: Any, folder: Path) -> dict[str, Any]:
+def real_texts() -> tuple[list[str], list[str]]:
+    """Texts whose vectors are mixed, and texts whose vectors are asked for."""
+    if not DATA.exists():
+        return list(sentences(400, seed=3)), list(sentences(QUERIES, seed=4))
+    talk = load()
+    said = [turn.text for conversation in talk for turn in conversation.turns if turn.text]
+    return said, [question.text for conversation in talk for question in conversation.questions][:QUERIES]
+
+
+def one(size: int, folder: Path) -> dict[str, Any]:
+    embedder, (said, questions) = Remembered(), real_texts()
+    seeds = embedder.encode(said)
     file = folder / f"{size}.db"
     store = open_store(file)
     append_s = fill(store, size)
@@ -136,7 +153,7 @@ def one(size: int, embedder: Remembered, seeds: Any, folder: Path) -> dict[str, 
     before = _memory()
     recall = Recall(store, embedder, approximate_above=10**9)
     queries = [" ".join(text.split()[:7]) for text in sentences(QUERIES, seed=99)]
-    vectors_of = dict(zip(queries, embedder.encode(queries), strict=True))
+    vectors_of = dict(zip(queries, embedder.encode(questions), strict=True))
     loaded = timed(lambda query: recall.search(query), queries[:1])[0]
     recall._scope(None).collection._meaning._above = APPROXIMATE_ABOVE
     graphed = timed(lambda query: recall.search(query), queries[:1])[0]
@@ -167,7 +184,7 @@ def one(size: int, embedder: Remembered, seeds: Any, folder: Path) -> dict[str, 
         "  its words": _at(words),
         "  its nearest vectors": _at(graph),
         "embedding a query of 7 words": _at(real),
-        "embedding an entry, ms": round(sum(ms for ms, _ in timed(embedder.fresh, texts)) / len(texts), 1),
+        "embedding an entry of 5 to 60 words": _at(timed(embedder.fresh, texts)),
         "search with embedding": _at(
             [(a + c, b + d) for (a, b), (c, d) in zip(ours, real * 4, strict=False)]
         ),
@@ -234,10 +251,11 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    embedder = Remembered()
-    seeds = embedder.encode(list(sentences(400, seed=3)))
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [one(size, embedder, seeds, Path(folder)) for size in args.sizes]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone,
+    ):
+        rows = list(alone.map(one, args.sizes, repeat(Path(folder))))
     if args.json:
         print(json.dumps(rows))
         return
