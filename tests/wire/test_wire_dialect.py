@@ -9,6 +9,7 @@ import pytest
 
 from quire.providers import http_body, render, sdk_kwargs
 from quire.providers.facts import data, providers
+from quire.providers.rules import validate
 from quire.providers.spelling import Spelling
 from quire.values import Call, Image, JsonObject, Message, Prompt, Request, Result, Text
 
@@ -167,3 +168,19 @@ def test_gemini_declares_what_its_schema_can_say_and_hands_over_the_rest_as_it_i
     closed = {**simple, "additionalProperties": False}
     assert declared(closed) == {"name": "f", "description": "d", "parametersJsonSchema": closed}
     assert declared({"type": "object", "properties": {}}) == {"name": "f", "description": "d"}
+
+
+UNREADABLE = [Image(media_type="image/heic", data="AA=="), Image(url="gs://bucket/a.png"), Image()]
+
+
+@pytest.mark.parametrize("image", UNREADABLE, ids=["type", "place", "nothing"])
+@pytest.mark.parametrize(
+    "target", ["anthropic:claude-opus-5-5", "bedrock:amazon.nova-lite-v1:0", "openai:gpt-6-sol"]
+)
+def test_an_image_that_cannot_be_read_is_named_and_the_request_says_so(target: str, image: Image) -> None:
+    prompt = Prompt("", "", (), (Message("user", (Text("q"), image), (1,)),))
+    request = render(prompt, target)
+    assert validate(request) == []
+    if not (target.startswith("openai") and image.data):
+        assert "[image" in json.dumps(request.body)
+        assert request.left_out[0]["reason"].startswith("image ")

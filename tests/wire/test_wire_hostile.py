@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_wire_convert import MESSAGES
 from wire_replies import REPLIES
+from wire_rich import RICH
 
 from quire.errors import FormatError, ProviderError
 from quire.log.entries import check
 from quire.providers import FORMATS, import_, parse_reply, render, stream
 from quire.providers.project import project
-from quire.values import Prompt
+from quire.providers.rules import validate
+from quire.values import Entry, Prompt, call, note, respond, result, think, user
 
 FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 8
 junk = st.sampled_from([None, 0, -1, 10**9, True, "x", "", [], {}, [None], [3], {"a": 1}, "error", 1.5])
@@ -49,13 +51,50 @@ def spoiled(draw: st.DrawFn, value: Any) -> Any:
 @given(data=st.data())
 @settings(max_examples=FEWER)
 def test_a_spoiled_conversation_is_an_error_or_is_imported(format: str, data: st.DataObject) -> None:
-    messages = data.draw(st.lists(MESSAGES[format], min_size=1, max_size=3))
+    kinds = st.one_of(MESSAGES[format], st.sampled_from(RICH[format]))
+    messages = data.draw(st.lists(kinds, min_size=1, max_size=3))
     with contextlib.suppress(FormatError):
         entries = import_(format, data.draw(spoiled(messages)))
         assert [check(entry.body) for entry in entries]
         prompt = Prompt("", "", (), tuple(project(entries)))
         for target in REPLIES:
-            render(prompt, target)
+            assert validate(render(prompt, target)) == []
+
+
+NAMES = [
+    "format",
+    "type",
+    "text",
+    "role",
+    "thinking",
+    "signature",
+    "data",
+    "name",
+    "input",
+    "toolUse",
+    "parts",
+]
+values = st.recursive(
+    junk | st.sampled_from(NAMES),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ("block", "message", "more", "encloses", "content", "model", "arguments", "effort", "after")
+wires = st.fixed_dictionaries(
+    {"format": st.sampled_from(list(FORMATS))}, optional=dict.fromkeys(FIELDS, values)
+)
+
+
+@given(drawn=st.lists(wires, min_size=6, max_size=6), target=st.sampled_from(list(REPLIES)))
+def test_a_wire_field_that_somebody_wrote_by_hand_is_passed_over(drawn: list[Any], target: str) -> None:
+    made = [user("q"), think("t"), respond("a"), call("c", "f", {}), result("c", content="r"), note("n")]
+    entries = [
+        Entry(one.kind, {**one.body, "wire": wire}, seq)
+        for seq, (one, wire) in enumerate(zip(made, drawn, strict=True), 1)
+    ]
+    prompt = Prompt("", "", ({"name": "f"},), tuple(project(entries)))
+    with contextlib.suppress(FormatError):
+        assert validate(render(prompt, target)) == []
 
 
 @pytest.mark.parametrize("target", REPLIES)

@@ -207,3 +207,16 @@ def test_a_chat_request_keeps_its_tools() -> None:
     function = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
     request = {"tools": [function, {"type": "web_search"}], "messages": RICH["openai-chat"]}
     assert export("openai-chat", _through_the_log(import_("openai-chat", request))) == request
+
+
+def test_what_only_the_model_says_is_not_sent_in_the_users_name() -> None:
+    call = {"role": "user", "parts": [{"functionCall": {"name": "f"}}, {"text": "q"}]}
+    spelled = {
+        "role": "user",
+        "parts": [{"file_data": {"file_uri": "gs://a", "mime_type": "a/b"}}, {"text": "q"}],
+    }
+    for content, sent in ((call, {"text": "[functionCall]\nq"}), (spelled, spelled["parts"][0])):
+        prompt = prompt_of(import_("gemini", [content]), system="", tools=())
+        request = render(prompt, "gemini:gemini-3.8-flash")
+        assert validate(request) == []
+        assert request.body["contents"][0]["parts"][0] == sent

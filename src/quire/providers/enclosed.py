@@ -11,6 +11,7 @@ import msgspec
 
 from quire.providers.prefix import unmarked
 from quire.providers.rules.grammar import fits, grammar_of
+from quire.providers.rules.shape import obj
 from quire.providers.sheet import Sheet
 from quire.values import JsonObject, Message, Text
 
@@ -22,8 +23,6 @@ class Enclosure(msgspec.Struct, frozen=True):
     # What a block encloses, in a word; "" where an entry holds all of it: text, images, results.
     kind: Callable[[JsonObject], str]
     text_of: Callable[[list[JsonObject]], str]
-    # Its description in the grammar.
-    shape: str
     formats: tuple[str, ...]
 
     def origin(self, content: list[JsonObject], *, first: bool) -> JsonObject | None:
@@ -44,7 +43,7 @@ class Enclosure(msgspec.Struct, frozen=True):
             return blocks
         came = _content(part.wire)
         grammar = grammar_of(self.wire)
-        fitting = [_bare(block) for block in came if fits(block, self.shape, grammar)]
+        fitting = [_bare(block) for block in came if fits(block, "@asked", grammar)]
         if len(fitting) == len(came) and self.text_of(came) == part.text:
             return fitting
         return [*blocks, *(block for block in fitting if self.kind(block))]
@@ -58,12 +57,13 @@ class Enclosure(msgspec.Struct, frozen=True):
 
 
 def _enclosing(message: Message) -> Text | None:
-    return next((one for one in message.parts if isinstance(one, Text) and one.wire.get("encloses")), None)
+    texts = (part for part in message.parts if isinstance(part, Text))
+    return next((part for part in texts if isinstance(part.wire.get("encloses"), list)), None)
 
 
 def _content(wire: JsonObject) -> list[JsonObject]:
     """The blocks that the user's words came with, without results, cache points and blank texts."""
-    message = wire.get("message") or {}
+    message = obj(wire.get("message"))
     content = wire.get("content") or message.get("content") or message.get("parts")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     return [block for block in blocks if not _is_void(block)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from quire.values import Image, Json, JsonObject
+from collections.abc import Callable
+
+from quire.providers.sheet import Sheet
+from quire.values import Image, Json, JsonObject, Message
 
 
 def image(value: Json) -> Image:
@@ -24,6 +27,35 @@ def from_url(url: str) -> Image:
 
 def to_url(image: Image) -> str:
     return image.url or f"data:{image.media_type};base64,{image.data}"
+
+
+# What every provider that takes images can read.
+COMMON = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def is_web(url: str) -> bool:
+    """Whether a provider could fetch it."""
+    return url.startswith(("https://", "http://"))
+
+
+def shown_images(
+    sheet: Sheet,
+    message: Message,
+    show: Callable[[Image], JsonObject | None],
+    say: Callable[[str], JsonObject],
+) -> list[JsonObject]:
+    """The images of a message as `show` writes them; one that it cannot write is named in the text."""
+    out = []
+    for part in message.parts:
+        if not isinstance(part, Image):
+            continue
+        written = show(part)
+        if written is None:
+            what = part.url or part.media_type or "without data"
+            sheet.leave_out(message, f"image {what[:80]} cannot be taken by {sheet.info.provider}")
+            written = say(f"[image: {part.url}]" if part.url else "[image]")
+        out.append(written)
+    return out
 
 
 def image_json(image: Image) -> JsonObject:

@@ -185,9 +185,6 @@ def note_text(message: Message) -> str:
 
 def wanted_effort(message: Message) -> str:
     """The reasoning effort that a note sets from here on: note("", wire={"effort": "low"})."""
-    given = [
-        str(part.wire["effort"])
-        for part in message.parts
-        if isinstance(part, Text) and part.wire.get("effort")
-    ]
-    return given[-1] if given else ""
+    given = [part.wire.get("effort") for part in message.parts if isinstance(part, Text)]
+    named = [effort for effort in given if isinstance(effort, str)]
+    return named[-1] if named else ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from quire.errors import FormatError
 from quire.providers.arguments import object_of
 from quire.providers.enclosed import Enclosure
+from quire.providers.images import COMMON, is_web
 from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.rules.shape import obj
 from quire.providers.sheet import NO_OUTPUT, Sheet
 from quire.providers.spelling import Spelling
 from quire.values import (
@@ -125,12 +127,12 @@ def _from_bedrock(part: Think, sheet: Sheet) -> JsonObject | None:
 
     Where they are bound to the prefix they had there, that prefix is not the one here.
     """
-    block = part.wire.get("block")
+    block = obj(part.wire.get("block"))
     bound = sheet.info.features.thinking_bound != "no"
     if not block or bound or not is_from(part.wire, ("bedrock",), sheet):
         return None
-    content = block.get("reasoningContent") or {}
-    if text := content.get("reasoningText"):
+    content = obj(block.get("reasoningContent"))
+    if text := obj(content.get("reasoningText")):
         return {"type": "thinking", "thinking": text.get("text", ""), "signature": text.get("signature", "")}
     if data := content.get("redactedContent"):
         return {"type": "redacted_thinking", "data": data}
@@ -163,10 +165,13 @@ def _kind(block: JsonObject) -> str:
     return "" if kind in ("text", "image", "tool_result") else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, "@block", (FORMAT,))
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
 
 
-def image(part: Image) -> JsonObject:
-    if part.url:
+def image(part: Image) -> JsonObject | None:
+    """An image by its address or its data, if Claude can read it."""
+    if is_web(part.url):
         return {"type": "image", "source": {"type": "url", "url": part.url}}
+    if part.url or not part.data or part.media_type not in COMMON:
+        return None
     return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from quire.providers.anthropic.blocks import ENCLOSURE, FORMAT, NAMES, image, tool_result, written
 from quire.providers.facts import data
+from quire.providers.images import shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.sheet import (
     GO_ON,
@@ -20,7 +21,7 @@ from quire.providers.sheet import (
     wanted_effort,
 )
 from quire.providers.spelling import Spelling
-from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
 # Enough for most replies, and few enough that the SDK sends without streaming.
 REPLY_TOKENS = 8192
@@ -51,7 +52,7 @@ def _text(text: str) -> JsonObject:
 
 def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
     blocks = [_text(text) for text in texts(message)]
-    blocks += [image(part) for part in message.parts if isinstance(part, Image)]
+    blocks += shown_images(sheet, message, image, _text)
     return ENCLOSURE.shown(sheet, message, blocks) or [_text(NO_TEXT)]
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from quire.errors import FormatError
 from quire.providers.arguments import compact, object_of
 from quire.providers.enclosed import Enclosure
+from quire.providers.images import COMMON
 from quire.providers.incoming import objects, sub
 from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.rules.shape import obj
 from quire.providers.sheet import NO_OUTPUT, Sheet
 from quire.providers.spelling import Spelling
 from quire.values import (
@@ -94,7 +96,7 @@ def _kind(block: JsonObject) -> str:
     return "" if kind in ("text", "image", "cachePoint", "toolResult") else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, "@content", (FORMAT,))
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
@@ -128,7 +130,7 @@ def _is_signed(block: JsonObject) -> bool:
 
 def _from_anthropic(part: Think, sheet: Sheet) -> JsonObject | None:
     """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
-    block = part.wire.get("block")
+    block = obj(part.wire.get("block"))
     bound = sheet.info.features.thinking_bound != "no"
     if not block or bound or not is_from(part.wire, ("anthropic",), sheet):
         return None
@@ -167,8 +169,8 @@ def told_result(part: Result) -> JsonObject:
 def image(part: Image) -> JsonObject | None:
     """An image by its data or its place in S3; Converse fetches nothing from the web."""
     kind = part.media_type.removeprefix("image/") or part.url.rpartition(".")[2].lower()
-    form = {"jpg": "jpeg"}.get(kind, kind)
-    form = form if form in ("png", "jpeg", "gif", "webp") else "png"
+    form = {"jpg": "jpeg", "": "png"}.get(kind, kind)
+    known = f"image/{form}" in COMMON
     if part.url.startswith("s3://"):
-        return {"image": {"format": form, "source": {"s3Location": {"uri": part.url}}}}
-    return None if part.url else {"image": {"format": form, "source": {"bytes": part.data}}}
+        return {"image": {"format": form if known else "png", "source": {"s3Location": {"uri": part.url}}}}
+    return {"image": {"format": form, "source": {"bytes": part.data}}} if part.data and known else None

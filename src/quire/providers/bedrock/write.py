@@ -17,11 +17,12 @@ from quire.providers.bedrock.blocks import (
     tool_result,
     written,
 )
+from quire.providers.images import shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.own import is_from
 from quire.providers.sheet import GO_ON, NO_REPLY, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
 from quire.providers.spelling import Spelling
-from quire.values import Call, Image, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
 
 
 def write(sheet: Sheet, message: Message) -> None:
@@ -46,12 +47,7 @@ def write(sheet: Sheet, message: Message) -> None:
 
 def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
     blocks: list[JsonObject] = [{"text": text} for text in texts(message)]
-    for part in message.parts:
-        if isinstance(part, Image) and (shown := image(part)):
-            blocks.append(shown)
-        elif isinstance(part, Image):
-            blocks.append({"text": f"[image: {part.url}]"})
-            sheet.leave_out(message, "Converse takes no image by URL")
+    blocks += shown_images(sheet, message, image, lambda text: {"text": text})
     return ENCLOSURE.shown(sheet, message, blocks) or [{"text": NO_TEXT}]
 
 

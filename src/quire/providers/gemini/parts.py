@@ -8,6 +8,7 @@ from quire.providers.enclosed import Enclosure
 from quire.providers.gemini.schema import NAMES
 from quire.providers.incoming import sub
 from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.rules.shape import obj
 from quire.providers.sheet import Sheet
 from quire.values import (
     Call,
@@ -138,7 +139,7 @@ def _text_of_raw(parts: list[JsonObject]) -> str:
     return text_of([part_in(part) for part in parts])
 
 
-ENCLOSURE = Enclosure(FORMAT, lambda part: _kind(part_in(part)), _text_of_raw, "@part", (FORMAT,))
+ENCLOSURE = Enclosure(FORMAT, lambda part: _kind(part_in(part)), _text_of_raw, (FORMAT,))
 
 
 def is_image(part: JsonObject) -> bool:
@@ -182,7 +183,7 @@ def _function_call(part: Call, message: Message, sheet: Sheet, signed: bool) -> 
         out = {"functionCall": fields}
     if "thoughtSignature" in out or signed or not sheet.info.features.signatures:
         return out
-    if "thoughtSignature" in (part.wire.get("block") or {}) and not is_from(part.wire, (FORMAT,), sheet):
+    if "thoughtSignature" in obj(part.wire.get("block")) and not is_from(part.wire, (FORMAT,), sheet):
         sheet.leave_out(message, f"thought signature of {part.wire.get('model')} means nothing here", part)
     return {**out, "thoughtSignature": FOREIGN}
 
@@ -196,7 +197,10 @@ def function_response(part: Result, sheet: Sheet, with_id: bool) -> JsonObject:
     return {"functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
 
 
-def image(part: Image) -> JsonObject:
+def image(part: Image) -> JsonObject | None:
+    """An image by its address or its data."""
     if part.url:
         return {"fileData": {"fileUri": part.url, "mimeType": part.media_type or "image/png"}}
-    return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
+    if not part.data:
+        return None
+    return {"inlineData": {"mimeType": part.media_type or "image/png", "data": part.data}}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from quire.providers.gemini.parts import ENCLOSURE, FORMAT, function_response, image, written
 from quire.providers.gemini.schema import declaration
+from quire.providers.images import shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.sheet import GO_ON, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
 from quire.providers.spelling import Spelling
-from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
 
 def write(sheet: Sheet, message: Message) -> None:
@@ -29,7 +30,7 @@ def write(sheet: Sheet, message: Message) -> None:
 
 def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
     parts: list[JsonObject] = [{"text": text} for text in texts(message)]
-    parts += [image(part) for part in message.parts if isinstance(part, Image)]
+    parts += shown_images(sheet, message, image, lambda text: {"text": text})
     return ENCLOSURE.shown(sheet, message, parts) or [{"text": NO_TEXT}]
 
 

@@ -38,4 +38,4 @@ def _kind(part: JsonObject) -> str:
     return "" if "text" in part or kind in ("image_url", "thinking", "refusal") else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, "@part", (FORMAT,))
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))

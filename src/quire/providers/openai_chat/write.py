@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.providers.arguments import compact, object_text
 from quire.providers.dialect import alternates, dialect_of, in_parts
-from quire.providers.images import to_url
+from quire.providers.images import is_web, shown_images, to_url
 from quire.providers.models import ModelInfo
 from quire.providers.openai_chat.parts import ENCLOSURE, FORMAT
 from quire.providers.own import is_from, leave_out_block, leave_out_thinking, own_block
@@ -67,13 +67,24 @@ def _user_content(sheet: Sheet, message: Message) -> str | list[JsonObject]:
     if images and not sheet.info.features.images:
         sheet.leave_out(message, f"{sheet.info.provider}:{sheet.info.model} takes no images")
         text, images = "\n\n".join([*texts(message), *["[image]"] * len(images)]), []
-    parts: list[JsonObject] = [{"type": "text", "text": text}] if text else []
-    parts += [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in images]
+    parts = [_part(text)] if text else []
+    parts += shown_images(sheet, message, _image, _part) if images else []
     if sheet.info.provider not in _TAKES_FILES:
         ENCLOSURE.left_out(sheet, message)
     elif (shown := ENCLOSURE.shown(sheet, message, parts)) is not parts:
         return shown
     return parts if images else _content(sheet, text)
+
+
+def _part(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def _image(image: Image) -> JsonObject | None:
+    """An image by its address or its data."""
+    if not (image.data or is_web(image.url)):
+        return None
+    return {"type": "image_url", "image_url": {"url": to_url(image)}}
 
 
 def _assistant(sheet: Sheet, message: Message) -> None:

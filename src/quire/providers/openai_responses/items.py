@@ -6,7 +6,7 @@ from quire.errors import FormatError
 from quire.providers.arguments import compact, parsed_arguments
 from quire.providers.dialect import in_parts
 from quire.providers.enclosed import Enclosure
-from quire.providers.images import from_url, image_json, to_url
+from quire.providers.images import from_url, image_json, is_web, to_url
 from quire.providers.incoming import objects
 from quire.providers.own import leave_out_block, leave_out_thinking, own_block
 from quire.providers.project import ITEM_FORMATS
@@ -110,7 +110,7 @@ def _kind(part: JsonObject) -> str:
     return "" if any(field in part for field in _TEXTS) else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, "@part", ITEM_FORMATS)
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, ITEM_FORMATS)
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
@@ -188,5 +188,8 @@ def output(part: Result, sheet: Sheet) -> JsonObject:
     return {"type": kind, "call_id": part.call_id, "output": text}
 
 
-def image(part: Image) -> JsonObject:
+def image(part: Image) -> JsonObject | None:
+    """An image by its address or its data."""
+    if not (part.data or is_web(part.url)):
+        return None
     return {"type": "input_image", "detail": "auto", "image_url": to_url(part)}

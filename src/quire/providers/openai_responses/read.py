@@ -121,6 +121,10 @@ def tool_entry(tool: JsonObject) -> JsonObject:
     }
 
 
+# What only a client sends; an output of the provider's own tools may go without a call's id.
+_CLIENTS = ("function_call_output", "custom_tool_call_output")
+
+
 def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
     """What one item of a list says; a user's or a tool's item ends the reach of reasoning."""
     if not isinstance(item, dict):
@@ -138,7 +142,7 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
         raise FormatError(
             f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer."
         )
-    if kind.endswith("_output") and item.get("call_id"):
+    if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id")):
         return answered(item), ""
     if kind == "additional_tools":
         return tools([tool_entry(tool) for tool in objects(item, "tools")]), ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from quire.providers.dialect import dialect_of
+from quire.providers.images import shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.openai_responses.items import ENCLOSURE, FORMAT, IDS, NAMES, image, output, written
 from quire.providers.sheet import GO_ON, Sheet, Writer, texts, user_text, wanted_effort
 from quire.providers.spelling import Spelling
-from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
 
 def write(sheet: Sheet, message: Message) -> None:
@@ -31,7 +32,7 @@ def _text(text: str) -> JsonObject:
 
 def _user(sheet: Sheet, message: Message) -> JsonObject:
     content = [_text(text) for text in texts(message)]
-    content += [image(part) for part in message.parts if isinstance(part, Image)]
+    content += shown_images(sheet, message, image, _text)
     content = ENCLOSURE.shown(sheet, message, content) or [_text(user_text(message))]
     return {"type": "message", "role": "user", "content": content}
 

@@ -123,7 +123,7 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
         if not name.startswith("$"):
             yield from _field(value, name, wanted, path, grammar)
     if spec.keys() & {"$closed", "$one"}:
-        yield from _strangers(value, spec, path)
+        yield from _strangers(value, spec, path, grammar)
     if "$one" in spec:
         yield from _one(list(value.values()), path)
     if "$data" in spec:
@@ -166,9 +166,10 @@ def snake(name: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)
 
 
-def _strangers(value: JsonObject, spec: JsonObject, path: str) -> Iterator[Finding]:
+def _strangers(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
+    names = {*spec, *map(snake, spec)} if grammar.snake else set(spec)
     for name in value:
-        if name not in spec and value[name] is not None:
+        if name not in names and value[name] is not None:
             known = ", ".join(one for one in spec if not one.startswith("$")) or "nothing"
             yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {known}", "Leave it out.")
 
