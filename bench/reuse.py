@@ -143,7 +143,10 @@ OTHERS = {
         DROP_ONLY, when=when, floor=percent / 100, slack=slack
     )
     for slack in (0.0, DROP_ONLY.slack)
-    for when, percents in (("rent", range(10, 61, 5)), ("full", (*range(5, 71, 5), *range(72, 98, 2))))
+    for when, percents in (
+        ("rent", range(10, 61, 5)),
+        ("full", (*range(5, 71, 5), *range(72, 90, 2), *range(90, 98))),
+    )
     for percent in percents
 }
 
@@ -291,9 +294,7 @@ def tables(rows: list[dict[str, Any]]) -> Iterable[Table]:
     for trace, budget in dict.fromkeys((row["trace"], row["budget"]) for row in summed):
         mine = [r for r in summed if (r["trace"], r["budget"]) == (trace, budget)]
         first = [r for r in mine if (r["read"], r["write"]) == PRICES[0]]
-        named = (
-            f"{trace}, {first[0]['threads']} threads, {first[0]['requests']:,} requests, budget {budget:,}"
-        )
+        named = f"{trace}, {first[0]['threads']} thread{'s' * (first[0]['threads'] > 1)}, {first[0]['requests']:,} requests, budget {budget:,}"
         yield named, HEADER, [_cells(row) for row in first]
         yield f"{named}: cost by price set, in thousands", ("", *map(_priced, PRICES)), list(_by_price(mine))
     ours = [row for row in summed if row["strategy"] == "Quire"]
