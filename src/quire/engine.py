@@ -183,6 +183,8 @@ class Thread:
         if self._recollection is None or self._recollection.embedder is not self.embedder:
             from quire.thread.recollection import Recollection
 
+            if self._recollection is not None:
+                self._recollection.close()
             self._recollection = Recollection(self.store, self.name, self.embedder, self.clock)
         return self._recollection
 
