@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -82,6 +83,7 @@ def test_every_description_can_be_read(wire: str) -> None:
                 assert all(kind.shape in ("", *shapes) for kind in (*kinds, *inner)), (name, wanted)
 
 
+@functools.cache
 def converse_model() -> Any:
     session = pytest.importorskip("botocore.session")
     return session.get_session().get_service_model("bedrock-runtime").operation_model("Converse").input_shape

@@ -86,6 +86,7 @@ wires = st.fixed_dictionaries(
 
 
 @given(drawn=st.lists(wires, min_size=6, max_size=6), target=st.sampled_from(list(REPLIES)))
+@settings(max_examples=FEWER * 2)
 def test_a_wire_field_that_somebody_wrote_by_hand_is_passed_over(drawn: list[Any], target: str) -> None:
     made = [user("q"), think("t"), respond("a"), call("c", "f", {}), result("c", content="r"), note("n")]
     entries = [
