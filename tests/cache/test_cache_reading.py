@@ -185,3 +185,13 @@ def test_an_injected_tokenizer_counts_everything_and_is_exact() -> None:
     assert not Simulator("anthropic:claude-opus-5-5").step(0, body).exact
     assert Simulator("openai-chat:gpt-4o").step(0, body).exact
     assert simulator().count(body) == 3 + 4
+
+
+def test_geminis_sdk_call_counts_as_the_body_it_becomes() -> None:
+    asked = {"role": "user", "parts": [{"text": "hello there"}]}
+    told = {"parts": [{"text": "be brief"}]}
+    count = Simulator("gemini:gemini-3.8-flash").count
+    assert count({"contents": "hello there"}) == count({"contents": [asked]})
+    assert count({"contents": ["hello there"], "config": {"system_instruction": "be brief"}}) == count(
+        {"contents": [asked], "systemInstruction": told}
+    )

@@ -124,7 +124,7 @@ _LIVES = {"5m": 300, "1h": 3600, "30m": 1800, "12h": 43200}
 
 def _life(part: JsonObject) -> int:
     """The life a mark asks for: {"cache_control": {"type": "ephemeral", "ttl": "1h"}} -> 3600."""
-    mark = next((part[name] for name in MARKS if part.get(name)), None)
+    mark = next((mark for name in MARKS if isinstance(mark := part.get(name), dict) and mark), None)
     if mark is not None:
         return _LIVES.get(str(mark.get("ttl") or ""), -1)
     # A mark inside a tool result counts for the result.

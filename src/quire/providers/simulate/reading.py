@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from quire.providers.rules.gemini import contents, setting
 from quire.providers.simulate.blocks import (
     Block,
     Section,
@@ -213,11 +214,16 @@ def _item(item: Json, path: str) -> Iterator[Block]:
 
 
 def _gemini(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(body.get("tools") or ()):
+    """The REST body, or the SDK's call: settings under `config`, texts and parts in place of contents."""
+    for index, tool in enumerate(setting(body, "tools")[1] or ()):
         yield Unit(f"tools.{index}", tool, _tool)
-    instruction = body.get("systemInstruction") or body.get("system_instruction") or {}
-    yield Unit("systemInstruction.parts", instruction.get("parts") or [], _system)
-    for index, content in enumerate(body.get("contents") or ()):
+    told = setting(body, "systemInstruction")[1] or {}
+    parts = (
+        told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
+    )
+    yield Unit("systemInstruction.parts", parts or [], _system)
+    for index, turn in enumerate(contents(body)):
+        content = {"role": turn.role, "parts": [part for _, part in turn.parts]}
         yield Unit(f"contents.{index}", content, _content)
 
 
