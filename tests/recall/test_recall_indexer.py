@@ -140,3 +140,31 @@ def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None
         hit = recall.search("the beach walrus", 1, thread="t")[0]
         assert hit.seq == 1
         assert hit.parts["meaning"] > 0
+
+
+class Slow(HashedWords):
+    """Says when it is asked, and answers once the store is being closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_now, self.go_on = threading.Event(), threading.Event()
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        self.asked_now.set()
+        assert self.go_on.wait(30)
+        return super().encode(texts)
+
+
+def test_closing_the_store_waits_for_the_step_that_the_indexer_is_at(store: SqliteStore) -> None:
+    filled(store, 3)
+    slow = Slow()
+    Indexer(store, slow).start()
+    assert slow.asked_now.wait(30)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    slow.go_on.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert [one.name for one in threading.enumerate() if one.name == "quire-indexer"] == []
+    with SqliteStore(store.path) as again:
+        assert vectors(again) in (0, 3)

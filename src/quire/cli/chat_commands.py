@@ -172,11 +172,14 @@ def _keep(session: Session, one: Attached) -> None:
 
 def _recall(session: Session, rest: str) -> None:
     """Earlier entries that fit; they join the next turn."""
-    from quire.recall import Recall, place
+    from quire.cli.records_db import embedder
+    from quire.recall import place
 
     if not rest:
         raise CallError("/recall needs a query", hint="Say what to look for.")
-    hits = Recall(session.store).search(rest, 5, thread=session.thread.name) if session.entries() else []
+    # From the first search on, new entries are learnt by meaning beside the conversation.
+    session.thread.embedder = session.thread.embedder or embedder()
+    hits = session.thread.recall(rest, 5) if session.entries() else []
     placed = place(hits, 1500)
     if not placed.text:
         session.screen.note("nothing was found")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,12 @@ class LateMiniLM:
     dimensions = 384
 
     def encode(self, texts: Sequence[str]) -> Any:
-        return _model().encode(texts)
+        with _loading:  # a search and the indexer beside it may both come first
+            model = _model()
+        return model.encode(texts)
+
+
+_loading = threading.Lock()
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +41,7 @@ class SqliteStore:
         self.hooks = tuple(hooks)
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
+        self._workers: list[Callable[[], None]] = []
         with self._guard():
             self.connection()
 
@@ -65,7 +66,13 @@ class SqliteStore:
             conn = self._local.conn = self._open()
         return conn
 
+    def before_close(self, end: Callable[[], None]) -> None:
+        """Have `end` called before connections close: whoever works in another thread has to stop first."""
+        self._workers.append(end)
+
     def close(self) -> None:
+        while self._workers:
+            self._workers.pop()()
         while self._opened:
             self._opened.pop().close()
 

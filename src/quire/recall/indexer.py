@@ -99,7 +99,8 @@ class Indexer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="quire-indexer", daemon=True)
             self._thread.start()
-            # A process must not end in the middle of the model's own code.
+            # Neither the store nor the process may end in the middle of a step.
+            self.store.before_close(self.close)
             atexit.register(self.close)
 
     def close(self) -> None:

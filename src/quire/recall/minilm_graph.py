@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ def build_graph(weights: Path, target: Path) -> None:
     model.ir_version = 9
     onnx.checker.check_model(model)
     target.parent.mkdir(parents=True, exist_ok=True)
-    half = target.with_suffix(f".{os.getpid()}.part")  # another process may be building it too
+    # Another process or thread may be building it too.
+    half = target.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
     onnx.save(model, str(half))
     half.replace(target)
 
