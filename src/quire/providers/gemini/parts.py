@@ -59,10 +59,18 @@ def part_in(part: Json) -> JsonObject:
             out[field] = {_CAMEL.get(key, key): value for key, value in sub(out, field).items()}
     for field in ("functionCall", "functionResponse"):
         sub(out, field)
-    if isinstance(out.get("thoughtSignature"), str) and out["thoughtSignature"] != FOREIGN:
-        # An SDK's base64 has another alphabet; the bytes are the same.
-        out["thoughtSignature"] = out["thoughtSignature"].translate(str.maketrans("-_", "+/"))
+    if "thoughtSignature" in out:
+        out["thoughtSignature"] = _signature(out["thoughtSignature"])
     return out
+
+
+def _signature(given: Json) -> str:
+    """A signature in the API's own base64: an SDK's has another alphabet, the bytes are the same."""
+    if not isinstance(given, str) or any(char.isspace() or not char.isprintable() for char in given):
+        raise FormatError(
+            f"a thoughtSignature that is {given!r}", hint="It is base64; keep it exactly as it came."
+        )
+    return given if given == FOREIGN else given.translate(str.maketrans("-_", "+/"))
 
 
 def spoken(part: JsonObject, place: int) -> Entry:

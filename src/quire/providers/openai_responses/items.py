@@ -126,10 +126,20 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonOb
 
 def _message(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
     own = own_block(part, FORMAT, sheet)
+    if own and own.get("type") == "item_reference":
+        return _reference(own, part, message, sheet)
     if own and _says(own, part.text):
         return _unparted(own, part.wire, sheet)
     leave_out_block(part, message, sheet)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
+
+
+def _reference(own: JsonObject, part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
+    """The name of an item that the provider keeps, which it does only where it is asked to store."""
+    if sheet.ask.extra.get("store"):
+        return own
+    sheet.leave_out(message, "an item named by its id alone is not stored anywhere", part)
+    return None
 
 
 def _says(item: JsonObject, text: str) -> bool:
