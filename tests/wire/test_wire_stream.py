@@ -86,10 +86,11 @@ def test_a_reply_goes_back_as_it_came(target: str, data: st.DataObject) -> None:
                 for item, reason in zip(said, reasoned, strict=True)
             ]
         case "openai-chat":
-            message = reply["choices"][0]["message"]
-            empty = not message["content"] and not message.get("tool_calls")
-            # OpenAI's own API takes no thinking back.
-            said = [] if empty else [{key: message[key] for key in message if key != "reasoning_content"}]
+            # OpenAI's own API takes no thinking back, and white space alone says nothing.
+            message = {**reply["choices"][0]["message"]}
+            message.pop("reasoning_content", None)
+            message["content"] = message["content"] if (message["content"] or "").strip() else None
+            said = [message] if message["content"] or message.get("tool_calls") else []
             back = [one for one in sent["messages"] if one["role"] == "assistant"]
         case "anthropic":
             said, back = _worth_sending(reply["content"]), _spoken(sent["messages"], "content")
