@@ -10,7 +10,7 @@ import click
 from quire.providers.facts import resolve, split_target
 from quire.send.connect import transport_for
 from quire.send.endpoints import endpoint_for
-from quire.send.retrying import Retrying
+from quire.send.transport import Transport
 
 model_option = click.option(
     "--model",
@@ -26,7 +26,7 @@ class Reached(NamedTuple):
     """A model and the way to it; `options` are what its requests need besides."""
 
     target: str
-    transport: Retrying
+    transport: Transport
     options: dict[str, Any]
     is_local: bool = False
 

@@ -64,7 +64,9 @@ class Keeper:
             yield Errand("DELETE", self.plan.drop)
         if self.plan.action in ("create", "replace"):
             yield Errand(
-                "POST", "cachedContents", {"model": f"models/{self.info.model}", **self._lasting, **ttl}
+                "POST",
+                "cachedContents",
+                {"model": f"models/{self.info.model.removeprefix('models/')}", **self._lasting, **ttl},
             )
         elif self.plan.action == "extend" and self.kept is not None:
             yield Errand("PATCH", self.kept.name, ttl)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Literal
+from typing import Any, Literal
 
 from quire.errors import CallError, ProviderError
 from quire.providers.facts import resolve, split_target
 from quire.send.endpoints import ENDPOINTS, Endpoint
 from quire.send.http import Http
+from quire.send.keeping import Keeping
 from quire.send.retrying import Retry, Retrying
-from quire.send.transport import Transport
 
 Via = Literal["", "sdk", "http"]
 # provider -> the package of its SDK; the module of quire.send.sdk that speaks through it.
@@ -32,20 +32,27 @@ def transport_for(
     retry: Retry | None = None,
     via: Via = "",
     proxies: bool = False,
-) -> Retrying:
-    """A transport for "provider:model"; `via` insists on the SDK or on plain HTTP, `proxies` uses the environment's."""
+    explicit_cache: bool = False,
+) -> Retrying | Keeping:
+    """A transport for "provider:model"; `via` insists on the SDK or on plain HTTP, `proxies` uses the environment's.
+
+    `explicit_cache` makes Gemini caches where they pay; their storage is paid for by the hour.
+    """
     name, _ = split_target(target)
     provider, wire = resolve(name)
     endpoint = ENDPOINTS[provider]
     url = base_url or endpoint.base_url
     _check(name, wire, url, endpoint, base_url, api_key)
-    inner: Transport
+    if explicit_cache and wire != "gemini":
+        raise CallError(f"{name} has no explicit caches", hint="Leave `explicit_cache` out: Gemini has them.")
+    inner: Any  # one of the transports; those that speak to Gemini are its caches too
     if _by_sdk(provider, wire, via):
         module = importlib.import_module(f"quire.send.sdk.{_SDKS[provider][1]}")
         inner = module.connect(wire, url, api_key or "", timeout_s)
     else:
         inner = Http(url, api_key or "", timeout_s, proxies)
-    return Retrying(inner, retry)
+    again = Retrying(inner, retry)
+    return Keeping(again, inner) if explicit_cache else again
 
 
 def _check(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quire import providers
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.providers.facts import resolve
+from quire.providers.keeper import Errand
 from quire.send.endpoints import ENDPOINTS
 from quire.send.refusals import refusal, timed_out, unreachable
 from quire.send.sse import events
@@ -42,11 +43,11 @@ class Http:
         httpx = _httpx()
         try:
             response = await self._connected().post(**self._call(request, streamed=False))
-            self._check(request, response.status_code, response.content, response.headers)
+            self._check(request.provider, response.status_code, response.content, response.headers)
             reply: JsonObject = response.json()
             return reply
         except httpx.HTTPError as error:
-            raise self._failed(request, error) from error
+            raise self._failed(request.provider, error) from error
         except ValueError as error:
             raise ProviderError(
                 f"{request.provider} sent a reply that is not JSON", retryable=True
@@ -59,11 +60,29 @@ class Http:
             async with self._connected().stream("POST", **self._call(request, True)) as response:
                 if response.status_code >= 400:
                     said = await response.aread()
-                    self._check(request, response.status_code, said, response.headers)
+                    self._check(request.provider, response.status_code, said, response.headers)
                 async for event in events(response.aiter_bytes(), request.provider):
                     yield event
         except httpx.HTTPError as error:
-            raise self._failed(request, error) from error
+            raise self._failed(request.provider, error) from error
+
+    async def carry_out(self, errand: Errand) -> JsonObject:
+        """A call for an explicit Gemini cache; its reply."""
+        httpx = _httpx()
+        try:
+            response = await self._connected().request(
+                errand.method,
+                f"{self.base_url}{_version(self.base_url, 'v1beta')}/{errand.path}",
+                json=errand.body,
+                headers=_keys("gemini", self.api_key),
+            )
+            self._check("gemini", response.status_code, response.content, response.headers)
+            reply: JsonObject = response.json()
+            return reply
+        except httpx.HTTPError as error:
+            raise self._failed("gemini", error) from error
+        except ValueError as error:
+            raise ProviderError("gemini sent a reply that is not JSON", retryable=True) from error
 
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -83,19 +102,19 @@ class Http:
             "headers": headers,
         }
 
-    def _check(self, request: Request, status: int, said: bytes, headers: Any) -> None:
+    def _check(self, provider: str, status: int, said: bytes, headers: Any) -> None:
         if status >= 400:
             try:
                 value = json.loads(said)
             except ValueError:
                 value = said.decode(errors="replace")
-            endpoint = ENDPOINTS[resolve(request.provider)[0]]
-            raise refusal(request.provider, status, value, dict(headers), endpoint)
+            endpoint = ENDPOINTS[resolve(provider)[0]]
+            raise refusal(provider, status, value, dict(headers), endpoint)
 
-    def _failed(self, request: Request, error: httpx.HTTPError) -> ProviderError:
+    def _failed(self, provider: str, error: httpx.HTTPError) -> ProviderError:
         if isinstance(error, _httpx().TimeoutException):
-            return timed_out(request.provider, self.timeout_s)
-        return unreachable(request.provider, self.base_url, error)
+            return timed_out(provider, self.timeout_s)
+        return unreachable(provider, self.base_url, error)
 
 
 def _streaming(wire: str, streamed: bool) -> JsonObject:
@@ -108,8 +127,6 @@ def _streaming(wire: str, streamed: bool) -> JsonObject:
 
 def _path(wire: str, base_url: str, request: Request, streamed: bool) -> str:
     """The path behind a base URL; OpenAI's and compatible servers' base URLs end in /v1, Anthropic's do not."""
-    versioned = base_url.rsplit("/", 1)[-1].startswith("v1")
-    v1 = "" if versioned else "/v1"
     match wire:
         case "openai-chat":
             # A bare host gets the usual version; any other path is taken as it is given.
@@ -120,11 +137,17 @@ def _path(wire: str, base_url: str, request: Request, streamed: bool) -> str:
         case "openai-responses":
             return f"{_v1_of_host(base_url)}/responses"
         case "anthropic":
-            return f"{v1}/messages"
+            return f"{_version(base_url, 'v1')}/messages"
         case "gemini":
             method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
-            return f"{'' if versioned else '/v1beta'}/models/{request.model.removeprefix('models/')}:{method}"
+            version = _version(base_url, "v1beta")
+            return f"{version}/models/{request.model.removeprefix('models/')}:{method}"
     raise CallError(f"{wire} cannot be spoken over plain HTTP", hint="pip install 'quire[bedrock]'")
+
+
+def _version(base_url: str, usual: str) -> str:
+    """The version between a base URL and a path, where the URL does not end in one."""
+    return "" if base_url.rsplit("/", 1)[-1].startswith("v1") else f"/{usual}"
 
 
 def _v1_of_host(base_url: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncIterator
+from typing import Any
 
 from quire.errors import MissingPart, ProviderError
 from quire.providers import sdk_kwargs
 from quire.providers.incoming import plain
+from quire.providers.keeper import Errand
 from quire.send.endpoints import ENDPOINTS
 from quire.send.refusals import refusal, timed_out, unreachable
 from quire.send.transport import Transport
@@ -52,7 +54,7 @@ class Gemini:
             reply: JsonObject = plain(await models.generate_content(**sdk_kwargs(request)))
             return reply
         except (errors.APIError, httpx2.HTTPError, OSError) as error:
-            raise self._failed(request, error) from error
+            raise self._failed(request.provider, error) from error
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
         """The reply's chunks."""
@@ -61,7 +63,21 @@ class Gemini:
             async for chunk in await models.generate_content_stream(**sdk_kwargs(request)):
                 yield plain(chunk)
         except (errors.APIError, httpx2.HTTPError, OSError) as error:
-            raise self._failed(request, error) from error
+            raise self._failed(request.provider, error) from error
+
+    async def carry_out(self, errand: Errand) -> JsonObject:
+        """A call for an explicit cache; its reply."""
+        try:
+            caches, body = self._connected().aio.caches, errand.body or {}
+            match errand.method:
+                case "POST":
+                    return _object(await caches.create(**_cache_kwargs(body)))
+                case "PATCH":
+                    return _object(await caches.update(name=errand.path, config={"ttl": body["ttl"]}))
+                case "DELETE":
+                    return _object(await caches.delete(name=errand.path))
+        except (errors.APIError, httpx2.HTTPError, OSError) as error:
+            raise self._failed("gemini", error) from error
 
     def _connected(self) -> genai.Client:
         if self._client is None:
@@ -73,11 +89,24 @@ class Gemini:
             self._client = genai.Client(api_key=self.api_key or "none", vertexai=False, http_options=options)
         return self._client
 
-    def _failed(self, request: Request, error: Exception) -> ProviderError:
+    def _failed(self, provider: str, error: Exception) -> ProviderError:
         if isinstance(error, errors.APIError):
             headers = getattr(error.response, "headers", None) or {}
             said = error.message or str(error)
-            return refusal(request.provider, error.code, said, dict(headers), ENDPOINTS["gemini"])
+            return refusal(provider, error.code, said, dict(headers), ENDPOINTS["gemini"])
         if isinstance(error, httpx2.TimeoutException | TimeoutError):
-            return timed_out(request.provider, self.timeout_s)
-        return unreachable(request.provider, self.base_url, error)
+            return timed_out(provider, self.timeout_s)
+        return unreachable(provider, self.base_url, error)
+
+
+def _cache_kwargs(body: JsonObject) -> dict[str, Any]:
+    """The arguments of caches.create: what a request would hold is part of the configuration."""
+    held = {"contents": [], **{key: value for key, value in body.items() if key != "model"}}
+    kwargs = sdk_kwargs(Request("gemini", body["model"], held, b""))
+    contents = {"contents": kwargs["contents"]} if kwargs["contents"] else {}
+    return {"model": kwargs["model"], "config": {**kwargs["config"], **contents}}
+
+
+def _object(reply: Any) -> JsonObject:
+    shown: JsonObject = plain(reply)
+    return shown

@@ -1,0 +1,450 @@
+"""Gemini's explicit caches carried out by a transport: the real client, the strict server, time that is given."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from send_parts import new_thread
+
+from quire import values
+from quire.assemble import Policy
+from quire.emulate import Emulator
+from quire.errors import CallError, ProviderError
+from quire.providers.keeper import Errand
+from quire.providers.prefix import prefix_bytes
+from quire.providers.simulate.seen import Shares
+from quire.providers.simulate.steps import StepCache
+from quire.providers.usage import usage
+from quire.send.connect import transport_for
+from quire.send.cycle import run
+from quire.send.keeping import Keeping
+from quire.send.retrying import Retry
+from quire.send.transport import close
+from quire.testing import Refuse, emulator
+from quire.values import JsonObject, Request, Usage
+
+TARGET = "gemini:gemini-2.5-pro"
+MINUTE = 60_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_800_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server(clock: Clock) -> Iterator[Emulator]:
+    with emulator("gemini", clock=clock) as one:
+        yield one
+
+
+@pytest.fixture
+def misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The implicit cache promises nothing: here it never reads, so that an explicit one pays."""
+    monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
+
+
+def keeping(url: str, clock: Clock, via: Any = "sdk", caches_url: str = "") -> Keeping:
+    """What transport_for makes, with a clock of the test's; the caches may be elsewhere."""
+    made = transport_for(TARGET, url, "key", retry=Retry(attempts=1), via=via, explicit_cache=True)
+    caches: Any = made.inner.inner  # type: ignore[attr-defined]
+    if caches_url:
+        caches = transport_for(TARGET, caches_url, "key", via=via).inner
+    return Keeping(made.inner, caches, clock)
+
+
+@asynccontextmanager
+async def opened(*how: Any) -> AsyncIterator[Keeping]:
+    transport = keeping(*how)
+    caches: Any = transport._caches
+    try:
+        yield transport
+    finally:
+        await close(transport)
+        await close(caches)
+
+
+def words(role: str, text: str) -> JsonObject:
+    return {"role": role, "parts": [{"text": text}]}
+
+
+class Talk:
+    """A conversation that grows by a question and an answer each minute."""
+
+    def __init__(self, clock: Clock, name: str = "rule", how: str = "send", size: int = 3000) -> None:
+        self.clock, self.how, self.model = clock, how, "gemini-2.5-pro"
+        self.body: JsonObject = {
+            "systemInstruction": {"parts": [{"text": f"{name} " * size}]},
+            "tools": [{"functionDeclarations": [{"name": "f", "description": "d"}]}],
+            "contents": [],
+        }
+        self.name, self.turns = name, 0
+
+    def request(self) -> Request:
+        return Request("gemini", self.model, self.body, prefix_bytes(self.body, "gemini"))
+
+    async def turn(self, transport: Keeping, minutes: float = 1) -> Usage:
+        self.clock.now_ms += int(minutes * MINUTE)
+        self.turns += 1
+        asked = words("user", f"{self.name} question {self.turns}")
+        self.body = {**self.body, "contents": [*self.body["contents"], asked]}
+        reply = await self.answer(transport)
+        said = words("model", f"{self.name} answer {self.turns}")
+        self.body = {**self.body, "contents": [*self.body["contents"], said]}
+        return usage("gemini", reply)
+
+    async def answer(self, transport: Keeping) -> JsonObject:
+        request = self.request()
+        before = copy.deepcopy(request)
+        if self.how == "send":
+            reply = await transport.send(request)
+        else:
+            reply = [event async for event in transport.stream(request)][-1]
+        assert request == before
+        return reply
+
+
+def calls(server: Emulator) -> list[tuple[str, int]]:
+    """The calls for caches that came, and how they went."""
+    return [(one.method, one.status) for one in server.requests if "/cachedContents" in one.path]
+
+
+def asked(server: Emulator) -> list[JsonObject]:
+    return [one.body for one in server.requests if "enerateContent" in one.path]
+
+
+def held(server: Emulator) -> set[str]:
+    """The caches that are there and paid for."""
+    there: set[str] = set()
+    for one in server.requests:
+        name = "cachedContents/" + one.path.rpartition("/")[2]
+        if one.method == "POST" and one.path.endswith("/cachedContents") and one.status == 200:
+            there.add(f"cachedContents/emulated{len(there) + 1:04d}")
+        elif one.method == "DELETE" and one.status == 200:
+            there.remove(name)
+    return there
+
+
+WAYS = [(via, how) for via in ("sdk", "http") for how in ("send", "stream")]
+
+
+@pytest.mark.proves("gemini", "cache marks")
+@pytest.mark.usefixtures("misses")
+@pytest.mark.parametrize(("via", "how"), WAYS)
+def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_read_it(
+    server: Emulator, clock: Clock, via: str, how: str
+) -> None:
+    talk = Talk(clock, how=how)
+
+    async def main() -> list[Usage]:
+        async with opened(server.url, clock, via) as transport:
+            return [await talk.turn(transport) for _ in range(6)]
+
+    used = asyncio.run(main())
+    assert calls(server) == [("POST", 200), ("DELETE", 200)]
+    assert [one.cache_read > 3000 for one in used] == [False, False, True, True, True, True]
+    assert [one.input_total for one in used] == sorted(one.input_total for one in used)
+    behind = asked(server)[-1]
+    assert behind["cachedContent"] == "cachedContents/emulated0001"
+    assert not {"systemInstruction", "tools", "toolConfig"} & behind.keys()
+    # The cache was made before the third question, and holds the two turns before it.
+    assert behind["contents"] == talk.body["contents"][4:-1]
+
+
+@pytest.mark.usefixtures("misses")
+def test_a_model_may_be_named_with_its_path(server: Emulator, clock: Clock) -> None:
+    talk = Talk(clock)
+    talk.model = "models/gemini-2.5-pro"
+
+    async def main() -> list[Usage]:
+        async with opened(server.url, clock) as transport:
+            return [await talk.turn(transport) for _ in range(3)]
+
+    assert asyncio.run(main())[-1].cache_read > 3000
+    [made] = [one.body["model"] for one in server.requests if one.path.endswith("/cachedContents")]
+    assert made == "models/gemini-2.5-pro"
+
+
+@pytest.mark.usefixtures("misses")
+def test_nothing_is_kept_unless_it_is_asked_for(server: Emulator, clock: Clock) -> None:
+    talk = Talk(clock)
+
+    async def main() -> None:
+        transport: Any = transport_for(TARGET, server.url, "key")
+        for _ in range(6):
+            await talk.turn(transport)
+        await close(transport)
+
+    asyncio.run(main())
+    assert calls(server) == []
+
+
+def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(
+    server: Emulator, clock: Clock
+) -> None:
+    talk = Talk(clock)
+
+    async def main() -> list[Usage]:
+        async with opened(server.url, clock) as transport:
+            return [await talk.turn(transport) for _ in range(6)]
+
+    assert asyncio.run(main())[-1].cache_read > 3000
+    assert calls(server) == []
+
+
+@pytest.mark.usefixtures("misses")
+def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(
+    server: Emulator, clock: Clock
+) -> None:
+    talk = Talk(clock)
+
+    async def main() -> None:
+        async with opened(server.url, clock) as transport:
+            for _ in range(9):
+                await talk.turn(transport)
+            assert ("PATCH", 200) in calls(server)
+            assert "cachedContent" in asked(server)[-1]
+            await talk.turn(transport, minutes=30)
+            assert "cachedContent" not in asked(server)[-1]
+
+    asyncio.run(main())
+    assert {one.status for one in server.requests} == {200}
+
+
+@pytest.mark.usefixtures("misses")
+@pytest.mark.parametrize(("via", "how"), WAYS)
+def test_a_request_whose_cache_is_gone_is_sent_whole_once(
+    server: Emulator, clock: Clock, via: str, how: str
+) -> None:
+    talk = Talk(clock, how=how)
+
+    async def main() -> None:
+        async with opened(server.url, clock, via) as transport:
+            for _ in range(4):
+                await talk.turn(transport)
+            other: Any = transport_for(TARGET, server.url, "key", via="http").inner
+            await other.carry_out(Errand("DELETE", asked(server)[-1]["cachedContent"]))
+            await close(other)
+            await talk.turn(transport)
+
+    asyncio.run(main())
+    refused, whole = [one for one in server.requests if "enerateContent" in one.path][-2:]
+    assert (refused.status, whole.status) == (403, 200)
+    sent = {**talk.body, "contents": talk.body["contents"][:-1]}
+    assert prefix_bytes(whole.body, "gemini") == prefix_bytes(sent, "gemini")
+
+
+@pytest.mark.usefixtures("misses")
+@pytest.mark.parametrize("how", ["send", "stream"])
+def test_a_refusal_that_is_not_the_caches_comes_through(server: Emulator, clock: Clock, how: str) -> None:
+    talk = Talk(clock, how=how)
+
+    async def main() -> None:
+        async with opened(server.url, clock) as transport:
+            for status, attempts in ((403, 1), (None, 0), (None, 0), (None, 0), (429, 1), (403, 2)):
+                before = len(asked(server))
+                if status is None:
+                    await talk.turn(transport)
+                    continue
+                for _ in range(attempts):
+                    server.next(Refuse(status))
+                with pytest.raises(ProviderError) as refused:
+                    await talk.turn(transport)
+                assert refused.value.status == status
+                assert len(asked(server)) - before == attempts
+                talk.body["contents"].pop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("misses")
+def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(
+    server: Emulator, clock: Clock
+) -> None:
+    talk = Talk(clock)
+
+    async def main(caches_url: str) -> None:
+        async with opened(server.url, clock, "sdk", caches_url) as transport:
+            for _ in range(6):
+                await talk.turn(transport)
+
+    with emulator("anthropic") as without:
+        asyncio.run(main(without.url))
+    assert calls(without) == [("POST", 404)]
+    assert [one.status for one in server.requests] == [200] * 6
+    assert asked(server)[-1]["contents"] == talk.body["contents"][:-1]
+
+
+@pytest.mark.usefixtures("misses")
+@pytest.mark.parametrize("via", ["sdk", "http"])
+def test_caches_that_cannot_be_reached_cost_no_turn_and_are_tried_again(
+    server: Emulator, clock: Clock, via: str
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    talk = Talk(clock)
+
+    async def main() -> None:
+        async with opened(server.url, clock, via, nowhere) as transport:
+            for _ in range(4):
+                await talk.turn(transport)
+            assert calls(server) == []
+            transport._caches = transport.inner.inner  # type: ignore[attr-defined]
+            await talk.turn(transport)
+            assert calls(server) == [("POST", 200)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("misses")
+def test_closing_deletes_what_is_held_and_the_transport_can_go_on(server: Emulator, clock: Clock) -> None:
+    talk, other = Talk(clock), Talk(clock, "law")
+
+    async def main() -> None:
+        transport = keeping(server.url, clock)
+        for _ in range(4):
+            await talk.turn(transport)
+            await other.turn(transport)
+        assert len(held(server)) == 2
+        await close(transport)
+        assert held(server) == set()
+        await talk.turn(transport)
+        assert "cachedContent" not in asked(server)[-1]
+        await close(transport)
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("misses")
+def test_closing_does_not_fail_where_the_server_has_gone(clock: Clock) -> None:
+    talk = Talk(clock)
+
+    async def main() -> None:
+        with emulator("gemini", clock=clock) as server:
+            transport = keeping(server.url, clock)
+            for _ in range(4):
+                await talk.turn(transport)
+            assert len(held(server)) == 1
+        await close(transport)
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("misses")
+def test_conversations_side_by_side_each_read_their_own_cache(server: Emulator, clock: Clock) -> None:
+    talks = [Talk(clock, name) for name in ("rule", "law")]
+
+    async def main() -> None:
+        async with opened(server.url, clock) as transport:
+            for _ in range(5):
+                for talk in talks:
+                    assert (await talk.turn(transport, 0.5)).cache_read in (0, *range(3000, 3200))
+            assert calls(server) == [("POST", 200)] * 2
+            assert len({body["cachedContent"] for body in asked(server)[-2:]}) == 2
+
+    asyncio.run(main())
+
+
+def test_a_conversation_that_is_silent_longer_than_any_cache_lives_is_forgotten(
+    server: Emulator, clock: Clock
+) -> None:
+    async def main() -> None:
+        async with opened(server.url, clock) as transport:
+            for name in ("rule", "law"):
+                await Talk(clock, name, size=10).turn(transport)
+            assert len(transport.conversations) == 2
+            await Talk(clock, "custom", size=10).turn(transport, minutes=60)
+            assert len(transport.conversations) == 2
+            await Talk(clock, "habit", size=10).turn(transport, minutes=61)
+            assert len(transport.conversations) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("misses")
+def test_requests_at_one_moment_make_one_cache(server: Emulator, clock: Clock) -> None:
+    talk = Talk(clock)
+
+    async def main() -> None:
+        async with opened(server.url, clock) as transport:
+            await talk.turn(transport)
+            await talk.turn(transport)
+            assert calls(server) == []
+            talk.body["contents"].append(words("user", "and now?"))
+            await asyncio.gather(*(transport.send(talk.request()) for _ in range(3)))
+            assert calls(server) == [("POST", 200)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("misses")
+def test_another_tool_configuration_is_not_sent_behind_a_cache_that_holds_the_first(
+    server: Emulator, clock: Clock
+) -> None:
+    talk = Talk(clock)
+
+    async def main() -> None:
+        async with opened(server.url, clock) as transport:
+            for _ in range(4):
+                await talk.turn(transport)
+            assert "cachedContent" in asked(server)[-1]
+            talk.body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
+            await talk.turn(transport)
+            assert asked(server)[-1]["toolConfig"] == talk.body["toolConfig"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("misses")
+@pytest.mark.moves_prefix(reason="the budget is small, so that there is a rebase")
+def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_same_as_without(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async def talk(name: str, server: Emulator, explicit: bool) -> list[JsonObject]:
+        transport = keeping(server.url, clock) if explicit else transport_for(TARGET, server.url, "key")
+        thread = new_thread(tmp_path / f"{name}.db", policy=Policy(budget=7000, reply=500))
+        thread.append(values.system("Rules. " * 1500))
+        for number in range(14):
+            clock.now_ms += MINUTE
+            thread.user(f"Question {number}. " + "ask " * 300)
+            await run(thread, TARGET, transport)
+        await close(transport)
+        return [_unpriced(entry.body) for entry in thread.store.read(thread.name)]
+
+    with emulator("gemini", clock=clock) as server, emulator("gemini", clock=clock) as plain:
+        kept = asyncio.run(talk("kept", server, explicit=True))
+        assert kept == asyncio.run(talk("plain", plain, explicit=False))
+    assert sum(entry["kind"] == "rebase" for entry in kept) >= 1
+    # Each cache goes before the next is made, and the last one at the end.
+    made = [method for method, status in calls(server) if method != "PATCH" and status == 200]
+    assert made == ["POST", "DELETE"] * (len(made) // 2)
+    assert len(made) >= 4
+    assert {one.status for one in server.requests} == {200}
+    assert "cachedContent" in asked(server)[-1]
+
+
+def _unpriced(body: JsonObject) -> JsonObject:
+    """An entry without its time, the reply's number, and what the reply says was read."""
+    reply = ("usage", "wire") if body["kind"] == "sent" else ()
+    return {key: value for key, value in body.items() if key not in ("at", *reply)}
+
+
+def test_other_providers_have_no_explicit_caches() -> None:
+    with pytest.raises(CallError, match="openai has no explicit caches"):
+        transport_for("openai:gpt-5", api_key="key", explicit_cache=True)
