@@ -101,14 +101,18 @@ class Records:
         record = self._current(self.store.connection(), id, now)
         if version is None or version == record.version:
             return record
+        asked = version if 0 < version < record.version else 0  # no number is too large to ask for
         with self._guard():
             row = (
                 self.store.connection()
-                .execute("SELECT body FROM record_changes WHERE n = ? AND version = ?", (number(id), version))
+                .execute("SELECT body FROM record_changes WHERE n = ? AND version = ?", (number(id), asked))
                 .fetchone()
             )
         if row is None:
-            raise NotFound(f"{id} has versions 1 to {record.version}, not {version}")
+            raise NotFound(
+                f"{id} has versions 1 to {record.version}, not {version}",
+                hint="`quire record history` lists them.",
+            )
         return decode(row[0])
 
     def update(
