@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from quire.errors import CallError, ConflictError, QuireError
 
@@ -22,9 +23,29 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _DAMAGED_SAYS = ("Could not decode to UTF-8", "unsupported file format")
 
 
+_Kind = TypeVar("_Kind", bound=sqlite3.Connection)
+_UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+
+
 def connect(path: str | Path) -> sqlite3.Connection:
-    """A connection whose commits are on the disk when they return, and whose deletes leave nothing behind."""
+    """A connection whose commits are on the disk when they return; one that only reads where nothing can be written."""
     _refuse_stump(path)
+    try:
+        return _connect_to_write(path)
+    except sqlite3.OperationalError as error:
+        if _code(error) not in _UNWRITABLE or not os.path.isfile(path) or may_write(path):
+            raise
+    return _connect_to_read(path)
+
+
+def may_write(path: str | Path) -> bool:
+    """Whether the file may be changed, and its write-ahead log made beside it."""
+    folder = os.path.dirname(os.path.abspath(path))
+    effective = os.access in os.supports_effective_ids
+    return all(os.access(place, os.W_OK, effective_ids=effective) for place in (path, folder))
+
+
+def _connect_to_write(path: str | Path) -> sqlite3.Connection:
     # autocommit: every transaction here is begun and ended by name.
     conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
@@ -40,6 +61,34 @@ def connect(path: str | Path) -> sqlite3.Connection:
         conn.close()
         raise
     return conn
+
+
+class ReadingConnection(sqlite3.Connection):
+    """A connection to a file that lies where nothing can be written."""
+
+
+def _connect_to_read(path: str | Path) -> ReadingConnection:
+    """The file as it is, with the write-ahead log left beside it."""
+    conn = _reading(path, "mode=ro", ReadingConnection)
+    try:
+        conn.execute("PRAGMA schema_version").fetchone()
+        return conn
+    except sqlite3.OperationalError:
+        conn.close()
+        # SQLite reads a log only with an index beside it. To leave the log out would hide its entries.
+        if _has_log(path):
+            raise
+    return _reading(path, "mode=ro&immutable=1", ReadingConnection)
+
+
+def _has_log(path: str | Path) -> bool:
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _reading(path: str | Path, mode: str, kind: type[_Kind]) -> _Kind:
+    uri = f"{Path(path).absolute().as_uri()}?{mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=kind)
 
 
 def _refuse_stump(path: str | Path) -> None:
@@ -77,10 +126,8 @@ def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
     writable; the connection is read-only, so nothing is written.
     """
     # A reader of a write-ahead log leaves its index file behind; without a log there is no need for one.
-    log = Path(f"{path}-wal")
-    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
-    uri = f"{Path(path).absolute().as_uri()}?{mode}"
-    conn = sqlite3.connect(uri, uri=True, isolation_level=None, factory=DamagedConnection)
+    mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"
+    conn = _reading(path, mode, DamagedConnection)
     conn.execute("PRAGMA writable_schema = ON")
     conn.text_factory = lambda data: data.decode(errors="backslashreplace")
     return conn
@@ -111,10 +158,20 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
             f"{path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
             hint="Try again when the other process has finished writing.",
         )
-    if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+    if _code(error) in _UNWRITABLE and os.path.isfile(path) and not may_write(path):
+        return _read_only(path)
+    if _code(error) in _UNWRITABLE:
         return CallError(f"cannot write {path}: {error}", hint="Check that the path is a file you may write.")
     return QuireError(
         f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept."
+    )
+
+
+def _read_only(path: str | Path) -> CallError:
+    copied = f"{path} and {path}-wal" if _has_log(path) else "it"
+    return CallError(
+        f"{path} is read-only, or its folder or filesystem is",
+        hint=f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB.",
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from quire.errors import CallError, VersionError
-from quire.log.connect import BrokenFile, transaction
+from quire.log.connect import BrokenFile, ReadingConnection, transaction
 
 OWNER = "log"
 # "QUIR": tells a Quire file from any other SQLite database.
@@ -98,6 +98,12 @@ def migrate(
         pending = _pending(conn, path, owners)
     if not pending:
         return
+    if isinstance(conn, ReadingConnection):
+        raise CallError(
+            f"{path} was written by an older Quire ({pending[0][0]} lacks version {pending[0][1]}), "
+            "and cannot be brought up to date where it lies: it is read-only",
+            hint="Copy it to a folder that you may write, and name the copy with --db or QUIRE_DB.",
+        )
     with transaction(conn):
         # Another process may have migrated between the look and the lock.
         for owner, number, script in _pending(conn, path, owners):
