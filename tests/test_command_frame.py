@@ -50,6 +50,17 @@ def test_a_closed_stdout_is_an_empty_one(tmp_path: Path, command: str) -> None:
     assert shell(tmp_path, f"quire log new t >/dev/null; {command}") == (0, "", "")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["quire --help", "quire models", "quire models --json", "quire log export t", "quire log show t --json"],
+)
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path, command: str) -> None:
+    ready = "quire log new t >/dev/null; quire log append t --user x >/dev/null"
+    # `true` reads nothing and is gone long before the first line is written.
+    line = f"set -o pipefail; {ready}; {command} | true"
+    assert shell(tmp_path, line) == (0, "", "")
+
+
 def test_a_closed_stdin_is_an_empty_one(tmp_path: Path) -> None:
     assert shell(tmp_path, "quire tokens - <&-") == (0, "0 tokens (o200k_base)\n", "")
 

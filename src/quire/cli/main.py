@@ -6,7 +6,10 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -64,7 +67,32 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+class ReaderGone(Exception):
+    """Nobody reads the output any more (`| head -1`): they have what they wanted."""
+
+
+@contextmanager
+def _reader_may_go() -> Iterator[None]:
+    """click and rich would end with 1 where the reader has gone."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+    except SystemExit as exit_:
+        if isinstance(exit_.__context__, BrokenPipeError):
+            raise ReaderGone from exit_
+        raise
+
+
 class LazyGroup(click.Group):
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _reader_may_go():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _reader_may_go():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -108,7 +136,12 @@ def main() -> None:
     _open_streams()
     try:
         # click hands back the code of an early exit instead of raising it.
-        sys.exit(quire.main(standalone_mode=False) or 0)
+        code = quire.main(standalone_mode=False) or 0
+        sys.stdout.flush()
+        sys.exit(code)
+    except (BrokenPipeError, ReaderGone):
+        _give_up_output()
+        sys.exit(0)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except click.exceptions.NoArgsIsHelpError as help_:
