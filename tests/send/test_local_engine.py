@@ -7,6 +7,7 @@ import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -23,7 +24,7 @@ from test_kills_amid_cycles import Nursery, Trial, nursery
 from quire import values
 from quire.assemble import Policy
 from quire.engine import Thread
-from quire.errors import MissingPart
+from quire.errors import CallError, MissingPart, ProviderError
 from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
@@ -267,6 +268,25 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
         urllib.request.urlopen(f"{url}/health", timeout=20)
     if ended_by != signal.SIGKILL:
         assert not (tmp_path / "quire" / "serving.json").exists()
+
+
+def test_a_port_in_use_is_named_with_a_way_out(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="the local engine is not installed")
+    model = tmp_path / "any.gguf"
+    model.touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CallError, match=f"^port {port} cannot be used: Address already in use$") as error:
+            LocalServer(model, port=port).start()
+    assert error.value.hint == "Use --port 0 for a free one."
+
+
+def test_an_engine_that_does_not_start_says_why_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="the local engine is not installed")
+    model = tmp_path / "any.gguf"
+    model.write_bytes(b"no model")
+    with pytest.raises(ProviderError, match=r"^the local engine did not start: [^\n]+$"):
+        LocalServer(model).start()
 
 
 def children(pid: int) -> list[int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple
 
-from quire.errors import MissingPart, ProviderError
+from quire.errors import CallError, MissingPart, ProviderError
 from quire.send.requant import faster
 from quire.send.tiny import write_tiny
 from quire.send.weights import Say, cache_folder, find
@@ -82,7 +82,7 @@ class LocalServer:
             raise MissingPart("the local engine is not installed", hint="pip install 'quire[local]'")
         if not Path(self._options["gguf"]).is_file():
             raise MissingPart(f"there is no model file {self._options['gguf']}", hint=_INSTALL)
-        options = {**self._options, "port": self._options["port"] or _free_port()}
+        options = {**self._options, "port": usable_port(self._options["port"])}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self._process = subprocess.Popen(
             [sys.executable, "-m", "quire.send.llama", json.dumps(options)],
@@ -95,11 +95,10 @@ class LocalServer:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
         if not self.url:
-            said = self.log()
+            said = self.log().strip()
             self.stop()
-            raise ProviderError(
-                f"the local engine did not start: {said[-400:].strip()}", hint="Check the model file."
-            )
+            last = (said.split("\n") or [""])[-1][-300:]
+            raise ProviderError(f"the local engine did not start: {last}", hint="Check the model file.")
 
     def stop(self) -> None:
         """Stop the server; safe to call twice."""
@@ -223,8 +222,15 @@ def serving_url() -> str:
         return ""
 
 
-def _free_port() -> int:
+def usable_port(port: int) -> int:
+    """The port itself if it is free, any free one for 0."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise CallError(
+                f"port {port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one."
+            ) from error
+        free: int = probe.getsockname()[1]
+        return free
