@@ -182,3 +182,22 @@ def test_a_script_that_cannot_be_played_is_an_error_with_its_place(
         CliRunner().invoke(emulate, ["-p", "anthropic", "--replies", str(replies)], catch_exceptions=False)
     assert "line 2" in str(caught.value)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("provider", ["openai", "openai-chat"])
+@pytest.mark.parametrize("field", ["input", "messages"])
+def test_both_of_openais_formats_are_counted_under_its_name(
+    tmp_path: Path, provider: str, field: str
+) -> None:
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({"model": "gpt-6-sol", field: [{"role": "user", "content": "Hello there"}]}))
+    (row,) = json.loads(run(file, "-p", provider, "--json"))["requests"]
+    assert row["tokens"] > 0
+
+
+def test_a_body_without_input_is_no_request(tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({"model": "gpt-6-sol", "instructions": "Be brief."}))
+    with pytest.raises(FormatError, match="no openai-responses request here") as error:
+        run(file, "-p", "openai")
+    assert "-p openai-chat" in error.value.hint

@@ -16,6 +16,7 @@ from quire.errors import FormatError
 from quire.providers.marks import mark
 from quire.providers.models import model_info, resolve
 from quire.providers.rules import malformed
+from quire.providers.rules.check import spoken
 from quire.providers.simulate import Predicted, Simulator
 from quire.values import JsonObject
 
@@ -68,25 +69,26 @@ def simulate(
 
 def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Predicted]:
     """Each model has a cache of its own; with marks, pauses decide about their lives."""
-    simulators: dict[str, Simulator] = {}
+    simulators: dict[tuple[str, str], Simulator] = {}
     times: list[int] = []
     out = []
     for request in requests:
         info = model_info(f"{provider}:{request.model}")
+        info = msgspec.structs.replace(info, wire=spoken(info.wire, request.body))
         times.append(request.at_ms)
         body = mark(request.body, None, info, times=times, key="simulated") if with_marks else request.body
-        simulator = simulators.setdefault(request.model, Simulator(info))
+        simulator = simulators.setdefault((request.model, info.wire), Simulator(info))
         out.append(simulator.step(request.at_ms, body))
     return out
 
 
 def _requests(text: str, file: str, provider: str, model: str | None) -> Iterator[Timed]:
-    wire = resolve(provider)[1]
     at_ms = 0
     for line, value in _values(text, file):
         given = value if isinstance(value, dict) else {}
         body = next((given[name] for name in ("request", "body") if isinstance(given.get(name), dict)), given)
         if wrong := malformed(body, provider, model):
+            wire = spoken(resolve(provider)[1], body)
             raise FormatError(
                 f"{called(file)} has no {wire} request here: {wrong[0].message}",
                 line=line,

@@ -41,7 +41,7 @@ def make_check(
     name = model or _text(body.get("model")) or _text(body.get("modelId"))
     if wire == "bedrock" and _is_anthropic(body):
         provider, wire = "bedrock-anthropic", "anthropic"
-    info = msgspec.structs.replace(model_info(f"{provider}:{name}"), wire=_spoken(wire, body))
+    info = msgspec.structs.replace(model_info(f"{provider}:{name}"), wire=spoken(wire, body))
     sent = _headers(body, headers)
     return Check(
         body=body,
@@ -53,7 +53,7 @@ def make_check(
     )
 
 
-def _spoken(wire: Wire, body: JsonObject) -> Wire:
+def spoken(wire: Wire, body: JsonObject) -> Wire:
     """OpenAI's two formats by what the body holds: "openai" may mean either."""
     if wire == "openai-responses" and "messages" in body and "input" not in body:
         return "openai-chat"

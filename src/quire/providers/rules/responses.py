@@ -30,13 +30,14 @@ _NOT_SPOKEN = _OUTPUTS | {
     "tool_search_output",
     "program_output",
 }
+_NO_INPUT = "Send input items or text; messages are for Chat (-p openai-chat)."
 
 
 def responses_shape(check: Check) -> Iterator[Finding]:
     """Types of items, parts and tools."""
     body = check.body
     if body.get("input") is None and not (_has_state(body) or body.get("prompt")):
-        yield shape("$.input", "Field required", "Send input items or text.")
+        yield shape("$.input", "Field required", _NO_INPUT)
     yield from misfits(body, "@body", "$", grammar_of("openai-responses"))
     for path, item in objects(body.get("input"), "$.input"):
         if kind_of(item) == "message" or kind_of(item) in _OUTPUTS:
