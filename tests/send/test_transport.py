@@ -231,3 +231,14 @@ def test_a_last_event_without_its_blank_line_is_not_lost() -> None:
     assert reader.feed(b'data: {"a"') == []
     assert reader.feed(b": 1}") == []
     assert reader.finish() == [b'data: {"a": 1}'[6:]]
+
+
+def test_a_web_page_or_a_long_message_is_one_short_line_with_a_hint() -> None:
+    page = "<!DOCTYPE HTML>\n<html>\n<head>\n<title>Error &amp; more</title>\n</head><body>\nno POST\n</body></html>"
+    error = refusal("openai-chat", 501, page)
+    assert str(error) == "openai-chat answered 501: a web page (Error & more)"
+    assert "base URL" in error.hint
+    assert message_of("<html><body>down</body></html>") == "a web page"
+    assert message_of({"error": {"message": "one\n  two\n"}}) == "one two"
+    assert message_of({"message": "x" * 1000}) == "x" * 300 + "…"
+    assert refusal("deepseek", 402, "Insufficient Balance").hint == "Check the account at the provider."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,6 +15,10 @@ from quire.values import Json
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 # A limit that waiting does not lift.
 _FINAL = ("insufficient_quota", "billing", "credit balance", "exceeded your current quota")
+
+_LONGEST = 300
+_PAGE = re.compile(r"\s*<(!doctype|html|head|body|\?xml)", re.IGNORECASE)
+_TITLE = re.compile(r"<title[^>]*>([^<]+)", re.IGNORECASE)
 
 
 def refusal(
@@ -60,8 +66,17 @@ def message_of(said: Json) -> str:
         inner = said.get("error")
         if isinstance(inner, dict | str):
             return message_of(inner)
-        return str(said.get("message") or said.get("Message") or said.get("detail") or "")
-    return str(said or "").strip()[:400]
+        said = said.get("message") or said.get("Message") or said.get("detail")
+    return _one_line(str(said or ""))
+
+
+def _one_line(said: str) -> str:
+    """Words without line breaks, cut where long; of a web page, its title."""
+    if _PAGE.match(said):
+        title = _TITLE.search(said)
+        said = f"a web page ({html.unescape(title[1])})" if title else "a web page"
+    words = " ".join(said.split())
+    return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -94,4 +109,6 @@ def _hint(status: int, endpoint: Endpoint | None) -> str:
         return "`quire lint` shows which rule a request breaks."
     if status in RETRYABLE:
         return "It was tried several times; `quire resume` goes on later."
-    return ""
+    if status == 402:
+        return "Check the account at the provider."
+    return "Check the base URL and what the provider says of this status."
