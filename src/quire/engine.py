@@ -92,7 +92,8 @@ class Thread:
             self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
             built = self.build(target)
         request = self._render(built, target, options)
-        moved = self._vigil.sends(self.clock(), request, enclose(built, ()), self._fold.since)
+        sealed, earlier = enclose(built, ()), bool(self._fold.reply_id)
+        moved = self._vigil.sends(self.clock(), request, sealed, self._fold.since, earlier)
         self._fold.since = []
         if moved is not None:
             self.on_warning(moved)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import quire
-from quire.assemble import Policy
-from quire.engine import Thread, open_store
+from quire.assemble import Built, Policy, requests
+from quire.cli.main import quire as command
+from quire.engine import Thread, open_store, policy_for
+from quire.log.hashing import sha256_hex
 from quire.values import JsonObject
 
 TARGET = "anthropic:claude-opus-5-5"
@@ -25,6 +29,12 @@ def reply(text: str, read: int = 0, total: int = 100) -> JsonObject:
         "id": "m", "type": "message", "role": "assistant", "model": "claude-opus-5-5",
         "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "usage": usage,
     }  # fmt: skip
+
+
+def run(*args: str) -> str:
+    done = CliRunner().invoke(command, args, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 @pytest.mark.moves_prefix(reason="a small budget, to record rebases")
@@ -85,3 +95,51 @@ def test_what_left_the_prompt_comes_back_when_the_user_asks_for_it(tmp_path: Pat
     assert text.startswith("# Relevant Conversation\nUser: Remember: the OpenRouter api key")
     assert text.endswith("---\n\n[User query]:\n\nWhat was that api key?")
     assert thread.recall("api key")[0].seq == 1
+
+
+@pytest.mark.moves_prefix(reason="a small budget, to record rebases")
+def test_the_log_gives_back_every_request_as_it_was_sent(tmp_path: Path) -> None:
+    policy = Policy(budget=1_500)
+    thread = quire.open(tmp_path / "t.db", "t", policy)
+    thread.append(quire.system("Help."))
+    for n in range(25):
+        thread.user(f"question {n} " + "word " * 60)
+        sent = thread.request(TARGET, max_tokens=100)
+        thread.record(reply("answer " * 40, total=len(sent.prefix) // 4))
+    log = thread.store.read("t")
+    made = [one for one in requests(log, policy_for(TARGET, policy)) if isinstance(one, Built)]
+    again = [sha256_hex(quire.render(one.prompt, TARGET, max_tokens=100).prefix) for one in made]
+    assert again == [entry.body["request_sha256"] for entry in log if entry.kind == "sent"]
+    assert sum(one.rebase is not None for one in made) == sum(entry.kind == "rebase" for entry in log) > 0
+
+
+def test_a_thread_that_was_sent_is_seen_by_every_command(tmp_path: Path) -> None:
+    thread = quire.open(tmp_path / "t.db", "t")
+    thread.user("first")
+    thread.append(quire.system("Be brief."))  # as a runner puts it: behind the words it answers
+    for question in ("second", "third"):
+        thread.request(TARGET, max_tokens=100)
+        thread.record(reply("ok"))
+        thread.user(question)
+    on = ("t", "--db", str(tmp_path / "t.db"))
+    assert run("assemble", *on).count("turn ") == 2
+    assert "of 875,000 tokens" in run("assemble", *on)
+    assert "of 900 tokens" in run("assemble", *on, "--budget", "900")
+    assert json.loads(run("plan", *on, "--json"))["requests"] == 2
+    assert "extends turn 1" in run("diff", "t", "1", "2", *on[1:])
+    assert "turn 3" in run("render", *on, "-p", "anthropic", "-m", "claude-opus-5-5")
+    exported = json.loads(run("export", *on, "--to", "anthropic"))
+    assert exported["system"] in ("Be brief.", [{"type": "text", "text": "Be brief."}])
+
+
+def test_after_a_restart_a_warm_cache_is_no_surprise(tmp_path: Path) -> None:
+    heard: list[object] = []
+    for read in (0, 3_500):
+        thread = quire.open(tmp_path / "t.db", "t")
+        thread.on_warning = heard.append
+        if not read:
+            thread.append(quire.system("word " * 3_000))
+        thread.user("again")
+        thread.request(TARGET, max_tokens=100)
+        thread.record(reply("ok", read=read, total=4_000))
+    assert heard == []

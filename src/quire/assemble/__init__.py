@@ -1,7 +1,18 @@
 """From a log to a prompt that fits: selection, library and references, layers, budget, rebase. Pure."""
 
-from quire.assemble.assembly import Assembly, requests
+from quire.assemble.assembly import Assembly, ask, requests, unsent
 from quire.assemble.built import Built, Refused, reused_tokens
 from quire.assemble.policy import DROP_ONLY, TWO_TIER, Policy
 
-__all__ = ["DROP_ONLY", "TWO_TIER", "Assembly", "Built", "Policy", "Refused", "requests", "reused_tokens"]
+__all__ = [
+    "DROP_ONLY",
+    "TWO_TIER",
+    "Assembly",
+    "Built",
+    "Policy",
+    "Refused",
+    "ask",
+    "requests",
+    "reused_tokens",
+    "unsent",
+]

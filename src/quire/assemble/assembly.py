@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+import msgspec
+
 from quire.assemble import rebase
 from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built, Refused
@@ -18,6 +20,7 @@ from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.tail import Tail
 from quire.assemble.turn import result_text
+from quire.assemble.when import BREAKER
 from quire.assemble.write import Decision, decide, holds_context
 from quire.errors import BudgetError
 from quire.items import identity
@@ -54,6 +57,8 @@ class Assembly:
         self._opened = False
         self._stable = 0
         self._decided = False
+        # The rebase that the log holds for the request at hand.
+        self.recorded: JsonObject | None = None
         self._at: int | None = None
         self._last_at: int | None = None
         self._last_model = ""
@@ -69,17 +74,19 @@ class Assembly:
         return self
 
     def asks(self, entry: Entry) -> bool:
-        """Whether a request stands in front of this entry: the model begins to speak after a user has."""
-        if self._tail.is_context(entry) or self.turn == 0 or self._passed:
+        """Whether a request stands in front of this entry: it was sent here, or the model begins to speak."""
+        if self.turn == 0 or self._passed or self._speaking:
             return False
-        return entry.kind in SPOKEN and not self._speaking
+        if entry.kind == "sent":
+            return not self._opened and not entry.meta.get("aside")
+        return entry.kind in SPOKEN and not self._tail.is_context(entry)
 
     def feed(self, entry: Entry) -> None:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
         if entry.kind == "sent" and entry.meta.get("aside"):
             self._memo = None
             return  # a question beside the conversation: a plan, a summary
-        if self.asks(entry):
+        if entry.kind != "sent" and self.asks(entry):
             self._pass()
         spoke = self._speaking
         if entry.kind not in SPOKEN or self._tail.is_context(entry):
@@ -203,7 +210,7 @@ class Assembly:
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
         self._apply(entry.body)
-        self._decided = True
+        self._decided, self.recorded = True, entry.body
 
     # Closing the tail and passing a request
 
@@ -225,7 +232,7 @@ class Assembly:
         self._estimate = self.epoch.total_tokens()
         self.requests += 1
         self.step += 1
-        self._last_at, self._decided, self._memo = self._at, False, None
+        self._last_at, self._decided, self._memo, self.recorded = self._at, False, None, None
         self._tail.forget_counts()
 
     def _decide(self) -> Decision:
@@ -248,7 +255,7 @@ class Assembly:
             self._leave_context(old, set(gone))
         self.rebases.append(record)
         self.rent, self.tools_moved = 0.0, False
-        self.broken = record["freed"] < 0.10 * before and bool(record["edits"])
+        self.broken = record["freed"] < BREAKER * before and bool(record["edits"])
 
     def _leave_context(self, old: Epoch, gone: set[int]) -> None:
         """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
@@ -335,6 +342,10 @@ class Assembly:
         check_shares(built, self.policy)
         return built
 
+    def request_as_sent(self) -> Built:
+        """The request that the log says was sent here: what it records is all that was decided."""
+        return self.ahead()._built(self.recorded)
+
     def _built(self, record: JsonObject | None) -> Built:
         """How things stand, as the request at this point."""
         strip = self.epoch.strip
@@ -365,12 +376,28 @@ def numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
 def requests(
     entries: Iterable[Entry], policy: Policy | None = None, summarise: Summarise = extract
 ) -> Iterator[Built | Refused]:
-    """One request at every point where the model spoke, each from everything before it."""
+    """One request at every point where the model spoke, each from everything before it.
+
+    Those that the log marks as sent come as they were sent; for the others the policy decides.
+    """
     assembly = Assembly(policy, summarise)
     for entry in numbered(entries):
         if assembly.asks(entry):
-            try:
-                yield assembly.request()
-            except BudgetError as error:
-                yield Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
+            yield ask(assembly, entry)
         assembly.feed(entry)
+
+
+def ask(assembly: Assembly, entry: Entry) -> Built | Refused:
+    """The request in front of this entry."""
+    if entry.kind == "sent":
+        return assembly.request_as_sent()
+    try:
+        built = assembly.request()
+    except BudgetError as error:
+        return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
+    return msgspec.structs.replace(built, rebase=built.rebase or assembly.recorded)
+
+
+def unsent(entries: Iterable[Entry]) -> list[Entry]:
+    """The thread as if nothing had been sent or cut yet, to ask what another policy would do."""
+    return [entry for entry in entries if entry.kind not in ("sent", "rebase")]

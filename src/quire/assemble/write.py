@@ -219,6 +219,7 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
         ),
     }
     named = ", ".join(f"{name} {size}" for name, size in sorted(parts.items(), key=lambda p: -p[1]) if size)
-    return (
-        f"{after.total_tokens()} tokens may not be cut but the budget is {effective(assembly).limit}: {named}"
-    )
+    given, ours = assembly.policy.limit, effective(assembly).limit
+    # A model may count more than we do: then fewer of our tokens fit.
+    counted = f" ({ours} by this count)" if ours != given else ""
+    return f"{after.total_tokens()} tokens may not be cut but the budget is {given}{counted}: {named}"

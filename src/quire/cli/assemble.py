@@ -7,16 +7,17 @@ from pathlib import Path
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
-from quire.assemble import Built, Policy, Refused, requests, reused_tokens
+from quire.assemble import Built, Policy, Refused, requests, reused_tokens, unsent
 from quire.assemble.layers import enclose, layer_tokens
 from quire.cli.common import console, db_option, json_option
 from quire.cli.source import load_entries
-from quire.engine import chat_messages
+from quire.engine import chat_messages, policy_for
 from quire.errors import CallError
-from quire.values import JsonObject
+from quire.values import Entry, JsonObject
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
@@ -58,13 +59,25 @@ _POLICY = (
 
 def policy_options(command: click.decorators.FC) -> click.decorators.FC:
     """The options that make a policy, the same for every command that assembles."""
-    for names, type_, default, text in _POLICY:
+    for names, type_, default, text in reversed(_POLICY):
         command = click.option(*names, type=type_, default=default, show_default=True, help=text)(command)
     return command
 
 
 def policy_from(ttl_s: int, **fields: object) -> Policy:
     return msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
+
+
+def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], Policy]:
+    """A thread as it was sent, under its model's own policy; where the caller chose one, as it would have been."""
+    context = click.get_current_context()
+    sent = [entry.body for entry in entries if entry.kind == "sent" and not entry.meta.get("aside")]
+    if not sent:
+        return entries, policy
+    names = [names[-1].removeprefix("--") for names, *_ in _POLICY]
+    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names):
+        return unsent(entries), policy
+    return entries, policy_for(f"{sent[-1].get('provider')}:{sent[-1].get('model')}")
 
 
 @click.command()
@@ -76,7 +89,8 @@ def policy_from(ttl_s: int, **fields: object) -> Policy:
 def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fields: object) -> None:
     """Show what each request of a thread would hold.
 
-    A request is built at every point where the model spoke, from everything before it.
+    A request is built at every point where the model spoke, from everything before it. What was really sent is
+    shown as it was; with --budget or another choice, as it would have been.
 
     \b
     Examples:
@@ -85,7 +99,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries = load_entries(source, db)
+    entries, policy = seen(load_entries(source, db), policy)
     shown = 0
     out = console()
     for row, built, before in walk(requests(entries, policy)):

@@ -9,7 +9,7 @@ import click
 
 from quire.assemble import Built, requests
 from quire.assemble.monitor import first_difference
-from quire.cli.assemble import policy_from, policy_options
+from quire.cli.assemble import policy_from, policy_options, seen
 from quire.cli.common import db_option, json_option, print_json
 from quire.cli.source import load_entries
 from quire.errors import NotFound
@@ -35,7 +35,7 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
       quire diff entries.jsonl 3 9 --promote each-turn
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries = load_entries(source, db)
+    entries, policy = seen(load_entries(source, db), policy)
     made = [one for one in requests(entries, policy) if isinstance(one, Built)]
     by_turn = _by_turn(made)
     for turn in (first, second):

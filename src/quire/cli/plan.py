@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from quire.assemble import DROP_ONLY, TWO_TIER, Built, Policy, requests, reused_tokens
+from quire.assemble import DROP_ONLY, TWO_TIER, Built, Policy, requests, reused_tokens, unsent
 from quire.assemble.hindsight import optimum, trail
 from quire.cli.assemble import policy_from, policy_options
 from quire.cli.common import console, counted, db_option, json_option, print_json, print_table
@@ -35,7 +35,8 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
       quire plan entries.jsonl --budget 16000 --write 2.0 --json
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries = load_entries(source, db)
+    logged = load_entries(source, db)
+    entries = unsent(logged)
     rows = [row for name, one in variants(policy).items() if (row := measure(name, entries, one))]
     if not rows:
         raise CallError("the thread holds no request to compare", hint="It needs a user entry and an answer.")
@@ -43,7 +44,7 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None
     rows.append({"policy": "hindsight optimum", "cost": cost, "cuts": list(best.cuts)})
-    paid = _paid(entries, policy)
+    paid = _paid(logged, policy)
     if as_json:
         print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows})
         return

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from quire import providers
-from quire.assemble import Assembly, Built, Policy, Refused
+from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
 from quire.cli.common import console, db_option, json_option, print_json, print_table
 from quire.cli.source import load_entries
 from quire.engine import policy_for
@@ -72,7 +72,9 @@ def render(
     """
     target = f"{provider}:{model}"
     policy = policy_for(target, budget=budget, reply=0) if budget else policy_for(target)
-    asked = (one for one in _asked(load_entries(source, db), policy) if _chosen(one.built, turn, step))
+    entries = load_entries(source, db)
+    made = _asked(unsent(entries) if budget else entries, policy)
+    asked = (one for one in made if _chosen(one.built, turn, step))
     # A thread's name routes its requests to one cache; a file has none.
     key = "" if Path(source).is_file() or source == "-" else source
     draw = providers.rendering(target, providers.Ask(key=key))
@@ -97,7 +99,7 @@ def _asked(entries: list[Entry], policy: Policy) -> Iterator[Asked]:
     assembly = Assembly(policy)
     for entry in entries:
         if assembly.asks(entry):
-            yield Asked(entry.at, _built(assembly))
+            yield Asked(entry.at, ask(assembly, entry))
         assembly.feed(entry)
     said = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
     if assembly.turn and said and said[-1].kind not in SPOKEN:

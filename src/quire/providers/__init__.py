@@ -19,7 +19,7 @@ from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.sheet import Ask, Rendering
-from quire.values import Entry, Json, JsonObject, Prompt, Reply, Request
+from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request
 
 __all__ = [
     "FORMATS",
@@ -112,7 +112,16 @@ def import_(format: str, value: Any, model: str = "") -> list[Entry]:
 
 def export(format: str, entries: Iterable[Entry]) -> Json:
     """A thread in another format; what was imported from it goes out as it came in."""
-    return _module(format).export_messages(entries)
+    return _module(format).export_messages(_head_first(list(entries)))
+
+
+def _head_first(entries: list[Entry]) -> list[Entry]:
+    """A system prompt that came before the model had spoken was sent in front of everything."""
+    spoke = next((n for n, one in enumerate(entries) if one.kind in (*SPOKEN, "sent")), len(entries))
+    at = next((n for n, one in enumerate(entries[:spoke]) if one.kind == "system"), None)
+    if at is None or "message" in entries[at].wire:
+        return entries
+    return [entries[at], *entries[:at], *entries[at + 1 :]]
 
 
 def http_body(request: Request) -> JsonObject:

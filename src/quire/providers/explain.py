@@ -38,6 +38,9 @@ class Event(msgspec.Struct, frozen=True):
     # The provider's own account, as it gave it.
     diagnosis: JsonObject = {}
 
+    def __str__(self) -> str:
+        return f"{self.note}: {self.reported:,} tokens came from the cache, {self.predicted:,} were predicted"
+
 
 class Sent(msgspec.Struct, frozen=True):
     """A request as it went out, with what was predicted of it; `before` is the thread's request before it."""
