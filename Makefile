@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo test lint bench serve clean
+.PHONY: help setup demo test lint format bench serve clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
 
@@ -22,13 +22,13 @@ lint: .venv/.ready   ## ruff and strict mypy
 	@.venv/bin/ruff format --check src tests bench scripts
 	@.venv/bin/mypy
 
-format: .venv/.ready
+format: .venv/.ready ## ruff, repairing what it can
 	@.venv/bin/ruff check --fix -q src tests bench scripts; .venv/bin/ruff format -q src tests bench scripts
 
 bench: .venv/.ready  ## every table in docs/benchmarks.md
 	@bash scripts/bench.sh
 
-serve: .venv/.ready  ## the strict provider emulator and the local model on 127.0.0.1
+serve: .venv/.ready  ## the embedded local model on 127.0.0.1, with an API like OpenAI's
 	@.venv/bin/quire model serve
 
 clean:           ## remove the environment and caches

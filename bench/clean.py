@@ -1,13 +1,12 @@
 """What `clean` saves against the same context as JSON (the JSON.stringify way), in o200k tokens.
 
 The format's own example first, then 50 real threads. Three alternatives in one run, same content each:
-JSON indented with times, as its origin printed it; compact JSON without times; clean. The last column is
-the origin's comparison: 20 messages as indented JSON against the 6 newest as clean text.
+JSON indented with times, as the format's description does it; compact JSON without times; clean. The last column is
+that description's comparison: 20 messages as indented JSON against the 6 newest as clean text.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import Any
 from quire.cli.common import print_table
 from quire.formats import clean
 from quire.tokens import counter
+from traces import ROOT, TRACES, parser
 
-ROOT = Path(__file__).resolve().parent.parent
-TRACES = ROOT.parent / "shared" / "data" / "traces"
 EXAMPLE = ROOT / "tests" / "golden" / "formats" / "clean-message-2.json"
 THREADS = 50
 
@@ -104,12 +102,7 @@ def _total(name: str, found: list[dict[str, int]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data", nargs="*", type=Path, help="trace files (default: ../shared/data/traces/*.jsonl)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     files = options.data or sorted(TRACES.glob("*.jsonl"))
     real = chosen(files)
     rows = totals([("the format's own example", json.loads(EXAMPLE.read_bytes())["input"]), *real])

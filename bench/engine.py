@@ -4,17 +4,18 @@ The engine is llama.cpp, one slot, one thread, no memory of older prompts; it re
 cache and what it had to compute. Every layout holds the same two kinds of conversation: notes that come as
 the talk goes on, and notes kept attached throughout; the model's own answers go on record. SmolLM2 answers
 one of the first kind; a model with random weights and the same tokenizer counts more and longer ones. Each
-request is also predicted by the simulator.
+request is also predicted by the simulator. With --data, questions and notes are made of what users said and
+tools gave in those traces.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,26 +32,27 @@ from quire.send.requant import faster
 from quire.send.summarise import INSTRUCTION
 from quire.send.transport import close
 from quire.values import JsonObject, Request
+from traces import WORDS, files, parser, texts
 
-TARGET, TURNS, CTX = "llamacpp:local", 12, 36_000
+TARGET, TURNS, CTX, BUDGET = "llamacpp:local", 12, 36_000, 30_000
 SYSTEM = "You help with a harbor town's records. Answer from the notes, in one short sentence, and say so when they do not tell."
-WORDS = [
-    "river",
-    "stone",
-    "amber",
-    "window",
-    "engine",
-    "ledger",
-    "copper",
-    "market",
-    "winter",
-    "signal",
-    "garden",
-    "harbor",
-    "letter",
-    "mirror",
-    "timber",
-]
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """What questions and notes are made of: a list of words, or recorded texts where there are any."""
+
+    asked: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    def question(self, dice: random.Random, number: int) -> str:
+        if self.asked:
+            return f"Question {number + 1}: {dice.choice(self.asked)[:400]}"
+        return f"Question {number + 1}: what do the notes say of the {dice.choice(WORDS)} and the {dice.choice(WORDS)}?"
+
+    def note(self, dice: random.Random, words: int) -> str:
+        if self.given:  # as long as the made ones: a word of theirs is about one token, or four characters
+            return dice.choice(self.given)[: words * 4]
+        return " ".join(dice.choice(WORDS) for _ in range(words))
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -67,6 +69,9 @@ class Talk(msgspec.Struct, frozen=True):
     notes: dict[str, str]
 
 
+MADE = Texts()
+
+
 class Measured(msgspec.Struct, frozen=True):
     """One request: its tokens, what was read, what was predicted, and how long the first token took."""
 
@@ -80,40 +85,36 @@ class Measured(msgspec.Struct, frozen=True):
         return self.tokens - self.read
 
 
-def coming(seed: int, words: int) -> Talk:
+def coming(seed: int, words: int, of: Texts = MADE) -> Talk:
     """A new note on two turns of five, an earlier one again on every other turn."""
     dice, notes, turns = random.Random(seed), dict[str, str](), []
     for number in range(TURNS):
         attached = []
         if number == 0 or dice.random() < 0.4:
-            attached.append(_add_note(dice, notes, words))
+            attached.append(_add_note(dice, notes, words, of))
         earlier = [path for path in notes if path not in attached]
         if earlier and dice.random() < 0.5:
             attached.append(dice.choice(earlier))
-        turns.append(Turn(_question(dice, number), tuple(attached)))
+        turns.append(Turn(of.question(dice, number), tuple(attached)))
     return Talk(tuple(turns), notes)
 
 
-def kept(seed: int, words: int) -> Talk:
+def kept(seed: int, words: int, of: Texts = MADE) -> Talk:
     """Three notes attached from the first turn on, a fourth from the sixth: all stay attached."""
     dice, notes, turns = random.Random(seed), dict[str, str](), []
     for number in range(TURNS):
         for _ in range({0: 3, 5: 1}.get(number, 0)):
-            _add_note(dice, notes, words)
-        turns.append(Turn(_question(dice, number), tuple(notes)))
+            _add_note(dice, notes, words, of)
+        turns.append(Turn(of.question(dice, number), tuple(notes)))
     return Talk(tuple(turns), notes)
 
 
-def _add_note(dice: random.Random, notes: dict[str, str], words: int) -> str:
+def _add_note(dice: random.Random, notes: dict[str, str], words: int, of: Texts) -> str:
     """One more note, of about so many words."""
     path = f"town/{dice.choice(WORDS)}-{len(notes) + 1}.md"
     length = dice.randint(words * 3 // 4, words * 5 // 4)
-    notes[path] = " ".join(dice.choice(WORDS) for _ in range(length))
+    notes[path] = of.note(dice, length)
     return path
-
-
-def _question(dice: random.Random, number: int) -> str:
-    return f"Question {number + 1}: what do the notes say of the {dice.choice(WORDS)} and the {dice.choice(WORDS)}?"
 
 
 # Layouts: from the turns so far and the answers to them, to the messages of the next request.
@@ -186,8 +187,8 @@ QUIRE = {"Quire (at-rebase)": "at-rebase", "Quire (each-turn)": "each-turn"}
 class Bench:
     """One server and one simulator that follows it request by request."""
 
-    def __init__(self, server: LocalServer, reply_tokens: int) -> None:
-        self.server = server
+    def __init__(self, server: LocalServer, reply_tokens: int, budget: int = BUDGET) -> None:
+        self.server, self.budget = server, budget
         self.options = {"max_tokens": reply_tokens, "temperature": 0, "logprobs": True, "top_logprobs": 1}
         self.simulator = Simulator(TARGET, prompt_ids=server.prompt_ids, slots=1, memory_tokens=0)
         self.transport = transport_for(TARGET, server.url)
@@ -213,7 +214,7 @@ class Bench:
         """The conversation as a Quire thread."""
         out = []
         with SqliteStore(":memory:") as store:
-            thread = Thread(store, "t", Policy(budget=30_000, promote=promote))
+            thread = Thread(store, "t", Policy(budget=self.budget, promote=promote))
             thread.append(values.system(SYSTEM))
             for turn in said.turns:
                 thread.user(turn.text, [note(path, said.notes[path]) for path in turn.notes])
@@ -295,14 +296,14 @@ def rows(found: dict[str, list[list[Measured]]]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("--data", nargs="*", help="not used: the conversations are made")
+    made = parser(__doc__)
+    made.add_argument("--budget", type=int, default=BUDGET, help=f"tokens of Quire's requests ({BUDGET:,})")
     made.add_argument("--fast", action="store_true", help="token counts only, no run of the real model")
-    made.add_argument("--json", action="store_true", help="print JSON for machines")
     made.add_argument("--threads", type=int, default=3, help="conversations of the counting run (0: none)")
     options = made.parse_args()
+    of = recorded(files(options.data)) if options.data else MADE
     tables = {}
-    for title, table in measured(options.threads, not options.fast):
+    for title, table in measured(options.threads, not options.fast, options.budget, of):
         tables[title] = table
         if not options.json:
             print_table(list(table[0]), [list(row.values()) for row in table], title=title)
@@ -311,32 +312,38 @@ def main() -> None:
         print(json.dumps(tables, indent=2))
 
 
-def measured(threads: int, real: bool) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def recorded(paths: list[Path]) -> Texts:
+    """What users said and tools gave; where there is none of the one, the other stands in for it."""
+    asked, given = texts(paths, "user"), texts(paths, "tool")
+    return Texts(tuple(asked or given), tuple(given or asked))
+
+
+def measured(threads: int, real: bool, budget: int, of: Texts) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Each table with its title, as soon as it is there."""
     for name, make in TALKS.items():
         if threads:
-            talks = [make(seed, 420) for seed in range(threads)]
+            talks = [make(seed, 420, of) for seed in range(threads)]
             yield (
                 f"{name}: {threads} conversations, notes of 420 words, random weights",
-                run(tiny_model(), talks, 40),
+                run(tiny_model(), talks, 40, budget),
             )
     if threads:
-        yield "one summary of a 12-turn thread", summary(tiny_model())
+        yield "one summary of a 12-turn thread", summary(tiny_model(), of)
     if real:
         # As long as SmolLM2's window of 8,192 tokens allows the longest of the layouts.
         title = f"{next(iter(TALKS))}: one conversation, notes of 220 words, SmolLM2-135M"
-        yield title, run(faster(weights()), [coming(0, 220)], 24)
+        yield title, run(faster(weights()), [coming(0, 220, of)], 24, budget)
 
 
-def run(gguf: Any, talks: list[Talk], reply_tokens: int) -> list[dict[str, Any]]:
+def run(gguf: Any, talks: list[Talk], reply_tokens: int, budget: int) -> list[dict[str, Any]]:
     """One run of everything on one server."""
     with LocalServer(gguf, ctx=CTX, cache_ram_mib=0) as server:
-        return list(rows(asyncio.run(Bench(server, reply_tokens).all(talks))))
+        return list(rows(asyncio.run(Bench(server, reply_tokens, budget).all(talks))))
 
 
-def summary(gguf: Any) -> list[dict[str, Any]]:
+def summary(gguf: Any, of: Texts) -> list[dict[str, Any]]:
     with LocalServer(gguf, ctx=CTX, cache_ram_mib=0) as server:
-        found = asyncio.run(Bench(server, 40).summary(coming(0, 420)))
+        found = asyncio.run(Bench(server, 40).summary(coming(0, 420, of)))
     return [
         {
             "summary by": name,

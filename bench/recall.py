@@ -8,7 +8,6 @@ single turns, MiniLM over single turns, their fusion by reciprocal ranks, and th
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
@@ -18,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from embedded import embedder
-from locomo import DATA, DRAGON, KS, Conversation, Question, Rank, entries, load, measure
+from locomo import DRAGON, KS, Conversation, Question, Rank, entries, load, measure
 from quire.cli.common import print_table
 from quire.engine import open_store
 from quire.recall import Indexer, Recall
 from quire.recall.words import content, stem
+from traces import parser
 
 NAMES = ("single-hop", "multi-hop", "temporal", "open-domain", "adversarial")
 
@@ -100,16 +100,10 @@ def as_json(found: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--data", type=Path, nargs="+", default=[DATA], metavar="FILE", help="conversations in LoCoMo's form"
-    )
-    parser.add_argument("--no-embedder", action="store_true", help="search by words alone")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    conversations = load(*args.data)
+    options = parser(__doc__, "conversations in LoCoMo's form")
+    options.add_argument("--no-embedder", action="store_true", help="search by words alone")
+    args = options.parse_args()
+    conversations = load(*args.data or ())
     model = embedder(not args.no_embedder)
     with tempfile.TemporaryDirectory() as folder:
         ours = measure(conversations, quire(conversations, Path(folder), model))

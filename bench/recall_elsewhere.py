@@ -5,16 +5,14 @@ speaker and as records that stand alone (a fact is right when it was noted for a
 conversations with their speakers renamed user and assistant. Beside recall: BM25 over single entries, BM25 with
 each entry joined to the one before it (what recall would do if it did not notice), and MiniLM.
 
-    bench/recall_elsewhere.py [--data FILE] [--no-embedder] [--json]
+    bench/recall_elsewhere.py [--data FILE …] [--no-embedder] [--json]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from locomo import DATA, Conversation, load, raw_conversations
 from quire.cli.common import print_table
 from quire.recall import Collection, Document
 from recall import _Bm25
+from traces import parser
 
 KS = (1, 5, 10)
 # Documents, and for each question its text and the documents that are right.
@@ -120,14 +119,12 @@ def _joined(documents: list[Document]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--no-embedder", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    pairs = list(zip(raw_conversations(args.data), load(args.data), strict=True))
+    options = parser(__doc__, "conversations in LoCoMo's form")
+    options.add_argument("--no-embedder", action="store_true", help="search by words alone")
+    args = options.parse_args()
+    given = args.data or [DATA]
+    raw = [one for file in given for one in raw_conversations(file)]
+    pairs = list(zip(raw, load(*given), strict=True))
     tasks = {
         "notes of one speaker": [notes(raw, one, session=True) for raw, one in pairs],
         "records": [notes(raw, one, session=False) for raw, one in pairs],

@@ -4,28 +4,27 @@ For every way to split four conversations into two pairs, both ways round: the w
 coordinate search on one pair, starting from weights of 1 and ½, and measured on the other, beside the weights
 that ship. Equal figures mean that the optimum is flat and the shipped weights are not a fit.
 
-    bench/recall_folds.py [--data FILE] [--no-embedder] [--json]
+    bench/recall_folds.py [--data FILE …] [--no-embedder] [--json]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from embedded import embedder
-from locomo import DATA, KS, Conversation, Question, entries, load
+from locomo import KS, Conversation, Question, entries, load
 from quire.cli.common import print_table
 from quire.recall import Collection
 from quire.recall.document import indexed
 from quire.recall.fusion import WEIGHTS, standard
 from quire.recall.question import Query, ask
 from quire.recall.searchable import document
+from traces import parser
 
 NAMES = ("words", "meaning", "speaker", "likely_speaker", "asks", "length", "person", "time")
 START = (1, 1, 1, 1, -0.5, 0.1, 0.5, 0.3)
@@ -100,15 +99,11 @@ def tune(some: list[Reasons]) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--no-embedder", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    options = parser(__doc__, "conversations in LoCoMo's form")
+    options.add_argument("--no-embedder", action="store_true", help="search by words alone")
+    args = options.parse_args()
     model = embedder(not args.no_embedder)
-    parts = [reasons(conversation, model) for conversation in load(args.data)]
+    parts = [reasons(conversation, model) for conversation in load(*args.data or ())]
     shipped = np.array([getattr(WEIGHTS, name) for name in NAMES], np.float32)
     rows, sizes = [], []
     for tuned_on in combinations(range(len(parts)), len(parts) // 2):

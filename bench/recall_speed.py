@@ -6,19 +6,18 @@ real text; vectors are mixed from those of LoCoMo's turns (or of such texts), be
 take half an hour. Every size has a process of its own, so that its memory is its own.
 Times are by the clock, and of the processor in brackets: other programs may be running.
 
-    bench/recall_speed.py [--sizes 10000 100000] [--json]
+    bench/recall_speed.py [--data FILE …] [--sizes 10000 100000] [--json]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from itertools import cycle, islice, repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from quire.recall import Recall, vectors
 from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
 from quire.recall.question import Query, ask
 from quire.values import Entry
+from traces import parser
 
 PER_THREAD = 1000
 VOCABULARY = 40_000
@@ -134,17 +134,18 @@ class Prototype:
         return np.argsort(-total, kind="stable")[:5]
 
 
-def real_texts() -> tuple[list[str], list[str]]:
+def real_texts(files: list[Path] | None) -> tuple[list[str], list[str]]:
     """Texts whose vectors are mixed, and texts whose vectors are asked for."""
-    if not DATA.exists():
+    if not files and not DATA.exists():
         return list(sentences(400, seed=3)), list(sentences(QUERIES, seed=4))
-    talk = load()
+    talk = load(*files or ())
+    asked = [question.text for conversation in talk for question in conversation.questions]
     said = [turn.text for conversation in talk for turn in conversation.turns if turn.text]
-    return said, [question.text for conversation in talk for question in conversation.questions][:QUERIES]
+    return said, list(islice(cycle(asked or said), QUERIES))
 
 
-def one(size: int, folder: Path) -> dict[str, Any]:
-    embedder, (said, questions) = Remembered(), real_texts()
+def one(size: int, folder: Path, files: list[Path] | None) -> dict[str, Any]:
+    embedder, (said, questions) = Remembered(), real_texts(files)
     seeds = embedder.encode(said)
     file = folder / f"{size}.db"
     store = open_store(file)
@@ -245,17 +246,14 @@ def _memory() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    options = parser(__doc__, "conversations in LoCoMo's form")
+    options.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
+    args = options.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone,
     ):
-        rows = list(alone.map(one, args.sizes, repeat(Path(folder))))
+        rows = list(alone.map(one, args.sizes, repeat(Path(folder)), repeat(args.data)))
     if args.json:
         print(json.dumps(rows))
         return

@@ -79,7 +79,7 @@ def measure(wanted: Sequence[Need], find: Find) -> list[float]:
 
 def main() -> None:
     made = parser(__doc__)
-    made.add_argument("--no-embedder", action="store_true")
+    made.add_argument("--no-embedder", action="store_true", help="search by words alone")
     args = made.parse_args()
     files = args.data or [TRACES / f"{name}.jsonl" for name in FILES]
     if not all(file.exists() for file in files):

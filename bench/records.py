@@ -1,13 +1,13 @@
-"""Records: the seed's token table beside the measured one, how often its text comes out, and what a build costs.
+"""Records: what the clean format's description claims beside what is measured, how often its worked example comes
+out, and what a build costs.
 
-The store holds the seed's conversation, its tools, and hundreds of other messages: small talk and near misses made
-here, and real conversations where they are at hand. Alternatives in one run: the 20 newest messages as JSON (the
-seed's 'before'), the 6 newest messages, the 6 messages nearest by words.
+The store holds the conversation of that example, its tools, and hundreds of other messages: small talk and near
+misses made here, and real conversations where they are at hand. Alternatives in one run: the 20 newest messages as
+JSON (the description's 'before'), the 6 newest messages, the 6 messages nearest by words.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -25,12 +25,11 @@ from quire.records import Builder, Record, Records, keep_catalog
 from quire.records.record import draft
 from quire.records.shape import shape
 from quire.tokens import count
+from traces import ROOT, TRACES, parser
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from records.chatter import CONVERSATION, GOLDEN, REQUEST, chatter  # noqa: E402  # the tests' own distractors
+from records.chatter import CONVERSATION, GOLDEN, REQUEST, chatter  # the tests' own distractors
 
-TRACES = ROOT.parent / "shared" / "data" / "traces"
 SPOKEN = ["user.message.v1", "agent.response.v1"]
 TOOLS = json.loads((GOLDEN / "tools.json").read_text())
 MESSAGE_1, MESSAGE_2 = (GOLDEN / "message1.txt").read_text(), (GOLDEN / "message2.txt").read_text()
@@ -42,8 +41,8 @@ CONFIG = {
         {"schema_name": "tool.response.v1", "method": "recent", "limit": 3},
     ],
 }
-# What the seed says of itself.
-SEED = {"system prompt": 400, "user message": 900, "total": 1300, "before (JSON, last 20)": 8000}
+# The tokens that the format's description claims.
+CLAIMED = {"system prompt": 400, "user message": 900, "total": 1300, "before (JSON, last 20)": 8000}
 STORES = 20
 
 
@@ -55,7 +54,7 @@ def message(speaker: str, text: str) -> Record:
 def filled(
     store: SqliteStore, talk: list[tuple[str, str]], rng: random.Random, embedder: Any = None
 ) -> Records:
-    """The seed's conversation at some place among other talk, and the catalog."""
+    """The example's conversation at some place among other talk, and the catalog."""
     records = Records(store, embedder)
     keep_catalog(records, TOOLS)
     at = rng.randint(0, len(talk))
@@ -90,7 +89,7 @@ def as_text(shown: list[Record]) -> str:
 
 
 def as_json(records: Records) -> str:
-    """The 20 newest messages with roles and times, and the catalog, as the seed's 'before' prints them."""
+    """The 20 newest messages with roles and times, and the catalog, as the description's 'before' prints them."""
     history = [
         {"role": said.role, "content": said.content, "timestamp": f"2025-10-03T02:41:{n:02}.420651Z"}
         for n, said in enumerate(shape(one).message for one in newest(records, 20))
@@ -104,17 +103,17 @@ def as_json(records: Records) -> str:
 
 
 def tokens() -> list[dict[str, Any]]:
-    """The seed's table, and the same counted (o200k)."""
+    """The claimed table, and the same counted (o200k)."""
     with SqliteStore(":memory:") as store:
         records = filled(store, list(chatter(random.Random(0), 200)), random.Random(0))
         built, before = Builder(CONFIG).build(records, request=REQUEST), as_json(records)
     system, user = count(MESSAGE_1).tokens, count(built.text).tokens
     measured = [system, user, system + user, system + count(before).tokens]
     rows = [
-        {"what": what, "seed": said, "measured": here}
-        for (what, said), here in zip(SEED.items(), measured, strict=True)
+        {"what": what, "claimed": said, "measured": here}
+        for (what, said), here in zip(CLAIMED.items(), measured, strict=True)
     ]
-    rows.append({"what": "saved", "seed": "84%", "measured": f"{1 - measured[2] / measured[3]:.0%}"})
+    rows.append({"what": "saved", "claimed": "84%", "measured": f"{1 - measured[2] / measured[3]:.0%}"})
     return rows
 
 
@@ -135,7 +134,7 @@ def ways(embedder: Any) -> dict[str, Callable[[Records], str]]:
 def exact(
     name: str, talk: Callable[[random.Random], list[tuple[str, str]]], embedder: Any, stores: int
 ) -> list[dict[str, Any]]:
-    """In how many stores each way gives the seed's Message 2 to the byte, and how many of its six lines are there."""
+    """In how many stores each way gives the example's second message to the byte, and how many of its six lines are there."""
     found: dict[str, list[tuple[bool, int]]] = {}
     for seed in range(stores):
         rng = random.Random(seed)
@@ -190,12 +189,7 @@ def loaded() -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data", nargs="*", type=Path, help="trace files (default: ../shared/data/traces/*.jsonl)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     real = real_talk(options.data or sorted(TRACES.glob("*.jsonl")))
 
     def slice_of_real(rng: random.Random) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 Each thread is cut in the middle of its entries. A fact is an id, path, amount or code that the second
 half names and the first half holds. The built-in summary and head-and-tail truncation get the same
-tenth of the first half's tokens.
+tenth of the first half's tokens, or the --budget given.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def head_and_tail(text: str, limit: int) -> str:
     return f"{text[: characters // 2]}\n…\n{text[len(text) - characters // 2 :]}"
 
 
-def measure(listed: list[Entry]) -> dict[str, float] | None:
+def measure(listed: list[Entry], budget: int | None) -> dict[str, float] | None:
     """Shares for one thread, or None when nothing is referred back to."""
     middle = len(listed) // 2
     first, second = listed[:middle], listed[middle:]
@@ -53,7 +53,7 @@ def measure(listed: list[Entry]) -> dict[str, float] | None:
     if len(wanted) < 3:
         return None
     whole = "\n".join(text_of(entry) for entry in first)
-    limit = max(16, int(count(whole) * SHARE))
+    limit = budget or max(16, int(count(whole) * SHARE))
     ours = extract(Gone(tuple(first), "", limit))
     plain = head_and_tail(whole, limit)
     return {
@@ -66,10 +66,14 @@ def measure(listed: list[Entry]) -> dict[str, float] | None:
 
 
 def main() -> None:
-    arguments = parser(__doc__).parse_args()
+    options = parser(__doc__)
+    options.add_argument(
+        "--budget", type=int, help="tokens of a summary (default: a tenth of what it stands for)"
+    )
+    arguments = options.parse_args()
     rows = []
     for path in files(arguments.data):
-        found = [row for one in conversations(path) if (row := measure(entries(one)))]
+        found = [row for one in conversations(path) if (row := measure(entries(one), arguments.budget))]
         if found:
             mean = {key: sum(row[key] for row in found) / len(found) for key in found[0]}
             rows.append({"trace": path.stem, "threads": len(found), **mean})
@@ -89,7 +93,7 @@ def main() -> None:
             )
             for r in rows
         ],
-        title="facts that survive at a tenth of the length",
+        title=f"facts that survive in {arguments.budget or 'a tenth of the'} tokens",
     )
 
 

@@ -6,7 +6,6 @@ spaces is no Exception, so each of its rows is guarded and a panic is shown as s
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import json
@@ -23,9 +22,9 @@ from quire.cli.common import print_json, print_table
 from quire.tokens import Ledger, counter, message_tokens, uncalibrated
 from quire.tokens.vocabulary import RELATIVE
 from quire.values import Call, Message, Result, Text
+from traces import ROOT, TRACES, parser
 
-ROOT = Path(__file__).resolve().parent.parent
-SESSION = ROOT.parent / "shared" / "data" / "traces" / "pi_large_session.jsonl"
+SESSION = TRACES / "pi_large_session.jsonl"
 MEGABYTE = 1_000_000
 ROUNDS = 3
 rng = random.Random(7)
@@ -199,15 +198,10 @@ def _percent(value: float) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument(
-        "--data", nargs="+", type=Path, metavar="FILE", default=[SESSION], help="sessions with _usage"
-    )
-    options.add_argument("--json", action="store_true", help="print JSON for machines")
-    given = options.parse_args()
+    given = parser(__doc__, "sessions with reported usage (_usage of their messages)").parse_args()
     speed = [row for name in ("o200k_base", "cl100k_base") for row in against_tiktoken(name)]
     vocabularies, grown = every_vocabulary(), growth()
-    errors = [row for file in given.data if file.exists() for row in calibration(file)]
+    errors = [row for file in given.data or [SESSION] if file.exists() for row in calibration(file)]
     if given.json:
         print_json({"speed": speed, "vocabularies": vocabularies, "growth": grown, "calibration": errors})
         return

@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT.parent / "shared" / "data" / "traces"
 
 
-def parser(what: str | None) -> argparse.ArgumentParser:
-    """The options all benchmarks share."""
-    made = argparse.ArgumentParser(description=what)
+def parser(what: str | None, data: str = "traces") -> argparse.ArgumentParser:
+    """The options all benchmarks share; `data` says what their files hold."""
+    made = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument(
-        "--data", nargs="+", type=Path, metavar="FILE", help="traces to read instead of the default"
+        "--data", nargs="+", type=Path, metavar="FILE", help=f"{data} to read instead of the default"
     )
     made.add_argument("--json", action="store_true", help="print JSON for machines")
     return made
@@ -81,6 +81,18 @@ def files(given: list[Path] | None) -> list[Path]:
 def conversations(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
         yield from (json.loads(line) for line in lines if line.strip())
+
+
+def texts(paths: list[Path], *roles: str) -> list[str]:
+    """What was said in some roles (in all of them when none is named), in order."""
+    said = (message for path in paths for one in conversations(path) for message in one["messages"])
+    return [
+        message["content"]
+        for message in said
+        if (not roles or message["role"] in roles)
+        and isinstance(message.get("content"), str)
+        and message["content"]
+    ]
 
 
 def entries(conversation: dict[str, Any]) -> list[Entry]:

@@ -1,18 +1,20 @@
-"""What one add costs, by capacity: the window against the origin's way (copy the list without its oldest).
+"""What one add costs, by capacity: the window against a plain list that is copied without its oldest item.
 
-Every window is full before the clock starts, so that each add evicts; the last column pins half of it.
+Every window is full before the clock starts, so that each add evicts; the last column pins half of it. Items are one short text, or in turn the texts of the traces given with --data;
+--budget gives every window a limit of tokens too, so that each add is also counted.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 from quire.cli.common import print_json, print_table
 from quire.items import Window, item
 from quire.values import Item
+from traces import files, parser, texts
 
 ADDS = 100_000
 ROUNDS = 10
@@ -32,63 +34,69 @@ def microseconds(ways: dict[Any, Callable[[], object]], adds: int) -> dict[Any, 
     return {name: round(seconds * 1e6, 2) for name, seconds in best.items()}
 
 
-def full(capacity: int, pinned: int = 0) -> Window:
-    window = Window(capacity, clock=lambda: 0)
+# The next item's text.
+Text = Callable[[], str]
+
+
+def full(text: Text, capacity: int, budget: int | None, pinned: int = 0) -> Window:
+    window = Window(capacity, max_tokens=budget, clock=lambda: 0)
     for number in range(capacity):
-        added = window.add(CONTENT)
-        if number < pinned:
+        added = window.add(text(), truncate=True)
+        # What is pinned leaves half of the tokens free, or nothing could be added.
+        if number < pinned and (budget is None or window.tokens <= budget // 2):
             window.pin(added.id)
     return window
 
 
-def copying(capacity: int) -> Callable[[], object]:
-    """The origin's eviction: a new list without the oldest, then the item behind it."""
-    items: list[Item] = [item(CONTENT)] * capacity
+def copying(text: Text, capacity: int) -> Callable[[], object]:
+    """Eviction by a new list without the oldest, then the item behind it."""
+    items: list[Item] = [item(text())] * capacity
 
     def add() -> None:
         nonlocal items
         if len(items) >= capacity:
             items = list(items[1:])
-        items.append(item(CONTENT))
+        items.append(item(text()))
 
     return add
 
 
-def by_capacity(adds: int) -> list[dict[str, Any]]:
+def by_capacity(text: Text, adds: int, budget: int | None) -> list[dict[str, Any]]:
     ways: dict[Any, Callable[[], object]] = {}
     for capacity in CAPACITIES:
-        plain, pinned = full(capacity), full(capacity, capacity // 2)
-        ways["window_us", capacity] = lambda plain=plain: plain.add(CONTENT)
-        ways["half_pinned_us", capacity] = lambda pinned=pinned: pinned.add(CONTENT)
-        ways["copying_us", capacity] = copying(capacity)
+        plain, pinned = full(text, capacity, budget), full(text, capacity, budget, capacity // 2)
+        ways["window_us", capacity] = lambda plain=plain: plain.add(text(), truncate=True)
+        ways["half_pinned_us", capacity] = lambda pinned=pinned: pinned.add(text(), truncate=True)
+        ways["copying_us", capacity] = copying(text, capacity)
     found = microseconds(ways, adds)
     names = ("window_us", "half_pinned_us", "copying_us")
     return [{"capacity": c, "adds": adds, **{n: found[n, c] for n in names}} for c in CAPACITIES]
 
 
-def by_age(adds: int) -> list[dict[str, Any]]:
+def by_age(text: Text, adds: int, budget: int | None) -> list[dict[str, Any]]:
     """The cost of an add early and late in a long life, at the default capacity."""
-    windows = {age: Window(clock=lambda: 0) for age in (0, adds // 10, adds)}
+    windows = {age: Window(max_tokens=budget, clock=lambda: 0) for age in (0, adds // 10, adds)}
     for age, window in windows.items():
         for _ in range(max(age, window.max_items)):
-            window.add(CONTENT)
+            window.add(text(), truncate=True)
     found = microseconds(
-        {age: lambda w=window: w.add(CONTENT) for age, window in windows.items()}, adds // 10
+        {age: lambda w=window: w.add(text(), truncate=True) for age, window in windows.items()}, adds // 10
     )
     return [{"adds_before": age, "window_us": cost} for age, cost in found.items()]
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
+    options = parser(__doc__)
     options.add_argument("--adds", type=int, default=ADDS)
-    options.add_argument("--json", action="store_true", help="print JSON for machines")
+    options.add_argument("--budget", type=int, help="tokens a window holds at most (default: no limit)")
     given = options.parse_args()
-    rows, aged = by_capacity(given.adds), by_age(given.adds)
+    text = cycle(texts(files(given.data)) if given.data else [CONTENT]).__next__
+    rows, aged = by_capacity(text, given.adds, given.budget), by_age(text, given.adds, given.budget)
     if given.json:
         print_json({"by_capacity": rows, "by_age": aged})
         return
     print_table(
-        ["capacity", "µs per add", "half of it pinned", "copying, as the origin did"],
+        ["capacity", "µs per add", "half of it pinned", "copying a list"],
         [[row["capacity"], row["window_us"], row["half_pinned_us"], row["copying_us"]] for row in rows],
         title=f"Cost of an add into a full window, {given.adds:,} adds",
     )

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run every benchmark and print its table. Needs the traces in ../shared/data, or give others with DATA="file…".
+# Run every benchmark and print its table. They read the traces and the LoCoMo conversations in ../shared/data;
+# give others with DATA="trace…" and LOCOMO="file…". BENCH="window clean" runs these alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
@@ -8,10 +9,14 @@ if [ ! -x .venv-litellm/bin/python ]; then
   # litellm pins an older openai, so it gets an environment of its own.
   python3 -m venv .venv-litellm && .venv-litellm/bin/python -m pip install --quiet litellm || rm -rf .venv-litellm
 fi
+every="window tokens clean summary reuse turns records recall recall_folds recall_elsewhere recall_tau recall_speed engine"
 failed=0
-for bench in ${BENCH:-window tokens clean summary reuse turns records recall recall_tau recall_speed engine}; do
-  [ -f "bench/$bench.py" ] || continue
+for bench in ${BENCH:-$every}; do
+  case $bench in
+    recall | recall_folds | recall_elsewhere | recall_speed) data=${LOCOMO:-} ;;
+    *) data=${DATA:-} ;;
+  esac
   printf '\n== bench/%s.py\n' "$bench"
-  $python "bench/$bench.py" ${DATA:+--data $DATA} || failed=1
+  $python "bench/$bench.py" ${data:+--data $data} || failed=1
 done
 exit $failed
