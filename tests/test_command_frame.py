@@ -26,6 +26,9 @@ def shell(tmp_path: Path, command: str, **env: str) -> tuple[int, str, str]:
     ("command", "error"),
     [
         ("quire nonsense", "error: No such command 'nonsense'."),
+        ("quire asemble", "error: No such command 'asemble'. Did you mean 'assemble'?"),
+        ("quire logg", "error: No such command 'logg'. Did you mean 'log'?"),
+        ("quire log shwo", "error: No such command 'shwo'. Did you mean 'show'?"),
         ("quire log show", "error: Missing argument 'THREAD'."),
         ("quire schema", "error: Missing argument '{item|window|entry}'. Choose from: item, window, entry"),
         ("quire log list --db /", "error: Invalid value for '--db': File '/' is a directory."),
@@ -37,6 +40,7 @@ def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, command: str, error
     assert (code, out) == (2, "")
     lines = err.splitlines()
     assert lines[0].startswith(error)
+    assert ("Did you mean" in lines[0]) == ("Did you mean" in error)
     assert len(lines) == 2
     assert lines[1].startswith("hint: `")
     assert lines[1].endswith("--help` shows how.")

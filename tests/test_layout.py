@@ -14,7 +14,7 @@ from conftest import ROOT
 
 SRC = ROOT / "src" / "quire"
 RANKS = [
-    {"values", "errors", "__init__"},
+    {"values", "errors", "nearest", "__init__"},
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "archive", "audit", "emulate"},

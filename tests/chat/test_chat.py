@@ -163,7 +163,7 @@ def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> No
         out, err = talk(server.url, "/nope\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
     assert out == "Fine.\n"
     for says in (
-        "no command /nope",
+        "no command /nope\nhint: /help lists them.",
         "no file 'none.txt'",
         "/recall needs a query",
         "no answer to pin",

@@ -137,3 +137,12 @@ def test_any_model_name_of_a_known_provider_has_an_answer(provider: str, model: 
     info = model_info(f"{provider}:{model}")
     assert isinstance(info, ModelInfo)
     assert info.provider == resolve(provider)[0]
+
+
+def test_a_provider_is_suggested_only_where_one_is_near() -> None:
+    with pytest.raises(CallError) as near:
+        model_info("antropic:claude")
+    assert near.value.hint == "Did you mean anthropic?"
+    with pytest.raises(CallError) as far:
+        model_info("nope:x")
+    assert far.value.hint.startswith("Known: anthropic, ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,6 +15,7 @@ from quire.cli.common import counted
 from quire.cli.line import shortened
 from quire.errors import CallError
 from quire.items import item
+from quire.nearest import nearest
 from quire.tokens import counter
 from quire.values import Usage, item_json
 
@@ -31,9 +31,9 @@ def run_command(session: Session, line: str) -> bool:
     if name in ("/quit", "/exit", "/q"):
         return False
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, 1)
+        near = nearest(name.removeprefix("/"), [known.removeprefix("/") for known in COMMANDS])
         raise CallError(
-            f"there is no command {name}", hint=f"Did you mean {near[0]}?" if near else "/help lists them."
+            f"there is no command {name}", hint=f"Did you mean /{near}?" if near else "/help lists them."
         )
     COMMANDS[name][0](session, rest.strip())
     return True

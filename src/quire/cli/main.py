@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("quire.cli.run", "run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
     "resume": ("quire.cli.resume", "resume", "Continue a cycle that was interrupted."),
 }
+
+_NO_COMMAND = re.compile(r"No such command '([^']*)'\.$")
 
 
 class ReaderGone(Exception):
@@ -179,7 +182,20 @@ def _styled(text: str, colour: str) -> str:
 def _called_wrongly(error: click.ClickException) -> QuireError:
     """click's complaint in our words: one line, and where the help is."""
     called = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "quire"
-    return CallError(" ".join(error.format_message().split()), hint=f"`{called} --help` shows how.")
+    message = " ".join(error.format_message().split())
+    if match := _NO_COMMAND.match(message):
+        message += _meant(match[1], error)
+    return CallError(message, hint=f"`{called} --help` shows how.")
+
+
+def _meant(name: str, error: click.ClickException) -> str:
+    """click knows only commands that are loaded; ours are loaded when used."""
+    from quire.nearest import nearest
+
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    known = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near else ""
 
 
 def _open_streams() -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import re
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from quire.errors import CallError
+from quire.nearest import nearest
 from quire.values import JsonObject
 
 Wire = Literal["anthropic", "openai-responses", "openai-chat", "gemini", "bedrock"]
@@ -67,8 +67,8 @@ def resolve(name: str) -> tuple[str, Wire]:
 
 def _meant(name: str) -> str:
     """The nearest name, where one is near; else the providers, without their other names."""
-    near = get_close_matches(name.strip().lower(), _names(), 1)
-    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(providers())}."
+    near = nearest(name.strip().lower(), _names())
+    return f"Did you mean {near}?" if near else f"Known: {', '.join(providers())}."
 
 
 def split_target(target: str) -> tuple[str, str]:
