@@ -350,10 +350,8 @@ def test_the_installed_command_pipes_from_one_thread_into_another(tmp_path: Path
 
 
 @pytest.mark.parametrize("at", [str(2**63), "9" * 23, "-5"])
-def test_a_time_that_no_clock_shows_is_refused(demo: Run, at: str) -> None:
+def test_any_whole_number_is_a_time(demo: Run, at: str) -> None:
     line = f'{{"kind": "user", "text": "x", "at": {at}}}'
     for args in (("--user", "x", "--at", at), (line,)):
-        code, out, err = demo("log", "append", "demo", *args)
-        assert (code, out) == (1, "")
-        assert f"user field at: must be Unix milliseconds from 0 to 2**63-1, not {at}\nhint: " in err
-    assert demo("log", "append", "demo", "--user", "x", "--at", str(2**63 - 1))[0] == 0
+        assert demo("log", "append", "demo", *args)[0] == 0
+    assert demo("log", "export", "demo")[1].count(f'"at":{at}') == 2

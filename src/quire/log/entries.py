@@ -19,7 +19,6 @@ __all__ = ["SCHEMA", "check", "decode_line", "decode_lines", "encode", "encode_l
 
 SCHEMA: JsonObject = entry_schema()
 _HINT = "`quire schema entry` prints what each kind may hold."
-_LAST_MS = 2**63 - 1  # what a column of SQLite holds
 
 
 def check(body: Json, line: int = 0, text: str = "") -> Entry:
@@ -28,7 +27,6 @@ def check(body: Json, line: int = 0, text: str = "") -> Entry:
         kind = _kind(body)
         check_json(body)
         fit(SHAPES[kind], body)
-        _check_time(body)
     except Fault as fault:
         raise _located(fault, body, line, text) from fault
     own = {key: value for key, value in body.items() if key not in ("id", "seq")}
@@ -44,12 +42,6 @@ def _kind(body: Json) -> str:
     if not isinstance(kind, str) or kind not in SHAPES:
         raise Fault(("kind",), f"unknown kind {short(kind)}", hint=f"Known kinds: {', '.join(KINDS)}.")
     return kind
-
-
-def _check_time(body: JsonObject) -> None:
-    if not 0 <= (at := body.get("at", 0)) <= _LAST_MS:
-        problem = f"must be Unix milliseconds from 0 to 2**63-1, not {short(at)}"
-        raise Fault(("at",), problem, hint="Leave it out where the time is not known.")
 
 
 def _located(fault: Fault, body: Json, line: int, text: str) -> FormatError:

@@ -99,7 +99,8 @@ def _row(entry: Entry) -> tuple[Any, ...]:
         kept.speaker,
         str(entry.meta.get("session") or ""),
         entry.call_id,
-        entry.at,
+        # A time beyond what a column holds is none that a search could use.
+        entry.at if entry.at is not None and abs(entry.at) < 2**63 else None,
         said.asks,
         said.person,
         said.times,
