@@ -136,3 +136,13 @@ def test_what_lasts_ends_before_the_users_latest_words_and_parts_no_call_from_it
     asked = [said("user", "a"), CALL, BACK, said("model", "b"), said("user", "c"), CALL, BACK]
     assert lasting({"contents": asked}) == {"contents": asked[:4]}
     assert lasting({"contents": asked[:3], "tools": [1]}) == {"tools": [1]}
+
+
+def test_a_name_is_never_given_twice() -> None:
+    body = {"model": "models/gemini-2.5-pro", "contents": [said("user", "rule " * 5000)]}
+    with Emulator("gemini") as server:
+        names = []
+        for _ in range(3):
+            names.append(call(server, "/v1beta/cachedContents", body).json["name"])
+            call(server, f"/v1beta/{names[0]}", method="DELETE")
+    assert len(set(names)) == 3

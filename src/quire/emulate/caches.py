@@ -32,6 +32,7 @@ class Caches:
     def __init__(self, emulated: Emulated) -> None:
         self._emulated = emulated
         self._stored: dict[str, Stored] = {}
+        self._made = 0
 
     def create(self, received: Received) -> Outcome:
         body: JsonObject = received.body
@@ -39,7 +40,8 @@ class Caches:
         found = validate(body, "gemini", model, headers=received.headers)
         if found:
             return self._emulated.refused(received, "gemini", found[0].status, found[0].message)
-        name = f"cachedContents/emulated{len(self._stored) + 1:04d}"
+        self._made += 1
+        name = f"cachedContents/emulated{self._made:04d}"
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
         kept = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
         received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, kept)
