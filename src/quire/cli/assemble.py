@@ -16,7 +16,7 @@ from quire.assemble.layers import enclose, layer_tokens
 from quire.cli.common import console, db_option, json_option
 from quire.cli.source import load_entries
 from quire.engine import chat_messages, policy_for
-from quire.errors import CallError
+from quire.errors import NotFound
 from quire.values import Entry, JsonObject
 
 _BAR = 40
@@ -113,7 +113,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
     if shown and not as_json:
         out.print(f"[dim]{LEGEND}[/]")
     if not shown and turn is not None:
-        raise CallError(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
+        raise NotFound(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
     if not shown and not as_json:
         click.echo("no request: nobody has asked the model anything yet", err=True)
 

@@ -13,7 +13,7 @@ from quire.assemble.hindsight import optimum, trail
 from quire.cli.assemble import policy_from, policy_options
 from quire.cli.common import console, counted, db_option, json_option, print_json, print_table
 from quire.cli.source import load_entries
-from quire.errors import CallError
+from quire.errors import NotFound
 from quire.values import Entry, JsonObject
 
 _WIDTH = 60
@@ -39,7 +39,7 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
     entries = unsent(logged)
     rows = [row for name, one in variants(policy).items() if (row := measure(name, entries, one))]
     if not rows:
-        raise CallError("the thread holds no request to compare", hint="It needs a user entry and an answer.")
+        raise NotFound("the thread holds no request to compare", hint="It needs a user entry and an answer.")
     best = optimum(trail(entries, policy), policy)
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None

@@ -16,7 +16,7 @@ from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
 from quire.cli.common import console, db_option, json_option, print_json, print_table
 from quire.cli.source import load_entries
 from quire.engine import policy_for
-from quire.errors import BudgetError, CallError
+from quire.errors import BudgetError, NotFound
 from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
 
@@ -84,7 +84,7 @@ def render(
         return
     last = next(iter(deque(asked, maxlen=1)), None)
     if last is None:
-        raise CallError(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
+        raise NotFound(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
     request = _rendered(last.built, draw, marks)
     if as_bytes:
         sys.stdout.buffer.write(request.prefix)
