@@ -68,8 +68,10 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread."""
     made = list(requests(entries, policy))
     sent = [one for one in made if isinstance(one, Built)]
-    if not sent:
+    if not made:
         return {}
+    if not sent:
+        return {"policy": name, "requests": len(made), "refused": len(made), "cost": None, "cuts": []}
     reused = [reused_tokens(old, new) for old, new in zip([None, *sent], sent, strict=False)]
     total = sum(one.tokens for one in sent)
     return {
@@ -108,7 +110,7 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
                 row.get("tokens", ""),
                 f"{row['reuse']:.1%}" if "reuse" in row else "",
                 "none" if row["cost"] is None else row["cost"],
-                f"{row['cost'] / best:.2f}" if best else "",
+                f"{row['cost'] / best:.2f}" if best and row["cost"] is not None else "",
                 len(row["cuts"]),
                 row.get("refused", ""),
             )
