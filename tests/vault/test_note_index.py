@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.errors import CallError, DamageError
+from quire.send.builtin.root import Root
 from quire.send.localsearch import Document, documents, local_search, local_search_tool, sources, sources_text
 from quire.send.timerange import TimeRange, time_range
 from quire.send.tools import Toolbox
@@ -58,8 +59,10 @@ def test_an_index_opened_again_reads_only_what_changed(
     root: Path, tmp_path: Path, index: NoteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    text = Vault.text
-    monkeypatch.setattr(Vault, "text", lambda self, path: (read.append(path), text(self, path))[1])
+    whole = Root.read_bytes
+    monkeypatch.setattr(
+        Root, "read_bytes", lambda self, path, limit: (read.append(path), whole(self, path, limit))[1]
+    )
     (root / "new.md").write_text("A quokka smiles.")
     (root / "piano.md").unlink()
     seen: list[tuple[int, int]] = []

@@ -16,6 +16,7 @@ from quire.assemble.blocks import block
 from quire.errors import CallError, FormatError, NotFound
 from quire.items import identity
 from quire.log.hashing import sha256_hex
+from quire.send.builtin.root import Root
 from quire.send.vault import Vault
 from quire.send.vault.chunks import chunks
 from quire.send.vault.markup import Link, blocks, links, prose, read_front_matter, split_front_matter, tags
@@ -146,8 +147,10 @@ def test_tags_and_folders_bring_their_notes(vault: Vault) -> None:
 def test_only_what_changed_is_read_again(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     vault.known()
     read: list[str] = []
-    text = Vault.text
-    monkeypatch.setattr(Vault, "text", lambda self, path: (read.append(path), text(self, path))[1])
+    whole = Root.read_bytes
+    monkeypatch.setattr(
+        Root, "read_bytes", lambda self, path, limit: (read.append(path), whole(self, path, limit))[1]
+    )
     assert list(vault.refresh()) == []
     path = vault.root.path / "Home" / "spec.md"
     os.utime(path, (5, 5))
@@ -161,6 +164,28 @@ def test_only_what_changed_is_read_again(vault: Vault, monkeypatch: pytest.Monke
     assert (gone.path, gone.note) == ("Über.md", None)
     assert read == ["Home/spec.md", "Home/spec.md"]
     assert vault.revision == revision + 2
+
+
+def test_a_note_that_cannot_be_read_is_named_once_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "good.md").write_text("fine")
+    (tmp_path / "latin.md").write_bytes(b"one\ncaf\xe9")
+    (tmp_path / "front.md").write_text("---\na: [1\n---\ntext")
+    (tmp_path / "large.md").write_bytes(b"a" * 5_000_001)
+    os.mkfifo(tmp_path / "pipe.md")
+    vault = Vault(tmp_path)
+    vault.known()
+    assert sorted(vault.known()) == ["front.md", "good.md", "latin.md"]
+    said = sorted(record.getMessage() for record in caplog.records)
+    wanted = [
+        "'front.md': the front matter",
+        "'large.md': left out",
+        "'latin.md': bytes",
+        "'pipe.md': left out",
+    ]
+    assert [line for line, one in zip(said, wanted, strict=True) if one not in line] == []
+    assert "the first in line 2" in said[2]
 
 
 def test_a_link_out_of_the_vault_is_no_note(vault: Vault) -> None:

@@ -21,7 +21,7 @@ class Note(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()
     fields: JsonObject = {}
-    # Why the front matter could not be read, empty where it could.
+    # What could not be read of it, empty where all could.
     problem: str = ""
 
     @property
@@ -43,15 +43,27 @@ def title_of(path: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0) -> Note:
+def decoded(data: bytes) -> tuple[str, str]:
+    """A note's text, and where in it bytes had to be replaced that are not UTF-8 (empty where none had)."""
+    flaw = ""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        text = data.decode(errors="replace")
+        line = data.count(b"\n", 0, error.start) + 1
+        flaw = f"bytes that are not UTF-8 were replaced, the first in line {line}"
+    return text.removeprefix("\ufeff").replace("\r\n", "\n"), flaw
+
+
+def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0, flaw: str = "") -> Note:
     """A note from its text; a front matter that cannot be read is kept as a problem, not an error."""
     front, body = split_front_matter(text)
     fields: JsonObject = {}
-    problem = ""
+    problem = flaw
     try:
         fields = read_front_matter(front) if front.strip() else {}
     except FormatError as error:
-        problem = str(error)
+        problem = "; ".join(filter(None, (problem, str(error))))
     words = prose(body)
     return Note(
         path=path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 
 SCHEMA = f"""
 CREATE TABLE notes (path TEXT PRIMARY KEY, facts BLOB NOT NULL) WITHOUT ROWID;

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from stat import S_ISLNK, S_ISREG
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TypeAlias
 
 import msgspec
@@ -19,11 +20,12 @@ from quire.send.builtin.root import SKIPPED, Root
 from quire.send.vault.dataview import evaluate
 from quire.send.vault.images import embedded_images
 from quire.send.vault.markup import Block, blocks
-from quire.send.vault.note import Note, has_tag, is_within, read_note, title_of
+from quire.send.vault.note import Note, decoded, has_tag, is_within, read_note, title_of
 from quire.values import Item, JsonObject
 
 ENDINGS = (".md", ".markdown")
 MAX_BYTES = 5_000_000
+_logger = logging.getLogger("quire")
 # (notes looked at, notes in all)
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -50,6 +52,8 @@ class Vault:
         self._fresh = False
         self._answers: dict[tuple[str, str], tuple[int, int, str]] = {}
         self.lock = threading.RLock()
+        # What was said of a note that could not be read, or not wholly: once is enough.
+        self._told: dict[str, str] = {}
 
     # Which notes there are
 
@@ -60,6 +64,8 @@ class Vault:
         for done, (path, stat) in enumerate(found.items(), 1):
             if change := self._look(path, stat):
                 yield change
+            if (note := self.notes.get(path)) is not None and note.problem:
+                self._tell(path, note.problem)
             if progress is not None:
                 progress(done, len(found))
         for path in gone:
@@ -77,9 +83,11 @@ class Vault:
             return self.notes
 
     def _stats(self, only: set[str] | None) -> Iterator[tuple[str, os.stat_result]]:
-        for path in self._paths() if only is None else sorted(only):
+        for path in filter(self._is_named_like_a_note, self._paths() if only is None else sorted(only)):
             stat = self._stat(path)
-            if stat is not None and stat.st_size <= MAX_BYTES and self._is_named_like_a_note(path):
+            if stat is not None and stat.st_size > MAX_BYTES:
+                self._tell(path, f"left out: it has {stat.st_size:,} bytes; at most {MAX_BYTES:,} are read")
+            elif stat is not None:
                 yield path, stat
 
     def _stat(self, path: str) -> os.stat_result | None:
@@ -88,9 +96,19 @@ class Vault:
             found = os.lstat(self.root.path / path)
             if S_ISLNK(found.st_mode):
                 found = self.root.resolve(path).stat()
-        except (OSError, ValueError, QuireError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, QuireError) as error:
+            self._tell(path, f"left out: {error}")
+            return None
+        if not S_ISREG(found.st_mode) and not S_ISDIR(found.st_mode):
+            self._tell(path, "left out: it is not a file; devices and pipes are not read")
         return found if S_ISREG(found.st_mode) else None
+
+    def _tell(self, path: str, why: str) -> None:
+        if self._told.get(path) != why:
+            self._told[path] = why
+            _logger.warning("note %r: %s", path, why)
 
     def _is_named_like_a_note(self, path: str) -> bool:
         hidden = any(part.startswith(".") or part in SKIPPED for part in path.split("/"))
@@ -110,10 +128,14 @@ class Vault:
         if known is not None and (known.mtime_ns, known.size) == (stat.st_mtime_ns, stat.st_size):
             return None
         try:
-            text = self.text(path)
-        except QuireError:
+            data = self.root.read_bytes(path, MAX_BYTES)
+        except NotFound:
+            return None  # it went away just now
+        except QuireError as error:
+            self._tell(path, f"left out: {error}")
             return None  # unreadable now; the next look may find it whole
-        note = read_note(path, text, stat.st_mtime_ns, stat.st_size, _born_ns(stat))
+        text, flaw = decoded(data)
+        note = read_note(path, text, stat.st_mtime_ns, stat.st_size, _born_ns(stat), flaw)
         touched = known is not None and known.sha256 == note.sha256
         self.notes[path] = note
         self.revision += not touched
@@ -121,8 +143,7 @@ class Vault:
 
     def text(self, path: str) -> str:
         """A note's whole text; bytes that are no UTF-8 are replaced."""
-        data = self.root.read_bytes(path, MAX_BYTES)
-        return data.decode(errors="replace").removeprefix("\ufeff").replace("\r\n", "\n")
+        return decoded(self.root.read_bytes(path, MAX_BYTES))[0]
 
     # Which note a name means
 
