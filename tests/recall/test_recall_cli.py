@@ -124,9 +124,8 @@ def test_recall_says_when_vectors_are_not_made_yet(db: Path, monkeypatch: pytest
     assert done.stderr == "4 entries not indexed by meaning yet, found by words alone: run `quire index`\n"
     assert json.loads(done.stdout)["without_meaning"] == 4
     run("record", "create", "--schema", "note.v1", "--context", '{"text": "a key"}', "--db", db)
-    assert (
-        run("index", "--db", db).stdout == "words of 0 entries; meaning of 4 entries, 6 words and 1 record\n"
-    )
+    assert run("index", "--db", db).stdout == "indexed the meaning of 4 entries, 6 words and 1 record\n"
+    assert run("index", "--db", db).stdout == "the index was up to date\n"
     assert run("recall", "key", "--db", db).stderr == ""
     again = json.loads(run("index", "--rebuild", "--json", "--db", db).stdout)
     assert again == {"meaning": True, "worded": 4, "embedded": 4, "words": 6, "records": 1}
@@ -141,5 +140,5 @@ def test_index_reports_what_it_made(db: Path) -> None:
         "records": 0,
     }
     done = run("index", "--db", db, "--rebuild")
-    assert done.stdout == "words of 4 entries; meaning of 0 entries, 0 words and 0 records\n"
+    assert done.stdout == "indexed the words of 4 entries\n"
     assert "the embedding model is not installed" in done.stderr

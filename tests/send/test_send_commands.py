@@ -210,3 +210,28 @@ def test_every_command_shows_an_example() -> None:
         found = quire.get_command(click.Context(quire), name)
         assert found is not None
         assert "Examples:" in (found.help or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (["--runner", "qa"], "the qa runner needs notes to search", "Give --vault FOLDER."),
+        (["--model", "anthropic"], "'anthropic' names no model", "Write anthropic:MODEL; "),
+        (["--attach", "bin.dat"], "bin.dat is not UTF-8", "Only text files can be attached"),
+    ],
+)
+def test_a_wrong_call_is_told_before_anything_is_touched(
+    command: Any, tmp_path: Path, words: list[str], problem: str, hint: str
+) -> None:
+    (tmp_path / "bin.dat").write_bytes(b"\xff\xfe")
+    result = command("run", "t", "Hi", "--model", TARGET, "--base-url", "http://127.0.0.1:9", *words)
+    assert isinstance(result.exception, QuireError)
+    assert problem in str(result.exception)
+    assert result.exception.hint.startswith(hint)
+    assert result.output == ""
+    assert not (tmp_path / "quire.db").exists()
+
+
+@pytest.mark.parametrize("group", ["record", "model", "log"])
+def test_no_commands_description_is_cut_short(command: Any, group: str) -> None:
+    assert "..." not in command(group, "--help").output.partition("Commands:")[2]

@@ -60,6 +60,13 @@ def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
     return msgspec.structs.replace(before or Choice(), **kept)
 
 
+def check(choice: Choice) -> Choice:
+    """The choice itself, if it has what its runner needs."""
+    if choice.runner == "qa" and not choice.vault:
+        raise CallError("the qa runner needs notes to search", hint="Give --vault FOLDER.")
+    return choice
+
+
 def make_runner(choice: Choice, thread: Thread, reached: Reached) -> Runner:
     """The runner itself."""
     made = _made(choice, thread, reached)
@@ -88,8 +95,7 @@ def _tools(choice: Choice, thread: Thread) -> Sequence[Any]:
 
 
 def _index(choice: Choice) -> Any:
-    if not choice.vault:
-        raise CallError("the qa runner needs notes to search", hint="Give --vault FOLDER.")
+    check(choice)
     from rich.console import Console
     from rich.progress import Progress
 

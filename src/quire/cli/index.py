@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from quire.cli.records_db import NO_MODEL, embedder, now_ms
 from quire.cli.store import open_db
 
 if TYPE_CHECKING:
-    from quire.recall.indexer import Progress
+    from quire.recall.indexer import Indexed, Progress
 
 _WORK = ("words", "meaning", "kin", "records")
 
@@ -47,11 +47,25 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Path | None) -> No
     if as_json:
         print_json({"meaning": model is not None, **msgspec.to_builtins(made), "records": meant})
         return
-    entries, words = counted(made.embedded, "entry", "entries"), counted(made.words, "word")
-    worded = counted(made.worded, "entry", "entries")
-    click.echo(f"words of {worded}; meaning of {entries}, {words} and {counted(meant, 'record')}")
+    click.echo(_done(made, meant))
     if model is None and not words_only:
         click.echo(f"recall searches {NO_MODEL}", err=True)
+
+
+def _done(made: Indexed, records: int) -> str:
+    """What was new, in a sentence; what was there already is not told."""
+    worded = _listed([(made.worded, "entry", "entries")])
+    meant = _listed(
+        [(made.embedded, "entry", "entries"), (made.words, "word", "words"), (records, "record", "records")]
+    )
+    news = [f"the {what} of {of}" for what, of in (("words", worded), ("meaning", meant)) if of]
+    return f"indexed {'; '.join(news)}" if news else "the index was up to date"
+
+
+def _listed(amounts: Sequence[tuple[int, str, str]]) -> str:
+    """Those that are not zero: "4 entries, 6 words and 1 record"."""
+    named = [counted(*amount) for amount in amounts if amount[0]]
+    return " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
 
 
 @contextmanager

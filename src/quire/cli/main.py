@@ -154,7 +154,7 @@ def main() -> None:
         report(_called_wrongly(error))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped; everything acknowledged is stored", err=True)
+        click.echo("stopped; what was acknowledged is stored", err=True)
         sys.exit(130)
     except QuireError as error:
         report(error)

@@ -32,7 +32,7 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-@model.command()
+@model.command(short_help="Put the weights of a model into the data directory.")
 @click.argument("name", type=click.Choice(list(weights.MODELS)))
 @click.option(
     "--from",
@@ -80,7 +80,7 @@ def list_(as_json: bool) -> None:
         click.echo(f"serving at {url}")
 
 
-@model.command()
+@model.command(short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
 @click.option(
     "--ctx",

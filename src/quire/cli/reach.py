@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from quire.errors import CallError
 from quire.providers.facts import resolve, split_target
 from quire.send.connect import transport_for
 from quire.send.endpoints import endpoint_for
@@ -34,10 +35,20 @@ class Reached(NamedTuple):
 def reach(model: str | None, base_url: str | None = None) -> Reached:
     """The model that was named, else the one of the environment, else the local one."""
     target = model or os.environ.get("QUIRE_MODEL") or "local:smollm2"
+    _check_named(target)
     url = base_url or os.environ.get("QUIRE_BASE_URL")
     if not url and is_embedded(target):
         return _local()
     return Reached(target, transport_for(target, url, _key(target), proxies=not url), {})
+
+
+def _check_named(target: str) -> None:
+    provider, model = split_target(target)
+    if not model and provider != "local" and resolve(provider)[0] != "llamacpp":
+        raise CallError(
+            f"{target!r} names no model",
+            hint=f"Write {provider}:MODEL; `quire models {provider}` lists them.",
+        )
 
 
 def is_embedded(target: str) -> bool:

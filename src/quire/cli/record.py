@@ -67,7 +67,7 @@ def record() -> None:
     """
 
 
-@record.command()
+@record.command(short_help="Keep a new record, from FILE or from options.")
 @click.argument("file", required=False)
 @click.option("--schema", "schema_name", help="Its schema, such as user.message.v1.")
 @_fields
@@ -102,7 +102,7 @@ def _draft(given: JsonObject, now: int) -> Record:
     return draft(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
 
 
-@record.command()
+@record.command(short_help="Print a record as a model sees it.")
 @click.argument("id")
 @click.option("--full", is_flag=True, help="All of it, without applying its hints.")
 @click.option("--version", type=int, help="An older version.")
@@ -241,7 +241,7 @@ def history(id: str, db: Path | None, as_json: bool) -> None:
         print_records(records.history(id, now=now_ms()), as_json)
 
 
-@record.command()
+@record.command(short_help="Make or renew the record of all tools.")
 @click.argument("file", required=False)
 @db_option
 @json_option

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from quire.cli.attached import attach_option, attachments
-from quire.cli.choice import chosen, make_runner, runner_options
+from quire.cli.choice import check, chosen, make_runner, runner_options
 from quire.cli.common import db_option, json_option, print_json
 from quire.cli.reach import model_option, reach, url_option
 from quire.cli.store import open_db
@@ -56,12 +56,12 @@ def run(
     words = text if text is not None else sys.stdin.read()
     if not words.strip():
         raise CallError("there is nothing to say", hint="Give TEXT, or pipe it in.")
+    choice = check(chosen({**how, "files": tuple(how["files"])}))
+    items, images = attachments(attach)
     reached = reach(model, base_url)
     with open_db(db) as store, claimed(store, thread):
         log = Thread(store, thread)
         _mention_interrupted(store, thread)
-        choice = chosen({**how, "files": tuple(how["files"])})
-        items, images = attachments(attach)
         log.user(words, items, images=images or None, meta=choice.meta())
         shown = Shown(quiet=as_json)
         outcome = run_sync(

@@ -105,5 +105,5 @@ def read_source(path: str | Path) -> str:
             f"{path} is not UTF-8 (byte 0x{data[error.start]:02x})",
             line=data.count(b"\n", 0, error.start) + 1,
             column=error.start - data.rfind(b"\n", 0, error.start),
-            hint="Convert it, or hand over its decoded text as a buffer.",
+            hint="Only text files can be attached; convert it to UTF-8 if it is one.",
         ) from error
