@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire.cli.main import quire
-from quire.errors import CallError, ConflictError, FormatError, NotFound, QuireError
+from quire.errors import CallError, ConflictError, DataError, FormatError, NotFound, QuireError
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
 
 
@@ -60,7 +60,7 @@ def test_files_give_one_record_a_list_or_json_lines(tmp_path: Path) -> None:
     assert [one["id"] for one in printed("record", "create", "list.json", "--json")] == ["rec-2", "rec-3"]
     assert [one["id"] for one in printed("record", "create", "lines.jsonl", "--json")] == ["rec-4", "rec-5"]
     (tmp_path / "bad.jsonl").write_text(f'{json.dumps(record)}\n{{"schema_name": 1}}\n')
-    with pytest.raises(CallError):
+    with pytest.raises(FormatError, match=r"^bad\.jsonl: a record needs a schema_name"):
         call("record", "create", "bad.jsonl")
     assert len(printed("record", "list", "--json")) == 5
 
@@ -193,7 +193,7 @@ def test_a_broken_configuration_is_a_warning_beside_the_new_record() -> None:
     [
         (["create"], CallError, "needs a schema"),
         (["create", "nowhere.json"], CallError, "cannot read nowhere.json"),
-        (["create", "--schema", "s", "--context", "{"], FormatError, "--context is not JSON"),
+        (["create", "--schema", "s", "--context", "{"], CallError, "--context is not JSON"),
         (["create", "--schema", "s", "--context", "[]"], CallError, "context is an object"),
         (["create", "--schema", "s", "--ttl", "-1"], CallError, "positive number of seconds"),
         (["get", "x"], CallError, "'x' is not the id of a record"),
@@ -206,8 +206,20 @@ def test_a_bad_call_says_what_is_wrong(arguments: list[str], error: type[Excepti
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("text", ["[]", "{"])
+def test_a_context_that_is_none_is_a_bad_call_with_a_hint(text: str) -> None:
+    with pytest.raises(CallError) as raised:
+        call("record", "create", "--schema", "s", "--context", text)
+    assert '{"text"' in raised.value.hint
+
+
+def test_hints_that_are_no_object_are_refused() -> None:
+    with pytest.raises(DataError, match="llm_hints is an object"):
+        call("record", "create", "--schema", "s", "--hints", "[]")
+
+
 def test_unknown_fields_are_named() -> None:
-    with pytest.raises(CallError, match="a record has no field 'schema' to set"):
+    with pytest.raises(FormatError, match="standard input: a record has no field 'schema' to set"):
         create(schema="s")
 
 

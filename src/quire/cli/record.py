@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from quire.cli.common import counted, db_option, json_option, print_json, print_table, read_json
-from quire.cli.record_lines import print_record, print_records, read_records, report
+from quire.cli.record_lines import content_of, print_record, print_records, read_records, report
 from quire.cli.records_db import NO_MODEL, embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
 from quire.records import keep_catalog, react
@@ -26,9 +26,10 @@ def _json(_ctx: click.Context, param: click.Parameter, value: str | None) -> Any
     try:
         return json.loads(value)
     except json.JSONDecodeError as error:
-        message = f"--{param.name} is not JSON: {error.msg}"
-        raise FormatError(
-            message, line=error.lineno, column=error.colno, hint="Or name a file: @FILE."
+        place = f"line {error.lineno}, column {error.colno}"
+        raise CallError(
+            f"--{param.name} is not JSON: {error.msg} ({place})",
+            hint="""Write it as '{"text": "…"}', or name a file: @FILE.""",
         ) from error
 
 
@@ -49,10 +50,10 @@ def _fields(command: Any) -> Any:
     return command
 
 
-def _given(base: Any, fields: JsonObject) -> JsonObject:
-    """The fields that a file gives, with the options in front of them."""
+def _options(fields: JsonObject) -> JsonObject:
+    """The fields that options give; they stand in front of a file's."""
     named = {("llm_hints" if key == "hints" else key): value for key, value in fields.items()}
-    return fields_of(base) | {key: value for key, value in named.items() if value is not None and value != ()}
+    return {key: value for key, value in named.items() if value is not None and value != ()}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -86,7 +87,9 @@ def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> N
     """
     now = now_ms()
     values, many = read_records(file) if file else ([{}], False)
-    drafts = [_draft(_given(value, fields), now) for value in values]
+    with content_of(file):
+        given = [fields_of(value) for value in values]
+        drafts = [_draft(one | _options(fields), now) for one in given]
     with open_records(db) as records:
         made = records.create_all(drafts)
         report(react(records, *made, now=now))
@@ -199,7 +202,9 @@ def update(id: str, file: str | None, version: int, db: Path | None, as_json: bo
       quire record update rec-1 --version 1 --title "New plan"
       quire record update rec-1 changes.json --version 2
     """
-    given = _given(read_json(file) if file else {}, fields)
+    value = read_json(file) if file else {}
+    with content_of(file):
+        given = fields_of(value) | _options(fields)
     if "schema_name" in given:
         raise CallError("the schema of a record never changes", hint="Create a new record.")
     now = now_ms()

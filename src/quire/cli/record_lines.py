@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
 from quire.cli.common import called, print_json, print_table, read_text
-from quire.errors import FormatError
+from quire.errors import CallError, FormatError
 from quire.records import Reaction, Record
 from quire.records.record import to_json
 from quire.values import Json
@@ -30,6 +31,17 @@ def read_records(file: str) -> tuple[list[Json], bool]:
                 hint="Check the file.",
             ) from error
     return [_line(file, line, number) for number, line in enumerate(lines, 1) if line.strip()], True
+
+
+@contextmanager
+def content_of(file: str | None) -> Iterator[None]:
+    """What is wrong with the content of a file is the data's fault, not the call's."""
+    try:
+        yield
+    except CallError as error:
+        if file is None:
+            raise
+        raise FormatError(f"{called(file)}: {error}", hint=error.hint) from error
 
 
 def _line(file: str, line: str, number: int) -> Json:

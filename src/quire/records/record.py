@@ -114,7 +114,11 @@ def draft(
             title=title,
             tags=tag_list(tags),
             context=context,
-            llm_hints=DEFAULT_HINTS.get(schema_name) if llm_hints is None else llm_hints or None,
+            llm_hints=DEFAULT_HINTS.get(schema_name)
+            if llm_hints is None
+            else None
+            if llm_hints == {}
+            else llm_hints,
             owner=owner,
             created_at=now,
             updated_at=now,
@@ -128,7 +132,10 @@ def expiry(ttl_s: float | None, now: int | None) -> int | None:
     if ttl_s is None:
         return None
     if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not 0 < ttl_s < 1e12:
-        raise CallError(f"ttl_s is a positive number of seconds, not {ttl_s!r}")
+        raise CallError(
+            f"ttl_s is a positive number of seconds, not {ttl_s!r}",
+            hint="3600 is an hour; leave it out to keep the record.",
+        )
     if now is None:
         raise CallError(
             f"a TTL of {ttl_s} s needs the time it begins", hint="Pass now, in Unix milliseconds."
@@ -144,7 +151,10 @@ def checked(record: Record) -> Record:
         if not isinstance(getattr(record, name), str):
             raise CallError(f"{name} is a string, not {as_text(getattr(record, name))[:40]!r}")
     if not isinstance(record.context, dict):
-        raise CallError(f"context is an object, not {as_text(record.context)[:40]!r}")
+        raise CallError(
+            f"context is an object, not {as_text(record.context)[:40]!r}",
+            hint='Put it under a name: {"text": …}.',
+        )
     check_depth(record.context, MAX_DEPTH)
     if record.llm_hints is not None:
         check_hints(record.llm_hints)
@@ -172,7 +182,10 @@ FIELDS: Final = ("schema_name", "title", "tags", "context", "llm_hints", "ttl_s"
 def fields_of(value: Json) -> JsonObject:
     """The arguments of `create` or `update` from a JSON object; unknown fields are an error."""
     if not isinstance(value, Mapping):
-        raise CallError(f"a record is a JSON object, not {as_text(value)[:40]!r}")
+        raise CallError(
+            f"a record is a JSON object, not {as_text(value)[:40]!r}",
+            hint='Write {"schema_name": "note.v1", "context": {…}}.',
+        )
     unknown = [key for key in value if key not in FIELDS]
     if unknown:
         raise CallError(f"a record has no field {unknown[0]!r} to set", hint=f"Fields: {', '.join(FIELDS)}.")
