@@ -9,8 +9,8 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 ORDER = ("reuse", "turns", "summary", "engine", "recall", "records", "clean", "tokens", "window")
 INTRO = """# Benchmarks
 
-Each section is printed by the script it names and reproduced by `make bench`; `--data FILE…` runs it on other traces,
-`--json` prints it for machines. Comparisons are ratios within one run. The traces are recorded conversations that are no
+Each section is printed by the script it names and reproduced by `make bench`; `--data FILE…` runs it on other traces
+(`make bench DATA="FILE…"`; `LOCOMO="FILE…"` for recall's), `--json` prints it for machines. Comparisons are ratios within one run. The traces are recorded conversations that are no
 part of this repository.
 """
 

@@ -153,7 +153,9 @@ def main() -> None:
         db = Path(folder) / "demo.db"
         with open_store(db) as store:
             kept = store.append("piano", entries)
-        out.print(f"a thread of {len(kept)} entries; the last one is\n  [dim]{encode(kept[-1])}[/]")
+        last = kept[-1]
+        shown = encode(last).replace(last.id, f"{last.id[:19]}…")
+        out.print(f"a thread of {len(kept)} entries; the last one is\n  [dim]{shown}[/]")
         killed_and_reopened(db)
         formats(entries)
         layers(entries)

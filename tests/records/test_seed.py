@@ -1,4 +1,4 @@
-"""Seed 002 end to end: its Message 2, byte for byte, from a store with hundreds of distracting messages."""
+"""The clean format's worked example end to end: its second message, byte for byte, from a store with hundreds of distracting messages."""
 
 from __future__ import annotations
 

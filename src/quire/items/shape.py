@@ -54,7 +54,7 @@ WINDOW = Fields(
     required={"items": Listed(ITEM)},
     optional={
         "max_items": CAPACITY,
-        # The seed's own spelling, read but never written.
+        # The same in camel case: read, never written.
         "maxItems": CAPACITY,
         "max_tokens": LIMIT,
         "max_item_tokens": LIMIT,
