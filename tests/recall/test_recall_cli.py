@@ -142,3 +142,16 @@ def test_index_reports_what_it_made(db: Path) -> None:
     done = run("index", "--db", db, "--rebuild")
     assert done.stdout == "indexed the words of 4 entries\n"
     assert "the embedding model is not installed" in done.stderr
+
+
+def test_what_says_nothing_is_no_hit(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (index, recall, records_db):
+        monkeypatch.setattr(module, "embedder", HashedWords)
+    with open_store(db) as store:
+        store.append("demo", [values.user(""), values.user(" \n")])
+    run("record", "create", "--schema", "empty.v1", "--db", db)
+    run("record", "create", "--schema", "user.message.v1", "--title", "key", "--context", "{}", "--db", db)
+    run("index", "--db", db)
+    hits = json.loads(run("recall", "nothing of all this", "--db", db, "--json", "--k", "4").stdout)["hits"]
+    assert sorted(hit["seq"] for hit in hits) == [1, 1, 2, 3]
+    assert run("recall", "key", "--scope", "records", "--db", db).stdout == "nothing was found\n"

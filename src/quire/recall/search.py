@@ -23,7 +23,7 @@ from quire.recall.meaning import APPROXIMATE_ABOVE
 from quire.recall.question import Query
 from quire.recall.reading import reading
 from quire.recall.scope import Scope
-from quire.recall.searchable import KINDS
+from quire.recall.searchable import KINDS, document
 from quire.values import Entry
 
 ScopeName = Literal["thread", "threads", "records"]
@@ -129,8 +129,14 @@ class Recall:
             if kinds is not None:
                 only &= held.mask(kinds)
             skip = [id for id in exclude if isinstance(id, str)]
-            found = held.collection.search(query, k, only=only, exclude=skip)
-            return [self._hit(held, one, within, neighbours) for one in found]
+
+            def hits(without: list[str]) -> list[Hit]:
+                found = held.collection.search(query, k, only=only, exclude=[*skip, *without])
+                return [self._hit(held, one, within, neighbours) for one in found]
+
+            best = hits([])
+            blank = [hit.id for hit in best if _is_blank(hit.entry)]
+            return [hit for hit in hits(blank) if not _is_blank(hit.entry)] if blank else best
 
     def without_meaning(self, thread: str | None = None) -> int:
         """How many entries of a thread, or of all, have no vector yet, so that only words find them."""
@@ -208,6 +214,11 @@ def _checked(k: int, scope: ScopeName | None, thread: str | None, kinds: Iterabl
                 f"entries of kind {kind!r} are not searched", hint=f"Searched: {', '.join(KINDS)}."
             )
     return scope or ("threads" if thread is None else "thread")
+
+
+def _is_blank(entry: Entry) -> bool:
+    """Whether there is nothing to show of an entry; a result has at least its call."""
+    return entry.kind != "result" and not document(entry).meaning.strip()
 
 
 def _pieces(conn: sqlite3.Connection, thread: str | None) -> list[Piece]:

@@ -25,7 +25,7 @@ class Hit(msgspec.Struct, frozen=True):
     @property
     def preview(self) -> str:
         """The beginning of what it says, on one line."""
-        text = " ".join(searchable(self.record).split())
+        text = " ".join((searchable(self.record).strip() or self.record.title).split())
         return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
     def with_context(self) -> Hit:

@@ -34,7 +34,12 @@ def ranked(
 ) -> list[Hit]:
     """Those of the records that have anything to do with the query, the best first."""
     cosines = meaning.cosines(query, vectors) if meaning and vectors else None
-    near = dict(zip([one.id for one in records], relevance(query, texts, cosines, corpus), strict=True))
+    shares = relevance(query, texts, cosines, corpus)
+    # No text is near to everything by its vector, and says nothing.
+    near = {
+        one.id: share if text.strip() else 0.0
+        for one, text, share in zip(records, texts, shares, strict=True)
+    }
     if not any(near.values()):
         return []
     found = _collection(records, texts, meaning, vectors).search(query, len(records))
