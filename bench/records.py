@@ -14,7 +14,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from quire.cli.common import print_table
@@ -25,7 +24,7 @@ from quire.records import Builder, Record, Records, keep_catalog
 from quire.records.record import draft
 from quire.records.shape import shape
 from quire.tokens import count
-from traces import ROOT, TRACES, parser
+from traces import ROOT, TRACES, parser, said
 
 sys.path.insert(0, str(ROOT / "tests"))
 from records.chatter import CONVERSATION, GOLDEN, REQUEST, chatter  # the tests' own distractors
@@ -60,21 +59,6 @@ def filled(
     at = rng.randint(0, len(talk))
     records.create_all(message(*line) for line in [*talk[:at], *CONVERSATION, *talk[at:]])
     return records
-
-
-def real_talk(files: list[Path]) -> list[tuple[str, str]]:
-    """What users and assistants said in recorded conversations."""
-    out = []
-    for file in files:
-        for line in file.read_text().split("\n"):
-            for one in json.loads(line).get("messages", []) if line else []:
-                if (
-                    one["role"] in ("user", "assistant")
-                    and isinstance(one.get("content"), str)
-                    and one["content"]
-                ):
-                    out.append((one["role"], one["content"]))
-    return out
 
 
 def newest(records: Records, number: int) -> list[Record]:
@@ -190,7 +174,7 @@ def loaded() -> Any:
 
 def main() -> None:
     options = parser(__doc__).parse_args()
-    real = real_talk(options.data or sorted(TRACES.glob("*.jsonl")))
+    real = list(said(options.data or sorted(TRACES.glob("*.jsonl")), "user", "assistant"))
 
     def slice_of_real(rng: random.Random) -> list[tuple[str, str]]:
         start = rng.randrange(max(len(real) - 400, 1))

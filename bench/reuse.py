@@ -8,6 +8,7 @@ newest floor of the thread verbatim count as comparable; the others are counted 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -240,7 +241,8 @@ def _row(
         },
         "kept": tally.kept / max(1, tally.requests),
         "cost": tally.cost(*prices),
-        "optimum": best,
+        # Infinite where a budget is so small that cuts between requests alone cannot keep to it.
+        "optimum": best if best is not None and math.isfinite(best) else None,
     }
 
 
@@ -268,7 +270,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         made["reuse"] = total["reused"] / max(1, total["tokens"])
         made["uncached"] = total["tokens"] - total["reused"]
         made["kept"] = sum(r["kept"] for r in found) / len(found)
-        if found[0]["optimum"] is not None:
+        if all(r["optimum"] is not None for r in found):
             made["of_optimum"] = total["cost"] / sum(r["optimum"] for r in found)
             made["worst"] = max(r["cost"] / r["optimum"] for r in found)
         out.append(made)
@@ -332,8 +334,13 @@ def _by_price(rows: list[dict[str, Any]]) -> Iterable[tuple[object, ...]]:
 
 
 def _mean(ours: list[dict[str, Any]]) -> tuple[object, ...]:
-    by_price = [[r["of_optimum"] for r in ours if (r["read"], r["write"]) == prices] for prices in PRICES]
-    return tuple(f"{sum(found) / len(found):.3f} ({max(found):.3f})" for found in by_price)
+    by_price = [
+        [r["of_optimum"] for r in ours if (r["read"], r["write"]) == prices and "of_optimum" in r]
+        for prices in PRICES
+    ]
+    return tuple(
+        f"{sum(found) / len(found):.3f} ({max(found):.3f})" if found else "none" for found in by_price
+    )
 
 
 def show(rows: list[dict[str, Any]], markdown: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +83,17 @@ def conversations(path: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in lines if line.strip())
 
 
-def texts(paths: list[Path], *roles: str) -> list[str]:
-    """What was said in some roles (in all of them when none is named), in order."""
-    said = (message for path in paths for one in conversations(path) for message in one["messages"])
-    return [
-        message["content"]
-        for message in said
-        if (not roles or message["role"] in roles)
-        and isinstance(message.get("content"), str)
-        and message["content"]
-    ]
+def said(paths: Iterable[Path], *roles: str) -> Iterator[tuple[str, str]]:
+    """Role and words of every message that has any, in order; of all roles when none is named."""
+    for message in (one for path in paths for talk in conversations(path) for one in talk["messages"]):
+        words = message.get("content")
+        if isinstance(words, str) and words and (not roles or message["role"] in roles):
+            yield message["role"], words
+
+
+def texts(paths: Iterable[Path], *roles: str) -> list[str]:
+    """The words alone."""
+    return [words for _, words in said(paths, *roles)]
 
 
 def entries(conversation: dict[str, Any]) -> list[Entry]:
