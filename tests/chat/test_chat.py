@@ -452,3 +452,24 @@ def test_money_is_known_only_when_every_price_is() -> None:
     assert known.usd > 0
     assert [one.purpose for one in known.requests] == ["", "plan"]
     assert totals([sent("anthropic:claude-opus-5-5"), sent("vllm:x")]).usd is None
+
+
+def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat, db: Path) -> None:
+    with emulator("vllm", ["Un.", "Deux."]) as server:
+        _out, err = talk(server.url, "/pin Always answer in French.\n/pin a.md b.md\nOne\nTwo\n", code=1)
+        assert all("Always answer in French." in str(one.body) for one in server.requests)
+        assert len(server.requests) == 2
+    assert "“Always answer in French.” joins every turn from now on" in err
+    assert "there is no file 'a.md'" in err
+
+
+def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:
+    usage = {"input": 0, "cache_read": 0, "cache_write_5m": 0, "cache_write_1h": 0, "output": 0}
+    body = {"provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "0" * 64, "segments": []}
+    with open_store(db) as store:
+        stopped = Entry("sent", {"kind": "sent", **body, "usage": usage, "meta": {"stopped": True}})
+        store.append("t", [values.user("Hi"), stopped, values.respond("He")])
+    with emulator("vllm", []) as server:
+        out, err = talk(server.url, "/cost\n")
+    assert re.search(r"^- +- +- +not reported +turn", out, re.M)
+    assert "$0 in all without 1 that did not report" in err

@@ -13,14 +13,15 @@ from quire.cli.assemble import LAYERS
 from quire.cli.chat_attach import Attached, attached_items
 from quire.cli.common import counted
 from quire.cli.line import shortened
-from quire.errors import CallError
+from quire.errors import CallError, NotFound
 from quire.items import item
 from quire.nearest import nearest
 from quire.tokens import counter
-from quire.values import Usage, item_json
+from quire.values import item_json
 
 if TYPE_CHECKING:
     from quire.cli.chat_session import Session
+    from quire.cli.chat_usage import Asked
 
 Command: TypeAlias = "Callable[[Session, str], None]"
 
@@ -123,18 +124,22 @@ def _cost(session: Session, rest: str) -> None:
     used = totals(session.entries())
     models = list(dict.fromkeys(one.target for one in used.requests))
     rows: list[list[object]] = [
-        [*_numbers(one.usage), money(one.usd), one.purpose or "turn", one.target] for one in used.requests
+        [*_numbers(one), money(one.usd, one.reported), one.purpose or "turn", one.target]
+        for one in used.requests
     ]
     columns = ["tokens in", "cached", "out", "money", "for", "model"]
     # One name for all of them needs no column, which a narrow screen has no room for.
     shown = len(columns) if len(models) > 1 else len(columns) - 1
     session.screen.table(columns[:shown], [row[:shown] for row in rows])
     by = f" by {models[0]}" if len(models) == 1 else ""
-    session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all")
+    unknown = sum(not one.reported for one in used.requests)
+    without = f" without {unknown} that did not report" if unknown else ""
+    session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
 
 
-def _numbers(usage: Usage) -> list[int]:
-    return [usage.input_total, usage.cache_read, usage.output]
+def _numbers(one: Asked) -> list[object]:
+    used = one.usage
+    return [used.input_total, used.cache_read, used.output] if one.reported else ["-", "-", "-"]
 
 
 def _compact(session: Session, rest: str) -> None:
@@ -147,8 +152,7 @@ def _compact(session: Session, rest: str) -> None:
 def _pin(session: Session, rest: str) -> None:
     """A file or note joins every turn; without a name, the last answer is kept word for word through every cut."""
     if rest:
-        found = [one for name in _names(session, rest) for one in attached_items(name, session.kit.vault)]
-        for one in found:
+        for one in _to_pin(session, rest):
             _keep(session, one)
         return
     answers = [entry for entry in session.entries() if entry.kind == "respond" and entry.text.strip()]
@@ -156,6 +160,21 @@ def _pin(session: Session, rest: str) -> None:
         raise CallError("there is no answer to pin", hint="/pin FILE keeps a file in every turn.")
     session.meta["pins"] = [*session.meta.get("pins", []), answers[-1].seq]
     session.screen.note("the last answer will be kept word for word")
+
+
+def _to_pin(session: Session, rest: str) -> list[Attached]:
+    """The files and notes that are named; words that name none are kept as they stand."""
+    names = _names(session, rest)
+    try:
+        return [one for name in names for one in attached_items(name, session.kit.vault)]
+    except NotFound:
+        if len(names) == 1 or any(_like_a_name(name) for name in names):
+            raise
+        return [Attached({"content": rest, "type": "text"}, f"“{shortened(rest, 60)}”")]
+
+
+def _like_a_name(word: str) -> bool:
+    return word.startswith(("[[", "#")) or "/" in word or bool(Path(word).suffix[1:]) or Path(word).exists()
 
 
 def _keep(session: Session, one: Attached) -> None:
@@ -242,8 +261,8 @@ COMMANDS: dict[str, tuple[Command, str, str]] = {
     "/compact": (_compact, "", "cut and summarise older turns now"),
     "/pin": (
         _pin,
-        "[NAME…]",
-        "a file or note in every turn; without a name, keep the last answer word for word",
+        "[NAME…|WORDS]",
+        "a file, a note or these words in every turn; alone, keep the last answer word for word",
     ),
     "/recall": (_recall, "WORDS", "find what was said earlier, and put it beside the next question"),
     "/model": (_model, "[provider:model [URL]]", "go on with another model; `local` is the embedded one"),

@@ -19,6 +19,11 @@ class Asked(msgspec.Struct, frozen=True):
     usd: float | None
     purpose: str = ""
 
+    @property
+    def reported(self) -> bool:
+        """Whether the provider said what was used; a reply that was stopped did not come as far."""
+        return bool(self.usage.input_total or self.usage.output)
+
 
 class Totals(msgspec.Struct, frozen=True):
     """All requests of a thread together, and the newest one."""
@@ -31,10 +36,9 @@ class Totals(msgspec.Struct, frozen=True):
 def totals(entries: Iterable[Entry]) -> Totals:
     """The requests of a thread with what they used; money is known only when every price is."""
     asked = tuple(_asked(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
-    amounts = [one.usd for one in asked]
+    amounts = [one.usd for one in asked if one.reported]
     usd = sum(one for one in amounts if one is not None) if None not in amounts else None
-    # A reply that was stopped did not come as far as saying what it used.
-    own = [one for one in asked if not one.purpose and one.usage.input_total] or list(asked)
+    own = [one for one in asked if not one.purpose and one.reported] or list(asked)
     return Totals(asked, own[-1].usage if own else Usage(), usd)
 
 
@@ -45,6 +49,8 @@ def _asked(entry: Entry) -> Asked:
     return Asked(target, usage, usd, str(entry.meta.get("aside") or ""))
 
 
-def money(usd: float | None) -> str:
+def money(usd: float | None, reported: bool = True) -> str:
     """An amount for people."""
+    if not reported:
+        return "not reported"
     return "price not known" if usd is None else f"${usd:.4f}" if usd else "$0"
