@@ -9,6 +9,7 @@ import msgspec
 
 from quire.assemble.turn import INTERRUPTED, UserTurn, result_text
 from quire.tokens import counter, message_tokens
+from quire.tokens.budget import MESSAGE_TOKENS, part_tokens
 from quire.values import Call, Entry, Message, Part, Result, Text, Think
 
 # A result up to this many tokens is shorter than the handle that would replace it is useful.
@@ -32,17 +33,30 @@ class Leaf(msgspec.Struct, frozen=True):
 
 def leaf(message: Message, turn: int, entries: Sequence[Entry] = (), user: UserTurn | None = None) -> Leaf:
     """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
+    if message.role == "tool":
+        return _results_leaf(message, turn, {entry.seq: entry.id for entry in entries})
     tokens = message_tokens(message) + sum(_spelling_tokens(part) for part in message.parts)
-    if message.role != "tool" or tokens <= SMALL:
-        return Leaf(message, tokens, turn, None, tokens, user)
-    ids = {entry.seq: entry.id for entry in entries}
+    return Leaf(message, tokens, turn, None, tokens, user)
+
+
+def _results_leaf(message: Message, turn: int, ids: dict[int, str]) -> Leaf:
+    """A leaf of results, each counted once: what it is, and what it shrinks to."""
+    sizes = [part_tokens(part, counter()) for part in message.parts]
+    framing = MESSAGE_TOKENS * max(1, len(sizes))
+    tokens = framing + sum(sizes)
+    if tokens <= SMALL:
+        return Leaf(message, tokens, turn, None, tokens)
     parts = tuple(
-        _handled(part, ids.get(seq, "")) for part, seq in zip(message.parts, message.seqs, strict=True)
+        _handled(part, size, ids.get(seq, ""))
+        for part, size, seq in zip(message.parts, sizes, message.seqs, strict=True)
     )
     if parts == message.parts:
-        return Leaf(message, tokens, turn, None, tokens, user)
-    handled = Message("tool", parts, message.seqs)
-    return Leaf(message, tokens, turn, handled, message_tokens(handled), user)
+        return Leaf(message, tokens, turn, None, tokens)
+    shorter = [
+        size if new is old else part_tokens(new, counter())
+        for old, new, size in zip(message.parts, parts, sizes, strict=True)
+    ]
+    return Leaf(message, tokens, turn, Message("tool", parts, message.seqs), framing + sum(shorter))
 
 
 def _spelling_tokens(part: Part) -> int:
@@ -52,11 +66,8 @@ def _spelling_tokens(part: Part) -> int:
     return max(0, min(64, len(part.name)) + _MARK_TOKENS - counter().count(part.name))
 
 
-def _handled(part: Part, entry_id: str) -> Part:
-    if not isinstance(part, Result) or not entry_id:
-        return part
-    tokens = counter().count(part.text)
-    if tokens <= SMALL:
+def _handled(part: Part, tokens: int, entry_id: str) -> Part:
+    if not isinstance(part, Result) or not entry_id or tokens <= SMALL:
         return part
     text = handle_text(part.text, tokens, handle_of(entry_id))
     return msgspec.structs.replace(part, text=text, wire={})

@@ -7,6 +7,7 @@ a thread's sheet between requests, so that the next one costs what is new in it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 
 import msgspec
 
@@ -141,7 +142,9 @@ class Rendering:
         self.sheet = Sheet(self.info, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = Settler(self.writer.ids(self.info))
-        self.lines: list[tuple[JsonObject, bytes]] = []
+        # The messages of the newest request, and the lines they make in its prefix.
+        self.lined: list[JsonObject] = []
+        self.lines: list[bytes] = []
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)
@@ -159,12 +162,14 @@ class Rendering:
     def _prefix(self, body: JsonObject) -> bytes:
         layout = LAYOUTS[self.writer.format]
         messages: list[JsonObject] = body[layout.messages]
-        for place, message in enumerate(messages):
-            if place < len(self.lines) and self.lines[place][0] is message:
-                continue
-            self.lines[place : place + 1] = [(message, line(layout.unmarked(message)))]
-        lines = [written for _, written in self.lines[: len(messages)]]
-        return b"".join([*map(line, layout.head(body)), *lines])
+        # Over all of them at the speed of C: nearly every message stands as it stood.
+        changed = [place for place, same in enumerate(map(is_, self.lined, messages)) if not same]
+        known = min(len(self.lined), len(messages))
+        for place in (*changed, *range(known, len(messages))):
+            self.lines[place : place + 1] = [line(layout.unmarked(messages[place]))]
+        del self.lines[len(messages) :]
+        self.lined = list(messages)
+        return b"".join([*map(line, layout.head(body)), *self.lines])
 
 
 def texts(message: Message) -> list[str]:
