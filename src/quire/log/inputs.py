@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from quire.errors import FormatError
 from quire.log.shapes import Fault, Fields, Listed, Path, Shape, check_json, fit
+from quire.nearest import nearest
 from quire.values import Json, JsonObject
 
 
@@ -30,8 +29,8 @@ def refused(problem: Fault, shape: Shape) -> FormatError:
 def hint_for(problem: Fault, shape: Shape) -> str:
     """A fault's own hint; for an unknown field also the known one that it resembles."""
     if problem.key and problem.problem == "unknown field":
-        near = difflib.get_close_matches(str(problem.path[-1]), _names(shape, problem.path[:-1]), 1)
-        return f"Did you mean {near[0]!r}? {problem.hint}" if near else problem.hint
+        near = nearest(str(problem.path[-1]), _names(shape, problem.path[:-1]))
+        return f"Did you mean {near!r}? {problem.hint}" if near else problem.hint
     return problem.hint
 
 
