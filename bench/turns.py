@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import resource
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -123,9 +124,9 @@ def scaled(found: list[tuple[int, float]], places: list[int]) -> float:
 
 
 def near(found: list[tuple[int, float]], mark: int) -> float | None:
-    """The mean cost of the ten requests (or fewer) up to a mark."""
-    costs = [cost for place, cost in found if place <= mark][-10:]
-    return sum(costs) / len(costs) if costs and max(p for p, _ in found) >= mark * 0.95 else None
+    """The median cost of the twenty requests (or fewer) up to a mark; rebases, rare and dearer, are in the total."""
+    costs = [cost for place, cost in found if place <= mark][-20:]
+    return statistics.median(costs) if costs and max(p for p, _ in found) >= mark * 0.95 else None
 
 
 def longest(given: list[Path] | None) -> list[dict[str, Any]]:

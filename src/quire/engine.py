@@ -143,7 +143,8 @@ class Thread:
 
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for a request: hashes of what was sent, and usage once it is known."""
-        parts = providers.prefix_parts(request.body, request.provider)
+        # The prefix is its parts, a line each; writing the body out again would cost as much as the whole thread.
+        parts = request.prefix.splitlines(keepends=True)
         body: JsonObject = {
             "kind": "sent",
             "provider": request.provider,

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import quire
+from quire import providers
 from quire.assemble import Built, Policy, requests
 from quire.cli.main import quire as command
 from quire.engine import Thread, open_store, policy_for
@@ -110,6 +111,9 @@ def test_the_log_gives_back_every_request_as_it_was_sent(tmp_path: Path) -> None
     made = [one for one in requests(log, policy_for(TARGET, policy)) if isinstance(one, Built)]
     again = [sha256_hex(quire.render(one.prompt, TARGET, max_tokens=100).prefix) for one in made]
     assert again == [entry.body["request_sha256"] for entry in log if entry.kind == "sent"]
+    parts = providers.prefix_parts(sent.body, "anthropic")
+    last = next(entry for entry in reversed(log) if entry.kind == "sent")
+    assert last.body["segments"] == [sha256_hex(part) for part in parts]
     assert sum(one.rebase is not None for one in made) == sum(entry.kind == "rebase" for entry in log) > 0
 
 
