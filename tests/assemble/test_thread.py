@@ -14,7 +14,7 @@ from quire.assemble import Built, Policy, requests
 from quire.cli.main import quire as command
 from quire.engine import Thread, open_store, policy_for
 from quire.log.hashing import sha256_hex
-from quire.values import JsonObject
+from quire.values import JsonObject, Request
 
 TARGET = "anthropic:claude-opus-5-5"
 
@@ -38,15 +38,21 @@ def run(*args: str) -> str:
     return done.stdout
 
 
-@pytest.mark.moves_prefix(reason="a small budget, to record rebases")
-def test_another_process_makes_the_same_request_from_the_log(tmp_path: Path) -> None:
-    policy = Policy(budget=1_500)
-    thread = quire.open(tmp_path / "t.db", "t", policy)
+def talked(path: Path, policy: Policy) -> tuple[Thread, Request]:
+    """Twenty-five questions and answers, recorded, and the last request of them."""
+    thread = quire.open(path, "t", policy)
     thread.append(quire.system("Help."))
     for n in range(25):
         thread.user(f"question {n} " + "word " * 60)
         sent = thread.request(TARGET, max_tokens=100)
         thread.record(reply("answer " * 40, total=len(sent.prefix) // 4))
+    return thread, sent
+
+
+@pytest.mark.moves_prefix(reason="a small budget, to record rebases")
+def test_another_process_makes_the_same_request_from_the_log(tmp_path: Path) -> None:
+    policy = Policy(budget=1_500)
+    thread, _ = talked(tmp_path / "t.db", policy)
     thread.user("the last one")
     mine = thread.request(TARGET, max_tokens=100)
     other = quire.open(tmp_path / "t.db", "t", policy).request(TARGET, max_tokens=100)
@@ -101,12 +107,7 @@ def test_what_left_the_prompt_comes_back_when_the_user_asks_for_it(tmp_path: Pat
 @pytest.mark.moves_prefix(reason="a small budget, to record rebases")
 def test_the_log_gives_back_every_request_as_it_was_sent(tmp_path: Path) -> None:
     policy = Policy(budget=1_500)
-    thread = quire.open(tmp_path / "t.db", "t", policy)
-    thread.append(quire.system("Help."))
-    for n in range(25):
-        thread.user(f"question {n} " + "word " * 60)
-        sent = thread.request(TARGET, max_tokens=100)
-        thread.record(reply("answer " * 40, total=len(sent.prefix) // 4))
+    thread, sent = talked(tmp_path / "t.db", policy)
     log = thread.store.read("t")
     made = [one for one in requests(log, policy_for(TARGET, policy)) if isinstance(one, Built)]
     again = [sha256_hex(quire.render(one.prompt, TARGET, max_tokens=100).prefix) for one in made]

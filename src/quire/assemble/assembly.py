@@ -6,13 +6,11 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-
-import msgspec
+from collections.abc import Collection, Iterable
 
 from quire.assemble import rebase
 from quire.assemble.blocks import block, normal
-from quire.assemble.built import Built, Refused
+from quire.assemble.built import Built
 from quire.assemble.epoch import Epoch, merge_tools, ordered
 from quire.assemble.layers import check_shares
 from quire.assemble.policy import Policy
@@ -24,7 +22,6 @@ from quire.assemble.when import BREAKER
 from quire.assemble.write import Decision, decide, holds_context
 from quire.errors import BudgetError
 from quire.items import identity
-from quire.log.hashing import chain
 from quire.tokens import Calibration, uncalibrated
 from quire.values import SPOKEN, Entry, JsonObject, LeftOut, Message, Text, ToolSet
 
@@ -365,39 +362,3 @@ class Assembly:
             said=self.epoch.said,
             left_out=(*self.left_out, *waiting),
         )
-
-
-def numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Entries with ids and seqs, given where they are missing."""
-    listed = list(entries)
-    return iter(listed) if all(entry.id for entry in listed) else chain(listed)
-
-
-def requests(
-    entries: Iterable[Entry], policy: Policy | None = None, summarise: Summarise = extract
-) -> Iterator[Built | Refused]:
-    """One request at every point where the model spoke, each from everything before it.
-
-    Those that the log marks as sent come as they were sent; for the others the policy decides.
-    """
-    assembly = Assembly(policy, summarise)
-    for entry in numbered(entries):
-        if assembly.asks(entry):
-            yield ask(assembly, entry)
-        assembly.feed(entry)
-
-
-def ask(assembly: Assembly, entry: Entry) -> Built | Refused:
-    """The request in front of this entry."""
-    if entry.kind == "sent":
-        return assembly.request_as_sent()
-    try:
-        built = assembly.request()
-    except BudgetError as error:
-        return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
-    return msgspec.structs.replace(built, rebase=built.rebase or assembly.recorded)
-
-
-def unsent(entries: Iterable[Entry]) -> list[Entry]:
-    """The thread as if nothing had been sent or cut yet, to ask what another policy would do."""
-    return [entry for entry in entries if entry.kind not in ("sent", "rebase")]

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quire.assemble.assembly import Assembly, numbered
+from quire.assemble.assembly import Assembly
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import NO_CUT, RUNGS, Plan, front_text, plan
 from quire.assemble.strip import Strip
 from quire.assemble.summary import Gone, Summarise
+from quire.assemble.walk import numbered
 from quire.tokens import message_tokens
 from quire.values import Entry, Message, Text
 
