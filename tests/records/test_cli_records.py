@@ -114,10 +114,31 @@ def test_a_ttl_expires_by_the_clock_and_purge_removes_it(monkeypatch: pytest.Mon
 
 def test_deleting_is_for_good() -> None:
     create(schema_name="s", context={})
-    assert call("record", "delete", "rec-1", "--version", "1").stdout == "deleted rec-1\n"
+    assert call("record", "delete", "rec-1", "--version", "1", "--yes").stdout == "deleted rec-1\n"
     for command in ("get", "history", "delete"):
         with pytest.raises(NotFound):
             call("record", command, "rec-1")
+
+
+def test_deleting_names_what_goes_and_asks() -> None:
+    create(schema_name="note.v1", title="Plan", context={})
+    call("record", "update", "rec-1", "--version", "1", "--tag", "work")
+    with pytest.raises(CallError, match="nobody answered, and nothing was deleted") as silence:
+        call("record", "delete", "rec-1")
+    assert "--yes" in silence.value.hint
+    with pytest.raises(CallError, match="rec-1 was not deleted"):
+        call("record", "delete", "rec-1", input="n\n")
+    assert printed("record", "get", "rec-1")["version"] == 2
+    agreed = call("record", "delete", "rec-1", "--json", input="y\n")
+    assert agreed.stderr.startswith("Delete record rec-1 (note.v1 'Plan') with 2 versions for ever? [y/N]: ")
+    assert json.loads(agreed.stdout) == {"deleted": "rec-1"}
+
+
+def test_another_version_than_the_one_named_is_no_question() -> None:
+    create(schema_name="s", context={})
+    with pytest.raises(ConflictError):
+        call("record", "delete", "rec-1", "--version", "2", input="y\n")
+    assert call("record", "delete", "rec-1", "--version", "1", input="y\n").stdout == "deleted rec-1\n"
 
 
 def test_hints_that_fail_are_reported_beside_the_context() -> None:

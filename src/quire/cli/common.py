@@ -82,6 +82,19 @@ def read_json(file: str) -> Any:
         ) from error
 
 
+def confirm_deletion(what: str, name: str) -> None:
+    """Ask whether something may go for ever; anything but a yes is an error, and so is silence."""
+    try:
+        agreed = click.confirm(f"Delete {what} for ever?", err=True)
+    except (click.Abort, UnicodeDecodeError) as silence:
+        click.echo(err=True)  # the question's line is still open
+        raise CallError(
+            "nobody answered, and nothing was deleted", hint="Give --yes to delete without asking."
+        ) from silence
+    if not agreed:
+        raise CallError(f"{name} was not deleted", hint="Answer y, or give --yes.")
+
+
 def print_json(value: Any) -> None:
     """One JSON value on stdout, readable, without ASCII escapes."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -8,6 +8,7 @@ import click
 
 from quire import values
 from quire.cli.common import (
+    confirm_deletion,
     counted,
     db_option,
     json_option,
@@ -17,7 +18,7 @@ from quire.cli.common import (
 from quire.cli.log_lines import append, export, import_
 from quire.cli.preview import preview, short_id
 from quire.cli.store import open_db
-from quire.errors import CallError, DamageError
+from quire.errors import DamageError
 from quire.log.store import ThreadInfo
 
 
@@ -198,23 +199,15 @@ def delete(thread: str, yes: bool, db: Path | None, as_json: bool) -> None:
     """
     with open_db(db, create=False) as store:
         info = store.info(thread)
-        if not yes and not _confirmed(f"Delete thread {thread!r} with {info.seq} entries for ever?"):
-            raise CallError(f"{thread!r} was not deleted", hint="Answer y, or give --yes.")
+        if not yes:
+            confirm_deletion(
+                f"thread {thread!r} with {counted(info.seq, 'entry', 'entries')}", name=repr(thread)
+            )
         store.delete(thread)
     if as_json:
         print_json({"deleted": thread, "entries": info.seq})
     else:
         click.echo(f"deleted {thread} ({info.seq} entries)")
-
-
-def _confirmed(question: str) -> bool:
-    try:
-        return click.confirm(question, err=True)
-    except (click.Abort, UnicodeDecodeError) as silence:
-        click.echo(err=True)  # the question's line is still open
-        raise CallError(
-            "nobody answered, and nothing was deleted", hint="Give --yes to delete without asking."
-        ) from silence
 
 
 log.add_command(append)

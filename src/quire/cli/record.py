@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from quire.cli.common import counted, db_option, json_option, print_json, print_table, read_json
+from quire.cli.common import (
+    confirm_deletion,
+    counted,
+    db_option,
+    json_option,
+    print_json,
+    print_table,
+    read_json,
+)
 from quire.cli.record_lines import content_of, print_record, print_records, read_records, report
 from quire.cli.records_db import NO_MODEL, embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
@@ -217,18 +225,31 @@ def update(id: str, file: str | None, version: int, db: Path | None, as_json: bo
 @record.command()
 @click.argument("id")
 @click.option("--version", type=int, help="Only if it still is this version.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @db_option
 @json_option
-def delete(id: str, version: int | None, db: Path | None, as_json: bool) -> None:
-    """Remove a record and all its versions.
+def delete(id: str, version: int | None, yes: bool, db: Path | None, as_json: bool) -> None:
+    """Delete a record for ever, with all its versions.
 
     \b
     Examples:
       quire record delete rec-1
+      quire record delete rec-1 --yes
     """
     with open_records(db, create=False) as records:
+        if not yes:
+            version = _agreed(records.read_full(id), version)
         records.delete(id, version)
     print_json({"deleted": id}) if as_json else click.echo(f"deleted {id}")
+
+
+def _agreed(seen: Record, version: int | None) -> int:
+    """The version that may go: the one named in the question, or one that is a conflict without asking."""
+    if version in (None, seen.version):
+        called = f" {seen.title!r}" if seen.title else ""
+        versions = counted(seen.version, "version")
+        confirm_deletion(f"record {seen.id} ({seen.schema_name}{called}) with {versions}", name=seen.id)
+    return seen.version if version is None else version
 
 
 @record.command()
