@@ -30,7 +30,7 @@ from quire.cli.line import line_of
 from quire.engine import open_store
 from quire.errors import CallError
 from quire.send.events import Event
-from quire.testing import Cut, emulator
+from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, JsonObject
 
 # A server that speaks the plainest of the formats, reached without any SDK.
@@ -195,17 +195,75 @@ def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(
 ) -> None:
     (tmp_path / "rules.md").write_text("Never lie.")
     long = "A long answer about nothing. " * 40
-    with emulator("vllm", ["The code is 4711.", long, long, "Done.", "Yes."]) as server:
-        _out, err = talk(server.url, "Code?\n/pin\n/pin rules.md\nTwo\nThree\nFour\n/compact\nFive\n")
+    with emulator(
+        "vllm", ["The code is 4711.", long, long, "Done.", "We spoke of nothing.", "Yes."]
+    ) as server:
+        _out, _err = talk(server.url, "Code?\n/pin\n/pin rules.md\nTwo\nThree\nFour\n/compact\nFive\n")
         bodies = [one.body["messages"] for one in server.requests]
     assert bodies[1][-1]["content"].startswith(
         "<note_context>\n<title>rules</title>\n<path>rules.md</path>\n"
     )
     assert bodies[2][-1]["content"].startswith("Context attached:\n- rules.md\n")
-    assert re.search(r"[1-9][\d,]* tokens freed", err)
     assert "rebase" in kinds(db)
-    assert len(str(bodies[4])) < len(str(bodies[3]))
-    assert "The code is 4711." in str(bodies[4])
+    assert len(str(bodies[5])) < len(str(bodies[3]))
+    assert "The code is 4711." in str(bodies[5])
+
+
+LONG = "A long answer about the harbor. " * 40
+
+
+@pytest.mark.moves_prefix(reason="/compact cuts on request")
+def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Chat, db: Path) -> None:
+    with emulator("vllm", [LONG, LONG, "Done.", "We spoke of the harbor, order W1234.", "Yes."]) as server:
+        _out, err = talk(server.url, "One\nTwo\nThree\n/compact\n/cost\nFour\n")
+        bodies = [one.body["messages"] for one in server.requests]
+    assert bodies[3][: len(bodies[2])] == bodies[2]
+    assert "summarise our conversation" in bodies[3][-1]["content"]
+    (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
+    assert cut["summary"] == "We spoke of the harbor, order W1234."
+    assert cut["summary"] in str(bodies[4])
+    before, after = re.search(r"^([\d,]+) tokens before, ([\d,]+) after; summarised by", err, re.M).groups()  # type: ignore[union-attr]  # no match is a failure
+    assert cut["freed"] == int(before.replace(",", "")) - int(after.replace(",", "")) > 0
+    # Three turns and the summary, which is paid for like them.
+    assert "4 requests by vllm:some-model" in err
+
+
+@pytest.mark.moves_prefix(reason="/compact cuts on request")
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [(Refuse(400, "the prompt is too long"), "summary failed: vllm"), ("", "summary was empty")],
+    ids=["refused", "empty"],
+)
+def test_compacting_says_when_the_built_in_summary_stands_in(
+    talk: Chat, db: Path, bad: Any, why: str
+) -> None:
+    with emulator("vllm", [LONG, LONG, "Done.", bad, "Yes."]) as server:
+        out, err = talk(server.url, "One, order W1234\nTwo\nThree\n/compact\nFour\n")
+    assert out.endswith("Yes.\n")
+    assert f"; the built-in summary stands in ({why}" in err
+    (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
+    assert cut["summary"] == "Named: W1234"
+    assert cut["meta"]["fallbacks"][0].startswith(why)
+
+
+@pytest.mark.moves_prefix(reason="/compact cuts on request")
+def test_compacting_without_the_model_costs_no_request(talk: Chat, db: Path) -> None:
+    with emulator("vllm", [LONG, LONG, "Done."]) as server:
+        _out, err = talk(
+            server.url, "One, order W1234\nTwo\nThree\n/compact now\n/compact built-in\n", code=1
+        )
+        assert len(server.requests) == 3
+    assert "/compact takes `built-in` or nothing, not 'now'" in err
+    assert re.search(r"^[\d,]+ tokens before, [\d,]+ after$", err, re.M)
+    assert [one.body["summary"] for one in entries(db) if one.kind == "rebase"] == ["Named: W1234"]
+
+
+def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat, db: Path) -> None:
+    with emulator("vllm", ["Short."]) as server:
+        _out, err = talk(server.url, "/compact\nOne\n/compact\n")
+        assert len(server.requests) == 1
+    assert err.count("there is nothing to cut yet") == 2
+    assert "rebase" not in kinds(db)
 
 
 def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat, db: Path) -> None:

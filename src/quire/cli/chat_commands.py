@@ -143,10 +143,12 @@ def _numbers(one: Asked) -> list[object]:
 
 
 def _compact(session: Session, rest: str) -> None:
-    from quire.cli.chat_compact import compact
-
-    freed = compact(session.thread, session.target) if _has_user(session) else 0
-    session.screen.note(f"{freed:,} tokens freed" if freed else "there is nothing to cut yet")
+    if rest not in ("", "built-in"):
+        raise CallError(
+            f"/compact takes `built-in` or nothing, not {rest!r}", hint="/pin keeps what must not go."
+        )
+    cut = session.compact(asking=not rest) if _has_user(session) else None
+    session.screen.note(cut.told() if cut is not None else "there is nothing to cut yet")
 
 
 def _pin(session: Session, rest: str) -> None:
@@ -258,7 +260,11 @@ COMMANDS: dict[str, tuple[Command, str, str]] = {
     "/context": (_context, "", "what is attached, and what the model has been given"),
     "/layers": (_layers, "", "the tokens of each layer of the request"),
     "/cost": (_cost, "", "what each request used and cost"),
-    "/compact": (_compact, "", "cut and summarise older turns now"),
+    "/compact": (
+        _compact,
+        "[built-in]",
+        "cut older turns now; the model summarises them, or the built-in rule does",
+    ),
     "/pin": (
         _pin,
         "[NAME…|WORDS]",

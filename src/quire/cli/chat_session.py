@@ -12,6 +12,7 @@ import click
 
 from quire.archive import autosave
 from quire.cli.chat_attach import Attached, attached_items
+from quire.cli.chat_compact import Cut, compact
 from quire.cli.chat_equip import Kit
 from quire.cli.chat_screen import Plain, Screen
 from quire.cli.chat_usage import money, totals
@@ -23,6 +24,7 @@ from quire.log.sqlite import SqliteStore
 from quire.send.claim import claimed
 from quire.send.cycle import Decision, Outcome, run
 from quire.send.resume import last_target, look
+from quire.send.runner import Runner, Turn
 from quire.send.runners import sources, sources_text
 from quire.send.standing import standing
 from quire.send.transport import close
@@ -130,12 +132,24 @@ class Session:
             )
             self._answer()
 
-    def _answer(self) -> Outcome:
+    def compact(self, asking: bool = True) -> Cut | None:
+        """Cut older turns now and have the model summarise them, if it is to be asked; None where nothing can go."""
+        reached, runner = self._ready()
+        user = next(entry for entry in reversed(self.entries()) if entry.kind == "user")
+        turn = Turn(self.thread, reached.target, reached.transport, runner, user)
+        with claimed(self.store, self.thread.name):
+            carried = compact(self.thread, turn, self.screen.note if asking else None)
+            return self._loop.run(carried, context=copy_context())
+
+    def _ready(self) -> tuple[Reached, Runner]:
+        """The model, awake, and the runner of the moment."""
         assert self.reached is not None  # from the beginning to the end
         if self.reached.is_local:
             self.use_model(self.target)  # it may have ended since
-        target, transport = self.reached.target, self.reached.transport
-        runner = self.kit.runner(self.thread, self.store, self.reached)
+        return self.reached, self.kit.runner(self.thread, self.store, self.reached)
+
+    def _answer(self) -> Outcome:
+        (target, transport, *_), runner = self._ready()
         carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)
         try:
             outcome = self._loop.run(carried, context=copy_context())

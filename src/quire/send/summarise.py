@@ -43,22 +43,31 @@ class ByModel:
         self._wanted.append(gone)
         return self._fallback(gone)
 
+    @property
+    def wanted(self) -> Gone | None:
+        """What a summary was last asked for that the model has not given."""
+        # Deeper cuts are tried until one fits: the last is the one that would be made.
+        return self._wanted[-1] if self._wanted else None
+
     async def prepare(self, turn: Turn) -> None:
         """If the next request would cut, have the model say what of it to keep."""
         self._wanted.clear()
         # Reading an old thread may ask for summaries too, of cuts that were made long ago.
-        if turn.thread.build(turn.target).rebase is None or not self._wanted:
-            return
-        # Deeper cuts are tried until one fits: the last is the one that would be made.
-        wanted = self._wanted[-1]
+        if turn.thread.build(turn.target).rebase is not None and self.wanted is not None:
+            await self.ask(turn, self.wanted)
+
+    async def ask(self, turn: Turn, gone: Gone) -> str:
+        """Have the model summarise what leaves; why the fallback stands in for it, or nothing."""
         try:
-            reply = await ask_aside(turn, summary_request(turn, wanted.limit), "summary")
-        except ProviderError:
-            return  # the built-in summary stands in
+            reply = await ask_aside(turn, summary_request(turn, gone.limit), "summary")
+        except ProviderError as error:
+            return f"summary failed: {error}"
         self.used.append(reply.usage)
         text = "".join(entry.text for entry in reply.entries if entry.kind == "respond").strip()
-        if text:
-            self._known[_key(wanted)] = fitted(text, wanted.limit)
+        if not text:
+            return "summary was empty"
+        self._known[_key(gone)] = fitted(text, gone.limit)
+        return ""
 
 
 def summary_request(turn: Turn, limit: int) -> Request:
