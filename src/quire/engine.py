@@ -23,6 +23,7 @@ from quire.items import Window
 from quire.log.hashing import sha256_hex
 from quire.log.store import Store
 from quire.providers.explain import Event, diagnosis_of
+from quire.providers.explicit import Served
 from quire.thread.fold import Fold
 from quire.thread.opening import open_store, policy_for
 from quire.thread.vigil import Vigil
@@ -130,7 +131,7 @@ class Thread:
 
     # Back into it: record
 
-    def record(self, reply: Any, request: Request | None = None) -> list[Entry]:
+    def record(self, reply: Any, request: Request | None = None, served: Served | None = None) -> list[Entry]:
         """A reply, as the SDK gave it or as JSON, into the log with what was sent for it and what it used."""
         sent = request or self._vigil.request
         if sent is None:
@@ -138,7 +139,7 @@ class Thread:
         names = list(self._fold.assembly.carried.tools) if self._fold.assembly is not None else []
         parsed = reply if isinstance(reply, Reply) else providers.parse_reply(sent.target, reply, names)
         kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
-        self.reported(sent, parsed, _diagnosis(reply))
+        self.reported(sent, parsed, _diagnosis(reply), served)
         return kept
 
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
@@ -159,9 +160,18 @@ class Thread:
                 body["wire"] = {"id": reply.id}
         return Entry("sent", body)
 
-    def reported(self, request: Request, reply: Reply, diagnosis: JsonObject | None = None) -> Event | None:
-        """What a reply read from the cache, compared with what was predicted; a difference is a warning."""
-        event = self._vigil.hears(request, reply, diagnosis)
+    def reported(
+        self,
+        request: Request,
+        reply: Reply,
+        diagnosis: JsonObject | None = None,
+        served: Served | None = None,
+    ) -> Event | None:
+        """What a reply read from the cache, compared with what was predicted; a difference is a warning.
+
+        `served` is what an explicit Gemini cache did for it (`quire.send.transport.served`).
+        """
+        event = self._vigil.hears(request, reply, diagnosis, served)
         if event is not None and not event.foreseen:
             self.on_warning(event)
         return event

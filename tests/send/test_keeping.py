@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from quire import values
 from quire.assemble import Policy
 from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
+from quire.providers.explain import Event
 from quire.providers.keeper import Errand
 from quire.providers.prefix import prefix_bytes
 from quire.providers.simulate.seen import Shares
@@ -431,6 +433,96 @@ def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_same_as
     assert len(made) >= 4
     assert {one.status for one in server.requests} == {200}
     assert "cachedContent" in asked(server)[-1]
+
+
+def warnings_of(
+    tmp_path: Path,
+    clock: Clock,
+    server: Emulator,
+    pauses: Sequence[float],
+    sizes: tuple[int, int] = (3000, 700),
+    lost_before: int = -1,
+    **how: Any,
+) -> list[list[Event]]:
+    """What a thread warns of in each of its turns, so many minutes apart, with an explicit cache."""
+    heard: list[list[Event]] = []
+
+    async def talk() -> None:
+        thread = new_thread(tmp_path / "t.db", clock=clock, **how)
+        thread.on_warning = lambda event: heard[-1].append(event)  # type: ignore[arg-type]  # no layer moves
+        thread.append(values.system("Rules. " * sizes[0]))
+        async with opened(server.url, clock) as transport:
+            for number, minutes in enumerate(pauses):
+                clock.now_ms += int(minutes * MINUTE)
+                heard.append([])
+                if number == lost_before:
+                    caches: Any = transport._caches
+                    await caches.carry_out(Errand("DELETE", asked(server)[-1]["cachedContent"]))
+                thread.user(f"Question {number}. " + "ask " * sizes[1])
+                await run(thread, TARGET, transport)
+
+    asyncio.run(talk())
+    return heard
+
+
+@pytest.fixture
+def forgetful(server: Emulator) -> Emulator:
+    """A provider whose implicit cache never reads, although it might."""
+    engine: Any = server._emulated.simulator("gemini", "gemini-2.5-pro").engine
+    engine._implicit.look = lambda *_: Shares()
+    return server
+
+
+def test_what_an_explicit_cache_serves_is_not_a_lost_cache(
+    tmp_path: Path, clock: Clock, forgetful: Emulator
+) -> None:
+    heard = warnings_of(tmp_path, clock, forgetful, (1,) * 9)
+    made = ["cachedContent" in body for body in asked(forgetful)].index(True)
+    # Until there is one, what the implicit cache does not read is missed.
+    assert [bool(turn) for turn in heard] == [0 < n < made for n in range(9)]
+    assert {event.cause for turn in heard for event in turn} == {"routing"}
+
+
+@pytest.mark.usefixtures("misses")
+def test_nor_is_it_somebody_elses(tmp_path: Path, clock: Clock, server: Emulator) -> None:
+    assert warnings_of(tmp_path, clock, server, (1,) * 6) == [[]] * 6
+    assert "cachedContent" in asked(server)[-1]
+
+
+def test_an_explicit_cache_that_has_expired_is_named(
+    tmp_path: Path, clock: Clock, forgetful: Emulator
+) -> None:
+    *_, before, after = warnings_of(tmp_path, clock, forgetful, (*(1,) * 5, 30))
+    assert before == []
+    [event] = after
+    assert (event.cause, event.reported, event.foreseen) == ("ttl", 0, False)
+    assert event.predicted > 3000
+    assert re.fullmatch(
+        r"cachedContents/emulated0001 had expired 1,\d+ s before: 0 tokens came from the cache, [\d,]+ were predicted",
+        str(event),
+    )
+
+
+def test_an_explicit_cache_that_the_provider_lost_is_named(
+    tmp_path: Path, clock: Clock, forgetful: Emulator
+) -> None:
+    *_, before, after = warnings_of(tmp_path, clock, forgetful, (1,) * 6, lost_before=5)
+    assert before == []
+    assert [(event.cause, event.note) for event in after] == [
+        ("routing", "the provider no longer knew cachedContents/emulated0001")
+    ]
+
+
+@pytest.mark.moves_prefix(reason="the budget is small, so that there is a rebase")
+def test_a_cache_that_a_rebase_gives_up_is_no_surprise(
+    tmp_path: Path, clock: Clock, forgetful: Emulator
+) -> None:
+    policy = Policy(budget=7000, reply=500)
+    heard = warnings_of(tmp_path, clock, forgetful, (1,) * 14, (1500, 300), policy=policy)
+    behind = ["cachedContent" in body for body in asked(forgetful)]
+    given_up = [n for n in range(1, 14) if behind[n - 1] and not behind[n]]
+    assert given_up
+    assert not any(heard[n] for n in range(14) if behind[n] or n in given_up)
 
 
 def _unpriced(body: JsonObject) -> JsonObject:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from quire.providers.explicit import Served
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.moved import Moved, moved
 from quire.providers.simulate import Predicted, Simulator, blocks
@@ -76,6 +77,34 @@ def explain(
         layer=layer,
         diagnosis=diagnosis or {},
     )
+
+
+def explain_served(sent: Sent, reported: Usage, info: ModelInfo, served: Served) -> Event | None:
+    """The same where an explicit cache stood in for the prefix, or did until it ended.
+
+    What it holds is all that is promised: more is luck, and less is an event.
+    """
+    share = min(1.0, served.tokens / max(1, sent.predicted.total))
+    promised = round(share * reported.input_total)
+    if not _beyond(max(0, promised - reported.cache_read), reported.input_total):
+        return None
+    if served.ended == "dropped":
+        return _given_up(explain(sent, reported, info), served.note)
+    return Event(
+        cause="ttl" if served.ended == "expired" else "routing",
+        note=served.note or "the explicit cache was not read",
+        predicted=promised,
+        reported=reported.cache_read,
+        reusable=promised,
+        foreseen=False,
+    )
+
+
+def _given_up(event: Event | None, note: str) -> Event | None:
+    """Whoever gives a cache up knows that it is read no more; often because the prefix had moved."""
+    if event is None or event.cause == "moved":
+        return event and msgspec.structs.replace(event, foreseen=True)
+    return msgspec.structs.replace(event, cause="routing", note=note, foreseen=True)
 
 
 def _scaled(sent: Sent, reported: Usage) -> tuple[int, int]:
@@ -221,6 +250,12 @@ class Watch:
         """Its reply came: the provider's JSON, whole."""
         return self.reported(usage(self.info.provider, reply), diagnosis_of(reply))
 
-    def reported(self, used: Usage, diagnosis: JsonObject | None = None) -> Event | None:
-        """The same for a reply that was parsed already."""
-        return explain(self._last, used, self.info, diagnosis) if self._last is not None else None
+    def reported(
+        self, used: Usage, diagnosis: JsonObject | None = None, served: Served | None = None
+    ) -> Event | None:
+        """The same for a reply that was parsed already; `served` is what an explicit cache did for it."""
+        if self._last is None:
+            return None
+        if served is not None:
+            return explain_served(self._last, used, self.info, served)
+        return explain(self._last, used, self.info, diagnosis)

@@ -37,6 +37,15 @@ class Kept(msgspec.Struct, frozen=True):
         return sha256_hex(prefix[: self.length]) == self.sha256
 
 
+class Served(msgspec.Struct, frozen=True):
+    """What an explicit cache did for one request: it read these tokens, or would have if it had not ended."""
+
+    tokens: int
+    ended: Literal["", "expired", "gone", "dropped"] = ""
+    # How it ended, for people.
+    note: str = ""
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What to do before the next request; `drop` names a cache to delete, `ttl_s` is for one made or extended."""
 

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from quire.log.hashing import sha256_hex
-from quire.providers.explicit import Kept, Plan, plan
+from quire.providers.explicit import Kept, Plan, Served, plan
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.simulate import Simulator
@@ -37,6 +37,8 @@ class Keeper:
     def __init__(self, info: ModelInfo) -> None:
         self.info = info
         self.kept: Kept | None = None
+        # The cache that was there before, until another is made or a request has gone out without it.
+        self._lost: Served | None = None
         self.plan = Plan("none", "nothing was asked yet")
         self._times: list[int] = []
         self._lasting: JsonObject = {}
@@ -53,7 +55,8 @@ class Keeper:
         if not self.info.features.explicit_cache:
             return []
         if self.kept is not None and at_ms >= self.kept.expires_ms:
-            self.kept = None
+            past_s = (at_ms - self.kept.expires_ms) // 1000
+            self._lose("expired", f"{self.kept.name} had expired {past_s:,} s before")
         self.plan = plan(self.kept, prefix, self._tokens, self.info, at_ms, self._times, self._missed, hits)
         self._times.append(at_ms)
         return list(self._errands())
@@ -74,7 +77,8 @@ class Keeper:
     def done(self, errand: Errand, reply: Json, at_ms: int) -> None:
         """The provider's answer to a call; None where it failed: then the thread goes on without a cache."""
         if errand.method == "DELETE" or not isinstance(reply, dict) or not reply.get("name"):
-            self.kept = None
+            how = self.plan.reason if errand.method == "DELETE" else "it could not be prolonged"
+            self._lose("dropped", f"{errand.path} was given up: {how}")
             return
         expires_ms = _ms(reply.get("expireTime")) or at_ms + self.plan.ttl_s * 1000
         if errand.method == "PATCH" and self.kept is not None:
@@ -82,7 +86,7 @@ class Keeper:
             return
         prefix = self._prefix(self._lasting)
         self.kept = Kept(str(reply["name"]), len(prefix), sha256_hex(prefix), self._tokens, expires_ms)
-        self._missed = 0
+        self._missed, self._lost = 0, None
 
     def behind(self, body: JsonObject) -> JsonObject:
         """The request without what the cache holds of it; the request itself where there is none for it."""
@@ -91,6 +95,13 @@ class Keeper:
         held = _contents_within(body, self.kept.length)
         rest = {key: value for key, value in body.items() if key not in _HEAD}
         return {**rest, "contents": body["contents"][held:], "cachedContent": self.kept.name}
+
+    def served(self, sent: JsonObject) -> Served | None:
+        """What a cache did for the request that was sent just now; None where there never was one."""
+        if self.kept is not None and sent.get("cachedContent") == self.kept.name:
+            return Served(self.kept.tokens)
+        lost, self._lost = self._lost, None
+        return lost
 
     def answered(self, used: Usage) -> None:
         """What the reply says was read: the rest of what lasts was missed."""
@@ -101,6 +112,12 @@ class Keeper:
 
     def forget(self) -> None:
         """The provider no longer knows the cache (403): send the request as it is."""
+        if self.kept is not None:
+            self._lose("gone", f"the provider no longer knew {self.kept.name}")
+
+    def _lose(self, ended: Literal["expired", "gone", "dropped"], note: str) -> None:
+        if self.kept is not None:
+            self._lost = Served(self.kept.tokens, ended, note)
         self.kept = None
 
     def _prefix(self, body: JsonObject) -> bytes:

@@ -27,7 +27,7 @@ from quire.send.spending import check_prices, limit_met, usage_of, usd_of
 from quire.send.standing import Standing, standing
 from quire.send.summarise import ByModel
 from quire.send.thread import Log
-from quire.send.transport import Transport, close
+from quire.send.transport import Transport, close, served
 from quire.values import Entry, JsonObject, Reply, Request, Usage
 
 __all__ = ["Cycle", "Decide", "Decision", "Outcome", "Stop", "ask_aside", "interrupted", "run", "run_sync"]
@@ -245,7 +245,7 @@ class Cycle:
         reply = stream.reply()
         self._append(self._speech.sent(self.thread, request, reply))
         if self._speech is MESSAGES:
-            self.thread.reported(request, reply)
+            self.thread.reported(request, reply, served=served(self.transport, request))
 
     def _grow(self, event: JsonObject) -> None:
         assert self._tip is not None  # the opening `sent`

@@ -16,6 +16,7 @@ import msgspec
 
 from quire.errors import ProviderError
 from quire.log.hashing import sha256_hex
+from quire.providers.explicit import Served
 from quire.providers.keeper import Errand, Keeper, lasting
 from quire.providers.models import model_info
 from quire.providers.prefix import line, prefix_bytes
@@ -46,6 +47,8 @@ class Conversation:
         self.prefix, self.said = b"", frozenset[str]()
         self.asked_ms = 0
         self.busy = self.refused = False
+        # The latest request that was answered, and what a cache did for it.
+        self.answered: tuple[Request, Served | None] | None = None
 
     def goes_on(self, request: Request) -> bool:
         """Whether a request extends the latest one, or says most of it again behind another beginning (a rebase)."""
@@ -84,6 +87,11 @@ class Keeping:
         finally:
             await close(self.inner)
 
+    def served(self, request: Request) -> Served | None:
+        """What an explicit cache did for a request that was answered; None where there was none."""
+        known = [one.answered for one in self.conversations if one.answered is not None]
+        return next((served for asked, served in known if asked is request), None)
+
     async def send(self, request: Request) -> JsonObject:
         """The whole reply."""
         at = await self._prepared(request)
@@ -94,8 +102,10 @@ class Keeping:
             if behind is request or error.status not in _GONE:
                 raise
             at.keeper.forget()
+            behind = request
             reply = await self.inner.send(request)
         _answered(at, reply)
+        at.answered = request, at.keeper.served(behind.body)
         return reply
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
@@ -108,6 +118,7 @@ class Keeping:
                     async for event in events:
                         began = True
                         yield event
+                at.answered = request, at.keeper.served(sent.body)
                 return
             except ProviderError as error:
                 if sent is request or began or error.status not in _GONE:

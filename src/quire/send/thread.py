@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from quire.assemble import Built
 from quire.assemble.summary import Summarise
 from quire.log.store import Store
+from quire.providers.explicit import Served
 from quire.values import Entry, Prompt, Reply, Request
 
 
@@ -34,8 +35,8 @@ class Log(Protocol):
     def so_far(self, target: str) -> Prompt:
         """The same as if no rebase were due."""
 
-    def reported(self, request: Request, reply: Reply) -> object:
-        """A reply came: what it read from the cache is compared with what was predicted."""
+    def reported(self, request: Request, reply: Reply, *, served: Served | None = None) -> object:
+        """A reply came: what it read from the cache is compared with what was predicted, or with an explicit cache."""
 
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for a request."""

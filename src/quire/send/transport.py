@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from quire.providers.explicit import Served
 from quire.values import JsonObject, Request
 
 
@@ -23,3 +24,10 @@ async def close(transport: Transport) -> None:
     aclose = getattr(transport, "aclose", None)
     if aclose is not None:
         await aclose()
+
+
+def served(transport: Transport, request: Request) -> Served | None:
+    """What an explicit cache did for a request that was answered, where the transport keeps such caches."""
+    told = getattr(transport, "served", None)
+    found: Served | None = told(request) if told is not None else None
+    return found

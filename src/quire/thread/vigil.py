@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from quire.assemble.monitor import Moved, watch
 from quire.providers.explain import Event, Watch
+from quire.providers.explicit import Served
 from quire.values import Entry, Envelope, JsonObject, Reply, Request
 
 
@@ -35,10 +36,19 @@ class Vigil:
         self.request, self._sealed = request, sealed
         return moved
 
-    def hears(self, request: Request, reply: Reply, diagnosis: JsonObject | None) -> Event | None:
-        """A reply came back: where its cache reads are not what was predicted, why."""
+    def hears(
+        self,
+        request: Request,
+        reply: Reply,
+        diagnosis: JsonObject | None = None,
+        served: Served | None = None,
+    ) -> Event | None:
+        """A reply came back: where its cache reads are not what was predicted, why.
+
+        `served`: what an explicit cache did for it; then that one is what is compared with.
+        """
         watching = self._watches.get(request.target)
-        event = watching.reported(reply.usage, diagnosis) if watching is not None else None
+        event = watching.reported(reply.usage, diagnosis, served) if watching is not None else None
         if request.target in self._unsure:
             self._unsure.remove(request.target)
             return None
