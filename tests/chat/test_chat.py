@@ -29,6 +29,8 @@ from quire.cli.chat_usage import totals
 from quire.cli.line import line_of
 from quire.engine import open_store
 from quire.errors import CallError
+from quire.providers.simulate.seen import Shares
+from quire.providers.simulate.steps import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, JsonObject
@@ -264,6 +266,23 @@ def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat, db: Path) 
         assert len(server.requests) == 1
     assert err.count("there is nothing to cut yet") == 2
     assert "rebase" not in kinds(db)
+
+
+def test_an_explicit_cache_lives_from_turn_to_turn_and_goes_with_its_model(
+    talk: Chat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
+    with emulator("gemini", ["One."] * 5) as server, emulator("vllm", ["Two."]) as other:
+        lines = "Hi\n" * 5 + f"/model {TARGET} {other.url}/v1\nHi\n"
+        how = ["--system", "Rules. " * 3000, "--explicit-cache", "--base-url", server.url]
+        out, err = talk(server.url, lines, *how, model="gemini:gemini-2.5-pro")
+        calls = [one.method for one in server.requests if "/cachedContents" in one.path]
+        behind = ["cachedContent" in one.body for one in server.requests if "enerateContent" in one.path]
+    assert out == "One.\n" * 5 + "Two.\n"
+    assert calls == ["POST", "DELETE"]
+    assert behind == [False, False, True, True, True]
+    assert f"the model is {TARGET}, without explicit caches" in err
+    assert "tokens came from the cache" not in err
 
 
 def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat, db: Path) -> None:

@@ -531,6 +531,7 @@ def _unpriced(body: JsonObject) -> JsonObject:
     return {key: value for key, value in body.items() if key not in ("at", *reply)}
 
 
-def test_other_providers_have_no_explicit_caches() -> None:
-    with pytest.raises(CallError, match="openai has no explicit caches"):
-        transport_for("openai:gpt-5", api_key="key", explicit_cache=True)
+@pytest.mark.parametrize("target", ["openai:gpt-5", "gemini:gemini-4-argon"])
+def test_other_models_have_no_explicit_caches(target: str) -> None:
+    with pytest.raises(CallError, match=f"{target} has no explicit caches"):
+        transport_for(target, api_key="key", explicit_cache=True)

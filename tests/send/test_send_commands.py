@@ -16,8 +16,10 @@ from send_parts import TARGETS, tool
 
 from quire import values
 from quire.cli.main import quire
-from quire.errors import QuireError
+from quire.errors import CallError, QuireError
 from quire.log.sqlite import SqliteStore
+from quire.providers.simulate.seen import Shares
+from quire.providers.simulate.steps import StepCache
 from quire.send import weights
 from quire.send.runner import Limits, Runner
 from quire.testing import Cut, Refuse, emulator
@@ -235,3 +237,43 @@ def test_a_wrong_call_is_told_before_anything_is_touched(
 @pytest.mark.parametrize("group", ["record", "model", "log"])
 def test_no_commands_description_is_cut_short(command: Any, group: str) -> None:
     assert "..." not in command(group, "--help").output.partition("Commands:")[2]
+
+
+GEMINI = "gemini:gemini-2.5-pro"
+
+
+@pytest.fixture
+def misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The implicit cache promises nothing: here it never reads, so that an explicit one pays."""
+    monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
+
+
+@pytest.mark.usefixtures("misses")
+@pytest.mark.parametrize("explicit", [True, False])
+def test_an_explicit_cache_is_kept_while_a_command_runs_if_it_is_asked_for(
+    command: Any, tmp_path: Path, explicit: bool
+) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    steps = [[Call(f"c{n}", "read", {"path": "a.txt"})] for n in range(4)]
+    with emulator("gemini", [*steps, "One line."]) as server:
+        how = ["--runner", "agent", "--root", ".", "--system", "Rules. " * 3000, "--base-url", server.url]
+        option = ["--explicit-cache"] if explicit else []
+        result = command("run", "t", "How many?", "--model", GEMINI, *how, *option)
+    assert result.exit_code == 0, result.output
+    calls = [one.method for one in server.requests if "/cachedContents" in one.path]
+    assert calls == (["POST", "DELETE"] if explicit else [])
+    assert ("cachedContent" in server.requests[-2].body) == explicit
+
+
+@pytest.mark.parametrize("words", [("run", "t", "Hi"), ("resume", "t"), ("chat", "t")])
+def test_explicit_caches_of_other_models_are_an_error_with_a_hint(
+    command: Any, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    in_doubt(tmp_path)
+    before = stored(tmp_path)
+    for model in (TARGET, "local:smollm2", "gemini:gemini-4-argon"):
+        failed = command(*words, "--model", model, "--explicit-cache").exception
+        assert isinstance(failed, CallError)
+        assert str(failed) == f"{model} has no explicit caches"
+        assert "Leave --explicit-cache" in failed.hint
+    assert stored(tmp_path) == before

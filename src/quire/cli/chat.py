@@ -16,6 +16,7 @@ from quire.cli.chat_screen import Plain, Rich, Screen
 from quire.cli.chat_session import Session
 from quire.cli.common import db_option
 from quire.cli.main import report
+from quire.cli.reach import explicit_option
 from quire.errors import QuireError
 from quire.send.runners import NAMES
 
@@ -29,6 +30,7 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
     "--model", help="provider:model (default: $QUIRE_MODEL, the thread's last one, else the local model)."
 )
 @click.option("--base-url", help="The address of a server of your own.")
+@explicit_option
 @click.option(
     "--attach", multiple=True, help="A file, file:10-20 or note for the first turn; may be repeated."
 )
@@ -52,6 +54,7 @@ def chat(
     thread: str,
     model: str | None,
     base_url: str | None,
+    explicit_cache: bool,
     attach: tuple[str, ...],
     runner: str | None,
     root: Path | None,
@@ -76,7 +79,7 @@ def chat(
       quire chat notes --vault ~/Notes
       echo "What is in src?" | quire chat code --root .
     """
-    wanted = Equipment(runner, root, vault, project, files, mcp, system, text_tools)
+    wanted = Equipment(runner, root, vault, project, files, mcp, system, text_tools, explicit_cache)
     screen: Screen = Rich() if sys.stdin.isatty() and sys.stdout.isatty() else Plain()
     with _opened(thread, model, base_url, wanted, save, db, screen) as session:
         session.attach(attach)

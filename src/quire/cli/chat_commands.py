@@ -16,6 +16,7 @@ from quire.cli.line import shortened
 from quire.errors import CallError, NotFound
 from quire.items import item
 from quire.nearest import nearest
+from quire.send.connect import has_explicit_cache
 from quire.tokens import counter
 from quire.values import item_json
 
@@ -219,7 +220,8 @@ def _model(session: Session, rest: str) -> None:
             # An address belongs to the server it was given for.
             session.base_url = url.strip() or None
         session.use_model(target)
-    session.screen.note(f"the model is {session.target}")
+    caches = session.kit.wanted.explicit_cache and not has_explicit_cache(session.target)
+    session.screen.note(f"the model is {session.target}" + (", without explicit caches" if caches else ""))
 
 
 def _export(session: Session, rest: str) -> None:

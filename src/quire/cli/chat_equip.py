@@ -35,6 +35,7 @@ class Equipment(msgspec.Struct, frozen=True):
     mcp: tuple[str, ...] = ()
     system: str = ""
     text_tools: bool = False
+    explicit_cache: bool = False
 
 
 class Kit:

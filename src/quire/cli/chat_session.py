@@ -22,6 +22,7 @@ from quire.engine import Thread
 from quire.errors import QuireError
 from quire.log.sqlite import SqliteStore
 from quire.send.claim import claimed
+from quire.send.connect import has_explicit_cache
 from quire.send.cycle import Decision, Outcome, run
 from quire.send.resume import last_target, look
 from quire.send.runner import Runner, Turn
@@ -72,7 +73,11 @@ class Session:
 
     def use_model(self, target: str) -> None:
         """Talk to this model from now on; without one, to the local model."""
-        reached = reach(target or None, self.base_url)
+        explicit = self.kit.wanted.explicit_cache
+        if self.reached is not None:
+            # Asked for at the beginning, for the model of then; another one may have no such caches.
+            explicit = explicit and has_explicit_cache(target)
+        reached = reach(target or None, self.base_url, explicit)
         self._leave()
         self.reached = reached
 

@@ -9,7 +9,7 @@ import click
 
 from quire.errors import CallError
 from quire.providers.facts import resolve, split_target
-from quire.send.connect import transport_for
+from quire.send.connect import check_explicit_cache, transport_for
 from quire.send.endpoints import endpoint_for
 from quire.send.transport import Transport
 
@@ -18,6 +18,12 @@ model_option = click.option(
     help="provider:model, as in anthropic:claude-opus-5-5 (default: $QUIRE_MODEL, else the local model).",
 )
 url_option = click.option("--base-url", help="Another address of the same API (default: $QUIRE_BASE_URL).")
+
+explicit_option = click.option(
+    "--explicit-cache",
+    is_flag=True,
+    help="Keep a Gemini cache while that pays (paid by the hour; deleted at the end).",
+)
 
 # The small model may go on, or say one thing, for ever; these hold where nothing else is asked for.
 LOCAL_OPTIONS: dict[str, Any] = {"max_tokens": 512, "temperature": 0, "repeat_penalty": 1.1}
@@ -32,14 +38,17 @@ class Reached(NamedTuple):
     is_local: bool = False
 
 
-def reach(model: str | None, base_url: str | None = None) -> Reached:
+def reach(model: str | None, base_url: str | None = None, explicit_cache: bool = False) -> Reached:
     """The model that was named, else the one of the environment, else the local one."""
     target = model or os.environ.get("QUIRE_MODEL") or "local:smollm2"
     _check_named(target)
+    if explicit_cache:
+        check_explicit_cache(target)
     url = base_url or os.environ.get("QUIRE_BASE_URL")
     if not url and is_embedded(target):
         return _local()
-    return Reached(target, transport_for(target, url, _key(target), proxies=not url), {})
+    transport = transport_for(target, url, _key(target), proxies=not url, explicit_cache=explicit_cache)
+    return Reached(target, transport, {})
 
 
 def _check_named(target: str) -> None:

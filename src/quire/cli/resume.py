@@ -9,7 +9,7 @@ import click
 
 from quire.cli.choice import chosen, make_runner, remembered, runner_options
 from quire.cli.common import db_option, json_option, print_json, print_table
-from quire.cli.reach import model_option, reach, url_option
+from quire.cli.reach import explicit_option, model_option, reach, url_option
 from quire.cli.store import open_db
 from quire.cli.turn import Shown, outcome_json, status
 from quire.engine import Thread
@@ -24,6 +24,7 @@ from quire.values import Entry
 @click.argument("thread")
 @model_option
 @url_option
+@explicit_option
 @runner_options
 @click.option("--list", "only_list", is_flag=True, help="Only show what is still to be done; change nothing.")
 @click.option("--rerun", is_flag=True, help="Run a call again that may have run already.")
@@ -33,6 +34,7 @@ def resume(
     thread: str,
     model: str | None,
     base_url: str | None,
+    explicit_cache: bool,
     only_list: bool,
     rerun: bool,
     db: Path | None,
@@ -57,7 +59,7 @@ def resume(
             _show(found, thread, as_json)
             return
         with claimed(store, thread):
-            reached = reach(model or found.target, base_url)
+            reached = reach(model or found.target, base_url, explicit_cache)
             choice = chosen({**how, "files": tuple(how["files"])}, remembered(standing(store, thread).user))
             runner = make_runner(choice, log, reached)
             _name(look(store, thread, runner), rerun)

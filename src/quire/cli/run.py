@@ -11,7 +11,7 @@ import click
 from quire.cli.attached import attach_option, attachments
 from quire.cli.choice import check, chosen, make_runner, runner_options
 from quire.cli.common import db_option, json_option, print_json
-from quire.cli.reach import model_option, reach, url_option
+from quire.cli.reach import explicit_option, model_option, reach, url_option
 from quire.cli.store import open_db
 from quire.cli.turn import Shown, outcome_json, status
 from quire.engine import Thread
@@ -28,6 +28,7 @@ from quire.send.standing import newest_turn, standing
 @click.argument("text", required=False)
 @model_option
 @url_option
+@explicit_option
 @attach_option
 @runner_options
 @db_option
@@ -37,6 +38,7 @@ def run(
     text: str | None,
     model: str | None,
     base_url: str | None,
+    explicit_cache: bool,
     attach: tuple[str, ...],
     db: Path | None,
     as_json: bool,
@@ -58,7 +60,7 @@ def run(
         raise CallError("there is nothing to say", hint="Give TEXT, or pipe it in.")
     choice = check(chosen({**how, "files": tuple(how["files"])}))
     items, images = attachments(attach)
-    reached = reach(model, base_url)
+    reached = reach(model, base_url, explicit_cache)
     with open_db(db) as store, claimed(store, thread):
         log = Thread(store, thread)
         _mention_interrupted(store, thread)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from quire.errors import CallError, ProviderError
 from quire.providers.facts import resolve, split_target
+from quire.providers.models import model_info
 from quire.send.endpoints import ENDPOINTS, Endpoint
 from quire.send.http import Http
 from quire.send.keeping import Keeping
@@ -43,8 +44,8 @@ def transport_for(
     endpoint = ENDPOINTS[provider]
     url = base_url or endpoint.base_url
     _check(name, wire, url, endpoint, base_url, api_key)
-    if explicit_cache and wire != "gemini":
-        raise CallError(f"{name} has no explicit caches", hint="Leave `explicit_cache` out: Gemini has them.")
+    if explicit_cache:
+        check_explicit_cache(target)
     inner: Any  # one of the transports; those that speak to Gemini are its caches too
     if _by_sdk(provider, wire, via):
         module = importlib.import_module(f"quire.send.sdk.{_SDKS[provider][1]}")
@@ -53,6 +54,20 @@ def transport_for(
         inner = Http(url, api_key or "", timeout_s, proxies)
     again = Retrying(inner, retry)
     return Keeping(again, inner) if explicit_cache else again
+
+
+def has_explicit_cache(target: str) -> bool:
+    """Whether a model's provider keeps caches that are made by a call and paid for by the hour."""
+    return resolve(split_target(target)[0])[1] == "gemini" and model_info(target).features.explicit_cache
+
+
+def check_explicit_cache(target: str) -> None:
+    """An error for a model without explicit caches."""
+    if not has_explicit_cache(target):
+        raise CallError(
+            f"{target} has no explicit caches",
+            hint="Leave --explicit-cache (explicit_cache=True) out: models of Gemini have them.",
+        )
 
 
 def _check(
