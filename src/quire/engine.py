@@ -25,7 +25,7 @@ from quire.log.store import Store
 from quire.providers.explain import Event, diagnosis_of
 from quire.providers.explicit import Served
 from quire.thread.fold import Fold
-from quire.thread.opening import open_store, policy_for
+from quire.thread.opening import changes, open_store, policy_for, policy_of
 from quire.thread.vigil import Vigil
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from quire.send.transport import Transport
     from quire.thread.recollection import Recollection
 
-__all__ = ["Thread", "chat_messages", "open_store", "policy_for", "wall_ms"]
+__all__ = ["Thread", "chat_messages", "open_store", "policy_for", "policy_of", "wall_ms"]
 
 _logger = logging.getLogger("quire")
 
@@ -154,6 +154,8 @@ class Thread:
             "segments": [sha256_hex(part) for part in parts],
             "at": self.clock(),
         }
+        if self.policy is not None and (own := changes(request.target, self.policy)):
+            body["meta"] = {"policy": own}
         if reply is not None:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
             if reply.id:

@@ -15,7 +15,7 @@ from quire.assemble import Built, Policy, Refused, requests, reused_tokens, unse
 from quire.assemble.layers import enclose, layer_tokens
 from quire.cli.common import console, db_option, json_option
 from quire.cli.source import load_entries
-from quire.engine import chat_messages, policy_for
+from quire.engine import chat_messages, policy_of
 from quire.errors import NotFound
 from quire.values import Entry, JsonObject
 
@@ -69,7 +69,7 @@ def policy_from(ttl_s: int, **fields: object) -> Policy:
 
 
 def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], Policy]:
-    """A thread as it was sent, under its model's own policy; where the caller chose one, as it would have been."""
+    """A thread as it was sent, under the policy of then; where the caller chose one, as it would have been."""
     context = click.get_current_context()
     sent = [entry.body for entry in entries if entry.kind == "sent" and not entry.meta.get("aside")]
     if not sent:
@@ -77,7 +77,7 @@ def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], Policy]:
     names = [names[-1].removeprefix("--") for names, *_ in _POLICY]
     if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names):
         return unsent(entries), policy
-    return entries, policy_for(f"{sent[-1].get('provider')}:{sent[-1].get('model')}")
+    return entries, policy_of(sent[-1])
 
 
 @click.command()

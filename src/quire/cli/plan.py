@@ -10,7 +10,7 @@ import msgspec
 
 from quire.assemble import DROP_ONLY, TWO_TIER, Built, Policy, requests, reused_tokens, unsent
 from quire.assemble.hindsight import optimum, trail
-from quire.cli.assemble import policy_from, policy_options
+from quire.cli.assemble import policy_from, policy_options, seen
 from quire.cli.common import console, counted, db_option, json_option, print_json, print_table
 from quire.cli.source import load_entries
 from quire.errors import NotFound
@@ -36,6 +36,7 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     logged = load_entries(source, db)
+    _, policy = seen(logged, policy)
     entries = unsent(logged)
     rows = [row for name, one in variants(policy).items() if (row := measure(name, entries, one))]
     if not rows:

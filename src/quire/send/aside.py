@@ -11,5 +11,5 @@ async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
     """Send a request of one's own; the log's line for it is marked, so that no turn counts it as an answer."""
     reply = providers.parse_reply(turn.target, await turn.transport.send(request))
     sent = turn.thread.sent_entry(request, reply)
-    turn.thread.append(Entry("sent", {**sent.body, "meta": {"aside": purpose}}))
+    turn.thread.append(Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}}))
     return reply

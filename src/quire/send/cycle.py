@@ -263,7 +263,7 @@ class Cycle:
         ]
         reply = Reply((), partial.usage, "stopped")
         sent = self._speech.sent(self.thread, request, reply).body
-        self._append(*said, Entry("sent", {**sent, "meta": {"stopped": True}}))
+        self._append(*said, Entry("sent", {**sent, "meta": {**sent.get("meta", {}), "stopped": True}}))
 
     def _outcome(self, stop: Stop) -> Outcome:
         text = "".join(entry.text for entry in self._turn.answer if entry.kind == "respond")

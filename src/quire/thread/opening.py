@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 
 from quire.assemble import Policy
+from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.providers.models import ModelInfo, model_info
+from quire.values import JsonObject
 
 
 def open_store(path: str | Path) -> SqliteStore:
@@ -27,6 +29,25 @@ def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Pol
         budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8)
     )
     return msgspec.structs.replace(given, **{**_of_model(target, info), **changes})
+
+
+def changes(target: str, policy: Policy) -> JsonObject:
+    """What a policy of one's own decides other than the model's would, as the log keeps it with each request."""
+    usual, own = (msgspec.to_builtins(one) for one in (policy_for(target), policy_for(target, policy)))
+    return {name: value for name, value in own.items() if value != usual[name]}
+
+
+def policy_of(sent: JsonObject) -> Policy:
+    """The policy that a `sent` entry was built under; its model's own where it names none."""
+    usual = policy_for(f"{sent.get('provider')}:{sent.get('model')}")
+    named = (sent.get("meta") or {}).get("policy")
+    if not isinstance(named, dict):
+        return usual
+    known = {name: value for name, value in named.items() if name in usual.__struct_fields__}
+    try:
+        return msgspec.convert({**msgspec.to_builtins(usual), **known}, Policy)
+    except (msgspec.ValidationError, CallError):
+        return usual  # meta is free: what stands there need not be ours
 
 
 def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:

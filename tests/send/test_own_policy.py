@@ -1,0 +1,112 @@
+"""A thread that was sent under a policy of its own is shown under that one, by every command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from send_parts import TARGETS, carry_out, new_thread
+
+from quire.assemble import Policy
+from quire.cli.main import quire
+from quire.engine import Thread, policy_for, policy_of
+from quire.send.aside import ask_aside
+from quire.send.connect import transport_for
+from quire.send.runner import CHAT, Turn
+from quire.send.summarise import summary_request
+from quire.send.transport import close
+from quire.testing import emulator
+from quire.values import Entry
+
+TARGET = TARGETS["openai-chat"]
+OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.2)
+
+
+def talked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, turns: int = 8
+) -> list[Entry]:
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
+    with emulator("openai-chat", lambda body: "It stands. " * 12) as server:
+        thread = new_thread(tmp_path / "quire.db", policy=policy)
+        for turn in range(turns):
+            thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
+            carry_out(thread, TARGET, server.url)
+    return thread.store.read("t")
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(quire, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_each_request_keeps_the_policy_it_was_built_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = [entry.body for entry in talked(tmp_path, monkeypatch, OWN) if entry.kind == "sent"]
+    assert {json.dumps(body["meta"]["policy"]) for body in sent} == {
+        json.dumps({"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.2})
+    }
+    assert policy_of(sent[-1]) == policy_for(TARGET, OWN)
+
+
+def test_the_models_own_policy_is_not_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [entry.body for entry in talked(tmp_path, monkeypatch, None, 1) if entry.kind == "sent"]
+    assert all("meta" not in body for body in sent)
+    assert policy_of(sent[-1]) == policy_for(TARGET)
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_the_commands_show_the_limit_of_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    talked(tmp_path, monkeypatch, OWN)
+    assert set(re.findall(r"of ([\d,]+) tokens", said("assemble", "t"))) == {"850"}
+    assert set(re.findall(r"of ([\d,]+) tokens", said("assemble", "t", "--budget", "2000"))) == {"2,000"}
+    own = planned("plan", "t", "--json")["as given"]
+    assert own["cuts"]
+    # No option says when to cut; but each policy is also shown as if it waited until it is full.
+    assert own == planned("plan", "t", "--json", *as_options(OWN))["only when full"]
+    assert "differs" in said("diff", "t", "1", "8")
+
+
+def planned(*words: str) -> dict[str, Any]:
+    return {row.pop("policy"): row for row in json.loads(said(*words))["policies"]}
+
+
+def as_options(policy: Policy) -> list[str]:
+    priced = policy_for(TARGET, policy)
+    named = {"--budget": priced.limit, "--floor": priced.floor, "--summary": priced.summary}
+    named |= {"--read": priced.read, "--write": priced.write, "--ttl": priced.ttl_s or 0}
+    return [word for name, value in named.items() for word in (name, str(value))]
+
+
+@pytest.mark.parametrize(
+    "named", [7, "x", {"budget": "lots"}, {"budget": 3, "reply": 9}, {"floor": 2.0}, {"later": 1}]
+)
+def test_what_is_no_policy_of_ours_is_passed_over(named: Any) -> None:
+    provider, _, model = TARGET.partition(":")
+    sent = {"kind": "sent", "provider": provider, "model": model, "meta": {"policy": named}}
+    assert policy_of(sent) == policy_for(TARGET)
+
+
+def test_questions_beside_the_conversation_keep_it_too(tmp_path: Path) -> None:
+    async def main(url: str) -> Thread:
+        thread = new_thread(tmp_path / "t.db", policy=OWN)
+        user = thread.user("Hello?")
+        transport = transport_for(TARGET, url, "key", via="http")
+        turn = Turn(thread, TARGET, transport, CHAT, user)
+        await ask_aside(turn, summary_request(turn, 20), "summary")
+        await close(transport)
+        return thread
+
+    with emulator("openai-chat", ["We greeted."]) as server:
+        thread = asyncio.run(main(server.url))
+    assert thread.store.read("t")[-1].meta == {
+        "policy": {"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.2},
+        "aside": "summary",
+    }
