@@ -26,8 +26,8 @@ from quire.recall.question import Query, ask
 from quire.recall.searchable import document
 from traces import parser
 
-NAMES = ("words", "meaning", "speaker", "likely_speaker", "asks", "length", "person", "time")
-START = (1, 1, 1, 1, -0.5, 0.1, 0.5, 0.3)
+NAMES = ("words", "meaning", "speaker", "likely_speaker", "asks", "length", "person", "time", "name")
+START = (1, 1, 1, 1, -0.5, 0.1, 0.5, 0.3, 0.3)
 GRID = {
     "meaning": (0.6, 0.8, 1, 1.25),
     "speaker": (0.8, 1.2, 1.6, 2, 2.4),
@@ -36,6 +36,7 @@ GRID = {
     "length": (0, 0.1, 0.2, 0.3, 0.4),
     "person": (0, 0.5, 1, 1.5, 2),
     "time": (0, 0.35, 0.7, 1),
+    "name": (0, 0.5, 1, 1.5),
 }
 
 # A question and, in a row each, the reasons for every turn.
@@ -69,6 +70,7 @@ def _reasons(held: Collection, text: str) -> Any:
             share * standard(manner._size.all),
             share * (manner._person.all - 0.5),
             manner._times.all * asked.when,
+            manner._names.all * asked.name,
         ]
     ).astype(np.float32)
 

@@ -47,6 +47,7 @@ def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path
         "speaker",
         "manner",
         "time",
+        "name",
         "text",
     ]
     assert lines[1].endswith("My API key?")
@@ -92,7 +93,7 @@ def test_recall_searches_records_too(db: Path) -> None:
     run("record", "create", "--schema", "note.v1", "--context", '{"text": "Lunch at noon"}', "--db", db)
     done = run("recall", "which vault?", "--scope", "records", "--explain", "--db", db)
     heads, line = [line.split() for line in done.stdout.splitlines()]
-    assert heads == ["id", "schema", "score", "words", "meaning", "speaker", "manner", "time", "text"]
+    assert heads == ["id", "schema", "score", "words", "meaning", "speaker", "manner", "time", "name", "text"]
     assert line[:2] == ["rec-1", "note.v1"]
     out = json.loads(run("recall", "which vault?", "--scope", "records", "--json", "--db", db).stdout)
     assert (out["by"], [hit["id"] for hit in out["hits"]]) == ("words", ["rec-1"])

@@ -163,7 +163,7 @@ def test_reasons_that_need_two_named_people_are_silent_elsewhere(speakers: tuple
         Document(str(at), text, speaker=speakers[at % 2], session="s") for at, text in enumerate(said)
     )
     for one in made.search("Which hat did the user like?", 10):
-        assert one.parts["speaker"] == one.parts["manner"] == one.parts["time"] == 0
+        assert one.parts["speaker"] == one.parts["manner"] == one.parts["time"] == one.parts["name"] == 0
 
 
 def test_between_two_people_the_one_named_is_preferred_and_telling_to_asking() -> None:
@@ -178,6 +178,26 @@ def test_between_two_people_the_one_named_is_preferred_and_telling_to_asking() -
     )
     assert parts["2"]["manner"] > parts["3"]["manner"]
     assert parts["2"]["manner"] > parts["0"]["manner"]
+
+
+@pytest.mark.parametrize("speakers", [("Ann", "Bob"), ("user", "assistant"), ("Sam", "Sam"), ("", "")])
+def test_asked_for_something_with_a_name_turns_that_name_one_are_preferred(speakers: tuple[str, str]) -> None:
+    said = ["I read a good book", "I read Dune, a book", "I often read a book"]
+    made = Collection()
+    made.upsert(
+        Document(str(at), text, speaker=speakers[at % 2], session=str(at)) for at, text in enumerate(said)
+    )
+    assert ids(made.search("What book was read?", 1)) == ["1"]
+    named = {one.id: one.parts["name"] for one in made.search("What book was read?", 3)}
+    assert named["1"] > 0 == named["0"] == named["2"]
+    assert all(one.parts["name"] == 0 for one in made.search("Who read a book?", 3))
+
+
+def test_what_tools_return_is_not_preferred_for_its_capitals() -> None:
+    made = Collection()
+    made.upsert([Document("0", "the book is Dune", speaker="tool"), Document("1", "that book is Dune")])
+    named = {one.id: one.parts["name"] for one in made.search("Which book?", 2)}
+    assert named["1"] > 0 == named["0"]
 
 
 def test_the_turn_before_settles_what_a_follow_up_leaves_unsaid() -> None:

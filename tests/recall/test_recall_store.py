@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.searchable import KINDS
+from quire.recall.tables import HOOK
 from quire.records import Records
 from quire.values import Entry
 
@@ -183,6 +184,28 @@ def test_words_kept_by_older_rules_are_made_again(store: SqliteStore) -> None:
     assert seqs(Recall(store).search("puppy", 1, thread="t")) == [7]
     assert Indexer(store).run().worded == 8
     assert Recall(store).search("nonsense", thread="t") == []
+
+
+def test_a_file_from_before_names_were_counted_is_brought_up_to_date(tmp_path: Path) -> None:
+    class Before:
+        name, migrations = HOOK.name, HOOK.migrations[:1]
+
+        def appended(self, conn: Any, thread: str, entries: Sequence[Entry]) -> None:
+            row = (entries[0].id, "user", 1, "", "", "", None, 0, 0.5, 0, 3, "read dune")
+            conn.execute(f"INSERT INTO recall_entries VALUES (NULL{', ?' * 12})", row)
+
+        def deleted(self, conn: Any, thread: str) -> None: ...
+
+    def named(store: SqliteStore) -> set[int]:
+        found = Recall(store).search("Which book did I read?", thread="t")
+        return {hit.seq for hit in found if hit.parts["name"]}
+
+    with SqliteStore(tmp_path / "q.db", hooks=(Before(),)) as old:
+        old.append("t", [values.user("I read Dune"), values.respond("I read too")])
+    with open_store(tmp_path / "q.db") as now:
+        assert named(now) == {1}
+        assert Indexer(now).run().worded == 2
+        assert named(now) == {1}
 
 
 ENTRY = st.one_of(

@@ -57,6 +57,29 @@ def test_manner_of(text: str, asks: bool, person: float, times: int) -> None:
     assert (said.asks, said.person, said.times) == (asks, pytest.approx(person), times)
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("I saw Rome.", 1),
+        ('I loved reading "Charlotte\'s Web" as a kid.', 2),
+        ("We went to Rome and Paris and Lyon.", 2),
+        ("Rome is old. It is far. Yes! Go?", 0),
+        ("Hey Ann! Thanks, Bob. That is kind of you, Ann!", 0),
+        ("So I went, and I'm back since Monday, in May.", 0),
+        ("i saw rome", 0),
+        ("昨日 東京 に 行った", 0),
+    ],
+)
+def test_names_are_capitals_inside_a_sentence_but_not_whom_one_speaks_to(text: str, names: int) -> None:
+    assert speech(text).names == names
+
+
+@given(st.text(alphabet="aB ,.!'\n", max_size=40))
+def test_without_capitals_nothing_is_named(text: str) -> None:
+    assert speech(text.lower()).names == 0
+    assert 0 <= speech(text).names <= 2
+
+
 PEOPLE = {"ann": 0, "bob": 1}
 
 
@@ -97,3 +120,22 @@ def test_words_of_the_turn_before_count_less_and_never_twice() -> None:
 def test_a_question_for_a_time_is_noticed(text: str) -> None:
     assert ask(Query(text), {}).when
     assert not ask(Query("Where " + text), {}).when
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("What books has Ann read?", True),
+        ("Which  classical musicians does she like?", True),
+        ("In which country was it?", True),
+        ("Which of her favourite songs is it?", True),
+        ("what's the name of his dog?", True),
+        ("What did the team do?", False),
+        ("What has Ann's band played?", False),
+        ("What bookshelf is it?", False),
+        ("Did she tell you what book it was?", False),
+        ("I read a book", False),
+    ],
+)
+def test_a_question_for_something_with_a_name_is_noticed(text: str, name: bool) -> None:
+    assert ask(Query(text), PEOPLE).name is name

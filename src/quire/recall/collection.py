@@ -190,6 +190,7 @@ class Collection:
                 manner.speaker(asked, rows, weights),
                 manner.manner(rows, neighbours.dialogue(rows), weights),
                 manner.time(asked, rows, weights),
+                manner.name(asked, rows, weights),
             ]
         )
 

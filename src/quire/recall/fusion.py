@@ -28,10 +28,11 @@ class Weights(msgspec.Struct, frozen=True):
     length: float = 0.2
     person: float = 1.0
     time: float = 0.7
+    name: float = 1.0
 
 
 WEIGHTS = Weights()
-PARTS = ("words", "meaning", "speaker", "manner", "time")
+PARTS = ("words", "meaning", "speaker", "manner", "time", "name")
 
 
 def standard(values: Floats) -> Floats:

@@ -28,7 +28,8 @@ class Manner:
         self._people: dict[str, int] | None = None
         self._speaker, self._named = Column(np.int32), Column(np.bool_)
         self._asks, self._person = Column(np.float32), Column(np.float32)
-        self._times, self._size = Column(np.float32), Column(np.float32)
+        self._times, self._names = Column(np.float32), Column(np.float32)
+        self._size = Column(np.float32)
         self._returned = Column(np.bool_)
 
     def add(self, documents: Sequence[Indexed]) -> list[int]:
@@ -43,6 +44,7 @@ class Manner:
         self._asks.extend([one.asks for one in said])
         self._person.extend([one.person for one in said])
         self._times.extend([one.times for one in said])
+        self._names.extend([one.names for one in said])
         self._size.extend(np.log1p([one.length for one in said]))
         return speakers
 
@@ -90,3 +92,8 @@ class Manner:
     def time(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns that speak of time when the query asks for one."""
         return np.asarray(self._times.all[rows] * np.float32(weights.time if asked.when else 0), np.float32)
+
+    def name(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+        """Prefer turns that name something when the query asks for what has a name; what tools return always does."""
+        told = self._names.all[rows] * ~self._returned.all[rows]
+        return np.asarray(told * np.float32(weights.name if asked.name else 0), np.float32)

@@ -1,4 +1,4 @@
-"""What a query asks for: its words, whom it is about, whether it asks for a time, and the text whose meaning counts."""
+"""What a query asks for: its words, whom it is about, whether for a time or a name, and the text whose meaning counts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ EARLIER = 0.25
 _NAME = re.compile(r"[^\W_]+(?:['’]s\b)?")
 _WHEN = re.compile(r"\W*(when|since when|how long|(on |in )?(what|which) (date|day|month|year|time))\b", re.I)
 
+# What has a name of its own: "what film", "which of her books", "what's the name", but not "what did the team".
+_NAMED = """
+book novel movie film series show game song album band artist author singer musician composer
+city cities country countries place town state location
+company companies brand organization team school name title
+"""
+_VERBS = "do|does|did|has|have|had|can|could|will|would|should"
+_BETWEEN = rf"(\s+(?!({_VERBS})\b)[\w'’/+-]+){{0,3}}?"
+_WHICH = re.compile(rf"\W*(\w+\s+)?(what|which)(['’]s)?{_BETWEEN}\s+({'|'.join(_NAMED.split())})s?\b", re.I)
+
 
 class Query(msgspec.Struct, frozen=True):
     """A query, and the turn before it where it continues a conversation."""
@@ -27,13 +37,15 @@ class Asked(msgspec.Struct, frozen=True):
     """A query taken apart for one collection.
 
     `words` holds (word, its stem, weight); `subject` is the one speaker it is about, -1 for none,
-    and `sure` whether nobody else is named. `meaning` is the text to embed, `earlier` that of the turn before.
+    and `sure` whether nobody else is named. `when` and `name`: it asks for a time, or for something with a name.
+    `meaning` is the text to embed, `earlier` that of the turn before.
     """
 
     words: tuple[tuple[str, str, float], ...]
     subject: int = -1
     sure: bool = False
     when: bool = False
+    name: bool = False
     meaning: str = ""
     earlier: str = ""
 
@@ -49,6 +61,7 @@ def ask(query: Query, names: Mapping[str, int]) -> Asked:
         subject,
         sure,
         _WHEN.match(query.text) is not None,
+        _WHICH.match(query.text) is not None,
         in_first_person(query.text, names),
         in_first_person(query.earlier, names),
     )

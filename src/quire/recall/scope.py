@@ -27,7 +27,7 @@ from quire.recall.words import VERSION
 
 _ROWS = """
 SELECT e.seq, e.id, r.rules, r.kind, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
-    r.length, r.words
+    r.length, r.words, r.names
 FROM entries e LEFT JOIN recall_entries r ON r.entry = e.id
 WHERE e.branch = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq
 """
@@ -97,13 +97,13 @@ class Scope:
                 if made is None:
                     continue
                 kind, *facts = made
-            speaker, session, call_id, at, asks, person, times, length, words = facts
+            speaker, session, call_id, at, asks, person, times, length, words, names = facts
             if kind == "call":
                 sessions.called(chain, call_id, words)
             elif id not in self.collection:
                 lent = sessions.answered(chain, call_id) if kind == "result" else ""
                 place = sessions.of(chain, session, at) if kind != "attach" else ""
-                said = Speech(bool(asks), person, times, length)
+                said = Speech(bool(asks), person, times, names, length)
                 yield seq, kind, Indexed(id, f"{words} {lent}", speaker, place, said)
 
     def _take_vectors(self, conn: sqlite3.Connection, embedder: Embedder, newest: int) -> None:
@@ -136,4 +136,4 @@ def _made_now(conn: sqlite3.Connection, branch: int, seq: int, id: str) -> tuple
     said = kept.speech
     session = str(entry.meta.get("session") or "")
     facts = (kept.speaker, session, entry.call_id, entry.at, said.asks, said.person, said.times, said.length)
-    return (entry.kind, *facts, kept.words)
+    return (entry.kind, *facts, kept.words, said.names)

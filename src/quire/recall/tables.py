@@ -44,7 +44,10 @@ CREATE TABLE recall_vectors (
 );
 """
 
-_INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 12})"
+# How many names an entry holds; the rows that were there are of older rules, so they are made again.
+_NAMES = "ALTER TABLE recall_entries ADD COLUMN names INTEGER NOT NULL DEFAULT 0"
+
+_INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 13})"
 _GONE = "NOT EXISTS (SELECT 1 FROM entries WHERE entries.id = "
 
 
@@ -52,7 +55,7 @@ class WordsHook:
     """Keeps recall's tables in step with the log."""
 
     name: str = "recall"
-    migrations: tuple[str, ...] = (_FIRST,)
+    migrations: tuple[str, ...] = (_FIRST, _NAMES)
 
     def appended(self, conn: Any, thread: str, entries: Sequence[Entry]) -> None:
         """Make entries searchable by words; without the stemmer they wait for `quire index`."""
@@ -106,6 +109,7 @@ def _row(entry: Entry) -> tuple[Any, ...]:
         said.times,
         said.length,
         kept.words,
+        said.names,
     )
 
 

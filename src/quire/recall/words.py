@@ -14,7 +14,7 @@ from typing import Any
 from quire.errors import MissingPart
 
 # Raised when the rules below change, so that stored words are made again.
-VERSION = 1
+VERSION = 2
 
 # Letters and digits; scripts that write no spaces are cut into overlapping pairs below.
 _TOKEN = re.compile(r"[^\W_]+")
