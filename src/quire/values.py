@@ -250,7 +250,8 @@ class Message(msgspec.Struct, frozen=True):
 class Prompt(msgspec.Struct, frozen=True):
     """Everything one request says, fitted to the budget; a provider renders it.
 
-    messages[:fold] stand since the epoch began; messages[:stable] were in the request before this one.
+    messages[:fold] stand since the epoch began; messages[:stable] were in the request before this one;
+    messages[:opening] will stand through the next rebase.
     """
 
     l1: str
@@ -260,6 +261,7 @@ class Prompt(msgspec.Struct, frozen=True):
     epoch: int = 1
     fold: int = 0
     stable: int = 0
+    opening: int = 0
 
     @property
     def system(self) -> str:

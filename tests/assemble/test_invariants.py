@@ -21,13 +21,14 @@ from quire.values import Call, Entry, LeftOut, Result, Text
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the epochs are compared one by one")
 any_thread = st.one_of(threads, agent_threads)
 policies = st.builds(
-    lambda budget, promote, handles, floor, thinking: Policy(
-        budget=budget, promote=promote, handles=handles, floor=floor, thinking=thinking
+    lambda budget, promote, handles, floor, opening, thinking: Policy(
+        budget=budget, promote=promote, handles=handles, floor=floor, opening=opening, thinking=thinking
     ),
     st.sampled_from([150, 400, 1_000, 4_000, 100_000]),
     st.sampled_from(["at-rebase", "each-turn"]),
     st.sampled_from([0.0, 0.125, 0.25]),
     st.sampled_from([0.375, 0.5]),
+    st.sampled_from([0.0, 0.1]),
     st.booleans(),
 )
 

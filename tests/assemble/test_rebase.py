@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from quire import values
@@ -289,3 +290,16 @@ def test_a_rebase_that_names_content_nobody_attached_is_a_clear_error() -> None:
     record = {"kind": "rebase", "reason": "x", "before_seq": 0, "library": library, "edits": [], "freed": 0}
     with pytest.raises(DataError, match=r"a\.md"):
         list(requests([values.user("q"), Entry("rebase", record), values.respond("r")], Policy()))
+
+
+def test_a_request_that_leaves_no_room_for_another_cuts_before_what_is_new_is_written_twice() -> None:
+    entries = [*talk(8), values.user("big " + "word " * 700), values.respond("ok"), *talk(8)[1:]]
+    policy = Policy(budget=4_000, ttl_s=None, handles=0.0, summary=0.0, read=0.01)
+    whole = built(entries, Policy(budget=10**9, when="full"))
+    # The budget ends a few tokens behind the request in which the large question is new.
+    at = next(n for n, one in enumerate(whole) if "big " in one.query)
+    for room, expected in ((10, "brim"), (400, "")):
+        tight = msgspec.structs.replace(policy, budget=whole[at].tokens + room)
+        made = built(entries, tight)
+        assert (made[at].rebase or {"reason": ""})["reason"] == expected
+        assert all(one.tokens <= tight.limit for one in made)

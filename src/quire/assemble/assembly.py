@@ -13,13 +13,14 @@ from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built
 from quire.assemble.epoch import Epoch, merge_tools, ordered
 from quire.assemble.layers import check_shares
+from quire.assemble.plan import opening_within, room_of
 from quire.assemble.policy import Policy
 from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.tail import Tail
 from quire.assemble.turn import result_text
 from quire.assemble.when import BREAKER
-from quire.assemble.write import Decision, decide, holds_context
+from quire.assemble.write import Decision, decide, effective, holds_context
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.tokens import Calibration, uncalibrated
@@ -345,14 +346,16 @@ class Assembly:
 
     def _built(self, record: JsonObject | None) -> Built:
         """How things stand, as the request at this point."""
-        strip = self.epoch.strip
+        strip, policy = self.epoch.strip, effective(self)
         user = strip.turn_starts[-1] if strip.turn_starts else None
         newest = strip.leaves[user].user if user is not None else None
         waiting = [LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached]
         return Built(
             query=newest.entry.text if newest else "",
             user=user,
-            prompt=self.epoch.prompt(),
+            prompt=self.epoch.prompt(
+                opening_within(self.epoch, policy.opening * room_of(self.epoch, policy))
+            ),
             turn=self.turn,
             step=self.step + (not self._passed),
             rebase=record,

@@ -24,6 +24,8 @@ class Epoch:
         self.l2: tuple[Block, ...] = ()
         self.known = Library()
         self.strip = Strip()
+        # How many of the first leaves are the thread's opening, which every rebase lets stand.
+        self.opening = 0
         # How many leaves stood when the epoch began, and how many were in the newest request.
         self.fold = 0
         self.sent = 0
@@ -45,10 +47,12 @@ class Epoch:
     def l2_text(self) -> str:
         return "\n\n".join(one.text for one in self.l2)
 
-    def prompt(self) -> Prompt:
+    def prompt(self, opening: int = 0) -> Prompt:
         """Everything that the request at this point says."""
         messages = tuple([one.message for one in self.strip.leaves])
-        return Prompt(self.l1_text, self.l2_text, self.tools, messages, self.number, self.fold, self.sent)
+        return Prompt(
+            self.l1_text, self.l2_text, self.tools, messages, self.number, self.fold, self.sent, opening
+        )
 
     def head_tokens(self) -> int:
         """Tokens in front of the messages: tools, system prompt, library; counted again only when they change."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 import msgspec
 
 from quire.assemble.assembly import Assembly
+from quire.assemble.plan import NO_CUT, RUNGS, Plan, plan
 from quire.assemble.policy import Policy
-from quire.assemble.rebase import NO_CUT, RUNGS, Plan, front_text, plan
+from quire.assemble.rebase import front_text
 from quire.assemble.strip import Strip
 from quire.assemble.summary import Gone, Summarise
 from quire.assemble.walk import numbered
@@ -84,8 +85,10 @@ def _summed_up(
         return step
     key = (cut.drop, cut.summary_limit)
     if key not in sizes:
-        leaves = assembly.ahead().epoch.strip.leaves[: cut.drop]
-        gone = sorted({s for at, one in enumerate(leaves) if at != cut.request for s in one.message.seqs})
+        leaves = assembly.ahead().epoch.strip.leaves
+        gone = sorted(
+            {s for at in range(cut.opening, cut.drop) if at != cut.request for s in leaves[at].message.seqs}
+        )
         text = summarise(Gone(tuple(assembly.entries[seq] for seq in gone), "", cut.summary_limit))
         front = front_text({"summary": text})
         sizes[key] = message_tokens(Message("user", (Text(front),))) if front else 0
@@ -142,10 +145,11 @@ def _spared(thread: Trail, before: int, start: int, policy: Policy) -> float:
     if thread.steps[start].cold:
         return 0.0
     old, new = thread.steps[before].cut if before else NO_CUT, thread.steps[start].cut
-    same = 0
+    stands = new.drop and (not old.drop or old.opening == new.opening)
+    same = thread.strip.sums[new.opening] if stands else 0
     if old.drop == new.drop:
         handled = thread.strip.handled
-        same = handled[thread.strip.first_long(old.handle, new.handle)] - handled[new.drop]
+        same += handled[thread.strip.first_long(old.handle, new.handle)] - handled[new.drop]
         same += old.summary_limit
     if (
         new.request is not None

@@ -17,7 +17,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The budget and the choices; shares are of what the budget leaves beside system prompt and tools.
 
     floor: the newest tokens that always stay verbatim. handles: room for older turns whose tool results
-    are cut to handles. summary: room for the summary of what went. slack: turns stay or go whole, unless the
+    are cut to handles. summary: room for the summary of what went. opening: room for the thread's oldest
+    entries, which stay verbatim and cached in front of what goes. slack: turns stay or go whole, unless the
     one at the floor would hold this much beyond it. read and write: the model's prices
     relative to plain input. ttl_s: when an unused cache is cold (None: never).
     """
@@ -29,6 +30,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 0.5
     handles: float = 0.125
     summary: float = 0.0625
+    opening: float = 0.0
     slack: float = 0.1
     read: float = 0.1
     write: float = 1.25
@@ -48,17 +50,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 f"budget {self.budget} leaves nothing beside {self.reply} tokens for the reply",
                 hint="Raise the budget or ask for a shorter reply.",
             )
-        if not 0 < self.floor <= 1 or self.handles < 0 or self.summary < 0:
+        tiers = {"handles": self.handles, "summary": self.summary, "opening": self.opening}
+        if not 0 < self.floor <= 1 or min(tiers.values()) < 0:
             raise CallError(
-                f"floor {self.floor}, handles {self.handles}, summary {self.summary} are not shares",
-                hint="floor lies in (0, 1]; handles and summary are at least 0.",
+                f"floor {self.floor}, {_named(tiers)} are not shares",
+                hint="floor lies in (0, 1]; the others are at least 0.",
             )
-        if self.floor + self.handles + self.summary > 1:
+        if self.floor + sum(tiers.values()) > 1:
             raise CallError(
-                f"floor + handles + summary = {self.floor + self.handles + self.summary} exceeds the budget",
+                f"floor {self.floor}, {_named(tiers)} add up to more than the budget",
                 hint="Their sum is at most 1; the rest is the room in which the thread grows.",
             )
-
         unknown = set(self.shares) - {"L1", "L2", "L3", "L4", "L5"}
         if unknown or not all(0 < share <= 1 for share in self.shares.values()):
             raise CallError(
@@ -77,6 +79,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def limit(self) -> int:
         """The tokens that one request may hold."""
         return self.budget - self.reply
+
+
+def _named(shares: dict[str, float]) -> str:
+    return ", ".join(f"{name} {share}" for name, share in shares.items())
 
 
 # What other designs do, as values of the same policy.

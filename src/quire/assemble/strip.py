@@ -77,6 +77,14 @@ class Strip:
         index = bisect_right(self.sums, self.total - tokens) - 1
         return self.legal_at_or_before(index, everywhere) if index > 0 else 0
 
+    def front_within(self, room: float) -> int:
+        """The last legal place that leaves at most `room` tokens in front of it."""
+        return self.legal_at_or_before(bisect_right(self.sums, room) - 1, everywhere=True)
+
+    def shortened(self, start: int, end: int) -> int:
+        """The tokens freed when the leaves in [start, end) become handles."""
+        return self.sums[end] - self.sums[start] - (self.handled[end] - self.handled[start])
+
     def longest_within(self, room: float) -> int:
         """The earliest legal start whose tail, with the request of the turn it cuts into, fits into `room`."""
         start = self._tail_within(room)

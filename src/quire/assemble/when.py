@@ -1,4 +1,6 @@
-"""When to rebase: rent until the rent paid equals the price of moving (ski rental), at once when the cache is cold."""
+"""When to rebase: rent until the rent paid equals the price of moving (ski rental); at once when the cache is cold,
+or when the next request could not fit anyway.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,10 @@ from quire.assemble.policy import Policy
 
 # A cold cache is worth a cut that frees this share of what would be kept.
 COLD_SHARE = 0.05
+# With less room than this the next request cannot fit: an answer and what is said to it take more.
+BRIM = 64
+# Cutting one request early spares what is new in it a second writing, unless there is no next one: odds of ten to one.
+LAST = 0.1
 # After a rebase that freed less than this share, only the budget itself may ask for the next.
 BREAKER = 0.10
 
@@ -20,6 +26,9 @@ class Moment(msgspec.Struct, frozen=True):
     removed: int
     # Of what would be kept behind the first changed byte, how much the provider still has cached.
     cached: int
+    # What no request has held before, and what is left of the budget.
+    new: int
+    room: int
     cold: bool
     rent: float
     broken: bool = False
@@ -31,7 +40,7 @@ def rent_after(moment: Moment, policy: Policy) -> float:
 
 
 def reason_to_cut(moment: Moment, policy: Policy) -> str:
-    """Why to cut now, or '': 'budget', 'cold' or 'rent'."""
+    """Why to cut now, or '': 'budget', 'cold', 'rent' or 'brim'."""
     if not moment.fits:
         return "budget"
     if policy.when == "full" or moment.removed <= 0 or moment.broken:
@@ -39,4 +48,7 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
     if moment.cold:
         return "cold" if moment.removed >= COLD_SHARE * moment.kept else ""
     price = (policy.write - policy.read) * moment.cached
-    return "rent" if rent_after(moment, policy) >= price else ""
+    if rent_after(moment, policy) >= price:
+        return "rent"
+    spared = (policy.write - policy.read) * moment.new + policy.read * moment.removed
+    return "brim" if moment.room < BRIM and spared >= LAST * price else ""

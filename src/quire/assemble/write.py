@@ -9,10 +9,13 @@ import msgspec
 from quire.assemble import rebase
 from quire.assemble.blocks import Block
 from quire.assemble.cuts import lines_that_fit
+from quire.assemble.edits import edits as edits_of
+from quire.assemble.edits import folded, superseded
 from quire.assemble.epoch import SUMMARY_TURN, Epoch
 from quire.assemble.leaves import Leaf, handle_of
+from quire.assemble.plan import NO_CUT, RUNGS, Plan, Rung
+from quire.assemble.plan import plan as plan_cut
 from quire.assemble.policy import Policy
-from quire.assemble.rebase import NO_CUT, RUNGS, Plan, Rung
 from quire.assemble.summary import Gone, extract
 from quire.assemble.turn import query_alone
 from quire.assemble.when import Moment, reason_to_cut, rent_after
@@ -35,13 +38,15 @@ def decide(assembly: Assembly) -> Decision:
     """Apply the rule to the request at hand; the tail has been closed."""
     epoch, policy = assembly.epoch, effective(assembly)
     moving = _moving(assembly)
-    plan = rebase.plan(epoch, policy)
+    plan = plan_cut(epoch, policy)
     new = epoch.strip.total - epoch.strip.sums[epoch.sent]
     moment = Moment(
         fits=policy.fits(epoch.head_tokens(), epoch.strip.total),
         kept=plan.kept,
         removed=plan.removed,
         cached=max(0, plan.kept - plan.same - new),
+        new=new,
+        room=policy.limit - epoch.total_tokens(),
         cold=assembly.cold or bool(moving),
         rent=assembly.rent,
         broken=assembly.broken,
@@ -95,12 +100,11 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
 def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     """A rebase entry's fields for one rung; None cuts nothing and only folds."""
     epoch, policy = assembly.epoch, effective(assembly)
-    library = rebase.folded(epoch, policy, assembly.turn, cutting=rung is not None)
+    library = folded(epoch, policy, assembly.turn, cutting=rung is not None)
     head = _head_after(assembly, library) if rung is not None else None
-    plan = NO_CUT if rung is None else rebase.plan(epoch, policy, rung, head)
-    edits = rebase.edits(epoch, plan, assembly.carried.results) + rebase.superseded(
-        epoch, plan, library, assembly.turn
-    )
+    nothing = msgspec.structs.replace(NO_CUT, opening=epoch.opening)
+    plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
+    edits = edits_of(epoch, plan, assembly.carried.results) + superseded(epoch, plan, library, assembly.turn)
     gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
     pinned = _pinned(assembly, gone)
     summary, fallbacks = _summary(assembly, plan, gone)
@@ -114,7 +118,8 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     }
     if summary:
         record["summary"] = summary
-    meta = {"pinned": pinned, "fallbacks": fallbacks}
+    opening = max((seq for one in epoch.strip.leaves[: plan.opening] for seq in one.message.seqs), default=0)
+    meta = {"opening": opening, "pinned": pinned, "fallbacks": fallbacks}
     if any(meta.values()):
         record["meta"] = {key: value for key, value in meta.items() if value}
     return record
@@ -128,7 +133,7 @@ def _head_after(assembly: Assembly, library: list[Block]) -> int:
 
 
 def _before_seq(leaves: list[Leaf], plan: Plan) -> int:
-    """The first entry that stays by place: everything before it is gone but for what an edit keeps."""
+    """The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep."""
     kept = [seq for one in leaves[plan.drop :] for seq in one.message.seqs]
     return min(kept, default=0) if plan.drop else 0
 

@@ -46,6 +46,7 @@ _POLICY = (
     (("--floor",), click.FloatRange(0, 1, min_open=True), _DEFAULT.floor, "Share that stays verbatim."),
     (("--handles",), _SHARE, _DEFAULT.handles, "Share for older turns whose results are handles."),
     (("--summary",), _SHARE, _DEFAULT.summary, "Share for the summary of what went."),
+    (("--opening",), _SHARE, _DEFAULT.opening, "Share for the thread's first entries, which then stay."),
     (
         ("--ttl", "ttl_s"),
         click.IntRange(0),

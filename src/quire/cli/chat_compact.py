@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from quire.assemble import Assembly, rebase
-from quire.assemble.rebase import RUNGS
+from quire.assemble.plan import RUNGS
 from quire.assemble.summary import Summarise
 from quire.assemble.write import written
 from quire.engine import Thread, policy_for

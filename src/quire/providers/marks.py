@@ -1,7 +1,7 @@
 """Cache marks for a rendered request: where the provider shall store, and for how long.
 
-Up to four places: the end of tools and system, the epoch's fold, the end of the request before this one, and
-the end. The place of the request before is marked again so that what it stored is found however much came
+Up to four places: the end of tools and system, the epoch's fold (or what the next rebase will let stand of the
+thread's opening), the end of the request before this one, and the end. The place of the request before is marked again so that what it stored is found however much came
 since. Marks never change the bytes a cache compares.
 """
 
@@ -61,10 +61,10 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def _places(row: list[Spot], prompt: Prompt | None, info: ModelInfo) -> Places:
-    """End of tools and system, fold; end of the request before, end: those that are long enough to be stored."""
+    """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
     enough = _enough(row, info)
     head = sum(spot.side == "head" for spot in row) - 1
-    lasting = [_settled(row, place) for place in (head, _fold(row, prompt))]
+    lasting = [_settled(row, place) for place in (head, _lasting(row, prompt))]
     moving = [_settled(row, place) for place in (_stable(row, prompt), len(row) - 1)]
     return Places(
         row,
@@ -90,9 +90,18 @@ def _enough(row: list[Spot], info: ModelInfo) -> int:
     return len(row)
 
 
-def _fold(row: list[Spot], prompt: Prompt | None) -> int:
+def _lasting(row: list[Spot], prompt: Prompt | None) -> int:
+    """The spot whose prefix the next rebase lets stand; without an opening, the epoch's own fold."""
+    if prompt is None:
+        return -1
+    asked = _runs(prompt.messages[: prompt.opening])
+    # Where the model was last asked in the opening: what follows its end may be merged into one message with it.
+    return turns(row)[asked - 1] if asked else _fold(row, prompt)
+
+
+def _fold(row: list[Spot], prompt: Prompt) -> int:
     """The spot where the epoch's first request ended, or ends."""
-    if prompt is None or not prompt.fold:
+    if not prompt.fold:
         return -1
     if prompt.fold >= len(prompt.messages):
         return len(row) - 1

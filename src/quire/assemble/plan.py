@@ -1,0 +1,108 @@
+"""Which leaves stay at a rebase, which shrink to handles, which go: the deepest legal cut that keeps the floor."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quire.assemble.epoch import SUMMARY_TURN, Epoch
+from quire.assemble.policy import Policy
+from quire.assemble.strip import Strip
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """leaves[opening:drop] go (but for a kept request), leaves[drop:handle] become handles, the rest is verbatim."""
+
+    drop: int
+    handle: int
+    # The user leaf of the turn that is cut into, which stays.
+    request: int | None
+    summary_limit: int
+    kept: int
+    removed: int
+    # Tokens in front of the first byte that the plan changes.
+    same: int = 0
+    opening: int = 0
+
+
+class Rung(msgspec.Struct, frozen=True):
+    """How hard to cut: what stays verbatim, and whether turns before the current one may be cut into.
+
+    floor: the policy's floor. most: it cannot be had (one group of calls is too large), so the longest tail
+    that fits. least: the part that is never cut.
+    """
+
+    keeps: Literal["floor", "most", "least"] = "floor"
+    everywhere: bool = True
+    summary: bool = True
+    handles: bool = True
+    opening: bool = True
+
+
+# Tried in order until the request fits: the policy's tiers, then inside older turns, then the floor with nothing
+# between it and the opening, then the floor alone, then less than it: what is newest gives way last.
+RUNGS = (
+    Rung(everywhere=False),
+    Rung(),
+    Rung(handles=False),
+    Rung(handles=False, summary=False),
+    Rung(handles=False, summary=False, opening=False),
+    Rung("most", handles=False, opening=False),
+    Rung("least", handles=False, opening=False),
+    Rung("least", handles=False, summary=False, opening=False),
+)
+
+
+def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Plan:
+    """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
+    strip, room = epoch.strip, room_of(epoch, policy, head)
+    tier = policy.handles * room if rung.handles else 0
+    opening = opening_within(epoch, policy.opening * room) if rung.opening else 0
+    handle = max(opening, _verbatim_from(strip, policy, rung, room))
+    drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
+    old = strip.leaves[opening : opening + 1]
+    summed_up = bool(old) and old[0].turn == SUMMARY_TURN
+    if drop <= opening + summed_up:
+        drop = 0
+    request = strip.turn_of(drop) if drop and drop not in strip.turn_starts else None
+    if request is not None and request < opening:
+        request = None
+    asked = strip.leaves[request].tokens if request is not None else 0
+    gone = strip.sums[drop] - strip.sums[opening] - asked if drop else 0
+    limit = min(int(policy.summary * room), gone // 10) if rung.summary and drop else 0
+    kept = strip.total - gone + limit - strip.shortened(max(opening, drop), handle)
+    if not drop:
+        same = strip.sums[strip.first_long(opening, handle)]
+    else:
+        same = strip.sums[opening] + (asked if request == opening and not limit and not summed_up else 0)
+    return Plan(drop, handle, request, limit, kept, strip.total - kept, same, opening)
+
+
+def room_of(epoch: Epoch, policy: Policy, head: int | None = None) -> int:
+    """What the budget leaves for messages beside what stands in front of them."""
+    return max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
+
+
+def opening_within(epoch: Epoch, room: float) -> int:
+    """How many of the first leaves stay: chosen at the first cut, the same ones from then on."""
+    strip = epoch.strip
+    if not room or strip.total <= room or strip.leaves[0].turn == SUMMARY_TURN:
+        return 0
+    if epoch.opening and strip.sums[epoch.opening] <= room:
+        return epoch.opening
+    return strip.front_within(room)
+
+
+def _verbatim_from(strip: Strip, policy: Policy, rung: Rung, room: int) -> int:
+    """The leaf from which on everything stays as it is."""
+    if rung.keeps == "least":
+        return strip.deepest_keeping(0, everywhere=True)
+    if rung.keeps == "most":
+        return strip.longest_within(room - (int(policy.summary * room) if rung.summary else 0))
+    floor = policy.floor * room
+    whole, deeper = (strip.deepest_keeping(floor, everywhere) for everywhere in (rung.everywhere, True))
+    return deeper if strip.sums[deeper] - strip.sums[whole] > policy.slack * room else whole
+
+
+NO_CUT = Plan(0, 0, None, 0, 0, 0)
