@@ -70,16 +70,21 @@ def read_json(file: str) -> Any:
     try:
         return json.loads(read_text(file))
     except json.JSONDecodeError as error:
-        raise FormatError(
-            f"{called(file)} is not JSON: {error.msg}",
-            line=error.lineno,
-            column=error.colno,
-            hint="Check the file.",
-        ) from error
+        raise not_json(file, error) from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a deep nest
         raise FormatError(
             f"{called(file)} is not JSON that can be read: {error}", hint="Check the file."
         ) from error
+
+
+def not_json(file: str, error: json.JSONDecodeError) -> FormatError:
+    """What is wrong with a file that should be JSON, and where."""
+    return FormatError(
+        f"{called(file)} is not JSON: {error.msg}",
+        line=error.lineno,
+        column=error.colno,
+        hint="Check the file.",
+    )
 
 
 def confirm_deletion(what: str, name: str) -> None:

@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from quire import providers
-from quire.cli.common import called, counted, db_option, json_option, print_json, print_text, read_text
+from quire.cli.common import (
+    counted,
+    db_option,
+    json_option,
+    not_json,
+    print_json,
+    print_text,
+    read_text,
+)
 from quire.cli.source import load_entries
 from quire.cli.store import open_db
 from quire.errors import CallError, FormatError, MissingPart
@@ -104,12 +112,7 @@ def _values(text: str, file: str) -> list[Any]:
     except json.JSONDecodeError as error:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
-            raise FormatError(
-                f"{called(file)} is not JSON: {error.msg}",
-                line=error.lineno,
-                column=error.colno,
-                hint="Check the file.",
-            ) from error
+            raise not_json(file, error) from error
     except RecursionError as error:
         raise FormatError(f"{file} is nested too deeply", hint="Check the file.") from error
     values = [_line(number, line, file) for number, line in lines]

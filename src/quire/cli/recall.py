@@ -80,12 +80,17 @@ def recall(
             text, k, scope, thread=thread, before=before, kinds=wanted, neighbours=neighbours
         )
         lacking = searching.without_meaning(thread)
+    _print_entries(hits, searching.by, lacking, explain, as_json)
+
+
+def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as_json: bool) -> None:
+    """The hits, and how many entries could only be found by words."""
     if lacking:
         who = counted(lacking, "entry", "entries")
         click.echo(f"{who} not indexed by meaning yet, found by words alone: run `quire index`", err=True)
     if as_json:
         found = [msgspec.to_builtins(hit) for hit in hits]
-        print_json({"by": searching.by, "without_meaning": lacking, "hits": found})
+        print_json({"by": by, "without_meaning": lacking, "hits": found})
     else:
         _print_hits(hits, explain)
 

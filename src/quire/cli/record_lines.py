@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import click
 
-from quire.cli.common import called, print_json, print_table, read_text
+from quire.cli.common import called, not_json, print_json, print_table, read_text
 from quire.errors import CallError, FormatError
 from quire.records import Reaction, Record
 from quire.records.record import to_json
@@ -24,12 +24,7 @@ def read_records(file: str) -> tuple[list[Json], bool]:
     except json.JSONDecodeError as error:
         lines = text.split("\n")
         if error.msg != "Extra data":
-            raise FormatError(
-                f"{called(file)} is not JSON: {error.msg}",
-                line=error.lineno,
-                column=error.colno,
-                hint="Check the file.",
-            ) from error
+            raise not_json(file, error) from error
     return [_line(file, line, number) for number, line in enumerate(lines, 1) if line.strip()], True
 
 

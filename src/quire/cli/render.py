@@ -75,9 +75,7 @@ def render(
     entries = load_entries(source, db)
     made = _asked(unsent(entries) if budget else entries, policy)
     asked = (one for one in made if _chosen(one.built, turn, step))
-    # A thread's name routes its requests to one cache; a file has none.
-    key = "" if Path(source).is_file() or source == "-" else source
-    draw = providers.rendering(target, providers.Ask(key=key))
+    draw = providers.rendering(target, providers.Ask(key=_key(source)))
     if every:
         for one in asked:
             click.echo(msgspec.json.encode(_line(one, draw, marks)))
@@ -85,13 +83,21 @@ def render(
     last = next(iter(deque(asked, maxlen=1)), None)
     if last is None:
         raise NotFound(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
-    request = _rendered(last.built, draw, marks)
+    _print(_rendered(last.built, draw, marks), last.built, as_bytes, as_json)
+
+
+def _key(source: str) -> str:
+    """A thread's name routes its requests to one cache; a file has none."""
+    return "" if Path(source).is_file() or source == "-" else source
+
+
+def _print(request: Request, built: Built | Refused, as_bytes: bool, as_json: bool) -> None:
     if as_bytes:
         sys.stdout.buffer.write(request.prefix)
     elif as_json:
         print_json(request.body)
     else:
-        _show(request, last.built)
+        _show(request, built)
 
 
 def _asked(entries: list[Entry], policy: Policy) -> Iterator[Asked]:

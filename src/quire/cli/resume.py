@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from quire.cli.choice import chosen, make_runner, remembered, runner_options
+from quire.cli.choice import Choice, chosen, make_runner, remembered, runner_options
 from quire.cli.common import db_option, json_option, print_json, print_table
-from quire.cli.reach import explicit_option, model_option, reach, url_option
+from quire.cli.reach import Reached, explicit_option, model_option, reach, url_option
 from quire.cli.store import open_db
-from quire.cli.turn import Shown, outcome_json, status
+from quire.cli.turn import Shown, report
 from quire.engine import Thread
 from quire.send.claim import claimed
-from quire.send.cycle import Decision, interrupted
+from quire.send.cycle import Decision, Outcome, interrupted
 from quire.send.resume import Interrupted, look, resume_sync
 from quire.send.standing import standing
 from quire.values import Entry
@@ -53,25 +53,29 @@ def resume(
       quire resume work --rerun
     """
     with open_db(db, create=False) as store:
-        log = Thread(store, thread)
         found = look(store, thread)
         if only_list or found.next in ("done", "nothing"):
             _show(found, thread, as_json)
             return
         with claimed(store, thread):
             reached = reach(model or found.target, base_url, explicit_cache)
-            choice = chosen({**how, "files": tuple(how["files"])}, remembered(standing(store, thread).user))
-            runner = make_runner(choice, log, reached)
-            _name(look(store, thread, runner), rerun)
-            shown, decide = Shown(quiet=as_json), again if rerun else interrupted
-            outcome = resume_sync(
-                log, reached.transport, runner, target=reached.target, decide=decide, on_event=shown
-            )
-    shown.end()
-    if as_json:
-        print_json(outcome_json(outcome, reached.target))
-    else:
-        click.secho(status(outcome, reached.target), err=True, dim=True)
+            before = remembered(standing(store, thread).user)
+            choice = chosen({**how, "files": tuple(how["files"])}, before)
+            outcome = _gone_on(Thread(store, thread), reached, choice, rerun, quiet=as_json)
+    report(outcome, reached.target, as_json)
+
+
+def _gone_on(log: Thread, reached: Reached, choice: Choice, rerun: bool, quiet: bool) -> Outcome:
+    """Carry the rest of the turn out, shown as it goes; what is in doubt is named first."""
+    runner, shown = make_runner(choice, log, reached), Shown(quiet)
+    _name(look(log.store, log.name, runner), rerun)
+    decide = again if rerun else interrupted
+    try:
+        return resume_sync(
+            log, reached.transport, runner, target=reached.target, decide=decide, on_event=shown
+        )
+    finally:
+        shown.end()
 
 
 def again(call: Entry) -> Decision:

@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from quire.cli.attached import attach_option, attachments
-from quire.cli.choice import check, chosen, make_runner, runner_options
-from quire.cli.common import db_option, json_option, print_json
-from quire.cli.reach import explicit_option, model_option, reach, url_option
+from quire.cli.choice import Choice, check, chosen, make_runner, runner_options
+from quire.cli.common import db_option, json_option
+from quire.cli.reach import Reached, explicit_option, model_option, reach, url_option
 from quire.cli.store import open_db
-from quire.cli.turn import Shown, outcome_json, status
+from quire.cli.turn import Shown, report
 from quire.engine import Thread
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.send.claim import claimed
-from quire.send.cycle import run_sync
+from quire.send.cycle import Outcome, run_sync
 from quire.send.runners import sources, sources_text
 from quire.send.standing import newest_turn, standing
 
@@ -55,9 +55,7 @@ def run(
       quire run work "Which functions are unused?" --runner agent --root src
       quire run notes "What did we decide on Monday?" --runner qa --vault ~/notes
     """
-    words = text if text is not None else sys.stdin.read()
-    if not words.strip():
-        raise CallError("there is nothing to say", hint="Give TEXT, or pipe it in.")
+    words = _words(text)
     choice = check(chosen({**how, "files": tuple(how["files"])}))
     items, images = attachments(attach)
     reached = reach(model, base_url, explicit_cache)
@@ -65,18 +63,26 @@ def run(
         log = Thread(store, thread)
         _mention_interrupted(store, thread)
         log.user(words, items, images=images or None, meta=choice.meta())
-        shown = Shown(quiet=as_json)
-        outcome = run_sync(
-            log, reached.target, reached.transport, make_runner(choice, log, reached), on_event=shown
-        )
+        outcome = _answered(log, reached, choice, quiet=as_json)
         listed = sources_text(sources(newest_turn(store, thread)))
-    shown.end()
-    if as_json:
-        print_json(outcome_json(outcome, reached.target))
-        return
-    if listed:
-        click.echo(f"\n{listed}")
-    click.secho(status(outcome, reached.target), err=True, dim=True)
+    report(outcome, reached.target, as_json, listed)
+
+
+def _words(text: str | None) -> str:
+    words = text if text is not None else sys.stdin.read()
+    if not words.strip():
+        raise CallError("there is nothing to say", hint="Give TEXT, or pipe it in.")
+    return words
+
+
+def _answered(log: Thread, reached: Reached, choice: Choice, quiet: bool) -> Outcome:
+    """Carry the turn out, shown as it goes."""
+    shown = Shown(quiet)
+    runner = make_runner(choice, log, reached)
+    try:
+        return run_sync(log, reached.target, reached.transport, runner, on_event=shown)
+    finally:
+        shown.end()
 
 
 def _mention_interrupted(store: SqliteStore, thread: str) -> None:

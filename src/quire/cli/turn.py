@@ -7,7 +7,7 @@ import sys
 import click
 import msgspec
 
-from quire.cli.common import counted
+from quire.cli.common import counted, print_json
 from quire.cli.line import line_of
 from quire.send.cycle import Outcome
 from quire.send.events import Event
@@ -48,6 +48,16 @@ class Shown:
         if self._in_text:
             click.echo()
             self._in_text = False
+
+
+def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> None:
+    """How a turn ended: the sources of its answer and one line of numbers, or all of it for machines."""
+    if as_json:
+        print_json(outcome_json(outcome, target))
+        return
+    if sources:
+        click.echo(f"\n{sources}")
+    click.secho(status(outcome, target), err=True, dim=True)
 
 
 def status(outcome: Outcome, target: str) -> str:

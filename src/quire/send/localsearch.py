@@ -13,7 +13,7 @@ from quire.send.timerange import TimeRange, time_range
 from quire.send.tools.tool import Output, Tool, tool
 from quire.send.vault.index import NoteIndex, Passage
 from quire.send.vault.note import Note
-from quire.values import Entry, JsonObject
+from quire.values import Entry
 
 INSTRUCTION = "Answer the question based only on the following context:"
 NONE_FOUND = "No relevant documents found."
@@ -123,14 +123,17 @@ def local_search_tool(
             index.update()
         within = time_range(timeRange, now_ms() if now_ms else None) if timeRange else None
         found = documents(index.search(query, k, _when(within), str(call.meta.get("earlier") or "")), limit)
-        text = local_search(found, timeRange)
         asked = question(call).strip() if question and call.meta.get("placement") != "context" else ""
-        meta: JsonObject = {
-            "sources": [msgspec.to_builtins(Source(one.id, one.title, one.path)) for one in found]
-        }
-        return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta=meta)
+        return _output(found, timeRange, asked)
 
     return search
+
+
+def _output(found: Sequence[Document], time_range: str, asked: str) -> Output:
+    """What a model reads of a search, and the documents for whoever lists sources."""
+    text = local_search(found, time_range)
+    told = [msgspec.to_builtins(Source(one.id, one.title, one.path)) for one in found]
+    return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": told})
 
 
 def _when(within: TimeRange | None) -> Callable[[Note], bool] | None:
