@@ -59,6 +59,7 @@ def _reasons(held: Collection, text: str) -> Any:
     words = held._wording.scores(asked, held._kin_of(asked), held._alive.all)
     none = np.zeros(0, np.int64), np.zeros(0, np.float32)
     meant = (manner._speaker.all == asked.subject) * (asked.subject >= 0)
+    meant = meant * (WEIGHTS.several if asked.several else 1.0)
     share = held._wording.neighbours.dialogue(rows) * manner._named.all
     return np.stack(
         [

@@ -200,6 +200,21 @@ def test_what_tools_return_is_not_preferred_for_its_capitals() -> None:
     assert named["1"] > 0 == named["0"]
 
 
+def test_asked_for_a_list_the_one_it_is_about_counts_more() -> None:
+    made = Collection()
+    made.upsert(
+        Document(str(at), "I have hats", speaker=("Ann", "Bob")[at % 2], session="s") for at in range(4)
+    )
+
+    def speaker(query: str) -> dict[str, float]:
+        return {one.id: one.parts["speaker"] for one in made.search(query, 4)}
+
+    several, one = speaker("What hats does Ann have?"), speaker("What hat does Ann have?")
+    assert several["0"] == several["2"] > one["0"] == one["2"] > 0
+    assert several["1"] == several["3"] == one["1"] == one["3"] == 0
+    assert set(speaker("What hats are there?").values()) == {0}
+
+
 def test_the_turn_before_settles_what_a_follow_up_leaves_unsaid() -> None:
     made = Collection()
     made.upsert(documents(["the red hat costs 5", "the blue train costs 9", "sky"]))

@@ -139,3 +139,29 @@ def test_a_question_for_a_time_is_noticed(text: str) -> None:
 )
 def test_a_question_for_something_with_a_name_is_noticed(text: str, name: bool) -> None:
     assert ask(Query(text), PEOPLE).name is name
+
+
+@pytest.mark.parametrize(
+    ("text", "several"),
+    [
+        ("What books has Ann read?", True),
+        ("Which old musical instruments does she play?", True),
+        ("How many children do they have?", True),
+        ("In what ways did it help?", True),
+        ("What are her hobbies?", True),
+        ("Which people came?", True),
+        ("What does Ann do with the boxes?", False),
+        ("What pet does she have?", False),
+        ("What class is it?", False),
+        ("What is Ann's bus called?", False),
+        ("Books", False),
+    ],
+)
+def test_a_question_for_several_things_is_noticed(text: str, several: bool) -> None:
+    assert ask(Query(text), PEOPLE).several is several
+
+
+@given(st.text(alphabet="wWhat sich'?\n", max_size=60))
+def test_what_a_query_asks_for_depends_on_neither_case_nor_space_around_it(text: str) -> None:
+    one, other = ask(Query(text), {}), ask(Query(f"  {text.upper()} "), {})
+    assert (one.when, one.name, one.several) == (other.when, other.name, other.several)

@@ -24,6 +24,8 @@ class Weights(msgspec.Struct, frozen=True):
     meaning: float = 1.0
     speaker: float = 1.6
     likely_speaker: float = 1.0
+    # So many times that when a list is asked for: one is gathered from what somebody tells, not from replies to it.
+    several: float = 1.75
     asks: float = -0.8
     length: float = 0.2
     person: float = 1.0

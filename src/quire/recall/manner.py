@@ -79,6 +79,7 @@ class Manner:
     def speaker(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns of the one the query is about."""
         weight = weights.speaker if asked.sure else weights.likely_speaker
+        weight *= weights.several if asked.several else 1.0
         meant = self._speaker.all[rows] == asked.subject
         return np.where(meant, np.float32(weight if asked.subject >= 0 else 0), np.float32(0))
 

@@ -22,8 +22,20 @@ city cities country countries place town state location
 company companies brand organization team school name title
 """
 _VERBS = "do|does|did|has|have|had|can|could|will|would|should"
-_BETWEEN = rf"(\s+(?!({_VERBS})\b)[\w'’/+-]+){{0,3}}?"
-_WHICH = re.compile(rf"\W*(\w+\s+)?(what|which)(['’]s)?{_BETWEEN}\s+({'|'.join(_NAMED.split())})s?\b", re.I)
+# Several things: "how many", "what are", "which old books"; the noun stands in front of the verb.
+_PLURAL = r"(people|children|men|women|\w{2,}[^\Wsui]s(?!['’]))"
+_BREAKS = f"{_VERBS}|is|was|of|in|to|for|that|and"
+
+
+def _asks(what: str, breaks: str) -> re.Pattern[str]:
+    """A pattern for "what" or "which", up to three words that are none of `breaks`, and what is asked for."""
+    space = rf"\s+(?!({breaks})\b)"
+    return re.compile(rf"\W*(\w+\s+)?(what|which)(['’]s)?({space}[\w'’/+-]+){{0,3}}?{space}{what}\b", re.I)
+
+
+_WHICH = _asks(f"({'|'.join(_NAMED.split())})s?", _VERBS)
+_SEVERAL = _asks(_PLURAL, _BREAKS)
+_MANY = re.compile(r"\W*(\w+\s+)?(how many|(what|which) (are|were))\b", re.I)
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -37,8 +49,8 @@ class Asked(msgspec.Struct, frozen=True):
     """A query taken apart for one collection.
 
     `words` holds (word, its stem, weight); `subject` is the one speaker it is about, -1 for none,
-    and `sure` whether nobody else is named. `when` and `name`: it asks for a time, or for something with a name.
-    `meaning` is the text to embed, `earlier` that of the turn before.
+    and `sure` whether nobody else is named. `when`, `name`, `several`: it asks for a time,
+    for something with a name, for a list. `meaning` is the text to embed, `earlier` that of the turn before.
     """
 
     words: tuple[tuple[str, str, float], ...]
@@ -46,6 +58,7 @@ class Asked(msgspec.Struct, frozen=True):
     sure: bool = False
     when: bool = False
     name: bool = False
+    several: bool = False
     meaning: str = ""
     earlier: str = ""
 
@@ -62,6 +75,7 @@ def ask(query: Query, names: Mapping[str, int]) -> Asked:
         sure,
         _WHEN.match(query.text) is not None,
         _WHICH.match(query.text) is not None,
+        _MANY.match(query.text) is not None or _SEVERAL.match(query.text) is not None,
         in_first_person(query.text, names),
         in_first_person(query.earlier, names),
     )
