@@ -130,7 +130,7 @@ def test_in_a_large_store_words_choose_what_is_compared(
         records.create("note.v1", {"text": text}, tags=["x"])
     records.create("note.v1", {"text": "API key"}, tags=["y"])
     few = [(hit.record.id, hit.score) for hit in records.search("garden API keys?", tag="x")]
-    monkeypatch.setattr("quire.records.store.FEW", 5)
+    monkeypatch.setattr("quire.records.find.FEW", 5)
     many = records.search("garden API keys?", tag="x")
     assert [hit.record.id for hit in many[:2]] == [id for id, _ in few[:2]] == ["rec-31", "rec-32"]
     assert records.search("what is that") == []

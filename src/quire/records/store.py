@@ -6,27 +6,20 @@ Time is an argument (`now`, Unix milliseconds); without one nothing expires and 
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from quire.errors import CallError, ConflictError, DamageError, NotFound
-from quire.log.connect import is_damage, transaction, translate
-from quire.log.migrations import migrate
-from quire.records import rows
+from quire.errors import CallError, NotFound
+from quire.records import find, rows
+from quire.records.file import RecordFile, RecordStore
 from quire.records.hit import Hit
 from quire.records.meaning import Meaning, Progress
-from quire.records.ranking import ranked
 from quire.records.record import Record, View, checked, decode, draft, expiry, tag_list, view
-from quire.records.relevance import Corpus, words_of
 from quire.records.rows import number
 from quire.records.selector import Selector
 from quire.records.shape import searchable
-from quire.records.tables import TABLES
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -35,19 +28,6 @@ if TYPE_CHECKING:
 # `Records.list` hides the built-in name inside the class.
 Found: TypeAlias = list[Record]
 Hits: TypeAlias = list[Hit]
-# Up to FEW records are compared one by one; of more, the MOST that share words with the query.
-FEW: Final = 2000
-MOST: Final = 500
-CONFLICT_HINT = "Read the record again, then update it with the version it has now."
-
-
-class RecordStore(Protocol):
-    """A log store that lets others keep tables in its file."""
-
-    @property
-    def path(self) -> str | Path: ...
-
-    def connection(self) -> sqlite3.Connection: ...
 
 
 class Records:
@@ -58,8 +38,9 @@ class Records:
     ) -> None:
         self.store = store
         self.meaning = Meaning(embedder, progress) if embedder else None
-        with self._guard():
-            migrate(store.connection(), store.path, [(TABLES.name, TABLES.migrations)])
+        self._file = RecordFile(store)
+
+    # Keeping them
 
     def create(
         self,
@@ -89,7 +70,7 @@ class Records:
     def create_all(self, drafts: Iterable[Record]) -> Found:
         """Keep many new records (see `draft`) in one transaction: all of them or none."""
         found_by = [(one, searchable(one)) for one in drafts]
-        with self._transaction() as conn:
+        with self._file.transaction() as conn:
             return [rows.insert(conn, one, text) for one, text in found_by]
 
     def read(self, id: str, *, now: int | None = None) -> View:
@@ -98,16 +79,13 @@ class Records:
 
     def read_full(self, id: str, *, version: int | None = None, now: int | None = None) -> Record:
         """All of a record; an older version of it when one is named."""
-        record = self._current(self.store.connection(), id, now)
+        record = self._file.current(id, now)
         if version is None or version == record.version:
             return record
         asked = version if 0 < version < record.version else 0  # no number is too large to ask for
-        with self._guard():
-            row = (
-                self.store.connection()
-                .execute("SELECT body FROM record_changes WHERE n = ? AND version = ?", (number(id), asked))
-                .fetchone()
-            )
+        query = "SELECT body FROM record_changes WHERE n = ? AND version = ?"
+        with self._file.guard() as conn:
+            row = conn.execute(query, (number(id), asked)).fetchone()
         if row is None:
             raise NotFound(
                 f"{id} has versions 1 to {record.version}, not {version}",
@@ -141,22 +119,40 @@ class Records:
         changes: JsonObject = {name: value for name, value in given.items() if value is not None}
         if changes.get("llm_hints") == {}:
             changes["llm_hints"] = None
-        seen = self._seen(self.store.connection(), id, version, now)
+        seen = self._file.seen(id, version, now)
         made = checked(msgspec.structs.replace(seen, version=version + 1, **changes))
         # Showing a record may take its time (a jq rule), so that comes before the lock, and a second look behind it.
         text = searchable(made)
-        with self._transaction() as conn:
-            self._seen(conn, id, version, now)
+        with self._file.transaction() as conn:
+            self._file.seen(id, version, now)
             return rows.write(conn, made, text)
 
     def delete(self, id: str, version: int | None = None, *, now: int | None = None) -> None:
         """Remove a record and all its versions; with a version, only if it still is the one."""
-        with self._transaction() as conn:
+        with self._file.transaction() as conn:
             if version is not None:
-                self._seen(conn, id, version, now)
-            self._current(conn, id, None)
+                self._file.seen(id, version, now)
+            self._file.current(id, None)
             rows.remove(conn, [number(id)])
-        self._wipe()
+        self._file.wipe()
+
+    def purge(self, now: int) -> int:
+        """Remove every record whose time has passed; returns how many."""
+        with self._file.transaction() as conn:
+            past = conn.execute("SELECT n FROM records WHERE expires_at <= ?", (now,)).fetchall()
+            rows.remove(conn, [n for (n,) in past])
+        self._file.wipe()
+        return len(past)
+
+    def history(self, id: str, *, now: int | None = None) -> Found:
+        """All versions of a record, oldest first."""
+        self._file.current(id, now)
+        query = "SELECT body FROM record_changes WHERE n = ? ORDER BY version"
+        with self._file.guard() as conn:
+            found = conn.execute(query, (number(id),)).fetchall()
+        return [decode(body) for (body,) in found]
+
+    # Finding them
 
     def search(
         self,
@@ -183,49 +179,18 @@ class Records:
 
         Beyond a few thousand records only those that share a word with q are looked at.
         """
-        conn, asked = self.store.connection(), words_of(q)
-        where, values = rows.where(selector, now)
-        with self._guard():
-            total = rows.count(conn, where, values)
-            few = total <= FEW
-            bodies = [] if few else rows.matching(conn, asked, where, values, MOST)
-            corpus = None if few else Corpus(total, rows.frequencies(conn, asked))
-        found = self.select(selector, keep=keep, now=now) if few else self._kept(bodies, selector, keep)
-        with self._guard():
-            texts = rows.texts(conn, found)
-            vectors = self.meaning.vectors(conn, found, texts) if self.meaning else None
-        return ranked(q, found, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
+        return find.near(self._file, self.meaning, q, selector, keep, now)
 
     def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
         """Make the vectors that are missing (or all anew), so that no search has to; returns how many."""
         if self.meaning is None:
             raise CallError("there is no embedder to index by", hint="Records(store, embedder=minilm()).")
         if rebuild:
-            with self._transaction() as conn:
+            with self._file.transaction() as conn:
                 conn.execute("DELETE FROM record_vectors")
         found = self.select(Selector(), now=now)
-        conn = self.store.connection()
-        with self._guard():
+        with self._file.guard() as conn:
             return self.meaning.keep(conn, found, rows.texts(conn, found))
-
-    def _kept(self, bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> Found:
-        return [one for one in map(decode, bodies) if selector.matches(one) and keep(one)]
-
-    def purge(self, now: int) -> int:
-        """Remove every record whose time has passed; returns how many."""
-        with self._transaction() as conn:
-            past = conn.execute("SELECT n FROM records WHERE expires_at <= ?", (now,)).fetchall()
-            rows.remove(conn, [n for (n,) in past])
-        self._wipe()
-        return len(past)
-
-    def history(self, id: str, *, now: int | None = None) -> Found:
-        """All versions of a record, oldest first."""
-        self._current(self.store.connection(), id, now)
-        query = "SELECT body FROM record_changes WHERE n = ? ORDER BY version"
-        with self._guard():
-            found = self.store.connection().execute(query, (number(id),)).fetchall()
-        return [decode(body) for (body,) in found]
 
     def list(
         self,
@@ -257,71 +222,10 @@ class Records:
 
         With `newest`, that many, the most recently changed ones.
         """
-        found: Found = []
-        with self._guard():
-            conn = self.store.connection()
-            order = rows.by_creation if newest is None else rows.by_change
-            for body in order(conn, selector, now):
-                if len(found) == newest:
-                    break
-                record = decode(body)
-                if selector.matches(record) and keep(record):
-                    found.append(record)
-        return found if newest is None else sorted(found, key=lambda record: number(record.id))
+        return find.select(self._file, selector, newest, keep, now)
 
     def beside(
         self, record: Record, step: int, selector: Selector, session: str = "", *, now: int | None = None
     ) -> Record | None:
         """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
-        where, values = rows.where(selector, now)
-        if session:
-            where += " AND n IN (SELECT n FROM record_tags WHERE tag = ?)"
-            values.append(session)
-        else:
-            where += " AND n NOT IN (SELECT n FROM record_tags WHERE tag >= 'session:' AND tag < 'session;')"
-        side = "n > ? ORDER BY n" if step > 0 else "n < ? ORDER BY n DESC"
-        query = f"SELECT body FROM records WHERE {where} AND {side} LIMIT 1"
-        with self._guard():
-            row = self.store.connection().execute(query, [*values, number(record.id)]).fetchone()
-        return decode(row[0]) if row else None
-
-    def _current(self, conn: sqlite3.Connection, id: str, now: int | None) -> Record:
-        with self._guard():
-            row = conn.execute("SELECT body FROM records WHERE n = ?", (number(id),)).fetchone()
-        if row is None:
-            raise NotFound(f"there is no record {id!r}", hint="`quire record list` shows them.")
-        record = decode(row[0])
-        if record.expired(now):
-            raise NotFound(f"record {id!r} has expired", hint="`quire record purge` removes what has.")
-        return record
-
-    def _seen(self, conn: sqlite3.Connection, id: str, version: int, now: int | None) -> Record:
-        """The record, if it still is the version that the caller saw."""
-        record = self._current(conn, id, now)
-        if record.version != version:
-            raise ConflictError(
-                f"{id} is at version {record.version} ({record.title or record.schema_name}), not {version}",
-                hint=CONFLICT_HINT,
-            )
-        return record
-
-    def _wipe(self) -> None:
-        """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
-        with self._guard():
-            self.store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            if is_damage(error):
-                raise DamageError(f"the records of {self.store.path} cannot be read: {error}") from error
-            raise translate(error, self.store.path) from error
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._guard():
-            conn = self.store.connection()
-            with transaction(conn):
-                yield conn
+        return find.beside(self._file, record, step, selector, session, now)
