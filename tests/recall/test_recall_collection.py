@@ -150,7 +150,7 @@ def test_only_and_exclude_choose_among_documents() -> None:
     assert ids(made.search("hat", 10, exclude=["0", "4", "zzz"])) == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("speakers", [("user", "assistant"), ("Sam", "Sam"), ("", ""), ("tool", "note")])
+@pytest.mark.parametrize("speakers", [("user", "assistant"), ("Sam", "Sam"), ("", ""), ("", "note")])
 def test_reasons_that_need_two_named_people_are_silent_elsewhere(speakers: tuple[str, str]) -> None:
     said = [
         "Do you like hats?",
@@ -191,6 +191,13 @@ def test_asked_for_something_with_a_name_turns_that_name_one_are_preferred(speak
     named = {one.id: one.parts["name"] for one in made.search("What book was read?", 3)}
     assert named["1"] > 0 == named["0"] == named["2"]
     assert all(one.parts["name"] == 0 for one in made.search("Who read a book?", 3))
+
+
+def test_of_equals_what_a_tool_returned_stands_before_the_talk_about_it() -> None:
+    made = Collection()
+    speakers = ("user", "assistant", "tool")
+    made.upsert(Document(who, "the order of a hat", speaker=who, session=who) for who in speakers)
+    assert ids(made.search("hat order", 3)) == ["tool", "user", "assistant"]
 
 
 def test_what_tools_return_is_not_preferred_for_its_capitals() -> None:

@@ -29,6 +29,8 @@ class Weights(msgspec.Struct, frozen=True):
     asks: float = -0.8
     length: float = 0.2
     person: float = 1.0
+    # What a tool returned, beside the talk about it.
+    returned: float = 0.5
     time: float = 0.7
     name: float = 1.0
 

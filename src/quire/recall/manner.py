@@ -1,6 +1,6 @@
 """Who said it and how: the small reasons to prefer one turn of a dialogue to another.
 
-They need people talking to each other; in threads of user and assistant, logs of one speaker and records
+Most need people talking to each other; in threads of user and assistant, logs of one speaker and records
 they are silent.
 """
 
@@ -84,11 +84,12 @@ class Manner:
         return np.where(meant, np.float32(weight if asked.subject >= 0 else 0), np.float32(0))
 
     def manner(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
-        """Prefer turns that tell, at some length and of the speaker, to turns that ask or cheer."""
+        """Prefer turns that tell, at some length and of the speaker, to those that ask or cheer; and what tools returned."""
         share = dialogue * self._named.all[rows]
         told = weights.asks * self._asks.all[rows] + weights.length * standard(self._size.all[rows])
         whom = weights.person * (self._person.all[rows] - np.float32(0.5))
-        return np.asarray(share * (told + whom), np.float32)
+        returned = weights.returned * self._returned.all[rows]
+        return np.asarray(share * (told + whom) + returned, np.float32)
 
     def time(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns that speak of time when the query asks for one."""
