@@ -23,7 +23,7 @@ january february march april may june july august september october november dec
 _FIRST, _SECOND, _TIMES = (frozenset(words.split()) for words in (_I, _YOU, _WHEN))
 _NAMELESS = _FIRST | _TIMES
 # A word inside a sentence, where a capital means a name; and the one spoken to ("Hey Ann!", "Thanks, Ann.").
-_INSIDE = re.compile(r"(?<=[^\s.!?…] )[\"“‘'(]*([^\W\d_]\w*)")
+_INSIDE = re.compile(r" (?<=[^\s.!?…] )[\"“‘'(]*([^\W\d_]\w*)")
 _SPOKEN_TO = re.compile(r"(?:,|(?:^|[.!?…])\s*[^\W\d_]+,?)\s+[^\W\d_]+(?=\s*(?:[,.!?…]|$))")
 
 
