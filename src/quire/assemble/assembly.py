@@ -12,19 +12,20 @@ from quire.assemble import rebase
 from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built
 from quire.assemble.epoch import Epoch, merge_tools, ordered
+from quire.assemble.exchange import Exchange
 from quire.assemble.layers import check_shares
+from quire.assemble.pins import Pin, pins_of
 from quire.assemble.plan import opening_within, room_of
 from quire.assemble.policy import Policy
 from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.tail import Tail
-from quire.assemble.turn import result_text
 from quire.assemble.when import BREAKER
 from quire.assemble.write import Decision, decide, effective, holds_context
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.tokens import Calibration, uncalibrated
-from quire.values import SPOKEN, Entry, JsonObject, LeftOut, Message, Text, ToolSet
+from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
 
 
 class Assembly:
@@ -44,17 +45,13 @@ class Assembly:
         self._tail = Tail()
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
-        self.pins: list[tuple[int, str]] = []
+        self.pins: list[Pin] = []
         self.rent = 0.0
         self.broken = False
         self.requests = 0
         self.tools_moved = False
-        self._speaking = False
-        self._passed = False
-        # Whether a request has been sent whose streamed reply has not ended.
-        self._opened = False
+        self._exchange = Exchange()
         self._stable = 0
-        self._decided = False
         # The rebase that the log holds for the request at hand.
         self.recorded: JsonObject | None = None
         self._at: int | None = None
@@ -73,11 +70,7 @@ class Assembly:
 
     def asks(self, entry: Entry) -> bool:
         """Whether a request stands in front of this entry: it was sent here, or the model begins to speak."""
-        if self.turn == 0 or self._passed or self._speaking:
-            return False
-        if entry.kind == "sent":
-            return not self._opened and not entry.meta.get("aside")
-        return entry.kind in SPOKEN and not self._tail.is_context(entry)
+        return self.turn > 0 and self._exchange.asks(entry, self._tail.is_context(entry))
 
     def feed(self, entry: Entry) -> None:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
@@ -86,17 +79,14 @@ class Assembly:
             return  # a question beside the conversation: a plan, a summary
         if entry.kind != "sent" and self.asks(entry):
             self._pass()
-        spoke = self._speaking
-        if entry.kind not in SPOKEN or self._tail.is_context(entry):
-            self._speaking = False
-        if entry.kind in ("user", "result"):
-            self._passed = self._opened = False
+        before = self._exchange
+        self._exchange = before.after(entry, self._tail.is_context(entry))
         if entry.at is not None:
             self._at = entry.at
         self.entries[entry.seq] = entry
-        self._note_pin(entry)
+        self.pins += pins_of(entry, self.entries)
         if entry.kind == "sent":
-            self._request_sent(entry, spoke)
+            self._request_sent(entry, before)
         getattr(self, f"_feed_{entry.kind}")(entry)
 
     def _feed_system(self, entry: Entry) -> None:
@@ -158,9 +148,9 @@ class Assembly:
     def _speak(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
         beside = self._tail.is_context(entry)
-        self._tail.speak(entry, not self._speaking or "message" in entry.wire)
+        self._tail.speak(entry, not self._exchange.speaking or "message" in entry.wire)
         if not beside:
-            self._speaking, self._passed = True, False
+            self._exchange = self._exchange.spoke()
 
     def _feed_result(self, entry: Entry) -> None:
         if self._tail.answer(entry):
@@ -171,14 +161,14 @@ class Assembly:
         else:
             self._leave_out(entry.seq, "a result whose call is not in the log")
 
-    def _request_sent(self, entry: Entry, spoke: bool) -> None:
+    def _request_sent(self, entry: Entry, before: Exchange) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
-        opening = "usage" not in entry.body
-        if opening and self._opened:
+        begins = "usage" not in entry.body
+        if begins and before.streaming:
             self._send_again()
-        elif not self._opened and not spoke:
+        elif not before.streaming and not before.speaking:
             self._pass_sent()
-        self._opened = opening
+        self._exchange = self._exchange.streams(begins)
 
     def _send_again(self) -> None:
         """The reply broke off and its request was made once more: what came of it counts no more."""
@@ -188,14 +178,13 @@ class Assembly:
         self._tail.groups = []
         self._close(final=True)
         self.epoch.sent = len(self.epoch.strip.leaves)
-        self._last_at, self._passed = self._at, True
+        self._last_at, self._exchange = self._at, self._exchange.again()
 
     def _pass_sent(self) -> None:
         """A request that was really sent stands in front of the model's words; nothing is decided again."""
-        if self.turn and not self._passed:
-            self._decided = True
-            self._pass()
-            self._passed = True
+        if self.turn and not self._exchange.sent:
+            self._exchange = self._exchange.recorded()
+            self._pass(sent=True)
 
     def _feed_sent(self, entry: Entry) -> None:
         """What the provider counted of the newest request corrects our own count."""
@@ -208,7 +197,7 @@ class Assembly:
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
         self._apply(entry.body)
-        self._decided, self.recorded = True, entry.body
+        self._exchange, self.recorded = self._exchange.recorded(), entry.body
 
     # Closing the tail and passing a request
 
@@ -216,7 +205,7 @@ class Assembly:
         for one in self._tail.close(self.epoch, self.turn, self.policy, final):
             self._leave_out(one.entry, one.reason)
 
-    def _pass(self) -> None:
+    def _pass(self, sent: bool = False) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
         self._close(final=True)
         try:
@@ -230,12 +219,13 @@ class Assembly:
         self._estimate = self.epoch.total_tokens()
         self.requests += 1
         self.step += 1
-        self._last_at, self._decided, self._memo, self.recorded = self._at, False, None, None
+        self._exchange = self._exchange.passed(sent)
+        self._last_at, self._memo, self.recorded = self._at, None, None
         self._tail.forget_counts()
 
     def _decide(self) -> Decision:
         # A request that is sent again is the same request: nothing is decided twice.
-        if self._decided or (self._passed and not self.tools_moved):
+        if self._exchange.decided or (self._exchange.sent and not self.tools_moved):
             return Decision(None, self.rent)
         if self._memo is not None and self._memo[0] == len(self.entries):
             return self._memo[1]
@@ -270,17 +260,6 @@ class Assembly:
 
     def _leave_out(self, seq: int, reason: str) -> None:
         self._left_out.setdefault(seq, LeftOut(seq, reason))
-
-    def _note_pin(self, entry: Entry) -> None:
-        pin = entry.meta.get("pin")
-        if pin is True:
-            self.pins.append((entry.seq, entry.text or result_text(entry)))
-        elif isinstance(pin, str) and pin:
-            self.pins.append((entry.seq, pin))
-        for seq in entry.meta.get("pins") or ():
-            if seq in self.entries:
-                pinned = self.entries[seq]
-                self.pins.append((seq, pinned.text or result_text(pinned)))
 
     # Asking
 
@@ -317,9 +296,9 @@ class Assembly:
     def ahead(self) -> Assembly:
         """A twin with the tail closed: how things stand when the next request is made."""
         twin = self.copy()
-        if self._opened:
-            # The reply has not ended: asked now, its request would be sent again without what came of it.
-            twin._tail.groups, twin._passed = [], True
+        if self._exchange.streaming:
+            # Asked now, the request would be sent again without what came of it.
+            twin._tail.groups, twin._exchange = [], self._exchange.again()
         twin._close(final=True)
         return twin
 
@@ -330,7 +309,7 @@ class Assembly:
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
             )
         twin = self.ahead()
-        if twin._passed:
+        if twin._exchange.sent:
             twin.epoch.sent = self._stable
         decision = twin._decide()
         self._memo = (len(self.entries), decision)
@@ -357,7 +336,7 @@ class Assembly:
                 opening_within(self.epoch, policy.opening * room_of(self.epoch, policy))
             ),
             turn=self.turn,
-            step=self.step + (not self._passed),
+            step=self.step + (not self._exchange.sent),
             rebase=record,
             head_tokens=self.epoch.head_tokens(),
             sizes=tuple([one.tokens for one in strip.leaves]),

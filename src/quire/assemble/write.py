@@ -13,6 +13,7 @@ from quire.assemble.edits import edits as edits_of
 from quire.assemble.edits import folded, superseded
 from quire.assemble.epoch import SUMMARY_TURN, Epoch
 from quire.assemble.leaves import Leaf, handle_of
+from quire.assemble.pins import pinned_words
 from quire.assemble.plan import NO_CUT, RUNGS, Plan, Rung
 from quire.assemble.plan import plan as plan_cut
 from quire.assemble.policy import Policy
@@ -106,7 +107,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
     edits = edits_of(epoch, plan, assembly.carried.results) + superseded(epoch, plan, library, assembly.turn)
     gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
-    pinned = _pinned(assembly, gone)
+    pinned = pinned_words(assembly.pins, gone, assembly.rebases)
     summary, fallbacks = _summary(assembly, plan, gone)
     record: JsonObject = {
         "kind": "rebase",
@@ -136,12 +137,6 @@ def _before_seq(leaves: list[Leaf], plan: Plan) -> int:
     """The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep."""
     kept = [seq for one in leaves[plan.drop :] for seq in one.message.seqs]
     return min(kept, default=0) if plan.drop else 0
-
-
-def _pinned(assembly: Assembly, gone: set[int]) -> list[str]:
-    """Pinned words whose entries leave, or left at an earlier rebase, verbatim."""
-    before = assembly.rebases[-1].get("meta", {}).get("pinned", []) if assembly.rebases else []
-    return [*before, *(text for seq, text in assembly.pins if seq in gone and text not in before)]
 
 
 def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[str]]:

@@ -1,0 +1,56 @@
+"""Where a thread stands between asking and answering, as one value that every entry moves on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.values import SPOKEN, Entry
+
+_to = msgspec.structs.replace
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """One round: the user or a tool has spoken, a request is decided and sent, the model answers."""
+
+    # The model's words go on.
+    speaking: bool = False
+    # The request at hand was sent: its answer, when it comes, asks for no other.
+    sent: bool = False
+    # The answer is being streamed and has not ended.
+    streaming: bool = False
+    # The log holds what was decided for the request at hand.
+    decided: bool = False
+
+    def asks(self, entry: Entry, beside: bool) -> bool:
+        """Whether a request stands in front of this entry: it was sent here, or the model begins to speak.
+
+        `beside`: a call made beside the user's words, to give them context.
+        """
+        if self.sent or self.speaking:
+            return False
+        if entry.kind == "sent":
+            return not self.streaming and not entry.meta.get("aside")
+        return entry.kind in SPOKEN and not beside
+
+    def after(self, entry: Entry, beside: bool) -> Exchange:
+        """An entry has come: what is not the model's ends its words, the user's and a tool's begin a round."""
+        if entry.kind in ("user", "result"):
+            return Exchange(decided=self.decided)
+        return self if entry.kind in SPOKEN and not beside else _to(self, speaking=False)
+
+    def spoke(self) -> Exchange:
+        return _to(self, speaking=True, sent=False)
+
+    def passed(self, sent: bool = False) -> Exchange:
+        """The request goes by; what was decided for it is used up."""
+        return _to(self, sent=sent or self.sent, decided=False)
+
+    def recorded(self) -> Exchange:
+        return _to(self, decided=True)
+
+    def streams(self, going_on: bool) -> Exchange:
+        return _to(self, streaming=going_on)
+
+    def again(self) -> Exchange:
+        """Asked while an answer is streamed, its request would be sent again."""
+        return _to(self, sent=True) if self.streaming else self
