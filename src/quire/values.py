@@ -71,7 +71,17 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def tools(self) -> list[JsonObject]:
-        return list(self.body.get("tools", ()))
+        """The tools it defines; one that a provider brought in its own words has these under `own`."""
+        own = self.wire.get("own")
+        if not isinstance(own, dict):
+            return list(self.body.get("tools", ()))
+        origin = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
+        return [
+            {**tool, "own": {**origin, "definition": definition}}
+            if isinstance(definition := own.get(tool["name"]), dict)
+            else tool
+            for tool in self.body.get("tools", ())
+        ]
 
     @property
     def attached(self) -> list[JsonObject]:
@@ -285,7 +295,7 @@ class Request(msgspec.Struct, frozen=True):
     prefix: bytes
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
-    # What could not be carried over to this provider, and why: {"entry", "reason"}.
+    # What could not be carried over to this provider, and why: {"entry", "reason"}; for a tool in front also "tool".
     left_out: tuple[JsonObject, ...] = ()
 
     @property

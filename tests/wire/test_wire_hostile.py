@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_wire_convert import MESSAGES
+from wire_hosted import OWN, TARGETS, request_of
 from wire_replies import REPLIES
 from wire_rich import RICH
 
@@ -58,6 +59,22 @@ def test_a_spoiled_conversation_is_an_error_or_is_imported(format: str, data: st
         assert [check(entry.body) for entry in entries]
         prompt = Prompt("", "", (), tuple(project(entries)))
         for target in REPLIES:
+            assert validate(render(prompt, target)) == []
+
+
+@pytest.mark.parametrize("format", OWN)
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_spoiled_tools_of_a_providers_own_are_an_error_or_never_spoil_a_request(
+    format: str, data: st.DataObject
+) -> None:
+    with contextlib.suppress(FormatError):
+        request = request_of(format, data.draw(spoiled(OWN[format])))
+        entries = [check(entry.body) for entry in import_(format, request)]
+        tools = {tool["name"]: tool for entry in entries for tool in entry.tools}
+        messages = project([entry for entry in entries if entry.kind != "tools"])
+        prompt = Prompt("", "", tuple(tools.values()), tuple(messages))
+        for target in TARGETS.values():
             assert validate(render(prompt, target)) == []
 
 

@@ -163,15 +163,17 @@ def _show(request: Request, built: Built | Refused) -> None:
     for name, value in request.headers.items():
         console().print(f"header {name}: {value}", markup=False)
     for one in request.left_out:
-        console().print(f"left out: entry {one['entry']}: {one['reason']}", markup=False)
+        what = f"tool {one['tool']}" if "tool" in one else f"entry {one['entry']}"
+        console().print(f"left out: {what}: {one['reason']}", markup=False)
 
 
 def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
     """What a part is, and how it begins: ("user", "Hello")."""
-    kind = piece.get("role") or piece.get("type") or "part"
+    # A tool of the provider's own is called by its type, or by its only field.
+    kind = piece.get("role") or piece.get("type") or next(iter(piece), "part")
     if piece.keys() & {"input_schema", "parameters", "parametersJsonSchema", "function", "toolSpec"}:
         kind = "tool"
-    elif piece.keys() <= {"type", "text", "instructions"}:
+    elif piece.keys() & {"text", "instructions"} and piece.keys() <= {"type", "text", "instructions"}:
         kind = "system"
     said = " ".join(" ".join(_texts(piece)).split())
     return str(kind), said if len(said) <= width else said[: width - 1] + "…"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from quire.providers.hosted import answered_by_caller
 from quire.providers.models import ModelInfo
 from quire.providers.origin import Original, Whole, regrouped
 from quire.providers.project import project
@@ -25,7 +26,8 @@ class Exported(msgspec.Struct, frozen=True):
         out: list[JsonObject] = []
         for entry in self.tools:
             came = entry.wire.get("tools") if entry.wire.get("format") == format else None
-            out += came if came is not None else [define(tool) for tool in entry.tools]
+            told = [tool for tool in entry.tools if answered_by_caller(tool)]
+            out += came if came is not None else [define(tool) for tool in told]
         return out
 
     def system_as(self, format: str, anew: Json) -> Json:

@@ -6,11 +6,12 @@ a thread's sheet between requests, so that the next one costs what is new in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import is_
 
 import msgspec
 
+from quire.providers.hosted import is_offered, own_definition
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import LAYOUTS, line
 from quire.providers.settle import Settler
@@ -85,12 +86,33 @@ class Sheet:
 
     def add_tools_in_front(self, message: Message, tools: tuple[JsonObject, ...]) -> None:
         """Late tools where the provider has no place behind the messages for them."""
-        self.late_tools += tools
+        self.late_tools += self.offered(tools, message)
         self.leave_out(message, "late tools join the list in front, which moves the prefix")
 
     def tools(self, prompt: Prompt) -> list[JsonObject]:
         """All tools in front, each name once; the later definition stands at the place of the earlier."""
-        return list({tool["name"]: tool for tool in (*prompt.tools, *self.late_tools)}.values())
+        known = self.offered(prompt.tools)
+        return list({tool["name"]: tool for tool in (*known, *self.late_tools)}.values())
+
+    def offered(self, tools: Iterable[JsonObject], message: Message | None = None) -> list[JsonObject]:
+        """The tools that this model can be told of; another provider's own are left out, with the reason."""
+        kept: list[JsonObject] = []
+        for tool in tools:
+            if is_offered(tool, self.info):
+                kept.append(tool)
+                continue
+            reason = f"{tool['name']} is a tool of {tool['own'].get('format')}'s own, which nobody here could answer"
+            if message is not None:
+                self.leave_out(message, reason)
+            else:
+                self.left_out.append({"entry": 0, "tool": tool["name"], "reason": reason})
+        return kept
+
+    def defined(
+        self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]
+    ) -> list[JsonObject]:
+        """Tools in this format's words; the provider's own as they came."""
+        return [own_definition(tool, self.info) or define(tool) for tool in tools]
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -148,7 +170,7 @@ class Rendering:
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)
-        ground = (prompt.epoch, prompt.fold, bool(prompt.tools))
+        ground = (prompt.epoch, prompt.fold, any(is_offered(tool, self.info) for tool in prompt.tools))
         if ground != self.ground or list(prompt.messages[:known]) != self.taken:
             self._start(ground)
             known = 0

@@ -14,6 +14,7 @@ from quire.formats import stream as protocol
 from quire.formats.replay import Delimiter
 from quire.log.hashing import sha256_hex
 from quire.providers.facts import split_target
+from quire.providers.hosted import answered_by_caller
 from quire.providers.incoming import Partial, refused
 from quire.providers.usage import usage
 from quire.send.deltas import Piece
@@ -68,7 +69,8 @@ def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Del
     """System prompt, tools, protocol, HISTORY and CURRENT as they are asked for now; empty ones are absent."""
     kept = [_with_context(entry) for entry in without_cut(entries, asking=True)]
     system = [entry.text for entry in kept if entry.kind == "system"]
-    tools = [tool for entry in kept if entry.kind == "tools" for tool in entry.tools]
+    known = [tool for entry in kept if entry.kind == "tools" for tool in entry.tools]
+    tools = [tool for tool in known if answered_by_caller(tool)]
     catalog = clean.render(clean.project(tools=tools)) if tools else ""
     shown = replay.project(kept, window, delimiter)
     sections = [*system, catalog, GUIDANCE.format(d=delimiter), replay.render(shown)]

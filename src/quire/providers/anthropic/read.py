@@ -8,6 +8,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.anthropic.blocks import ENCLOSURE, FORMAT, NAMES, answered, spoken, text_of
 from quire.providers.anthropic.write import WRITER, tool_definition
+from quire.providers.hosted import offered, typed
 from quire.providers.images import image_json
 from quire.providers.incoming import object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
@@ -23,7 +24,6 @@ from quire.values import (
     Reply,
     respond,
     system,
-    tools,
     user,
 )
 
@@ -34,9 +34,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         if defined := objects(value, "tools"):
-            out.append(
-                tools([tool_entry(tool) for tool in defined], wire={"format": FORMAT, "tools": defined})
-            )
+            out.append(offered(typed(defined, tool_entry), model, format=FORMAT, tools=defined))
         if value.get("system"):
             out.append(system(text_of(value["system"]), wire={"format": FORMAT, "system": value["system"]}))
         value = value.get("messages")
@@ -82,7 +80,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
 def tool_entry(tool: JsonObject) -> JsonObject:
     """A tool as entries define it; a server tool keeps its type as its description."""
     return {
-        "name": str(tool.get("name") or ""),
+        "name": str(tool.get("name") or tool.get("type") or ""),
         "description": str(tool.get("description") or tool.get("type") or ""),
         "parameters": sub(tool, "input_schema") or {"type": "object", "properties": {}},
     }
@@ -128,4 +126,4 @@ def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
     added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
     text = text_of([block for block in blocks if block.get("type") == "text"])
     out = [system(text, wire={"effort": effort} if effort else None)] if text or effort or not added else []
-    return out + ([tools([tool_entry(tool) for tool in added])] if added else [])
+    return out + ([offered(typed(added, tool_entry))] if added else [])

@@ -114,9 +114,11 @@ def _tools(sheet: Sheet, message: Message) -> None:
     if not (features.late_tools and features.inline_tools and fits):
         sheet.add_tools_in_front(message, tools)
         return
+    if not (known := sheet.offered(tools, message)):
+        return
     sheet.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
-    definitions = [{"type": "tool_definition", "definition": tool_definition(tool)} for tool in tools]
-    _system(sheet, [{"type": "tool_addition", "tool": one} for one in definitions], {})
+    inline = [{"type": "tool_definition", "definition": one} for one in sheet.defined(known, tool_definition)]
+    _system(sheet, [{"type": "tool_addition", "tool": one} for one in inline], {})
 
 
 def _betas(name: str) -> list[str]:
@@ -142,7 +144,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
         "max_tokens": ask.max_tokens or min(info.max_output or REPLY_TOKENS, REPLY_TOKENS),
     }
     if tools := sheet.tools(prompt):
-        body["tools"] = [tool_definition(tool) for tool in tools]
+        body["tools"] = sheet.defined(tools, tool_definition)
     if prompt.system.strip():
         body["system"] = [_text(prompt.system)]
     body["messages"] = sheet.messages

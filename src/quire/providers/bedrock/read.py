@@ -8,6 +8,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.bedrock.blocks import ENCLOSURE, FORMAT, NAMES, answered, spoken, text_of
 from quire.providers.bedrock.write import WRITER, tool_spec
+from quire.providers.hosted import offered
 from quire.providers.images import image_json
 from quire.providers.incoming import object_in, objects, plain, sub
 from quire.providers.models import model_info
@@ -15,7 +16,7 @@ from quire.providers.origin import identified, said, tagged, whole_message
 from quire.providers.outgoing import exported
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
-from quire.values import Entry, Image, Json, JsonObject, Reply, respond, system, tools, user
+from quire.values import Entry, Image, Json, JsonObject, Reply, respond, system, user
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -36,11 +37,21 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 def _head(request: JsonObject) -> list[Entry]:
     out = []
     if defined := objects(sub(request, "toolConfig"), "tools"):
-        specs = [sub(tool, "toolSpec") for tool in defined if "toolSpec" in tool]
-        out.append(tools([tool_entry(spec) for spec in specs], wire={"format": FORMAT, "tools": defined}))
+        out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
     if told := objects(request, "system"):
         out.append(system(text_of(told), wire={"format": FORMAT, "system": told}))
     return out
+
+
+def _unpointed(defined: list[JsonObject]) -> list[JsonObject]:
+    return [tool for tool in defined if "cachePoint" not in tool]
+
+
+def _offer(tool: JsonObject) -> tuple[JsonObject, JsonObject | None]:
+    """A function, or a tool of Amazon's own: {"systemTool": {"name": "nova_grounding"}}."""
+    if "toolSpec" in tool:
+        return tool_entry(sub(tool, "toolSpec")), None
+    return tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool
 
 
 def export_messages(entries: Iterable[Entry]) -> Json:

@@ -116,7 +116,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     body: JsonObject = {"modelId": sheet.info.model}
     if tools := sheet.tools(prompt) or _called(sheet):
-        body["toolConfig"] = {"tools": [tool_spec(tool) for tool in tools]}
+        body["toolConfig"] = {"tools": sheet.defined(tools, tool_spec)}
     if prompt.system.strip():
         body["system"] = [{"text": prompt.system}]
     body["messages"] = sheet.messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from quire.errors import FormatError, ProviderError
@@ -18,6 +18,7 @@ from quire.providers.gemini.parts import (
 )
 from quire.providers.gemini.schema import NAMES, declaration, tool_entry
 from quire.providers.gemini.write import WRITER
+from quire.providers.hosted import answered_by_caller, offered
 from quire.providers.images import image_json
 from quire.providers.incoming import listed, object_in, objects, refused, sub
 from quire.providers.models import model_info
@@ -25,7 +26,7 @@ from quire.providers.origin import said, tagged, whole_message
 from quire.providers.outgoing import exported
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
-from quire.values import Entry, Json, JsonObject, Reply, respond, system, tools, user
+from quire.values import Entry, Json, JsonObject, Reply, respond, system, user
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -49,8 +50,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 def _head(request: JsonObject) -> list[Entry]:
     out = []
     if defined := objects(request, "tools"):
-        declared = [one for tool in defined for one in objects(tool, "functionDeclarations")]
-        out.append(tools([tool_entry(one) for one in declared], wire={"format": FORMAT, "tools": defined}))
+        out.append(offered(_offers(defined), format=FORMAT, tools=defined))
     if told := request.get("systemInstruction") or request.get("system_instruction"):
         parts = (
             [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
@@ -59,14 +59,24 @@ def _head(request: JsonObject) -> list[Entry]:
     return out
 
 
+def _offers(defined: list[JsonObject]) -> Iterator[tuple[JsonObject, JsonObject | None]]:
+    """Functions, and Gemini's own: each other field of a tool is one, {"googleSearch": {}}."""
+    for tool in defined:
+        for name, how in tool.items():
+            if name in ("functionDeclarations", "function_declarations"):
+                yield from ((tool_entry(one), None) for one in objects(tool, name))
+            else:
+                yield tool_entry({"name": name}), {name: how}
+
+
 def export_messages(entries: Iterable[Entry]) -> Json:
     """The contents; with an instruction or tools, the object a request holds them in."""
     out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
     head: JsonObject = {}
     if out.system:
         head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
-    if out.tools:
-        head["tools"] = out.tools[0].wire.get("tools") if _came(out.tools[0]) else _declared(out.tools)
+    if out.tools and (listed := out.tools[0].wire["tools"] if _came(out.tools[0]) else _declared(out.tools)):
+        head["tools"] = listed
     return {**head, "contents": out.messages} if head else out.messages
 
 
@@ -75,7 +85,8 @@ def _came(entry: Entry) -> bool:
 
 
 def _declared(entries: Iterable[Entry]) -> list[JsonObject]:
-    return [{"functionDeclarations": [declaration(tool) for entry in entries for tool in entry.tools]}]
+    listed = [tool for entry in entries for tool in entry.tools if answered_by_caller(tool)]
+    return [{"functionDeclarations": [declaration(tool) for tool in listed]}] if listed else []
 
 
 def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.providers.gemini.parts import ENCLOSURE, FORMAT, function_response, image, written
 from quire.providers.gemini.schema import declaration
+from quire.providers.hosted import own_definition
 from quire.providers.images import shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.sheet import GO_ON, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
@@ -87,7 +88,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     if prompt.system.strip():
         body["systemInstruction"] = {"parts": [{"text": prompt.system}]}
     if tools := sheet.tools(prompt):
-        body["tools"] = [{"functionDeclarations": [declaration(tool) for tool in tools]}]
+        body["tools"] = _tools(sheet, tools)
     body["contents"] = sheet.messages
     config: JsonObject = {"maxOutputTokens": ask.max_tokens} if ask.max_tokens else {}
     if effort := sheet.effort or ask.effort:
@@ -95,6 +96,13 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     if config or ask.extra.get("generationConfig"):
         body["generationConfig"] = {**config, **(ask.extra.get("generationConfig") or {})}
     return {**body, **{key: value for key, value in ask.extra.items() if key != "generationConfig"}}
+
+
+def _tools(sheet: Sheet, tools: list[JsonObject]) -> list[JsonObject]:
+    """All functions in one tool, and beside it Gemini's own, a tool each."""
+    own = [definition for tool in tools if (definition := own_definition(tool, sheet.info))]
+    functions = [declaration(tool) for tool in tools if own_definition(tool, sheet.info) is None]
+    return [*([{"functionDeclarations": functions}] if functions else []), *own]
 
 
 def _headers(sheet: Sheet) -> dict[str, str]:

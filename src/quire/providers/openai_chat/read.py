@@ -8,6 +8,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.arguments import parsed_arguments
 from quire.providers.dialect import dialect_of
+from quire.providers.hosted import offered, typed
 from quire.providers.images import from_url, image_json
 from quire.providers.incoming import listed, object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
@@ -27,7 +28,6 @@ from quire.values import (
     result,
     system,
     think,
-    tools,
     user,
 )
 
@@ -38,8 +38,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         if defined := objects(value, "tools"):
-            wire = {"format": FORMAT, "tools": defined}
-            out.append(tools([tool_entry(tool) for tool in defined], wire=wire))
+            out.append(offered(typed(defined, tool_entry), model, format=FORMAT, tools=defined))
         value = value.get("messages")
     if not isinstance(value, list):
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')

@@ -179,7 +179,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
         messages = [{"role": "system", "content": _content(sheet, prompt.system)}, *messages]
     body: JsonObject = {"model": sheet.info.model, "messages": messages}
     if tools := sheet.tools(prompt):
-        body["tools"] = [tool_definition(tool, dialect.names) for tool in tools]
+        body["tools"] = sheet.defined(tools, lambda tool: tool_definition(tool, dialect.names))
     if ask.max_tokens:
         body[dialect.max_tokens] = ask.max_tokens
     if effort := sheet.effort or ask.effort:

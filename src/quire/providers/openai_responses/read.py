@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import FormatError
+from quire.providers.hosted import offered, typed
 from quire.providers.incoming import object_in, objects, refused, sub, without_nulls
 from quire.providers.models import model_info
 from quire.providers.openai_responses.items import FORMAT, NAMES, answered, asked, spoken, text_of
@@ -17,7 +18,7 @@ from quire.providers.outgoing import exported
 from quire.providers.project import ITEM_FORMATS
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
-from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, note, respond, system, tools
+from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, note, respond, system
 
 
 def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[Entry]:
@@ -26,9 +27,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         if defined := objects(value, "tools"):
-            out.append(
-                tools([tool_entry(tool) for tool in defined], wire={"format": format, "tools": defined})
-            )
+            out.append(offered(typed(defined, tool_entry), model, format=format, tools=defined))
         if told := value.get("instructions"):
             out.append(system(str(told), wire={"format": format, "system": told}))
         value = value.get("input")
@@ -145,7 +144,7 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
     if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id")):
         return answered(item), ""
     if kind == "additional_tools":
-        return tools([tool_entry(tool) for tool in objects(item, "tools")]), ""
+        return offered(typed(objects(item, "tools"), tool_entry)), ""
     if kind == "configuration_update":
         return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
     if kind == "reasoning":

@@ -72,8 +72,8 @@ def _tools(sheet: Sheet, message: Message) -> None:
     if not sheet.info.features.late_tools:
         sheet.add_tools_in_front(message, tools)
         return
-    listed = [tool_definition(tool) for tool in tools]
-    sheet.messages.append({"type": "additional_tools", "role": "developer", "tools": listed})
+    if listed := sheet.defined(sheet.offered(tools, message), tool_definition):
+        sheet.messages.append({"type": "additional_tools", "role": "developer", "tools": listed})
 
 
 def tool_definition(tool: JsonObject) -> JsonObject:
@@ -98,7 +98,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     head = [_instruction(sheet, prompt.system)] if prompt.system else []
     body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
     if tools := sheet.tools(prompt):
-        body["tools"] = [tool_definition(tool) for tool in tools]
+        body["tools"] = sheet.defined(tools, tool_definition)
     if info.features.reasoning and dialect_of(info).encrypted:
         body["include"] = ["reasoning.encrypted_content"]
     if ask.max_tokens:

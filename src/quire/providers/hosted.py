@@ -1,0 +1,105 @@
+"""Tools of a provider's own (searches, code execution, computers): sent back to where they came from, and nowhere else.
+
+A function can be offered by any provider, since the caller answers it. These are known to one provider, by a
+definition in its own words; an imported `tools` entry keeps them in `wire.own`, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from quire.providers.models import ModelInfo
+from quire.providers.prefix import unmarked
+from quire.providers.rules.grammar import fits, grammar_of
+from quire.providers.spelling import Spelling
+from quire.values import Entry, JsonObject, tools
+
+# Whose tools a format's are; a format that many servers speak has tools of none.
+_OWNERS = {
+    "anthropic": ("anthropic",),
+    "openai-responses": ("openai", "azure"),
+    "gemini": ("gemini",),
+    "bedrock": ("bedrock",),
+}
+# Nothing without other fields of the request it came in: mcp_servers.
+_BOUND = ("mcp_toolset",)
+# The same items under another name.
+_ALSO = {"openai-agents": "openai-responses"}
+
+
+def offered(
+    defined: Iterable[tuple[JsonObject, JsonObject | None]], model: str = "", **wire: object
+) -> Entry:
+    """A `tools` entry of tools and, beside those of a provider's own, their definitions in its words."""
+    pairs = list(defined)
+    taken = {tool["name"] for tool, definition in pairs if definition is None}
+    listed: list[JsonObject] = []
+    own: JsonObject = {}
+    for tool, definition in pairs:
+        if definition is not None:
+            tool = {**tool, "name": _free(tool["name"], taken | own.keys())}
+            own[tool["name"]] = definition
+        listed.append(tool)
+    if own:
+        wire |= {"own": own, "model": model} if model else {"own": own}
+    return tools(listed, wire=wire or None)
+
+
+def typed(
+    defined: Iterable[JsonObject], read: Callable[[JsonObject], JsonObject]
+) -> list[tuple[JsonObject, JsonObject | None]]:
+    """Tools of a list in which those of the provider's own have a type that is not 'function'.
+
+    Without a type, or where a schema stands beside it, a tool is a function.
+    """
+    return [(read(tool), tool if _is_own(tool) else None) for tool in defined]
+
+
+def _is_own(tool: JsonObject) -> bool:
+    kind = tool.get("type")
+    return isinstance(kind, str) and kind not in ("", "function") and "input_schema" not in tool
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """A name that no tool of the list has: mcp, mcp-2, mcp-3."""
+    count, found = 1, name
+    while found in taken:
+        count += 1
+        found = f"{name}-{count}"
+    return found
+
+
+def own_definition(tool: JsonObject, info: ModelInfo) -> JsonObject | None:
+    """A tool in the words of the provider that it came from, if the request goes there again."""
+    own = tool.get("own")
+    if own is None or not _goes_back(own, info):
+        return None
+    definition = unmarked(own["definition"])
+    return definition if _is_taken(definition, info) else None
+
+
+def _is_taken(definition: JsonObject, info: ModelInfo) -> bool:
+    """Whether a definition is as its provider describes it, so that it would not be refused."""
+    name = str(definition.get("name", "named"))
+    if definition.get("type") in _BOUND or Spelling().spell(name) != name:
+        return False
+    return fits(definition, "@tools" if info.wire == "gemini" else "@tool", grammar_of(info.wire))
+
+
+def _goes_back(own: JsonObject, info: ModelInfo) -> bool:
+    format = str(own.get("format") or "")
+    if _ALSO.get(format, format) != info.wire:
+        return False
+    return info.provider in _OWNERS.get(info.wire, ()) or own.get("model") == info.model
+
+
+def is_offered(tool: JsonObject, info: ModelInfo) -> bool:
+    """Whether a model can be told of a tool: it knows it, or the caller answers it."""
+    if "own" not in tool or own_definition(tool, info) is not None:
+        return True
+    return answered_by_caller(tool)
+
+
+def answered_by_caller(tool: JsonObject) -> bool:
+    """A function; or a custom tool, which is one that takes any text."""
+    return "own" not in tool or tool["own"]["definition"].get("type") == "custom"

@@ -1,0 +1,140 @@
+"""Tools of a provider's own go back to it as they came, and to nobody else."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
+
+from quire import providers, values
+from quire.cli.main import quire
+from quire.engine import Thread
+from quire.log.entries import check
+from quire.log.sqlite import SqliteStore
+from quire.providers.rules import validate
+from quire.send.text import prompt_sections
+from quire.values import Entry, JsonObject, Request
+
+
+def imported(format: str) -> list[Entry]:
+    return [check(entry.body) for entry in providers.import_(format, request_of(format))]
+
+
+def rendered(entries: list[Entry], target: str, tmp_path: Path) -> Request:
+    with SqliteStore(tmp_path / "t.db") as store:
+        thread = Thread(store, target)
+        thread.append(*entries)
+        request = thread.request(target)
+    assert validate(request.body, request.provider, request.model, headers=request.headers) == []
+    return request
+
+
+def tools_of(request: Request) -> list[JsonObject]:
+    tools: list[JsonObject] = request.body.get("tools") or request.body.get("toolConfig", {}).get("tools", [])
+    return [
+        one for tool in tools for one in [*tool.pop("functionDeclarations", ()), *([tool] if tool else [])]
+    ]
+
+
+@pytest.mark.parametrize("format", OWN)
+def test_they_go_back_to_their_provider_as_they_came(format: str, tmp_path: Path) -> None:
+    request = rendered(imported(format), TARGETS[format], tmp_path)
+    told = tools_of(request)
+    assert [tool for tool in told if tool in OWN[format]] == sorted(OWN[format], key=told.index)
+    assert len(told) == len(OWN[format]) + 1
+    assert not request.left_out
+
+
+@pytest.mark.parametrize(("format", "other"), list(itertools.permutations(OWN, 2)))
+def test_no_other_provider_is_told_of_them_and_the_request_says_so(
+    format: str, other: str, tmp_path: Path
+) -> None:
+    request = rendered(imported(format), TARGETS[other], tmp_path)
+    assert len(tools_of(request)) == 1
+    assert len(request.left_out) == len(OWN[format])
+    for one in request.left_out:
+        assert one["reason"] == f"{one['tool']} is a tool of {format}'s own, which nobody here could answer"
+
+
+@pytest.mark.parametrize("format", OWN)
+def test_they_are_exported_as_they_came_and_nowhere_else(format: str) -> None:
+    entries = imported(format)
+    exported = providers.export(format, entries)
+    assert {key: value for key, value in request_of(format).items() if key != "model"} == exported
+    for other in set(OWN) - {format}:
+        shown = str(providers.export(other, entries))
+        assert "read" in shown
+        assert not any(name in shown for name in ("search", "Search", "bash", "mcp", "grounding", "code"))
+
+
+def test_servers_that_share_a_format_do_not_share_its_tools(tmp_path: Path) -> None:
+    entries = imported("openai-chat")
+    assert len(tools_of(rendered(entries, "xai:grok-4", tmp_path))) == 2
+    elsewhere = rendered(entries, "mistral:mistral-large-latest", tmp_path)
+    assert [one["tool"] for one in elsewhere.left_out] == ["live_search"]
+
+
+def test_a_request_of_such_tools_alone_has_none_elsewhere(tmp_path: Path) -> None:
+    value = {**request_of("gemini"), "tools": OWN["gemini"]}
+    entries = [check(entry.body) for entry in providers.import_("gemini", value)]
+    for target in (TARGETS["anthropic"], TARGETS["bedrock"], TARGETS["openai-chat"]):
+        assert not tools_of(rendered(entries, target, tmp_path))
+    assert "tools" not in str(providers.export("anthropic", entries))
+
+
+def test_a_custom_tool_is_a_function_where_there_are_none(tmp_path: Path) -> None:
+    custom = {"type": "custom", "name": "sql", "description": "A query", "format": {"type": "text"}}
+    value = {**request_of("openai-responses"), "tools": [custom]}
+    entries = [check(entry.body) for entry in providers.import_("openai-responses", value)]
+    assert tools_of(rendered(entries, TARGETS["openai-responses"], tmp_path)) == [custom]
+    elsewhere = rendered(entries, TARGETS["anthropic"], tmp_path)
+    assert [tool["name"] for tool in tools_of(elsewhere)] == ["sql"]
+    assert not elsewhere.left_out
+
+
+@pytest.mark.parametrize(
+    ("target", "told"), [(TARGETS["openai-responses"], True), (TARGETS["anthropic"], False)]
+)
+def test_late_ones_join_where_they_were_said_or_are_left_out(target: str, told: bool, tmp_path: Path) -> None:
+    late = {"type": "additional_tools", "role": "developer", "tools": [OWN["openai-responses"][0]]}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Nothing."}]}
+    value = [{"type": "message", **ASKED}, said, late, {"type": "message", **ASKED}]
+    entries = [check(entry.body) for entry in providers.import_("openai-responses", value)]
+    request = rendered(entries, target, tmp_path)
+    assert ("'type': 'web_search'" in str(request.body)) == told
+    assert "'name': 'web_search'" not in str(request.body)
+    assert [one["entry"] for one in request.left_out if "nobody here" in one["reason"]] == (
+        [] if told else [3]
+    )
+
+
+def test_what_needs_more_of_its_request_than_a_tool_is_left_out(tmp_path: Path) -> None:
+    toolset = {"type": "mcp_toolset", "mcp_server_name": "a"}
+    value = {**request_of("anthropic"), "tools": [FUNCTION["anthropic"], toolset]}
+    entries = [check(entry.body) for entry in providers.import_("anthropic", value)]
+    request = rendered(entries, TARGETS["anthropic"], tmp_path)
+    assert [one["tool"] for one in request.left_out] == ["mcp_toolset"]
+
+
+def test_a_text_engine_is_told_of_functions_alone() -> None:
+    sections = "\n".join(prompt_sections([*imported("anthropic"), values.user("And now?")], None, "$"))
+    assert "• read" in sections
+    assert "web_search" not in sections
+
+
+def test_render_shows_them_by_their_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
+    with SqliteStore(tmp_path / "quire.db") as store:
+        store.append("t", imported("openai-responses"))
+
+    def shown(target: str) -> Any:
+        provider, _, model = target.partition(":")
+        return CliRunner().invoke(quire, ["render", "t", "-p", provider, "-m", model]).stdout
+
+    assert "\nweb_search " in shown(TARGETS["openai-responses"])
+    elsewhere = shown(TARGETS["anthropic"])
+    assert "left out: tool mcp-2: mcp-2 is a tool of openai-responses's own" in elsewhere
