@@ -14,7 +14,7 @@ from conftest import ROOT
 
 SRC = ROOT / "src" / "quire"
 RANKS = [
-    {"values", "errors", "nearest", "__init__"},
+    {"values", "entry", "errors", "nearest", "__init__"},
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "archive", "audit", "emulate"},
@@ -22,7 +22,7 @@ RANKS = [
     {"server", "cli", "testing"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.
-PURE = ("assemble", "formats", "providers", "tokens", "values.py", "errors.py")
+PURE = ("assemble", "formats", "providers", "tokens", "values.py", "entry.py", "errors.py")
 IMPURE = re.compile(r"^(time|random|secrets|uuid|socket|subprocess|sqlite3|urllib|http|asyncio)(\.|$)")
 
 

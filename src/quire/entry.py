@@ -1,0 +1,157 @@
+"""What goes into the log: entries, a constructor for each kind, and the items that they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+# JSON as it arrives from outside; parsed and checked once, at the edge.
+Json: TypeAlias = Any
+JsonObject: TypeAlias = dict[str, Any]
+
+Kind = Literal[
+    "system", "tools", "attach", "user", "think", "call", "result", "respond", "note", "rebase", "sent"
+]
+KINDS: tuple[str, ...] = get_args(Kind)
+# The kinds that the model itself writes: a request stands before each run of them.
+SPOKEN: frozenset[str] = frozenset({"think", "call", "respond"})
+
+ItemType = Literal["code", "text", "file", "repl-history", "error", "custom"]
+ITEM_TYPES: tuple[str, ...] = get_args(ItemType)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of a thread's log.
+
+    `body` is the entry as it was given (kind, its fields, and at / meta / wire), in the order given;
+    `seq` and `id` are the log's and are empty until the entry has been appended.
+    """
+
+    kind: Kind
+    body: JsonObject
+    seq: int = 0
+    id: str = ""
+
+    @property
+    def at(self) -> int | None:
+        return self.body.get("at")
+
+    @property
+    def meta(self) -> JsonObject:
+        return self.body.get("meta") or {}
+
+    @property
+    def wire(self) -> JsonObject:
+        return self.body.get("wire") or {}
+
+    @property
+    def text(self) -> str:
+        return str(self.body.get("text", ""))
+
+    @property
+    def call_id(self) -> str:
+        return str(self.body.get("call_id", ""))
+
+    @property
+    def name(self) -> str:
+        return str(self.body.get("name", ""))
+
+    @property
+    def args(self) -> Json:
+        return self.body.get("args")
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        """The tools it defines; one that a provider brought in its own words has these under `own`."""
+        own = self.wire.get("own")
+        if not isinstance(own, dict):
+            return list(self.body.get("tools", ()))
+        origin = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
+        return [
+            {**tool, "own": {**origin, "definition": definition}}
+            if isinstance(definition := own.get(tool["name"]), dict)
+            else tool
+            for tool in self.body.get("tools", ())
+        ]
+
+    @property
+    def attached(self) -> list[JsonObject]:
+        """The items this entry brings: a user's `attach` list, or the one of an attach entry."""
+        if self.kind == "attach":
+            return [self.body["item"]]
+        return list(self.body.get("attach") or ())
+
+
+def _entry(kind: Kind, fields: Mapping[str, Json]) -> Entry:
+    return Entry(kind, {"kind": kind, **{k: v for k, v in fields.items() if v is not None}})
+
+
+def system(text: str, **extra: Json) -> Entry:
+    return _entry("system", {"text": text, **extra})
+
+
+def tools(definitions: Iterable[JsonObject], **extra: Json) -> Entry:
+    return _entry("tools", {"tools": list(definitions), **extra})
+
+
+def attach(item: Item | JsonObject, **extra: Json) -> Entry:
+    return _entry("attach", {"item": item_json(item), **extra})
+
+
+def user(text: str, attach: Iterable[Item | JsonObject] = (), **extra: Json) -> Entry:
+    items = [item_json(one) for one in attach]
+    return _entry("user", {"text": text, "attach": items or None, **extra})
+
+
+def think(text: str, **extra: Json) -> Entry:
+    return _entry("think", {"text": text, **extra})
+
+
+def call(call_id: str, name: str, args: Json, **extra: Json) -> Entry:
+    return _entry("call", {"call_id": call_id, "name": name, "args": args, **extra})
+
+
+def result(
+    call_id: str,
+    outcome: str | None = None,
+    content: str | None = None,
+    error: bool | None = None,
+    **extra: Json,
+) -> Entry:
+    return _entry(
+        "result", {"call_id": call_id, "outcome": outcome, "content": content, "error": error, **extra}
+    )
+
+
+def respond(text: str, **extra: Json) -> Entry:
+    return _entry("respond", {"text": text, **extra})
+
+
+def note(text: str, **extra: Json) -> Entry:
+    return _entry("note", {"text": text, **extra})
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of context with an identity: note path, URL, path#Lstart-Lend, or ctx-N."""
+
+    id: str
+    type: ItemType = "code"
+    content: str
+    metadata: JsonObject | None = None
+    timestamp: int = 0
+    sha256: str = ""
+
+
+def item_json(item: Item | JsonObject) -> JsonObject:
+    """An item as the JSON object that entries carry; empty optional fields are left out."""
+    if not isinstance(item, Item):
+        return dict(item)
+    out: JsonObject = {"id": item.id, "type": item.type, "content": item.content}
+    if item.metadata is not None:
+        out["metadata"] = item.metadata
+    out["timestamp"] = item.timestamp
+    if item.sha256:
+        out["sha256"] = item.sha256
+    return out
