@@ -2,7 +2,8 @@
 
 One request per recorded model call, one tokenizer for all. Cost = read price × reused tokens + write
 price × the rest, in plain input tokens. Only requests that are valid, within budget and end in the
-newest floor of the thread verbatim count as comparable; the others are counted apart.
+newest floor of the thread verbatim count as comparable; the others are counted apart. Beside each peer
+stands the cheapest of Quire's drop-only settings that keeps as much, and what no setting could go below.
 """
 
 from __future__ import annotations
@@ -54,8 +55,13 @@ class Tally(msgspec.Struct):
         return read * self.reused + write * (self.tokens - self.reused)
 
 
-def measure_quire(listed: list[Entry], policy: Policy, whole: list[Built], check: bool) -> Tally:
-    """Quire's requests, through the public API; checked against the provider's rules when asked."""
+def measure_quire(
+    listed: list[Entry], policy: Policy, whole: list[Built], check: bool, budget: int, share: float
+) -> Tally:
+    """Quire's requests, through the public API; checked against the provider's rules when asked.
+
+    A request whose verbatim tail is shorter than `share` of what `budget` leaves beside the head is below the floor.
+    """
     tally, before = Tally(), None
     for place, one in enumerate(requests(listed, policy)):
         tally.requests += 1
@@ -67,9 +73,9 @@ def measure_quire(listed: list[Entry], policy: Policy, whole: list[Built], check
         tally.tokens += one.tokens
         tally.reused += reused
         tally.breaks += before is not None and reused < before.tokens
-        tally.over += one.tokens > policy.limit
+        tally.over += one.tokens > budget
         tally.kept += sum(one.sizes) / max(1, full)
-        floor = policy.floor * (policy.limit - one.head_tokens)
+        floor = share * (budget - one.head_tokens)
         tally.below += verbatim(one, whole[place]) < min(full, floor) - 1
         if check:
             tally.invalid += bool(
@@ -138,24 +144,53 @@ def is_valid(messages: list[dict[str, Any]]) -> bool:
     return not waiting and any(message["role"] == "user" for message in messages)
 
 
-# Ours with other floors, to be set beside a peer that keeps as much: cut when the rent is paid, or only when full.
-OTHERS = {
-    f"Quire, drop only, {when}, slack {slack}, floor {percent / 100}": change(
-        DROP_ONLY, when=when, floor=percent / 100, slack=slack
-    )
-    for slack in (0.0, DROP_ONLY.slack)
-    for when, percents in (
-        ("rent", range(10, 61, 5)),
-        ("full", (*range(5, 71, 5), *range(72, 90, 2), *range(90, 98))),
-    )
-    for percent in percents
-}
+def _others() -> Iterable[tuple[str, float, Policy]]:
+    """Ours with more or less kept, to be set beside a peer: (name, share of the budget, policy); all drop only."""
+    base = change(DROP_ONLY, when="full", slack=0.0)
+    fuller = [(floor, opening) for floor in (0.5, 0.55) for opening in (0.0, 0.05, *_steps(0.1, 0.48, 0.02))]
+    fuller += [(floor, opening) for floor in (0.6, 0.7, 0.8) for opening in _steps(0.0, 0.35, 0.05)]
+    fuller += [(floor, 0.0) for floor in (0.65, 0.75, 0.85, *_steps(0.9, 0.97, 0.01))]
+    for floor, opening in fuller:
+        if floor + opening <= 0.98:
+            yield (
+                f"Quire, floor {floor:.2f}, opening {opening:.2f}",
+                1.0,
+                change(base, floor=floor, opening=opening),
+            )
+    for share in _steps(0.5, 0.95, 0.05):
+        for floor in (0.2, 0.3, 0.4, 0.5):
+            yield f"Quire, {share:.2f} of the budget, floor {floor:.2f}", share, change(base, floor=floor)
+    for floor in _steps(0.1, 0.5, 0.05):
+        yield f"Quire, drop only, floor {floor:.2f}", 1.0, change(DROP_ONLY, floor=floor)
 
 
-def matched(group: list[dict[str, Any]], kept: float) -> dict[str, Any] | None:
-    """The cheapest of ours that keeps as much as a peer did, over the same threads."""
-    ours = [row for row in group if row["strategy"] in OTHERS and row["kept"] >= kept - 1e-9]
+def _steps(first: float, last: float, step: float) -> list[float]:
+    return [round(first + n * step, 2) for n in range(round((last - first) / step) + 1)]
+
+
+OTHERS = {name: (share, policy) for name, share, policy in _others()}
+
+
+def matched(group: list[dict[str, Any]], peer: dict[str, Any]) -> dict[str, Any] | None:
+    """The cheapest of ours that keeps as much as a peer did over the same threads, and its floor as often."""
+    ours = [
+        row
+        for row in group
+        if row["strategy"] in OTHERS
+        and row["kept"] >= peer["kept"] - 1e-9
+        and not row["over"]
+        and row["below"] <= peer["below"]
+    ]
     return min(ours, key=lambda row: row["cost"], default=None)
+
+
+def bound(group: list[dict[str, Any]], peer: dict[str, Any]) -> float | None:
+    """What the peer's tokens would cost if no cut cost anything: each read, but for what is new at its first time."""
+    new = next((row["uncached"] for row in group if row["strategy"].startswith("append")), None)
+    if new is None:
+        return None
+    read, write = peer["read"], peer["write"]
+    return float(read * peer["tokens"] + (write - read) * min(new, peer["uncached"]))
 
 
 class Thread(msgspec.Struct):
@@ -214,14 +249,17 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
         seen = trail(thread.entries, change(policy, **common_), extract)
         for number, (read, write) in enumerate(PRICES):
             ours = change(policy, **common_, read=read, write=write)
-            tally = measure_quire(thread.entries, ours, thread.whole, check=number == 0)
+            tally = measure_quire(
+                thread.entries, ours, thread.whole, number == 0, budget=budget, share=policy.floor
+            )
             best = optimum(seen, ours)
             rows.append(_row(thread, budget, name, tally, (read, write), best.cost))
     for name, peer in peers.items():
         tally = measure_peer(peer, thread.messages, budget)
         rows += [_row(thread, budget, name, tally, prices, None) for prices in PRICES]
-    for name, policy in OTHERS.items() if peers else ():
-        tally = measure_quire(thread.entries, change(policy, **common_), thread.whole, check=False)
+    for name, (share, policy) in OTHERS.items() if peers else ():
+        ours = change(policy, budget=int(share * budget), ttl_s=None)
+        tally = measure_quire(thread.entries, ours, thread.whole, check=False, budget=budget, share=0.5)
         rows.append(_row(thread, budget, name, tally, PRICES[0], None))
     return rows
 
@@ -281,9 +319,10 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             and (row["read"], row["write"]) == PRICES[0]
         ):
             group = [r for r in out if (r["trace"], r["budget"]) == (row["trace"], row["budget"])]
-            if ours := matched(group, row["kept"]):
+            if ours := matched(group, row):
                 row["ours_at_same_kept"], row["ours_kept"] = ours["cost"], ours["kept"]
                 row["ours"] = ours["strategy"]
+                row["bound_at_same_kept"] = bound(group, row)
     return out
 
 
@@ -301,9 +340,9 @@ def tables(rows: list[dict[str, Any]]) -> Iterable[Table]:
         yield f"{named}: cost by price set, in thousands", ("", *map(_priced, PRICES)), list(_by_price(mine))
     ours = [row for row in summed if row["strategy"] == "Quire"]
     yield (
-        "Quire's cost over the optimum: mean of the groups (worst)",
-        tuple(map(_priced, PRICES)),
-        [_mean(ours)],
+        "Quire's cost over the optimum",
+        ("", *map(_priced, PRICES)),
+        _over_optimum(ours),
     )
 
 
@@ -319,7 +358,7 @@ HEADER = (
     "cost, thousands",
     "× optimum",
     "worst thread",
-    "ours at same kept",
+    "ours at same kept (at best)",
 )
 
 
@@ -333,14 +372,20 @@ def _by_price(rows: list[dict[str, Any]]) -> Iterable[tuple[object, ...]]:
         yield (name, *(_price_cell(priced[prices]) for prices in PRICES))
 
 
-def _mean(ours: list[dict[str, Any]]) -> tuple[object, ...]:
+def _over_optimum(ours: list[dict[str, Any]]) -> list[tuple[object, ...]]:
     by_price = [
-        [r["of_optimum"] for r in ours if (r["read"], r["write"]) == prices and "of_optimum" in r]
+        [row for row in ours if (row["read"], row["write"]) == prices and "of_optimum" in row]
         for prices in PRICES
     ]
-    return tuple(
-        f"{sum(found) / len(found):.3f} ({max(found):.3f})" if found else "none" for found in by_price
-    )
+    figures = {
+        "mean of the groups": lambda found: sum(row["of_optimum"] for row in found) / len(found),
+        "worst group": lambda found: max(row["of_optimum"] for row in found),
+        "worst single thread": lambda found: max(row["worst"] for row in found),
+    }
+    return [
+        (name, *(f"{figure(found):.3f}" if found else "none" for found in by_price))
+        for name, figure in figures.items()
+    ]
 
 
 def show(rows: list[dict[str, Any]], markdown: bool) -> None:
@@ -365,8 +410,16 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
         f"{row['cost'] / 1000:,.0f}",
         f"{row['of_optimum']:.3f}" if "of_optimum" in row else "",
         f"{row['worst']:.3f}" if "worst" in row else "",
-        f"{row['ours_at_same_kept'] / row['cost'] - 1:+.0%}" if "ours_at_same_kept" in row else "",
+        _beside(row),
     )
+
+
+def _beside(row: dict[str, Any]) -> str:
+    """Our cost at the same kept against the peer's, and the least that anybody could reach."""
+    if "ours_at_same_kept" not in row:
+        return ""
+    best = f" ({row['bound_at_same_kept'] / row['cost'] - 1:+.0%})" if row["bound_at_same_kept"] else ""
+    return f"{row['ours_at_same_kept'] / row['cost'] - 1:+.0%}{best}"
 
 
 def _price_cell(row: dict[str, Any]) -> str:
