@@ -17,7 +17,8 @@ from quire.formats import clean
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool
-from quire.recall.placement import in_prompt, standing
+from quire.recall.placement import standing
+from quire.recall.shown import in_prompt
 from quire.tokens import counter
 from quire.values import Entry
 

@@ -14,7 +14,7 @@ from quire.assemble.references import references
 from quire.formats.clean import Clean, Message, ToolResult, formatted_context
 from quire.recall.search import Hit
 from quire.tokens import counter
-from quire.values import Entry, JsonObject, LeftOut, Prompt
+from quire.values import Entry, JsonObject, LeftOut
 
 # One entry takes at most this part of the share, so that a long result does not keep out all others.
 _ONE = 2
@@ -62,12 +62,6 @@ def place(
         text = wider
     ids, names = (tuple(hit.id for hit in _in_order(some)) for some in (shown, named))
     return Placed(text, ids, names, tuple(left_out), count(text))
-
-
-def in_prompt(prompt: Prompt, left_out: Iterable[LeftOut] = ()) -> frozenset[int]:
-    """The seqs of entries that a prompt shows whole: what a search for its next turn should exclude."""
-    shown = {seq for message in prompt.messages for seq in message.seqs}
-    return frozenset(shown - {one.entry for one in left_out})
 
 
 def standing(entries: Iterable[Entry], shown: Collection[int]) -> frozenset[str]:

@@ -8,7 +8,8 @@ from typing import Any
 from quire.assemble import Assembly
 from quire.log.store import Store
 from quire.recall import Embedder, Hit, Query, Recall, place
-from quire.recall.placement import in_prompt, standing
+from quire.recall.placement import standing
+from quire.recall.shown import shown_ahead
 from quire.records import Records
 from quire.values import JsonObject
 
@@ -44,8 +45,7 @@ class Recollection:
         """What a turn's message says of older entries: only what the prompt does not hold already."""
         if not assembly.entries:
             return place([], 0).meta
-        ahead = assembly.ahead()
-        shown = in_prompt(ahead.epoch.prompt(), ahead.left_out)
+        shown = shown_ahead(assembly)
         before = next((e.text for e in reversed(assembly.entries.values()) if e.kind == "user"), "")
         hits = self.search(Query(text, before), k, exclude=shown)
         share = int(assembly.policy.limit * SHARE)
