@@ -187,11 +187,11 @@ class Thread:
     # Beside it: what the thread holds ready
 
     def recall(self, query: str | Query, k: int = 5, **how: Any) -> list[Hit]:
-        """Older entries of this thread, by words and, once `self.embedder` is set, by meaning.
+        """Older entries that the next request does not show, by words and, once `self.embedder` is set, by meaning.
 
-        `scope="threads"` searches all threads, `scope="records"` the records of the same file.
+        `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.
         """
-        return self._remembers().search(query, k, **how)
+        return self._remembers().search(query, k, self._selected(self._last_target()), **how)
 
     def _remembers(self) -> Recollection:
         if self._recollection is None or self._recollection.embedder is not self.embedder:

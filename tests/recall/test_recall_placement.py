@@ -11,14 +11,15 @@ from jsonschema import Draft202012Validator
 
 from quire import values
 from quire.assemble import Assembly, Policy
+from quire.assemble.leaves import handle_of
 from quire.engine import open_store
 from quire.errors import CallError
 from quire.formats import clean
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool
-from quire.recall.placement import standing
-from quire.recall.shown import in_prompt
+from quire.recall.placement import in_prompt, standing
+from quire.send.builtin.memory import recall_tool as built_in
 from quire.tokens import counter
 from quire.values import Entry
 
@@ -145,6 +146,23 @@ def test_a_model_can_ask_for_what_it_no_longer_sees(store: SqliteStore) -> None:
     )
     run = recall_tool(Recall(store), "t", shown=lambda: [3])
     assert run("which code", k=1) == "# Relevant Conversation\nUser: the code is 4711"
-    assert run("zebra") == "Nothing was found."
+    assert run("zebra") == "Nothing was found that is not shown already."
     with pytest.raises(CallError):
         run("  ")
+
+
+def test_the_tool_gives_the_original_behind_a_handle_like_the_built_in_one(store: SqliteStore) -> None:
+    (kept,) = store.append("t", [values.user("first line\nsecond line")])
+    run = recall_tool(Recall(store), "t")
+    assert run(handle=handle_of(kept.id)) == "first line\nsecond line"
+    assert run(handle=handle_of(kept.id), start=2) == "second line"
+    arguments = Draft202012Validator(RECALL_TOOL["parameters"])
+    assert arguments.is_valid({"handle": handle_of(kept.id), "start": 2})
+    assert built_in(store, "t").definition() == RECALL_TOOL
+
+
+def test_the_end_of_a_line_too_long_for_one_piece_can_be_read(store: SqliteStore) -> None:
+    (kept,) = store.append("t", [values.user("x" * 100 + "the end")])
+    run = recall_tool(Recall(store), "t", share_tokens=10)
+    assert run(handle=kept.id).endswith("[… 2 more lines; recall again with start=2 …]")
+    assert run(handle=kept.id, start=3).endswith("the end")

@@ -277,12 +277,12 @@ def test_a_thread_recalls_from_itself_all_threads_and_records(store: SqliteStore
     thread.append(values.user("a red hat"), values.respond("Noted."))
     store.append("other", [values.user("a red train")])
     note = Records(store).create("note.v1", {"text": "red paint"})
-    assert [hit.entry.text for hit in thread.recall("red", k=1)] == ["a red hat"]
-    assert {hit.thread for hit in thread.recall("red", scope="threads")} == {"t", "other"}
+    assert [hit.entry.text for hit in thread.recall("red", k=1, exclude=())] == ["a red hat"]
+    assert {hit.thread for hit in thread.recall("red", scope="threads", exclude=())} == {"t", "other"}
     found: list[Any] = thread.recall("red", scope="records")
     assert [hit.record for hit in found] == [note]
     thread.append(values.user("another red hat"))
-    assert {hit.seq for hit in thread.recall("hat", k=2)} == {1, 3}
+    assert {hit.seq for hit in thread.recall("hat", k=2, exclude=())} == {1, 3}
     with pytest.raises(CallError, match="not among records"):
         thread.recall("red", scope="records", before=2)
 

@@ -8,12 +8,21 @@ import pytest
 from running import run
 
 from quire import values
+from quire.assemble import Policy
 from quire.assemble.leaves import handle_of
-from quire.engine import open_store
+from quire.engine import Thread, open_store
 from quire.log.sqlite import SqliteStore
 from quire.send.builtin import builtin
 from quire.send.builtin.memory import recall_tool
 from quire.send.tools import Tool
+from quire.values import Entry
+
+
+def rebase(*gone: int) -> Entry:
+    """A cut after which the prompt shows these entries no longer."""
+    edits = [{"entry": seq, "action": "drop", "freed": 1} for seq in gone]
+    body = {"kind": "rebase", "reason": "budget", "before_seq": 0, "library": [], "edits": edits, "freed": 1}
+    return Entry("rebase", body)
 
 
 @pytest.fixture
@@ -27,6 +36,7 @@ def store(tmp_path: Path) -> SqliteStore:
             values.respond("The brass key with the green ribbon."),
             values.call("c1", "read", {"path": "log.txt"}),
             values.result("c1", "log.txt, lines 1-400", text),
+            rebase(1, 2),
         ],
     )
     made.append("other", [values.user("The greenhouse key is secret here.")])
@@ -42,6 +52,35 @@ def test_earlier_words_are_found_in_this_thread_alone(recall: Tool) -> None:
     found = run(recall, {"query": "greenhouse key"})
     assert "brass key with the green ribbon" in found["content"]
     assert "secret" not in found["content"]
+
+
+def test_what_the_next_request_shows_is_not_found_again(store: SqliteStore, recall: Tool) -> None:
+    store.append(
+        "t", [values.user("the greenhouse key again?"), values.call("c2", "recall", {"query": "key"})]
+    )
+    found = run(recall, {"query": "greenhouse key"})
+    assert "Which key opens the greenhouse?" in found["content"]
+    assert "again?" not in found["content"]
+    assert "line 1 of" not in run(recall, {"query": "long result"})["content"]
+    other = run(recall_tool(store, "other"), {"query": "greenhouse key"})
+    assert (other.get("content"), other["outcome"]) == (None, "nothing was found that is not shown already")
+    store.append("t", [rebase(4)])
+    assert "line 1 of the long result" in run(recall, {"query": "long result"})["content"]
+
+
+@pytest.mark.moves_prefix(reason="each turn's context leaves the prompt behind it")
+def test_context_of_an_earlier_turn_is_found_where_only_its_query_stays(store: SqliteStore) -> None:
+    thread, target = Thread(store, "e", Policy(promote="each-turn")), "openai-chat:gpt-4.1"
+    thread.append(
+        values.user("what of the harbour?"),
+        values.call("c", "search", {}, meta={"placement": "context"}),
+        values.result("c", None, "the harbour opens at nine", meta={"placement": "context"}),
+    )
+    thread.append(thread.sent_entry(thread.request(target)), values.respond("it opens then"))
+    thread.user("and the mill?")
+    thread.append(thread.sent_entry(thread.request(target)), values.call("r", "recall", {"query": "harbour"}))
+    found = run(recall_tool(store, "e"), {"query": "harbour"})["content"]
+    assert found == "# Recent Tool Results\n• search: the harbour opens at nine"
 
 
 def test_a_handle_gives_the_whole_text_piece_by_piece(store: SqliteStore, recall: Tool) -> None:

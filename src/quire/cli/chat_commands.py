@@ -201,7 +201,8 @@ def _recall(session: Session, rest: str) -> None:
         raise CallError("/recall needs a query", hint="Say what to look for.")
     # From the first search on, new entries are learnt by meaning beside the conversation.
     session.thread.embedder = session.thread.embedder or embedder()
-    hits = session.thread.recall(rest, 5) if session.entries() else []
+    # Who asks for it by name wants it beside the question, wherever else it stands.
+    hits = session.thread.recall(rest, 5, exclude=()) if session.entries() else []
     placed = place(hits, 1500)
     if not placed.text:
         session.screen.note("nothing was found")

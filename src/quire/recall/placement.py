@@ -5,17 +5,21 @@ Within a share of the budget, best first; what was recalled before and still sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from quire.assemble.cuts import truncate
 from quire.assemble.references import references
-from quire.formats.clean import Clean, Message, ToolResult, formatted_context
+from quire.assemble.turn import result_text
+from quire.formats import clean
+from quire.formats.clean import Clean, ToolResult, formatted_context
 from quire.recall.search import Hit
 from quire.tokens import counter
-from quire.values import Entry, JsonObject, LeftOut
+from quire.values import Entry, JsonObject, LeftOut, Message, Prompt, Result
 
+# Kinds that have a line in the sections; others can be found but not placed.
+PLACED = ("user", "respond", "result")
 # One entry takes at most this part of the share, so that a long result does not keep out all others.
 _ONE = 2
 _CHARACTERS_A_TOKEN = 3
@@ -46,7 +50,7 @@ def place(
     left_out: list[LeftOut] = []
     text = ""
     for hit in sorted(hits, key=lambda hit: -hit.score):
-        if hit.entry.kind not in ("user", "respond", "result"):
+        if hit.entry.kind not in PLACED:
             left_out.append(LeftOut(hit.seq, f"a {hit.entry.kind} is no line of a conversation"))
             continue
         ours = named if hit.id in standing else shown
@@ -64,10 +68,30 @@ def place(
     return Placed(text, ids, names, tuple(left_out), count(text))
 
 
+def in_prompt(
+    prompt: Prompt, left_out: Iterable[LeftOut] = (), entries: Mapping[int, Entry] | None = None
+) -> frozenset[int]:
+    """The seqs of entries that a prompt shows whole; `entries` tell which of its results were cut."""
+    shown = {seq for message in prompt.messages for seq in message.seqs}
+    cut = {seq for message in prompt.messages for seq in _cut(message, entries or {})}
+    return frozenset(shown - cut - {one.entry for one in left_out})
+
+
 def standing(entries: Iterable[Entry], shown: Collection[int]) -> frozenset[str]:
     """The ids that earlier turns recalled and that still stand in the prompt with the turn they came with."""
     turns = (entry for entry in entries if entry.kind == "user" and entry.seq in shown)
     return frozenset(id for entry in turns for id in entry.meta.get("recalled_ids") or ())
+
+
+def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
+    """The results of a message that stand there as handles, or end before their end."""
+    if message.role != "tool":
+        return
+    for part, seq in zip(message.parts, message.seqs, strict=True):
+        entry = entries.get(seq)
+        whole = result_text(entry) if entry is not None and entry.kind == "result" else None
+        if isinstance(part, Result) and whole is not None and part.text != whole:
+            yield seq
 
 
 def _text(shown: Sequence[Hit], named: Sequence[Hit], share_tokens: int) -> str:
@@ -87,8 +111,8 @@ def _in_order(hits: Iterable[Hit]) -> list[Hit]:
     return sorted(hits, key=lambda hit: (hit.thread, hit.seq))
 
 
-def _message(hit: Hit, limit: int) -> Message:
-    return Message("user" if hit.entry.kind == "user" else "assistant", truncate(hit.entry.text, limit))
+def _message(hit: Hit, limit: int) -> clean.Message:
+    return clean.Message("user" if hit.entry.kind == "user" else "assistant", truncate(hit.entry.text, limit))
 
 
 def _result(hit: Hit, limit: int) -> ToolResult:

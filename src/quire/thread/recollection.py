@@ -8,7 +8,7 @@ from typing import Any
 from quire.assemble import Assembly
 from quire.log.store import Store
 from quire.recall import Embedder, Hit, Query, Recall, place
-from quire.recall.placement import standing
+from quire.recall.placement import PLACED, standing
 from quire.recall.shown import shown_ahead
 from quire.records import Records
 from quire.values import JsonObject
@@ -34,7 +34,10 @@ class Recollection:
             records=lambda text, k: records.search(text, nn=k, now=clock()),
         )
 
-    def search(self, query: str | Query, k: int, **how: Any) -> list[Hit]:
+    def search(self, query: str | Query, k: int, assembly: Assembly, **how: Any) -> list[Hit]:
+        """Entries that the next request does not show, unless `exclude` says otherwise; or records."""
+        if how.get("scope") != "records":
+            how = {"exclude": shown_ahead(assembly), **how}
         return self._recall.search(query, k, thread=self._thread, **how)
 
     def close(self) -> None:
@@ -47,6 +50,6 @@ class Recollection:
             return place([], 0).meta
         shown = shown_ahead(assembly)
         before = next((e.text for e in reversed(assembly.entries.values()) if e.kind == "user"), "")
-        hits = self.search(Query(text, before), k, exclude=shown)
+        hits = self.search(Query(text, before), k, assembly, kinds=PLACED, exclude=shown)
         share = int(assembly.policy.limit * SHARE)
         return place(hits, share, standing(assembly.entries.values(), shown)).meta
