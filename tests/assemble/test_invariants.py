@@ -12,11 +12,14 @@ from thread_strategies import agent_threads, threads
 
 from quire import values
 from quire.assemble import Assembly, Built, Policy, Refused, requests
+from quire.assemble.layers import enclose, rebuild
+from quire.engine import chat_messages
 from quire.errors import BudgetError
-from quire.log.hashing import chain
+from quire.items import identity
+from quire.log.hashing import chain, sha256_hex
 from quire.providers import openai_chat
 from quire.tokens import counter
-from quire.values import Call, Entry, LeftOut, Result, Text
+from quire.values import Call, Entry, Envelope, LeftOut, Result, Text
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the epochs are compared one by one")
 any_thread = st.one_of(threads, agent_threads)
@@ -121,7 +124,16 @@ def _explained(one: Built, entries: list[Entry], assembly: Assembly) -> None:
         if entry.kind in silent:
             continue
         folded = entry.kind == "note" and entry.text.strip() in one.prompt.l1
-        assert entry.seq in shown or entry.seq in reasons or folded, entry
+        if entry.kind == "attach" and _held(entry, one):
+            waits = LeftOut(entry.seq, "waits for the next user entry") in one.left_out
+            assert waits or entry.seq not in reasons, "what stands in the library was not left out"
+        else:
+            assert entry.seq in shown or entry.seq in reasons or folded, entry
+
+
+def _held(entry: Entry, one: Built) -> bool:
+    item = entry.body["item"]
+    return (identity(item), sha256_hex(item["content"])) in {(held.id, held.sha256) for held in one.blocks}
 
 
 def test_of_two_versions_attached_in_one_turn_the_older_is_explained() -> None:
@@ -194,3 +206,14 @@ def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(
         if entry.kind == "sent":
             replayed.append(openai_chat.render(again.request().prompt).prefix)
     assert replayed == sent
+
+
+@given(any_thread, policies)
+def test_an_envelope_is_enough_to_put_its_request_together_again(
+    entries: list[Entry], policy: Policy
+) -> None:
+    for one in built(entries, policy):
+        sealed = msgspec.json.encode(enclose(one, chat_messages(one)))
+        messages, tools = rebuild(msgspec.json.decode(sealed, type=Envelope))
+        assert messages == openai_chat.render(one.prompt).body["messages"]
+        assert tools == list(one.prompt.tools)

@@ -74,21 +74,18 @@ def test_what_a_marked_cache_stored_of_the_opening_is_read_after_a_rebase() -> N
             assert paid.read > 1_500
 
 
-def test_the_opening_gives_way_before_the_floor() -> None:
-    entries = list(
-        chain(
-            [
-                *talk(20),
-                values.call("c", "read", {}),
-                values.result("c", None, WORDS * 55),
-                values.respond("ok"),
-            ]
-        )
-    )
-    last = built(entries, opening_policy(budget=3_000))[-1]
-    assert "ask 0 " not in str(last.prompt)
-    assert last.tokens <= 3_000
-    assert WORDS * 55 in str(last.prompt.messages[-1].parts)
+def test_the_opening_gets_shorter_before_the_floor_does_and_for_good() -> None:
+    big = [values.call("c", "read", {}), values.result("c", None, WORDS * 66), values.respond("ok")]
+    entries = list(chain([*talk(20), *big, *talk(40)[1:]]))
+    made = built(entries, opening_policy(budget=3_000))
+    at = next(n for n, one in enumerate(made) if WORDS * 66 in str(one.prompt.messages[-1].parts))
+    before = max(one.prompt.opening for one in made[:at])
+    assert 0 < made[at].prompt.opening < before
+    assert made[at].tokens <= 3_000
+    assert "ask 0 " in str(made[at].prompt.messages[0])
+    assert made[at].rebase is not None
+    assert made[at].rebase["meta"]["opening"] == made[at].prompt.opening + 1
+    assert all(later.prompt.opening <= one.prompt.opening for one, later in pairwise(made[at:]))
 
 
 def test_one_long_turn_keeps_its_request_and_its_first_calls() -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from quire import values
 from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, requests, reused_tokens
+from quire.assemble.layers import enclose
 from quire.assemble.leaves import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
 from quire.assemble.summary import Gone
+from quire.engine import chat_messages
 from quire.errors import BudgetError, DataError
 from quire.log.hashing import chain
 from quire.providers import render
@@ -303,3 +305,119 @@ def test_a_request_that_leaves_no_room_for_another_cuts_before_what_is_new_is_wr
         made = built(entries, tight)
         assert (made[at].rebase or {"reason": ""})["reason"] == expected
         assert all(one.tokens <= tight.limit for one in made)
+
+
+def note(name: str, text: str, **metadata: object) -> dict[str, object]:
+    return {
+        "id": name,
+        "type": "text",
+        "content": text,
+        "metadata": {"source": "note", "path": name, **metadata},
+    }
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("network down"), TimeoutError(), None])
+def test_a_summariser_that_fails_in_any_way_gives_way_to_the_built_in_one(failure: Exception | None) -> None:
+    def summarise(gone: Gone) -> str:
+        if failure is not None:
+            raise failure
+        return None  # type: ignore[return-value]
+
+    rebased = next(one for one in built(talk(60), Policy(budget=3_000), summarise=summarise) if one.rebase)
+    assert rebased.rebase is not None
+    assert rebased.rebase["summary"]
+    told = "summary was empty" if failure is None else f"summary failed: {failure or 'TimeoutError'}"
+    assert rebased.rebase["meta"]["fallbacks"] == [told]
+
+
+def test_pinned_calls_attachments_and_items_that_no_library_holds_stay_verbatim() -> None:
+    pinned = {"meta": {"pin": True}}
+    selected = note("s.md", "the SELECTED words", source="selection", start_line=1, end_line=2, pin=True)
+    entries = [
+        values.system("Help."),
+        values.attach(note("a.md", "the ATTACHED words"), **pinned),
+        values.user("begin", [selected]),
+        values.call("1", "lookup", {"x": "PLUMBAGO"}, **pinned),
+        values.result("1", None, "found"),
+        values.user("keep 'no more than SEVEN', please", meta={"pin": "no such span"}),
+        *talk(80)[1:],
+    ]
+    made = built(entries, Policy(budget=2_000, unused_turns=3))
+    assert sum(one.rebase is not None for one in made) > 2
+    for words in (
+        "the ATTACHED words",
+        "the SELECTED words",
+        "PLUMBAGO",
+        "no more than SEVEN",
+    ):
+        assert all(words in str(one.prompt) for one in made[2:]), words
+    assert 'lookup {"x":"PLUMBAGO"}' in str(made[-1].prompt)
+    assert not any("no such span" in str(one.prompt) for one in made)
+
+
+def test_the_envelope_tells_this_turns_context_from_an_earlier_ones_after_a_rebase() -> None:
+    entries = [
+        values.system("S"),
+        values.user("old " * 200),
+        values.respond("x " * 200),
+        values.user("q1", [note("n1.md", "hi " * 30)]),
+        values.respond("y " * 60),
+        values.user("plain question"),
+        values.respond("z"),
+    ]
+    last = built(entries, Policy(budget=500, handles=0.0, summary=0.0))[-1]
+    assert last.epoch == 2
+    assert not enclose(last, chat_messages(last)).layers[2].segments
+
+
+def test_the_envelope_finds_the_users_message_in_front_of_a_summary() -> None:
+    last = built(loop(100), Policy(budget=8_000, opening=0.2), summarise=lambda gone: "what went")[-1]
+    sealed = enclose(last, chat_messages(last))
+    assert SUMMARY_HEADING in sealed.layers[3].text
+    assert "do it all" not in sealed.layers[3].text
+    assert sealed.layers[4].text == "do it all"
+
+
+def test_an_item_that_leaves_the_library_is_explained_and_one_that_stays_is_not() -> None:
+    item = note("n1.md", "SECRET1 " * 10)
+    entries = [
+        values.system("S"),
+        values.user("old " * 150),
+        values.respond("x " * 150),
+        values.attach(item),
+        values.user("q1"),
+        values.respond("y"),
+    ]
+    for n in range(3, 12):
+        entries += [values.user(f"q{n} " + "w " * 15), values.respond("a " * 15)]
+    policy = Policy(budget=600, handles=0.0, summary=0.0, promote="each-turn", unused_turns=2, floor=0.6)
+    made = built(entries, policy)
+    assert any("SECRET1" in one.prompt.l2 for one in made)
+    for one in made[2:]:
+        reasons = [left.reason for left in one.left_out if left.entry == 4]
+        assert bool(reasons) == ("SECRET1" not in str(one.prompt))
+
+
+def test_the_librarys_share_is_kept_at_a_rebase_that_cuts_nothing() -> None:
+    entries = [values.user("q1", [note("n.md", "word " * 300)]), values.respond("a")]
+    entries += [values.user("q2"), values.respond("b")]
+    policy = Policy(budget=1_000, shares={"L2": 0.05}, promote="each-turn")
+    assert [one.prompt.l2 for one in built(entries, policy)] == ["", ""]
+
+
+def test_an_answer_without_usage_that_was_spoken_to_has_ended() -> None:
+    def sent() -> Entry:
+        body = {
+            "kind": "sent",
+            "provider": "openai-chat",
+            "model": "m",
+            "request_sha256": "0" * 64,
+            "segments": [],
+        }
+        return Entry("sent", body)
+
+    entries = [values.user("q"), sent(), values.respond("first answer"), values.note("be brief")]
+    made = built([*entries, sent(), values.respond("second")], Policy())
+    assert len(made) == 2
+    assert "first answer" in str(made[1].prompt)
+    assert not made[1].left_out

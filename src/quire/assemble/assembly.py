@@ -24,8 +24,11 @@ from quire.assemble.when import BREAKER
 from quire.assemble.write import Decision, decide, effective, holds_context
 from quire.errors import BudgetError
 from quire.items import identity
+from quire.log.hashing import sha256_hex
 from quire.tokens import Calibration, uncalibrated
 from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
+
+Version = tuple[str, str]
 
 
 class Assembly:
@@ -46,6 +49,8 @@ class Assembly:
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
         self.pins: list[Pin] = []
+        # The item that each `attach` entry brought.
+        self._attached: dict[int, Version] = {}
         self.rent = 0.0
         self.broken = False
         self.requests = 0
@@ -92,7 +97,7 @@ class Assembly:
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
             self._leave_out(entry.seq, "empty message")
-        if not self.epoch.l1 and not self.requests:
+        elif not self.epoch.l1 and not self.requests:
             self.epoch.l1.append(normal(entry.text))
         else:
             self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
@@ -120,7 +125,9 @@ class Assembly:
             self.tools_moved = True
 
     def _feed_attach(self, entry: Entry) -> None:
-        self._tail.attached.append((entry.seq, entry.body["item"]))
+        item = entry.body["item"]
+        self._attached[entry.seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
+        self._tail.attached.append((entry.seq, item))
 
     def _feed_user(self, entry: Entry) -> None:
         self._close()
@@ -236,23 +243,40 @@ class Assembly:
         self.epoch = rebase.apply(old, record, self.policy, self.carried)
         for seq in [s for s, (_, always) in self.carried.late.items() if always or self._names(record, s)]:
             del self.carried.late[seq]
-        gone = [edit["entry"] for edit in record["edits"] if edit["action"] == "drop"]
-        for seq in gone:
-            self._leave_out(seq, f"rebase into epoch {self.epoch.number} ({record['reason']})")
+        gone = {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"}
+        held = {(one.id, one.sha256) for one in self.epoch.l2}
+        for seq in sorted(gone):
+            # What was attached may stand in the library still.
+            if self._attached.get(seq) not in held:
+                self._leave_out(seq, f"rebase into epoch {self.epoch.number} ({record['reason']})")
+        self._follow_library({(one.id, one.sha256) for one in old.l2}, held)
         if self.policy.promote == "each-turn":
-            self._leave_context(old, set(gone))
+            self._leave_context(old, gone)
         self.rebases.append(record)
         self.rent, self.tools_moved = 0.0, False
         self.broken = record["freed"] < BREAKER * before and bool(record["edits"])
 
     def _leave_context(self, old: Epoch, gone: set[int]) -> None:
         """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
-        held = {one.id for one in self.epoch.l2}
+        held = {(one.id, one.sha256) for one in self.epoch.l2}
         for user in (one.user for one in old.strip.leaves if one.user and holds_context(one, self.turn)):
             for entry in (self.entries[seq] for seq in user.seqs if seq not in gone):
-                promoted = entry.kind == "attach" and identity(entry.body["item"]) in held
-                if entry.kind != "user" and not promoted:
+                if entry.kind != "user" and self._attached.get(entry.seq) not in held:
                     self._leave_out(entry.seq, "context of an earlier turn, which keeps its query alone")
+
+    def _follow_library(self, before: set[Version], held: set[Version]) -> None:
+        """Entries whose items left the library are explained, unless a message shows them; those back in it need not be."""
+        told = [
+            one
+            for one in self.epoch.strip.leaves
+            if self.policy.promote == "at-rebase" or one.turn == self.turn
+        ]
+        shown = {seq for one in told for seq in one.message.seqs}
+        for seq, version in self._attached.items():
+            if version in held:
+                self._left_out.pop(seq, None)
+            elif version in before and seq not in shown:
+                self._leave_out(seq, "its item left the library: unused for long, or beyond its share")
 
     @staticmethod
     def _names(record: JsonObject, seq: int) -> bool:

@@ -87,14 +87,13 @@ def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool) -> list[Block
     else:
         users = [one.user for one in epoch.strip.leaves if one.user is not None and one.turn < turn]
         known.update({one.id: one for user in users for one in user.blocks})
-    blocks = [one for one in known.values() if one.promotable]
-    if not cutting:
-        return blocks
-    oldest = turn - policy.unused_turns
-    used = epoch.known.used
-    return _within(
-        [one for one in blocks if one.pinned or used.get(one.id, turn) >= oldest], policy.ceiling("L2"), used
-    )
+    used, oldest = epoch.known.used, turn - policy.unused_turns
+    blocks = [
+        one
+        for one in known.values()
+        if one.promotable and (not cutting or one.pinned or used.get(one.id, turn) >= oldest)
+    ]
+    return _within(blocks, policy.ceiling("L2"), used)
 
 
 def _within(blocks: list[Block], limit: int, used: dict[str, int]) -> list[Block]:

@@ -26,6 +26,8 @@ class Epoch:
         self.strip = Strip()
         # How many of the first leaves are the thread's opening, which every rebase lets stand.
         self.opening = 0
+        # Whether no rebase has dropped anything yet.
+        self.whole = True
         # How many leaves stood when the epoch began, and how many were in the newest request.
         self.fold = 0
         self.sent = 0

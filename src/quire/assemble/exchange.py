@@ -7,6 +7,8 @@ import msgspec
 from quire.values import SPOKEN, Entry
 
 _to = msgspec.structs.replace
+# What a caller tells the model between its turns.
+_TOLD = frozenset({"note", "system", "tools", "attach"})
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -36,7 +38,11 @@ class Exchange(msgspec.Struct, frozen=True):
         """An entry has come: what is not the model's ends its words, the user's and a tool's begin a round."""
         if entry.kind in ("user", "result"):
             return Exchange(decided=self.decided)
-        return self if entry.kind in SPOKEN and not beside else _to(self, speaking=False)
+        if entry.kind in SPOKEN and not beside:
+            return self
+        # Who goes on speaking to the model has its answer: a stream that broke off is sent again at once.
+        ended = self.speaking and entry.kind in _TOLD
+        return _to(self, speaking=False, streaming=self.streaming and not ended)
 
     def spoke(self) -> Exchange:
         return _to(self, speaking=True, sent=False)

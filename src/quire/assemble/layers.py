@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from quire.assemble.blocks import normal
 from quire.assemble.built import Built
 from quire.assemble.policy import Policy, Promote
@@ -12,7 +14,7 @@ from quire.assemble.turn import user_text
 from quire.errors import BudgetError
 from quire.log.hashing import canonical, sha256_hex
 from quire.tokens import counter, text_tokens, tools_tokens
-from quire.values import LAYERS, Envelope, JsonObject, Layer, LayerId, Prompt, Segment
+from quire.values import LAYERS, Envelope, JsonObject, Layer, LayerId, Prompt, Segment, Text
 
 
 def segment(id: str, content: str, stable: bool = True, **metadata: object) -> Segment:
@@ -35,17 +37,49 @@ def envelope(layers: Iterable[Layer]) -> Envelope:
 
 def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
     """The envelope of a built request; `messages` are its messages in wire form, system message left out."""
-    last = max((n for n, one in enumerate(messages) if one.get("role") == "user"), default=-1)
-    history = [one for n, one in enumerate(messages) if n != last]
+    place = _place(built, messages)
+    history = [one for n, one in enumerate(messages) if n != place]
     return envelope(
         [
-            layer("L1_SYSTEM", [segment("system", built.prompt.l1)]),
+            layer("L1_SYSTEM", [segment("system", built.prompt.l1, tools=list(built.prompt.tools))]),
             layer("L2_PREVIOUS", [segment(one.id, one.text, sha256=one.sha256) for one in built.blocks]),
             layer("L3_TURN", _turn_segments(built)),
             layer("L4_STRIP", [_message_segment(n, one) for n, one in enumerate(history)]),
-            layer("L5_USER", [segment("query", built.query, stable=False)]),
+            layer("L5_USER", [segment("query", built.query, stable=False, **_whole(messages, place))]),
         ]
     )
+
+
+def rebuild(sealed: Envelope) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The messages and tools that an envelope was made of, byte for byte."""
+    system, library, _, strip, query = sealed.layers
+    top = Prompt(system.text, library.text, (), ()).system
+    messages = [msgspec.json.decode(one.content) for one in strip.segments]
+    for one in query.segments:
+        if "message" in one.metadata:
+            messages.insert(one.metadata["place"], one.metadata["message"])
+    tools = [tool for one in system.segments for tool in one.metadata.get("tools", ())]
+    return [{"role": "system", "content": top}, *messages] if top else messages, tools
+
+
+def _whole(messages: Sequence[JsonObject], place: int) -> JsonObject:
+    """The current user's message with its place, from which the request can be put together again."""
+    return {"place": place, "message": messages[place]} if place >= 0 else {}
+
+
+def _place(built: Built, messages: Sequence[JsonObject]) -> int:
+    """Which of the messages is the current user's: the last that begins with those words, or the last of a user."""
+    said = built.prompt.messages[built.user].parts if built.user is not None else ()
+    text = next((part.text for part in said if isinstance(part, Text)), "")
+    users = [n for n, one in enumerate(messages) if one.get("role") == "user"]
+    own = [n for n in users if text and _text(messages[n]).startswith(text)]
+    return (own or users or [-1])[-1]
+
+
+def _text(message: JsonObject) -> str:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return next((str(part["text"]) for part in parts if part.get("text")), "")
 
 
 def _message_segment(index: int, message: JsonObject) -> Segment:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from quire.assemble.blocks import block
 from quire.assemble.turn import result_text
+from quire.log.hashing import canonical
 from quire.values import Entry, JsonObject
 
 Pin = tuple[int, str]
@@ -12,11 +14,14 @@ Pin = tuple[int, str]
 
 def pins_of(entry: Entry, known: Mapping[int, Entry]) -> Iterator[Pin]:
     """What an entry pins, as (seq, words): `meta.pin` itself or a span of it, `meta.pins` others by seq."""
-    pin = entry.meta.get("pin")
-    if pin is True:
-        yield entry.seq, _words(entry)
-    elif isinstance(pin, str) and pin:
-        yield entry.seq, pin
+    pin, words = entry.meta.get("pin"), _words(entry)
+    if pin:
+        # A span that the entry does not hold keeps the whole of it.
+        yield entry.seq, pin if isinstance(pin, str) and pin in words else words
+    for one in map(block, entry.attached or ([entry.body["item"]] if entry.kind == "attach" else [])):
+        # The library keeps pinned items that it may hold; the others stand with the pinned words.
+        if one.pinned and not one.promotable:
+            yield entry.seq, one.text
     for seq in entry.meta.get("pins") or ():
         if seq in known:
             yield seq, _words(known[seq])
@@ -29,4 +34,8 @@ def pinned_words(pins: Iterable[Pin], gone: set[int], rebases: Sequence[JsonObje
 
 
 def _words(entry: Entry) -> str:
+    if entry.kind == "call":
+        return f"{entry.name} {canonical(entry.args).decode()}"
+    if entry.kind == "attach":
+        return block(entry.body["item"]).text
     return entry.text or result_text(entry)

@@ -30,27 +30,27 @@ class Rung(msgspec.Struct, frozen=True):
     """How hard to cut: what stays verbatim, and whether turns before the current one may be cut into.
 
     floor: the policy's floor. most: it cannot be had (one group of calls is too large), so the longest tail
-    that fits. least: the part that is never cut.
+    that fits. least: the part that is never cut. Of the opening, the whole, what still fits, or nothing.
     """
 
     keeps: Literal["floor", "most", "least"] = "floor"
     everywhere: bool = True
     summary: bool = True
     handles: bool = True
-    opening: bool = True
+    opening: Literal["whole", "less", "none"] = "whole"
 
 
 # Tried in order until the request fits: the policy's tiers, then inside older turns, then the floor with nothing
-# between it and the opening, then the floor alone, then less than it: what is newest gives way last.
+# between it and the opening, then a shorter opening, then less than the floor: what is newest gives way last.
 RUNGS = (
     Rung(everywhere=False),
     Rung(),
     Rung(handles=False),
     Rung(handles=False, summary=False),
-    Rung(handles=False, summary=False, opening=False),
-    Rung("most", handles=False, opening=False),
-    Rung("least", handles=False, opening=False),
-    Rung("least", handles=False, summary=False, opening=False),
+    Rung(handles=False, summary=False, opening="less"),
+    Rung("most", handles=False, opening="none"),
+    Rung("least", handles=False, opening="none"),
+    Rung("least", handles=False, summary=False, opening="none"),
 )
 
 
@@ -58,8 +58,9 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
     strip, room = epoch.strip, room_of(epoch, policy, head)
     tier = policy.handles * room if rung.handles else 0
-    opening = opening_within(epoch, policy.opening * room) if rung.opening else 0
-    handle = max(opening, _verbatim_from(strip, policy, rung, room))
+    handle = _verbatim_from(strip, policy, rung, room)
+    opening = opening_within(epoch, _opening_room(strip, policy, rung, room, handle))
+    handle = max(opening, handle)
     drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
     old = strip.leaves[opening : opening + 1]
     summed_up = bool(old) and old[0].turn == SUMMARY_TURN
@@ -84,10 +85,24 @@ def room_of(epoch: Epoch, policy: Policy, head: int | None = None) -> int:
     return max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
 
 
+def _opening_room(strip: Strip, policy: Policy, rung: Rung, room: int, tail: int) -> float:
+    """The tokens that a rung leaves for the opening, where leaves[tail:] stay verbatim."""
+    if rung.opening == "none":
+        return 0
+    most = policy.opening * room
+    if rung.opening == "whole":
+        return most
+    request = strip.turn_of(tail)
+    asked = strip.leaves[request].tokens if request is not None else 0
+    left = room - (strip.total - strip.sums[tail]) - asked
+    # Half of what is left, so that the next request fits as well.
+    return max(0, min(most, left / 2))
+
+
 def opening_within(epoch: Epoch, room: float) -> int:
-    """How many of the first leaves stay: chosen at the first cut, the same ones from then on."""
+    """How many of the first leaves stay: chosen at the first cut, and never more from then on."""
     strip = epoch.strip
-    if not room or strip.total <= room or strip.leaves[0].turn == SUMMARY_TURN:
+    if not room or strip.total <= room or not (epoch.opening or epoch.whole):
         return 0
     if epoch.opening and strip.sums[epoch.opening] <= room:
         return epoch.opening

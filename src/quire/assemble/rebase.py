@@ -36,11 +36,15 @@ def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> E
     for one in leaves[:begins]:
         _carry(after, one, edited, policy, state)
     after.opening = len(after.strip.leaves)
+    after.whole = epoch.whole and not record["before_seq"]
     if front := front_text(record):
         after.strip.add(leaf(Message("user", (Text(front),)), SUMMARY_TURN))
     for one in leaves[begins:]:
         _carry(after, one, edited, policy, state)
     after.fold = len(after.strip.leaves)
+    newest = after.strip.leaves[after.strip.turn_starts[-1]].user if after.strip.turn_starts else None
+    if newest is not None and not newest.blocks:
+        after.said = epoch.said
     return after
 
 

@@ -10,8 +10,10 @@ from quire.assemble.policy import Policy
 
 # A cold cache is worth a cut that frees this share of what would be kept.
 COLD_SHARE = 0.05
-# With less room than this the next request cannot fit: an answer and what is said to it take more.
+# With less room than this, or this share of the budget, the next request cannot fit: an answer and what is said
+# to it take more.
 BRIM = 64
+BRIM_SHARE = 1 / 62
 # Cutting one request early spares what is new in it a second writing, unless there is no next one: odds of ten to one.
 LAST = 0.1
 # After a rebase that freed less than this share, only the budget itself may ask for the next.
@@ -51,4 +53,4 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
     if rent_after(moment, policy) >= price:
         return "rent"
     spared = (policy.write - policy.read) * moment.new + policy.read * moment.removed
-    return "brim" if moment.room < BRIM and spared >= LAST * price else ""
+    return "brim" if moment.room < min(BRIM, BRIM_SHARE * policy.limit) and spared >= LAST * price else ""

@@ -20,7 +20,7 @@ from quire.assemble.policy import Policy
 from quire.assemble.summary import Gone, extract
 from quire.assemble.turn import query_alone
 from quire.assemble.when import Moment, reason_to_cut, rent_after
-from quire.errors import BudgetError, QuireError
+from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
 from quire.values import Entry, JsonObject, Result
 
@@ -149,9 +149,9 @@ def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[
     fallbacks: list[str] = []
     for summarise in dict.fromkeys((assembly.summarise, extract)):
         try:
-            text = summarise(asked).strip()
-        except QuireError as error:
-            fallbacks.append(f"summary failed: {error}")
+            text = str(summarise(asked) or "").strip()
+        except Exception as error:  # a summariser is anybody's code, and asks over a network
+            fallbacks.append(f"summary failed: {error or type(error).__name__}")
             continue
         if text and counter().count(text) <= plan.summary_limit * 1.25:
             return text, fallbacks
