@@ -214,6 +214,7 @@ ENTRY = st.one_of(
         values.respond, st.sampled_from(["hats are red", "trains are blue", "training hatters", "yes"])
     ),
     st.builds(lambda text: values.result("c", content=text), st.sampled_from(['{"hat": 1}', "train 7"])),
+    st.builds(lambda text: values.call("c", "find", {"what": text}), st.sampled_from(["red", "train"])),
 )
 
 

@@ -9,6 +9,8 @@ from quire.recall.words import content
 
 # The speaker of what tools return.
 TOOL = "tool"
+# What a text means and how it is said shows in so many of its first characters; words are searched in all of it.
+_BEGINNING = 20_000
 # Speakers that are parts to play, not people a query would name.
 _PARTS = "user assistant tool system human ai model bot agent note record"
 ROLES = frozenset(_PARTS.split())
@@ -36,7 +38,8 @@ class Document(msgspec.Struct, frozen=True):
     @property
     def meaning(self) -> str:
         """The text whose meaning is compared."""
-        return f"{self.text} [{self.extra}]" if self.extra else self.text
+        text = f"{self.text} [{self.extra}]" if self.extra else self.text
+        return text[:_BEGINNING]
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -68,6 +71,6 @@ def indexed(document: Document) -> Indexed:
         " ".join(content("\n".join(parts))),
         document.speaker,
         document.session,
-        speech(document.text),
+        speech(document.text[:_BEGINNING]),
         document.meaning,
     )

@@ -21,7 +21,7 @@ from quire.recall import vectors
 from quire.recall.embed import Embedder
 from quire.recall.kin import WORDS, can_have_kin
 from quire.recall.reading import reading, stored_entry
-from quire.recall.searchable import KEPT, document
+from quire.recall.searchable import KINDS, document
 from quire.recall.tables import HOOK, keep_words
 from quire.recall.words import VERSION
 
@@ -134,7 +134,7 @@ class Indexer:
             if not rows:
                 break
             entries = [stored_entry(*row[1:]) for row in rows]
-            entries = [entry for entry in entries if entry.kind in KEPT]
+            entries = [entry for entry in entries if entry.kind in KINDS]
             with transaction(conn):
                 keep_words(conn, entries)
             self._worded_to, done = rows[-1][0], done + len(entries)

@@ -20,6 +20,7 @@ _COUNT = 20
 # Cosines of single words are crowded; the power keeps near synonyms and silences the rest.
 _POWER = 6
 _LEAST = 0.4
+_LONGEST = 60
 # Vectors of queries' own words that are kept.
 _REMEMBERED = 1_000
 
@@ -119,5 +120,5 @@ class Kin:
 
 
 def can_have_kin(word: str) -> bool:
-    """Numbers and codes stand for themselves alone."""
-    return word.isalpha()
+    """Numbers and codes stand for themselves alone, and so do runs of letters that are longer than words."""
+    return word.isalpha() and len(word) <= _LONGEST

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from quire.log.branches import Piece
@@ -20,8 +21,8 @@ from quire.recall.document import Indexed, indexed
 from quire.recall.embed import Embedder
 from quire.recall.meaning import APPROXIMATE_ABOVE
 from quire.recall.reading import stored_entry
-from quire.recall.searchable import KEPT, KINDS, document
-from quire.recall.sessions import Sessions
+from quire.recall.searchable import KINDS, document
+from quire.recall.sessions import Called, Sessions
 from quire.recall.speech import Speech
 from quire.recall.words import VERSION
 
@@ -33,6 +34,18 @@ WHERE e.branch = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq
 """
 _BODY = "SELECT CAST (body AS BLOB), crc FROM entries WHERE branch = ? AND seq = ?"
 _KINDS = {kind: number for number, kind in enumerate(KINDS)}
+# Kinds that stand in no session: they are no part of what is said around them.
+_ALONE = ("attach", "call")
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """An entry as it is loaded; of a result, the call it answers."""
+
+    branch: int
+    seq: int
+    kind: str
+    indexed: Indexed
+    call: Called | None = None
 
 
 class Scope:
@@ -47,6 +60,8 @@ class Scope:
     def _begin(self) -> None:
         self.collection = Collection(self.embedder, approximate_above=self._above)
         self.branch, self.seq, self.kind = Column(np.int64), Column(np.int64), Column(np.int8)
+        # Of a result, the seq of its call; 0 where there is none.
+        self.call = Column(np.int64)
         self._have: dict[int, Piece] = {}
         self._sessions = Sessions()
         self._vectors_seen = 0
@@ -73,22 +88,26 @@ class Scope:
         return Piece(piece.branch, had.high if had else piece.low, piece.high)
 
     def _load(self, conn: sqlite3.Connection, fresh: Sequence[Piece]) -> None:
-        added: dict[str, tuple[int, int, str, Indexed]] = {}
+        added: dict[str, _Row] = {}
         for piece in fresh:
             rows = conn.execute(_ROWS, (piece.branch, piece.low, piece.high)).fetchall()
-            for seq, kind, one in self._indexed(conn, piece.branch, rows):
-                added.setdefault(one.id, (piece.branch, seq, kind, one))
-        self.collection.add([one for _, _, _, one in added.values()])
-        self.branch.extend([branch for branch, _, _, _ in added.values()])
-        self.seq.extend([seq for _, seq, _, _ in added.values()])
-        self.kind.extend([_KINDS[kind] for _, _, kind, _ in added.values()])
+            for row in self._rows(conn, piece.branch, rows):
+                if row.call is not None:
+                    # Answered, a call is found through its result alone.
+                    self.collection.delete([row.call.id])
+                    added.pop(row.call.id, None)
+                if row.indexed.id not in self.collection:
+                    added.setdefault(row.indexed.id, row)
+        self.collection.add([row.indexed for row in added.values()])
+        self.branch.extend([row.branch for row in added.values()])
+        self.seq.extend([row.seq for row in added.values()])
+        self.kind.extend([_KINDS[row.kind] for row in added.values()])
+        self.call.extend([row.call.seq if row.call is not None else 0 for row in added.values()])
         if self.embedder is not None:
             for piece in fresh:
                 self.collection.put_vectors(*vectors.of_piece(conn, self.embedder, piece))
 
-    def _indexed(
-        self, conn: sqlite3.Connection, branch: int, rows: Iterable[tuple[Any, ...]]
-    ) -> Iterator[tuple[int, str, Indexed]]:
+    def _rows(self, conn: sqlite3.Connection, branch: int, rows: Iterable[tuple[Any, ...]]) -> Iterator[_Row]:
         """Rows as documents: calls lend their words to their results, entries fall into sessions."""
         sessions, chain = self._sessions, 0 if self.joined else branch
         for seq, id, rules, kind, *facts in rows:
@@ -98,13 +117,13 @@ class Scope:
                     continue
                 kind, *facts = made
             speaker, session, call_id, at, asks, person, times, length, words, names = facts
+            call = sessions.answered(chain, call_id) if kind == "result" else None
             if kind == "call":
-                sessions.called(chain, call_id, words)
-            elif id not in self.collection:
-                lent = sessions.answered(chain, call_id) if kind == "result" else ""
-                place = sessions.of(chain, session, at) if kind != "attach" else ""
-                said = Speech(bool(asks), person, times, names, length)
-                yield seq, kind, Indexed(id, f"{words} {lent}", speaker, place, said)
+                sessions.called(chain, call_id, Called(id, seq, words))
+            place = sessions.of(chain, session, at) if kind not in _ALONE else ""
+            said = Speech(bool(asks), person, times, names, length)
+            lent = call.words if call is not None else ""
+            yield _Row(branch, seq, kind, Indexed(id, f"{words} {lent}", speaker, place, said), call)
 
     def _take_vectors(self, conn: sqlite3.Connection, embedder: Embedder, newest: int) -> None:
         """Vectors made since the last look, of entries and of the words that are usual now."""
@@ -118,6 +137,13 @@ class Scope:
             self.collection.put_words(list(known), np.stack(list(known.values())))
         self._unmade.update(word for word in wanted if word not in known)
 
+    @property
+    def without_meaning(self) -> int:
+        """How many entries have no vector yet; calls never have one, they are found by words."""
+        calls = np.flatnonzero(self.kind.all == _KINDS["call"]).tolist()
+        waiting = sum(self.collection.ids[row] in self.collection for row in calls)
+        return max(0, self.collection.without_meaning - waiting)
+
     def mask(self, kinds: Iterable[str]) -> Bools:
         """Which rows are of these kinds."""
         return np.isin(self.kind.all, [_KINDS[kind] for kind in kinds])
@@ -130,7 +156,7 @@ def _extends(now: Piece | None, had: Piece) -> bool:
 def _made_now(conn: sqlite3.Connection, branch: int, seq: int, id: str) -> tuple[Any, ...] | None:
     """The facts of an entry whose words were not kept (or by older rules); None when it is not searched."""
     entry = stored_entry(id, seq, *conn.execute(_BODY, (branch, seq)).fetchone())
-    if entry.kind not in KEPT:
+    if entry.kind not in KINDS:
         return None
     kept = indexed(document(entry))
     said = kept.speech

@@ -30,8 +30,6 @@ ScopeName = Literal["thread", "threads", "records"]
 SCOPES: tuple[str, ...] = get_args(ScopeName)
 # Threads that are held ready; of more, the one used longest ago is loaded again when asked.
 _READY = 16
-# A result stands at most this far behind its call, as far as its name is looked up.
-_CALL_REACH = 64
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -44,7 +42,7 @@ class Hit(msgspec.Struct, frozen=True):
     parts: dict[str, float]
     entry: Entry
     neighbours: tuple[Entry, ...] = ()
-    # Of a result, the tool that gave it.
+    # Of a result or a call, the tool's name.
     tool: str = ""
 
 
@@ -141,7 +139,7 @@ class Recall:
     def without_meaning(self, thread: str | None = None) -> int:
         """How many entries of a thread, or of all, have no vector yet, so that only words find them."""
         with self._lock:
-            return self._scope(thread).collection.without_meaning
+            return self._scope(thread).without_meaning
 
     def _search_records(self, query: str | Query, k: int) -> list[Any]:
         if self._records is None:
@@ -181,16 +179,16 @@ class Recall:
         entries = {id: self._entry(held, id, thread) for id in ids}
         name, entry = entries[found.id]
         around = tuple(one for _, one in entries.values()) if neighbours else ()
-        tool = self._tool(name, entry) if entry.kind == "result" else ""
+        call = int(held.call.all[held.collection.row(found.id)])
+        tool = self._tool(name, entry, call)
         return Hit(name, entry.seq, entry.id, round(found.score, 6), found.parts, entry, around, tool)
 
-    def _tool(self, thread: str, result: Entry) -> str:
-        """The name in the call that a result answers, looked for among the entries before it."""
-        first = max(0, result.seq - 1 - _CALL_REACH)
-        for entry in reversed(self.store.read(thread, after=first, limit=result.seq - 1 - first)):
-            if entry.kind == "call" and entry.call_id == result.call_id:
-                return entry.name
-        return "unknown"
+    def _tool(self, thread: str, entry: Entry, call: int) -> str:
+        """The tool that a result came from or a call asks; `call` is the seq of the result's call, 0 if not known."""
+        if entry.kind == "result":
+            read = {"after": call - 1, "limit": 1} if call else {"limit": entry.seq - 1}
+            return _caller(self.store.read(thread, **read), entry.call_id)
+        return entry.name if entry.kind == "call" else ""
 
     def _entry(self, held: Scope, id: str, thread: str | None) -> tuple[str, Entry]:
         row = held.collection.row(id)
@@ -214,6 +212,17 @@ def _checked(k: int, scope: ScopeName | None, thread: str | None, kinds: Iterabl
                 f"entries of kind {kind!r} are not searched", hint=f"Searched: {', '.join(KINDS)}."
             )
     return scope or ("threads" if thread is None else "thread")
+
+
+def _caller(entries: Iterable[Entry], call_id: str) -> str:
+    """The name in the last call with this id that no result of these entries answers."""
+    waiting: list[str] = []
+    for entry in entries:
+        if entry.kind == "call" and entry.call_id == call_id:
+            waiting.append(entry.name)
+        elif entry.kind == "result" and entry.call_id == call_id and waiting:
+            waiting.pop()
+    return waiting[-1] if waiting else "unknown"
 
 
 def _is_blank(entry: Entry) -> bool:

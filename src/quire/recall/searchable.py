@@ -1,7 +1,8 @@
 """Which entries can be found, and what of them: what was said, what tools returned, late notes and items.
 
 Not searched: system text, tool definitions, thinking (it is the model's own and never shown again), and the
-log's bookkeeping. A call is found through its result, which carries the call's name and arguments.
+log's bookkeeping. A call is found through its result, which carries the call's name and arguments; one that was
+never answered is found itself.
 """
 
 from __future__ import annotations
@@ -13,22 +14,20 @@ from quire.recall.document import TOOL, Document
 from quire.values import Entry, Json
 
 # What a search looks at unless it is told otherwise.
-KINDS: tuple[str, ...] = ("user", "respond", "result", "note", "attach")
-# Kinds whose words are kept; calls lend theirs to their results.
-KEPT: frozenset[str] = frozenset((*KINDS, "call"))
+KINDS: tuple[str, ...] = ("user", "respond", "result", "note", "attach", "call")
 ROLE = {"user": "user", "respond": "assistant", "result": TOOL, "note": "note"}
-# Of long contents this much is searched by words; meaning reaches about 1,000 characters far.
-TEXT_LIMIT = 20_000
-_ITEM_LIMIT = 1_000
+# Of an entry so many characters are searched by words, items included; what is longer is hardly text.
+TEXT_LIMIT = 1_000_000
 
 
 def document(entry: Entry) -> Document:
     """An entry as a document; its session is for whoever knows the entries around it."""
     speaker = entry.meta.get("speaker") or ROLE.get(entry.kind, "")
+    text = _text(entry)[:TEXT_LIMIT]
     return Document(
         entry.id,
-        _text(entry)[:TEXT_LIMIT],
-        extra=_extra(entry),
+        text,
+        extra=_extra(entry)[: TEXT_LIMIT - len(text)],
         speaker=str(speaker),
         date=date_words(entry.at),
     )
@@ -54,9 +53,9 @@ def _text(entry: Entry) -> str:
 
 
 def _extra(entry: Entry) -> str:
-    """Captions of what was shown (`meta.caption`, or of images), names and beginnings of items a user brought."""
+    """Captions of what was shown (`meta.caption`, or of images), and the items a user brought."""
     captions = [entry.meta.get("caption"), *(image.get("caption") for image in _images(entry))]
-    items = [_item(item)[:_ITEM_LIMIT] for item in entry.attached] if entry.kind == "user" else []
+    items = [_item(item) for item in entry.attached] if entry.kind == "user" else []
     return "\n".join([str(caption) for caption in captions if caption] + items)
 
 

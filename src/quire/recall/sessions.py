@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 # A pause of an hour begins another session; meta.session says otherwise where it is given.
 PAUSE_MS = 3_600_000
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A call that waits for its result: its entry, where it stands, and the words it will lend."""
+
+    id: str
+    seq: int
+    words: str
 
 
 class Sessions:
@@ -11,7 +21,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._now: dict[int, tuple[int, str, int | None]] = {}
-        self._calls: dict[tuple[int, str], list[str]] = {}
+        self._calls: dict[tuple[int, str], list[Called]] = {}
 
     def of(self, chain: int, named: str, at: int | None) -> str:
         """The session of the next entry of a chain, by its name or the time since the one before."""
@@ -22,10 +32,10 @@ class Sessions:
         self._now[chain] = (count, named, last if at is None else at)
         return f"{chain}/{count}"
 
-    def called(self, chain: int, call_id: str, words: str) -> None:
-        self._calls.setdefault((chain, call_id), []).append(words)
+    def called(self, chain: int, call_id: str, call: Called) -> None:
+        self._calls.setdefault((chain, call_id), []).append(call)
 
-    def answered(self, chain: int, call_id: str) -> str:
-        """The words of the call that a result belongs to: the nearest earlier one with its id."""
+    def answered(self, chain: int, call_id: str) -> Called | None:
+        """The call that a result belongs to: the nearest earlier one with its id that has none yet."""
         waiting = self._calls.get((chain, call_id))
-        return waiting.pop() if waiting else ""
+        return waiting.pop() if waiting else None

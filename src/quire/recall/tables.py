@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from quire.errors import MissingPart
 from quire.recall.document import indexed
-from quire.recall.searchable import KEPT, document
+from quire.recall.searchable import KINDS, document
 from quire.recall.words import VERSION, stem
 from quire.values import Entry
 
@@ -89,7 +89,7 @@ def words_hook() -> WordsHook:
 
 def keep_words(conn: sqlite3.Connection, entries: Iterable[Entry]) -> None:
     """Write the words of entries that can be searched."""
-    conn.executemany(_INSERT, [_row(entry) for entry in entries if entry.kind in KEPT])
+    conn.executemany(_INSERT, [_row(entry) for entry in entries if entry.kind in KINDS])
 
 
 def _row(entry: Entry) -> tuple[Any, ...]:

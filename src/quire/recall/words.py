@@ -13,8 +13,8 @@ from typing import Any
 
 from quire.errors import MissingPart
 
-# Raised when the rules below change, so that stored words are made again.
-VERSION = 2
+# Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
+VERSION = 3
 
 # Letters and digits; scripts that write no spaces are cut into overlapping pairs below.
 _TOKEN = re.compile(r"[^\W_]+")
