@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from quire.assemble import rebase
+from quire.assemble.absent import Absent
 from quire.assemble.blocks import block, normal
 from quire.assemble.built import Built
 from quire.assemble.epoch import Epoch, merge_tools, ordered
@@ -21,14 +22,10 @@ from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.tail import Tail
 from quire.assemble.when import BREAKER
-from quire.assemble.write import Decision, decide, effective, holds_context
+from quire.assemble.write import Decision, decide, effective
 from quire.errors import BudgetError
-from quire.items import identity
-from quire.log.hashing import sha256_hex
 from quire.tokens import Calibration, uncalibrated
 from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
-
-Version = tuple[str, str]
 
 
 class Assembly:
@@ -41,16 +38,13 @@ class Assembly:
         self.carried = rebase.Carried({}, {}, {})
         self.turn = 0
         self.step = 0
-        # Entries that no request holds any more, each with the reason it left for.
-        self._left_out: dict[int, LeftOut] = {}
+        self._absent = Absent()
         self.rebases: list[JsonObject] = []
         self.calibration = uncalibrated(self.policy.model) if self.policy.model else Calibration()
         self._tail = Tail()
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
         self.pins: list[Pin] = []
-        # The item that each `attach` entry brought.
-        self._attached: dict[int, Version] = {}
         self.rent = 0.0
         self.broken = False
         self.requests = 0
@@ -96,7 +90,7 @@ class Assembly:
 
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
-            self._leave_out(entry.seq, "empty message")
+            self._absent.leave(entry.seq, "empty message")
         elif not self.epoch.l1 and not self.requests:
             self.epoch.l1.append(normal(entry.text))
         else:
@@ -109,7 +103,7 @@ class Assembly:
             self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
         else:
-            self._leave_out(entry.seq, "empty message")
+            self._absent.leave(entry.seq, "empty message")
 
     def _feed_tools(self, entry: Entry) -> None:
         known = self.carried.tools
@@ -125,9 +119,8 @@ class Assembly:
             self.tools_moved = True
 
     def _feed_attach(self, entry: Entry) -> None:
-        item = entry.body["item"]
-        self._attached[entry.seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
-        self._tail.attached.append((entry.seq, item))
+        self._absent.attach(entry)
+        self._tail.attached.append((entry.seq, entry.body["item"]))
 
     def _feed_user(self, entry: Entry) -> None:
         self._close()
@@ -140,7 +133,7 @@ class Assembly:
         self.carried.versions.update({(one.id, one.sha256): one for one in blocks})
         for seq, one in attached:
             if one not in blocks:
-                self._leave_out(seq, "a newer version was attached in the same turn")
+                self._absent.leave(seq, "a newer version was attached in the same turn")
         self._tail.say(entry, blocks)
 
     def _feed_think(self, entry: Entry) -> None:
@@ -166,7 +159,7 @@ class Assembly:
             self.carried.late[entry.seq] = ("", False)
             self.carried.results[entry.seq] = entry
         else:
-            self._leave_out(entry.seq, "a result whose call is not in the log")
+            self._absent.leave(entry.seq, "a result whose call is not in the log")
 
     def _request_sent(self, entry: Entry, before: Exchange) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
@@ -181,7 +174,7 @@ class Assembly:
         """The reply broke off and its request was made once more: what came of it counts no more."""
         for group in self._tail.groups:
             for entry in group.entries:
-                self._leave_out(entry.seq, "cut off; the request was sent again")
+                self._absent.leave(entry.seq, "cut off; the request was sent again")
         self._tail.groups = []
         self._close(final=True)
         self.epoch.sent = len(self.epoch.strip.leaves)
@@ -210,7 +203,7 @@ class Assembly:
 
     def _close(self, final: bool = False) -> None:
         for one in self._tail.close(self.epoch, self.turn, self.policy, final):
-            self._leave_out(one.entry, one.reason)
+            self._absent.leave(one.entry, one.reason)
 
     def _pass(self, sent: bool = False) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
@@ -243,47 +236,14 @@ class Assembly:
         self.epoch = rebase.apply(old, record, self.policy, self.carried)
         for seq in [s for s, (_, always) in self.carried.late.items() if always or self._names(record, s)]:
             del self.carried.late[seq]
-        gone = {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"}
-        held = {(one.id, one.sha256) for one in self.epoch.l2}
-        for seq in sorted(gone):
-            # What was attached may stand in the library still.
-            if self._attached.get(seq) not in held:
-                self._leave_out(seq, f"rebase into epoch {self.epoch.number} ({record['reason']})")
-        self._follow_library({(one.id, one.sha256) for one in old.l2}, held)
-        if self.policy.promote == "each-turn":
-            self._leave_context(old, gone)
+        self._absent.rebased(old, self.epoch, record, self.turn, self.policy.promote)
         self.rebases.append(record)
         self.rent, self.tools_moved = 0.0, False
         self.broken = record["freed"] < BREAKER * before and bool(record["edits"])
 
-    def _leave_context(self, old: Epoch, gone: set[int]) -> None:
-        """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
-        held = {(one.id, one.sha256) for one in self.epoch.l2}
-        for user in (one.user for one in old.strip.leaves if one.user and holds_context(one, self.turn)):
-            for entry in (self.entries[seq] for seq in user.seqs if seq not in gone):
-                if entry.kind != "user" and self._attached.get(entry.seq) not in held:
-                    self._leave_out(entry.seq, "context of an earlier turn, which keeps its query alone")
-
-    def _follow_library(self, before: set[Version], held: set[Version]) -> None:
-        """Entries whose items left the library are explained, unless a message shows them; those back in it need not be."""
-        told = [
-            one
-            for one in self.epoch.strip.leaves
-            if self.policy.promote == "at-rebase" or one.turn == self.turn
-        ]
-        shown = {seq for one in told for seq in one.message.seqs}
-        for seq, version in self._attached.items():
-            if version in held:
-                self._left_out.pop(seq, None)
-            elif version in before and seq not in shown:
-                self._leave_out(seq, "its item left the library: unused for long, or beyond its share")
-
     @staticmethod
     def _names(record: JsonObject, seq: int) -> bool:
         return any(edit["entry"] == seq for edit in record["edits"])
-
-    def _leave_out(self, seq: int, reason: str) -> None:
-        self._left_out.setdefault(seq, LeftOut(seq, reason))
 
     # Asking
 
@@ -299,7 +259,7 @@ class Assembly:
     @property
     def left_out(self) -> Collection[LeftOut]:
         """What no request holds any more, and why."""
-        return self._left_out.values()
+        return self._absent.all
 
     def copy(self) -> Assembly:
         """A twin to look ahead on."""
@@ -313,7 +273,7 @@ class Assembly:
             self.turn,
             self.carried.results,
         )
-        twin._left_out, twin.rebases = dict(self._left_out), self.rebases[:]
+        twin._absent, twin.rebases = self._absent.copy(), self.rebases[:]
         twin._tail = self._tail.copy()
         return twin
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.assemble import rebase
+from quire.assemble.absent import holds_context
 from quire.assemble.blocks import Block
 from quire.assemble.cuts import lines_that_fit
 from quire.assemble.edits import edits as edits_of
@@ -18,7 +19,6 @@ from quire.assemble.plan import NO_CUT, RUNGS, Plan, Rung
 from quire.assemble.plan import plan as plan_cut
 from quire.assemble.policy import Policy
 from quire.assemble.summary import Gone, extract
-from quire.assemble.turn import query_alone
 from quire.assemble.when import Moment, reason_to_cut, rent_after
 from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
@@ -76,11 +76,6 @@ def _moving(assembly: Assembly) -> str:
     ):
         return "promotion"
     return ""
-
-
-def holds_context(one: Leaf, turn: int) -> bool:
-    """Whether an earlier turn's message still says more than its query."""
-    return one.user is not None and one.turn < turn and one.message != query_alone(one.user)
 
 
 def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:

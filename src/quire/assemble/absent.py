@@ -1,0 +1,81 @@
+"""Nothing that is left out goes unexplained: the entries that no request holds any more, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from quire.assemble.epoch import Epoch
+from quire.assemble.leaves import Leaf
+from quire.assemble.policy import Promote
+from quire.assemble.turn import query_alone
+from quire.items import identity
+from quire.log.hashing import sha256_hex
+from quire.values import Entry, JsonObject, LeftOut
+
+Version = tuple[str, str]
+
+
+class Absent:
+    """One reason for each entry; what an entry attached counts as shown while the library holds it."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, LeftOut] = {}
+        # The item that each `attach` entry brought.
+        self._attached: dict[int, Version] = {}
+
+    def copy(self) -> Absent:
+        twin = Absent()
+        twin._left, twin._attached = dict(self._left), self._attached
+        return twin
+
+    @property
+    def all(self) -> Collection[LeftOut]:
+        return self._left.values()
+
+    def leave(self, seq: int, reason: str) -> None:
+        self._left.setdefault(seq, LeftOut(seq, reason))
+
+    def attach(self, entry: Entry) -> None:
+        item = entry.body["item"]
+        self._attached[entry.seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
+
+    def rebased(self, old: Epoch, new: Epoch, record: JsonObject, turn: int, promote: Promote) -> None:
+        """What a rebase took away, in messages and in the library."""
+        gone = {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"}
+        held = _versions(new)
+        for seq in sorted(gone):
+            if self._attached.get(seq) not in held:
+                self.leave(seq, f"rebase into epoch {new.number} ({record['reason']})")
+        self._follow_library(_versions(old), held, _showing(new, turn, promote))
+        if promote == "each-turn":
+            self._leave_context(old, gone, held, turn)
+
+    def _follow_library(self, before: set[Version], held: set[Version], shown: set[int]) -> None:
+        """Items that left the library are explained, unless a message shows them; those back in it need not be."""
+        for seq, version in self._attached.items():
+            if version in held:
+                self._left.pop(seq, None)
+            elif version in before and seq not in shown:
+                self.leave(seq, "its item left the library: unused for long, or beyond its share")
+
+    def _leave_context(self, old: Epoch, gone: set[int], held: set[Version], turn: int) -> None:
+        """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
+        for user in (one.user for one in old.strip.leaves if one.user and holds_context(one, turn)):
+            for seq in user.seqs:
+                if seq not in gone and seq != user.entry.seq and self._attached.get(seq) not in held:
+                    self.leave(seq, "context of an earlier turn, which keeps its query alone")
+
+
+def holds_context(one: Leaf, turn: int) -> bool:
+    """Whether an earlier turn's message still says more than its query."""
+    return one.user is not None and one.turn < turn and one.message != query_alone(one.user)
+
+
+def _versions(epoch: Epoch) -> set[Version]:
+    return {(one.id, one.sha256) for one in epoch.l2}
+
+
+def _showing(epoch: Epoch, turn: int, promote: Promote) -> set[int]:
+    """The entries whose items a message may still show: each-turn keeps them in the newest turn alone."""
+    told = [one for one in epoch.strip.leaves if promote == "at-rebase" or one.turn == turn]
+    return {seq for one in told for seq in one.message.seqs}
