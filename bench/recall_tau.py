@@ -130,7 +130,9 @@ def results(
 
 
 def _dropped(logs: dict[str, list[Entry]], need: Need) -> list[Entry]:
-    return [entry for entry in logs[need.thread][: need.cut] if entry.kind in KINDS]
+    # Calls are searched through their results.
+    dropped = logs[need.thread][: need.cut]
+    return [entry for entry in dropped if entry.kind in KINDS and entry.kind != "call"]
 
 
 def _by_words(logs: dict[str, list[Entry]], need: Need) -> list[str]:

@@ -156,3 +156,12 @@ def test_what_says_nothing_is_no_hit(db: Path, monkeypatch: pytest.MonkeyPatch) 
     hits = json.loads(run("recall", "nothing of all this", "--db", db, "--json", "--k", "4").stdout)["hits"]
     assert sorted(hit["seq"] for hit in hits) == [1, 1, 2, 3]
     assert run("recall", "key", "--scope", "records", "--db", db).stdout == "nothing was found\n"
+
+
+@pytest.mark.parametrize("command", [["recall"], ["record", "search"]])
+def test_both_searches_want_words_and_say_when_they_found_nothing(db: Path, command: list[str]) -> None:
+    for blank in ("", " "):
+        with pytest.raises(CallError, match="nothing to look for") as raised:
+            run(*command, blank, "--db", db)
+        assert " ".join(command) in raised.value.hint
+    assert run(*command, "xylophone", "--db", db).stdout == "nothing was found\n"

@@ -58,7 +58,7 @@ def test_what_still_stands_above_is_named_and_not_repeated() -> None:
     placed = place(hits, 1000, standing={hits[0].id})
     assert placed.text == (
         "# Relevant Conversation\nAssistant: new answer\n\n"
-        "Context attached:\n- entry 2\nFind them above in this conversation."
+        "Context attached:\n- User: old question\nFind them above in this conversation."
     )
     assert (placed.ids, placed.named) == ((hits[1].id,), (hits[0].id,))
 
@@ -105,6 +105,36 @@ def test_a_long_result_is_cut_and_does_not_keep_the_others_out() -> None:
     assert "User: a short one" in placed.text
 
 
+LONG = "id,name,code\n" + "\n".join(f"{n},item {n},filler" for n in range(400))
+
+
+def test_of_a_long_text_the_passage_that_was_asked_for_is_shown() -> None:
+    text = LONG.replace("211,item 211,filler", "211,quokka,zanzibar")
+    for entry in (values.result("c", content=text), values.user(text), values.user(text.replace("\n", " "))):
+        placed = place([hit(entry, 1, tool="read")], 300, query="which quokka has zanzibar?").text
+        assert "id,name,code" in placed
+        assert "211,quokka,zanzibar" in placed
+        assert "210,item 210" in placed
+        assert "212,item 212" in placed
+        assert placed.count("...") == 2
+    # What the query does not hold is shown from the beginning.
+    assert "zanzibar" not in place([hit(values.user(text), 1)], 300, query="walrus").text
+
+
+def test_a_long_text_is_named_only_where_the_same_passage_stands_above() -> None:
+    text = LONG.replace("211,item", "211,quokka").replace("77,item", "77,walrus")
+    one = hit(values.result("c", content=text), 1, tool="read")
+    first = place([one], 300, query="quokka")
+    above = standing(chain([values.user("q", meta=first.meta)]), {1})
+    again = place([one], 300, above, query="quokka")
+    assert (again.ids, again.named) == ((), (one.id,))
+    assert again.text == (
+        "Context attached:\n- read: id,name,code ...\nFind them above in this conversation."
+    )
+    assert "• read: id,name,code ...\n" in first.text
+    assert "walrus" in place([one], 300, above, query="walrus").text
+
+
 def test_only_what_the_prompt_does_not_show_is_searched_for(store: SqliteStore) -> None:
     log = list(chain([values.user("red hat"), values.respond("blue hat"), values.user("which hat?")]))
     store.append("t", log)
@@ -121,8 +151,8 @@ def test_what_a_turn_recalled_stands_as_long_as_the_turn_does() -> None:
     log = list(
         chain([values.user("q", meta={"recalled": "…", "recalled_ids": ["a", "b"]}), values.user("r")])
     )
-    assert standing(log, {1, 2}) == {"a", "b"}
-    assert standing(log, {2}) == frozenset()
+    assert standing(log, {1, 2}) == {"a": "\n…", "b": "\n…"}
+    assert standing(log, {2}) == {}
 
 
 def test_recalled_text_becomes_part_of_its_turn() -> None:

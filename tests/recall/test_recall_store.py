@@ -266,6 +266,15 @@ def test_wrong_calls_say_what_is_right(store: SqliteStore) -> None:
         assert str(raised.value)
     with pytest.raises(NotFound):
         recall.search("hat", thread="nobody")
+    with pytest.raises(CallError, match="not None"):
+        recall.search(None)  # type: ignore[arg-type]
+
+
+def test_one_kind_may_be_named_by_itself(store: SqliteStore) -> None:
+    store.append("t", talk())
+    recall = Recall(store)
+    for kinds in ("result", ["result"], (kind for kind in ["result"])):
+        assert seqs(recall.search("Lyon", thread="t", kinds=kinds)) == [5]
 
 
 def test_records_are_searched_by_whoever_holds_them(store: SqliteStore) -> None:

@@ -203,7 +203,7 @@ def _recall(session: Session, rest: str) -> None:
     session.thread.embedder = session.thread.embedder or embedder()
     # Who asks for it by name wants it beside the question, wherever else it stands.
     hits = session.thread.recall(rest, 5, exclude=()) if session.entries() else []
-    placed = place(hits, 1500)
+    placed = place(hits, 1500, query=rest)
     if not placed.text:
         session.screen.note("nothing was found")
         return

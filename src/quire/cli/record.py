@@ -180,6 +180,10 @@ def search(
       quire record search "API key" --nn 3
       quire record search "deploy" --schema note.v1 --include-context --json
     """
+    if not q.strip():
+        raise CallError(
+            "there is nothing to look for", hint='Say it in words: quire record search "API key".'
+        )
     if not words and embedder() is None:
         click.echo(f"searched {NO_MODEL}", err=True)
     with open_records(db, create=False, words=words) as records:
@@ -188,6 +192,9 @@ def search(
         )
     if as_json or include_context:
         print_json([hit.to_json() for hit in hits])
+        return
+    if not hits:
+        click.echo("nothing was found")
         return
     rows = [(f"{hit.relevance:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
     print_table(["relevance", "id", "schema", "text"], rows)

@@ -6,14 +6,16 @@ Within a share of the budget, best first; what was recalled before and still sta
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from quire.assemble.cuts import truncate
 from quire.assemble.references import references
 from quire.assemble.turn import result_text
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
+from quire.recall.passage import first_words, passage
+from quire.recall.question import Query
 from quire.recall.search import Hit
 from quire.tokens import counter
 from quire.values import Entry, JsonObject, LeftOut, Message, Prompt, Result
@@ -23,6 +25,9 @@ PLACED = ("user", "respond", "result")
 # One entry takes at most this part of the share, so that a long result does not keep out all others.
 _ONE = 2
 _CHARACTERS_A_TOKEN = 3
+# Characters by which a line above is named.
+_NAME = 60
+_ROLE: dict[str, Literal["user", "assistant"]] = {"user": "user", "respond": "assistant"}
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -41,10 +46,18 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 def place(
-    hits: Iterable[Hit], share_tokens: int, standing: Collection[str] = (), model: str | None = None
+    hits: Iterable[Hit],
+    share_tokens: int,
+    standing: Mapping[str, str] | Collection[str] = (),
+    model: str | None = None,
+    query: str | Query = "",
 ) -> Placed:
-    """The recalled sections within `share_tokens`; hits whose ids are `standing` above are named, not repeated."""
+    """The recalled sections within `share_tokens`; long texts are cut to what the query asks for.
+
+    Hits whose ids are `standing` above are named, not repeated; a mapping gives the text they stand in.
+    """
     count = counter(model).count
+    lines: dict[str, str] = {}
     shown: list[Hit] = []
     named: list[Hit] = []
     left_out: list[LeftOut] = []
@@ -53,16 +66,14 @@ def place(
         if hit.entry.kind not in PLACED:
             left_out.append(LeftOut(hit.seq, f"a {hit.entry.kind} is no line of a conversation"))
             continue
-        ours = named if hit.id in standing else shown
-        wider = (
-            _text([*shown, hit], named, share_tokens)
-            if ours is shown
-            else _text(shown, [*named, hit], share_tokens)
-        )
+        lines[hit.id] = _line(hit, share_tokens, query)
+        ours = named if _stands(hit, lines[hit.id], standing) else shown
+        ours.append(hit)
+        wider = _text(shown, named, lines)
         if count(wider) > share_tokens:
             left_out.append(LeftOut(hit.seq, f"no room in {share_tokens} tokens for recalled text"))
+            ours.pop()
             continue
-        ours.append(hit)
         text = wider
     ids, names = (tuple(hit.id for hit in _in_order(some)) for some in (shown, named))
     return Placed(text, ids, names, tuple(left_out), count(text))
@@ -77,10 +88,14 @@ def in_prompt(
     return frozenset(shown - cut - {one.entry for one in left_out})
 
 
-def standing(entries: Iterable[Entry], shown: Collection[int]) -> frozenset[str]:
-    """The ids that earlier turns recalled and that still stand in the prompt with the turn they came with."""
-    turns = (entry for entry in entries if entry.kind == "user" and entry.seq in shown)
-    return frozenset(id for entry in turns for id in entry.meta.get("recalled_ids") or ())
+def standing(entries: Iterable[Entry], shown: Collection[int]) -> dict[str, str]:
+    """What earlier turns recalled and still stands in the prompt with them: ids, and the text they stand in."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        if entry.kind == "user" and entry.seq in shown:
+            for id in entry.meta.get("recalled_ids") or ():
+                found[id] = f"{found.get(id, '')}\n{entry.meta.get('recalled') or ''}"
+    return found
 
 
 def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
@@ -94,15 +109,24 @@ def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
             yield seq
 
 
-def _text(shown: Sequence[Hit], named: Sequence[Hit], share_tokens: int) -> str:
-    limit = share_tokens * _CHARACTERS_A_TOKEN // _ONE
+def _stands(hit: Hit, line: str, standing: Mapping[str, str] | Collection[str]) -> bool:
+    """Whether a hit stands above as it would be shown: of a long one, another part may stand there."""
+    if hit.id not in standing or not isinstance(standing, Mapping):
+        return hit.id in standing
+    indent = "    " if hit.entry.kind == "result" else "  "
+    return line.replace("\n", f"\n{indent}") in standing[hit.id]
+
+
+def _text(shown: Sequence[Hit], named: Sequence[Hit], lines: Mapping[str, str]) -> str:
     said = [hit for hit in _in_order(shown) if hit.entry.kind != "result"]
     results = [hit for hit in _in_order(shown) if hit.entry.kind == "result"]
     value = Clean(
-        conversation=tuple(_message(hit, limit) for hit in said if hit.entry.text),
-        tool_results=tuple(_result(hit, limit) for hit in results),
+        conversation=tuple(
+            clean.Message(_ROLE[hit.entry.kind], lines[hit.id]) for hit in said if lines[hit.id]
+        ),
+        tool_results=tuple(ToolResult(hit.tool, lines[hit.id]) for hit in results),
     )
-    again = references([f"entry {hit.seq}" for hit in _in_order(named)], "at-rebase")
+    again = references([_name(hit) for hit in _in_order(named)], "at-rebase")
     return "\n\n".join(part for part in (formatted_context(value), again) if part)
 
 
@@ -111,11 +135,21 @@ def _in_order(hits: Iterable[Hit]) -> list[Hit]:
     return sorted(hits, key=lambda hit: (hit.thread, hit.seq))
 
 
-def _message(hit: Hit, limit: int) -> clean.Message:
-    return clean.Message("user" if hit.entry.kind == "user" else "assistant", truncate(hit.entry.text, limit))
+def _line(hit: Hit, share_tokens: int, query: str | Query) -> str:
+    """What is shown of a hit: all of it, or the part that the query asks for."""
+    limit = share_tokens * _CHARACTERS_A_TOKEN // _ONE
+    shown = passage(_said(hit.entry), limit, query.text if isinstance(query, Query) else query)
+    return shown or ("No output" if hit.entry.kind == "result" else "")
 
 
-def _result(hit: Hit, limit: int) -> ToolResult:
-    said = (hit.entry.body.get("outcome"), hit.entry.body.get("content"))
-    output = "\n\n".join(str(part) for part in said if part)
-    return ToolResult(hit.tool, truncate(output, limit) or "No output")
+def _name(hit: Hit) -> str:
+    """How a line above is referred to: by who said it and its first words."""
+    who = hit.tool if hit.entry.kind == "result" else _ROLE[hit.entry.kind].capitalize()
+    return f"{who}: {first_words(_said(hit.entry), _NAME) or 'No output'}"
+
+
+def _said(entry: Entry) -> str:
+    if entry.kind != "result":
+        return entry.text
+    said = (entry.body.get("outcome"), entry.body.get("content"))
+    return "\n\n".join(str(part) for part in said if part)

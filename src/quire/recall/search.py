@@ -103,7 +103,7 @@ class Recall:
         *,
         thread: str | None = None,
         before: int | None = None,
-        kinds: Iterable[str] | None = None,
+        kinds: str | Iterable[str] | None = None,
         exclude: Collection[int | str] = (),
         neighbours: int = 0,
     ) -> list[Hit]:
@@ -112,7 +112,8 @@ class Recall:
         `thread` names the thread of scope "thread" (the default when it is given); `before` and the numbers in
         `exclude` are seqs of that thread, strings in `exclude` are entry ids; `neighbours` adds entries around.
         """
-        chosen = _checked(k, scope, thread, kinds)
+        kinds = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
+        chosen = _checked(query, k, scope, thread, kinds)
         if chosen == "records":
             if before is not None or kinds is not None or exclude:
                 raise CallError(
@@ -199,7 +200,11 @@ class Recall:
         return thread, self.store.read(thread, after=seq - 1, limit=1)[0]
 
 
-def _checked(k: int, scope: ScopeName | None, thread: str | None, kinds: Iterable[str] | None) -> ScopeName:
+def _checked(
+    query: object, k: int, scope: ScopeName | None, thread: str | None, kinds: Iterable[str] | None
+) -> ScopeName:
+    if not isinstance(query, str | Query):
+        raise CallError(f"a query is a text, not {query!r}", hint="Say what to look for, in plain words.")
     if k < 1:
         raise CallError(f"k is at least 1, not {k}")
     if scope is not None and scope not in SCOPES:

@@ -101,7 +101,7 @@ class Asking:
         hits = self._recall.search(
             query, max(1, min(k, MOST)), thread=self._thread, kinds=PLACED, exclude=self._shown()
         )
-        text = place(hits, self._share).text
+        text = place(hits, self._share, query=query).text
         return Answer(text, f"{len(hits)} found" if text else _NOTHING)
 
 

@@ -50,6 +50,7 @@ class Recollection:
             return place([], 0).meta
         shown = shown_ahead(assembly)
         before = next((e.text for e in reversed(assembly.entries.values()) if e.kind == "user"), "")
-        hits = self.search(Query(text, before), k, assembly, kinds=PLACED, exclude=shown)
+        query = Query(text, before)
+        hits = self.search(query, k, assembly, kinds=PLACED, exclude=shown)
         share = int(assembly.policy.limit * SHARE)
-        return place(hits, share, standing(assembly.entries.values(), shown)).meta
+        return place(hits, share, standing(assembly.entries.values(), shown), query=query).meta
