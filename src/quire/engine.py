@@ -191,7 +191,7 @@ class Thread:
 
         `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.
         """
-        return self._remembers().search(query, k, self._selected(self._last_target()), **how)
+        return self._remembers().search(query, k, lambda: self._selected(self._last_target()), **how)
 
     def _remembers(self) -> Recollection:
         if self._recollection is None or self._recollection.embedder is not self.embedder:

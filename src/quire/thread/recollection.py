@@ -34,10 +34,10 @@ class Recollection:
             records=lambda text, k: records.search(text, nn=k, now=clock()),
         )
 
-    def search(self, query: str | Query, k: int, assembly: Assembly, **how: Any) -> list[Hit]:
+    def search(self, query: str | Query, k: int, ahead: Callable[[], Assembly], **how: Any) -> list[Hit]:
         """Entries that the next request does not show, unless `exclude` says otherwise; or records."""
-        if how.get("scope") != "records":
-            how = {"exclude": shown_ahead(assembly), **how}
+        if how.get("scope") != "records" and "exclude" not in how:
+            how["exclude"] = shown_ahead(ahead())
         return self._recall.search(query, k, thread=self._thread, **how)
 
     def close(self) -> None:
@@ -51,6 +51,6 @@ class Recollection:
         shown = shown_ahead(assembly)
         before = next((e.text for e in reversed(assembly.entries.values()) if e.kind == "user"), "")
         query = Query(text, before)
-        hits = self.search(query, k, assembly, kinds=PLACED, exclude=shown)
+        hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=shown)
         share = int(assembly.policy.limit * SHARE)
         return place(hits, share, standing(assembly.entries.values(), shown), query=query).meta
