@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -51,7 +52,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 hint="Raise the budget or ask for a shorter reply.",
             )
         tiers = {"handles": self.handles, "summary": self.summary, "opening": self.opening}
-        if not 0 < self.floor <= 1 or min(tiers.values()) < 0:
+        if not 0 < self.floor <= 1 or not all(share >= 0 for share in tiers.values()):
             raise CallError(
                 f"floor {self.floor}, {_named(tiers)} are not shares",
                 hint="floor lies in (0, 1]; the others are at least 0.",
@@ -60,6 +61,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(
                 f"floor {self.floor}, {_named(tiers)} add up to more than the budget",
                 hint="Their sum is at most 1; the rest is the room in which the thread grows.",
+            )
+        if not all(math.isfinite(price) and price >= 0 for price in (self.read, self.write)):
+            raise CallError(
+                f"read {self.read}, write {self.write} are not prices",
+                hint="They are relative to plain input, such as 0.1 and 1.25.",
             )
         unknown = set(self.shares) - {"L1", "L2", "L3", "L4", "L5"}
         if unknown or not all(0 < share <= 1 for share in self.shares.values()):
