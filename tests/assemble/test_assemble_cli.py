@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from quire import values
 from quire.cli.main import quire
-from quire.errors import QuireError
+from quire.errors import CallError, QuireError
 from quire.log.entries import encode_lines
 from quire.log.hashing import chain
 from quire.values import Entry
@@ -120,3 +120,23 @@ def test_plan_says_so_where_no_cuts_would_have_fitted_every_request(tmp_path: Pa
     assert told["policies"][-1]["cost"] is None
     assert {row["policy"]: row.get("refused") for row in told["policies"]}["drop only"] >= 1
     assert "none" in run("plan", str(path), "--budget", "10")
+
+
+def test_plan_leaves_out_policies_that_do_not_go_with_the_shares_given(file: str) -> None:
+    shares = ("--opening", "0.4", "--floor", "0.4", "--handles", "0", "--summary", "0")
+    made = json.loads(run("plan", file, "--budget", "2000", *shares, "--json"))
+    names = [row["policy"] for row in made["policies"]]
+    assert "as given" in names
+    assert "two tiers" not in names
+
+
+@pytest.mark.parametrize("share", ["--opening", "--handles", "--summary", "--floor"])
+def test_shares_are_finite_numbers(file: str, share: str) -> None:
+    with pytest.raises(CallError, match="are not shares"):
+        run("assemble", file, share, "nan")
+
+
+@pytest.mark.parametrize("price", ["nan", "inf"])
+def test_prices_are_finite_numbers(file: str, price: str) -> None:
+    with pytest.raises(CallError, match="are not prices"):
+        run("plan", file, "--write", price)

@@ -1,37 +1,46 @@
 """What a finished thread would have cost at best: the cheapest moments for the policy's own kind of cut.
 
-A dynamic program over the requests of a thread. Which cut a rebase makes is fixed by the policy (its
-floor and tiers); only when to make it is free, so the result bounds every rule with the same edits.
+A dynamic program over the requests of a thread. Which cut a rebase makes is fixed by the policy (its floor
+and tiers); only when to make it is free. Every cut is really made, on what the cheapest way to it has left, so
+sizes are those of real requests; the policy's own moments are among those compared, so it never costs less.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from itertools import takewhile
 
 import msgspec
 
 from quire.assemble.assembly import Assembly
-from quire.assemble.plan import NO_CUT, RUNGS, Plan, plan
-from quire.assemble.policy import Policy
-from quire.assemble.rebase import front_text
-from quire.assemble.strip import Strip
-from quire.assemble.summary import Gone, Summarise
+from quire.assemble.epoch import Epoch
+from quire.assemble.leaves import Leaf
+from quire.assemble.pins import Pin
+from quire.assemble.policy import Policy, When
+from quire.assemble.rebase import Carried
+from quire.assemble.summary import Summarise, extract
 from quire.assemble.walk import numbered
-from quire.tokens import message_tokens
-from quire.values import Entry, Message, Text
+from quire.assemble.write import decide, effective
+from quire.errors import BudgetError
+from quire.tokens import tools_tokens
+from quire.values import Entry, JsonObject
+
+_change = msgspec.structs.replace
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One request of the thread if nothing were ever cut, and the rebase that could be made here."""
+    """One request of the thread: what has come since the one before it."""
 
-    seq: int
-    head: int
-    # Message tokens of the whole thread at this request.
-    size: int
-    cut: Plan
-    # Tokens of the turn's request that stays when the cut goes into a turn.
-    request: int
+    leaves: tuple[Leaf, ...]
+    late: dict[int, tuple[str, bool]]
+    tools: dict[str, JsonObject]
+    pins: list[Pin]
+    turn: int
     cold: bool
+    # The tools are others now, and whether the prefix may break here whatever the budget says.
+    tools_moved: bool
+    moves: bool
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -41,120 +50,173 @@ class Best(msgspec.Struct, frozen=True):
     cuts: tuple[int, ...]
 
 
-class Trail(msgspec.Struct, frozen=True):
-    """A thread's requests, and the strip they would have if nothing were ever cut."""
+class Trail(msgspec.Struct):
+    """A thread's requests, and the state in front of the first of them."""
 
     steps: list[Step]
-    strip: Strip
+    start: Assembly
+    # Cuts once made, by the cuts before them and their place: prices do not change them.
+    made: dict[tuple[int, ...], JsonObject | None] = {}
 
 
-def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise | None = None) -> Trail:
-    """The thread's requests with their sizes under a policy.
+class Run(msgspec.Struct):
+    """One way through the thread so far; `when`: the rule it follows, None for a free choice of moments."""
 
-    Without `summarise` every summary is taken to fill its allowance; with it, each is made and counted.
-    """
-    endless = msgspec.structs.replace(policy, budget=10**12, reply=0, when="full", promote="at-rebase")
-    assembly = Assembly(endless)
-    out: list[Step] = []
-    sizes: dict[tuple[int, int], int] = {}
+    assembly: Assembly
+    when: When | None = None
+    cost: float = 0.0
+    cuts: tuple[int, ...] = ()
+
+
+def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extract) -> Trail:
+    """The thread's requests under a policy, as they would be if nothing were ever cut."""
+    endless = _change(policy, budget=10**12, reply=0, when="full", promote="at-rebase")
+    whole, start = Assembly(endless), Assembly(policy, summarise)
+    steps: list[Step] = []
+    leaves, late = 0, 0
     for entry in numbered(entries):
-        if assembly.asks(entry):
-            step = _step(assembly, entry, policy)
-            out.append(_summed_up(step, assembly, summarise, sizes) if summarise else step)
-        assembly.feed(entry)
-    return Trail(out, assembly.ahead().epoch.strip)
+        if whole.asks(entry):
+            if not steps:
+                start.epoch.l1, start.epoch.tools = whole.epoch.l1[:], whole.epoch.tools
+            steps.append(_step(whole, policy, leaves, late, steps[-1].turn if steps else 0))
+            leaves, late = leaves + len(steps[-1].leaves), late + len(steps[-1].late)
+            whole.tools_moved = False
+        whole.feed(entry)
+    start.calibration, start.entries = whole.calibration, whole.entries
+    start.carried.results = whole.carried.results
+    return Trail(steps, start)
 
 
-def _step(assembly: Assembly, entry: Entry, policy: Policy) -> Step:
-    epoch = assembly.ahead().epoch
-    head, strip = epoch.head_tokens(), epoch.strip
-    for rung in RUNGS:
-        cut = plan(epoch, policy, rung)
-        if head + cut.kept <= policy.limit:
-            break
-    request = strip.leaves[cut.request].tokens if cut.request is not None else 0
-    return Step(entry.seq, head, strip.total, cut, request, assembly.cold)
-
-
-def _summed_up(
-    step: Step, assembly: Assembly, summarise: Summarise, sizes: dict[tuple[int, int], int]
-) -> Step:
-    """The step with its summary's real size in place of the allowance; a cut's size is found out once."""
-    cut = step.cut
-    if not cut.summary_limit:
-        return step
-    key = (cut.drop, cut.summary_limit)
-    if key not in sizes:
-        leaves = assembly.ahead().epoch.strip.leaves
-        gone = sorted(
-            {s for at in range(cut.opening, cut.drop) if at != cut.request for s in leaves[at].message.seqs}
-        )
-        text = summarise(Gone(tuple(assembly.entries[seq] for seq in gone), "", cut.summary_limit))
-        front = front_text({"summary": text})
-        sizes[key] = message_tokens(Message("user", (Text(front),))) if front else 0
-    spared = cut.summary_limit - sizes[key]
-    return msgspec.structs.replace(
-        step,
-        cut=msgspec.structs.replace(
-            cut, summary_limit=sizes[key], kept=cut.kept - spared, removed=cut.removed + spared
-        ),
+def _step(whole: Assembly, policy: Policy, leaves: int, late: int, turn: int) -> Step:
+    return Step(
+        leaves=tuple(whole.ahead().epoch.strip.leaves[leaves:]),
+        late=dict(list(whole.carried.late.items())[late:]),
+        tools=whole.carried.tools,
+        pins=whole.pins[:],
+        turn=whole.turn,
+        cold=whole.cold,
+        tools_moved=whole.tools_moved,
+        moves=whole.tools_moved or (policy.promote == "each-turn" and whole.turn > turn),
     )
 
 
 def optimum(thread: Trail, policy: Policy) -> Best:
     """The cheapest cuts for which every request fits; infinite where one cannot."""
-    steps = thread.steps
-    # begin[s]: the least cost of all requests before s when a rebase is made at s, what it can reuse taken off.
-    begin = [float("inf")] * len(steps) + [float("inf")]
-    came = [0] * (len(steps) + 1)
-    begin[0] = 0.0
-    for start in range(len(steps)):
-        for end, cost in _epoch_costs(steps, start, policy):
-            spared = _spared(thread, start, end, policy) if end < len(steps) else 0.0
-            if begin[start] + cost - spared < begin[end]:
-                begin[end], came[end] = begin[start] + cost - spared, start
-    cuts: list[int] = []
-    at = came[-1]
-    while at > 0:
-        cuts.append(at)
-        at = came[at]
-    return Best(begin[-1], tuple(reversed(cuts)))
+    runs = [_begun(thread, policy, when) for when in (None, "rent", "full")]
+    for place, step in enumerate(thread.steps):
+        for run in runs:
+            _join(run.assembly, step)
+        cut = _cut(thread, place, [run for run in runs if run.when is None])
+        runs = [run for run in runs if _goes_on(run, place, step)] + ([cut] if cut else [])
+    best = min(runs, key=lambda run: run.cost, default=None)
+    return Best(best.cost, best.cuts) if best else Best(math.inf, ())
 
 
-def _epoch_costs(steps: list[Step], start: int, policy: Policy) -> Iterable[tuple[int, float]]:
-    """(end, cost) of an epoch that begins at request `start` and serves every request before `end`."""
-    first = steps[start]
-    whole = start == 0 and first.head + first.size <= policy.limit
-    size = first.size if whole else first.cut.kept
-    cold = first.cold or start == 0
-    cost = (policy.write if cold else policy.read) * first.head + policy.write * size
-    for index in range(start, len(steps)):
-        step = steps[index]
-        if index > start:
-            new = step.size - steps[index - 1].size
-            cached = step.head + size
-            size += new
-            cost += (policy.write if step.cold else policy.read) * cached + policy.write * new
-        if step.head + size > policy.limit:
-            return
-        yield index + 1, cost
+def _begun(thread: Trail, policy: Policy, when: When | None) -> Run:
+    assembly = thread.start.copy()
+    assembly.policy = _change(policy, when=when or "full")
+    assembly.carried = Carried({}, {}, {}, 0, thread.start.carried.results)
+    return Run(assembly, when)
 
 
-def _spared(thread: Trail, before: int, start: int, policy: Policy) -> float:
-    """What a rebase at `start` need not write again, because the epoch from `before` left it unchanged."""
-    if thread.steps[start].cold:
-        return 0.0
-    old, new = thread.steps[before].cut if before else NO_CUT, thread.steps[start].cut
-    stands = new.drop and (not old.drop or old.opening == new.opening)
-    same = thread.strip.sums[new.opening] if stands else 0
-    if old.drop == new.drop:
-        handled = thread.strip.handled
-        same += handled[thread.strip.first_long(old.handle, new.handle)] - handled[new.drop]
-        same += old.summary_limit
-    if (
-        new.request is not None
-        and not new.summary_limit
-        and new.request in (old.request, 0 if not old.drop else None)
-    ):
-        same += thread.steps[start].request
-    return (policy.write - policy.read) * same
+def _join(assembly: Assembly, step: Step) -> None:
+    """What is new at a request joins what a run has left."""
+    carried = assembly.carried
+    for one in step.leaves:
+        if one.user is not None and one.user.blocks:
+            # What it refers to depends on what this run's model has been shown.
+            assembly.epoch.say(one.user, one.turn, assembly.policy)
+            carried.versions.update({(item.id, item.sha256): item for item in one.user.blocks})
+        else:
+            assembly.epoch.strip.add(one)
+    carried.late.update(step.late)
+    carried.tools = step.tools
+    carried.turn = assembly.turn = step.turn
+    assembly.pins = step.pins
+    assembly.tools_moved |= step.tools_moved
+    # A cold cache is that of a thread without requests.
+    assembly.requests = 0 if step.cold else 1
+
+
+def _goes_on(run: Run, place: int, step: Step) -> bool:
+    """Make the request of a run by its rule, or without a cut where it has none; False where it cannot fit."""
+    assembly, before = run.assembly, run.assembly.epoch
+    if run.when is None and not _fits(assembly):
+        return False
+    if run.when is not None or step.moves:
+        try:
+            decision = decide(assembly)
+        except BudgetError:
+            return False
+        assembly.rent = decision.rent
+        if decision.record is not None:
+            assembly.feed(Entry("rebase", decision.record))
+            run.cuts += (place,) if run.when else ()
+    _pay(run, before, step.cold)
+    return True
+
+
+def _fits(assembly: Assembly) -> bool:
+    epoch = assembly.epoch
+    return effective(assembly).fits(epoch.head_tokens(), epoch.strip.total)
+
+
+def _pay(run: Run, before: Epoch, cold: bool) -> None:
+    """Charge a run for its request, and mark what the cache now has."""
+    epoch, policy = run.assembly.epoch, run.assembly.policy
+    reused = 0 if cold else _reused(before, epoch)
+    run.cost += policy.read * reused + policy.write * (epoch.total_tokens() - reused)
+    epoch.sent = len(epoch.strip.leaves)
+
+
+def _reused(before: Epoch, now: Epoch) -> int:
+    """Tokens of the longest common prefix of an epoch's newest request and one from now."""
+    if before is now:
+        return now.head_tokens() + now.strip.sums[now.sent]
+    if before.tools != now.tools:
+        return 0
+    if (before.l1_text, before.l2_text) != (now.l1_text, now.l2_text):
+        return tools_tokens(now.tools)
+    pairs = zip(before.strip.leaves[: before.sent], now.strip.leaves, strict=False)
+    same = takewhile(lambda pair: pair[0] is pair[1] or pair[0].message == pair[1].message, pairs)
+    return now.head_tokens() + now.strip.sums[sum(1 for _ in same)]
+
+
+def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
+    """The cheapest run that cuts at this request.
+
+    Made from the cheapest run so far, and from the one which that cut would leave the most of.
+    """
+    first = min(runs, key=lambda run: run.cost, default=None)
+    made = _cut_from(thread, place, first) if first else None
+    if first is None or made is None:
+        return None
+    policy, epoch = made.assembly.policy, made.assembly.epoch
+    spared = 0 if thread.steps[place].cold else policy.write - policy.read
+    other = min(runs, key=lambda run: run.cost - spared * _reused(run.assembly.epoch, epoch))
+    again = _cut_from(thread, place, other) if other is not first else None
+    return min((run for run in (made, again) if run), key=lambda run: run.cost)
+
+
+def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
+    """A run that has gone on from another with a cut here; None where nothing can be cut, or not enough."""
+    assembly, cuts = run.assembly.copy(), (*run.cuts, place)
+    if cuts not in thread.made:
+        thread.made[cuts] = _due(assembly.copy())
+    record = thread.made[cuts]
+    if record is None:
+        return None
+    assembly.feed(Entry("rebase", record))
+    made = Run(assembly, None, run.cost, cuts)
+    _pay(made, run.assembly.epoch, thread.steps[place].cold)
+    return made
+
+
+def _due(assembly: Assembly) -> JsonObject | None:
+    """The policy's cut at this request, as if the rent for it had been paid."""
+    assembly.policy = _change(assembly.policy, when="rent")
+    assembly.rent, assembly.broken, assembly.requests = math.inf, False, 1
+    try:
+        return decide(assembly).record
+    except BudgetError:
+        return None

@@ -8,12 +8,23 @@ from pathlib import Path
 import click
 import msgspec
 
-from quire.assemble import DROP_ONLY, TWO_TIER, Built, Policy, requests, reused_tokens, unsent
+from quire.assemble import (
+    DROP_ONLY,
+    TWO_TIER,
+    Assembly,
+    Built,
+    Policy,
+    Refused,
+    ask,
+    reused_tokens,
+    unsent,
+)
 from quire.assemble.hindsight import optimum, trail
+from quire.assemble.walk import numbered
 from quire.cli.assemble import policy_from, policy_options, seen
 from quire.cli.common import console, counted, db_option, json_option, print_json, print_table
 from quire.cli.source import load_entries
-from quire.errors import NotFound
+from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 
 _WIDTH = 60
@@ -27,7 +38,10 @@ _WIDTH = 60
 def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
     """Compare policies on a finished thread: tokens, reuse, cost, cuts on a time line.
 
-    Costs are in plain input tokens: a cached token counts --read, a written one --write.
+    Costs are in plain input tokens: a cached token counts --read, a written one --write; after --ttl seconds
+    by the entries' times nothing is cached. The optimum is the cheapest series of moments for the cuts of the
+    policy as given; policies with other cuts may cost less. Those whose shares do not go with the given ones
+    are left out.
 
     \b
     Examples:
@@ -54,27 +68,42 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
 
 def variants(policy: Policy) -> dict[str, Policy]:
     """The policies to compare, all with the same budget and prices."""
-    change = msgspec.structs.replace
-    return {
-        "as given": policy,
-        "drop only": change(policy, handles=DROP_ONLY.handles, summary=DROP_ONLY.summary),
-        "two tiers": change(policy, floor=TWO_TIER.floor, handles=TWO_TIER.handles, summary=TWO_TIER.summary),
-        "only when full": change(policy, when="full"),
-        "promote each turn": change(policy, promote="each-turn"),
-        "never cut": change(policy, budget=10**12, reply=0, when="full"),
+    changes: dict[str, JsonObject] = {
+        "as given": {},
+        "drop only": _tiers(DROP_ONLY, "handles", "summary"),
+        "two tiers": _tiers(TWO_TIER, "floor", "handles", "summary"),
+        "only when full": {"when": "full"},
+        "promote each turn": {"promote": "each-turn"},
+        "never cut": {"budget": 10**12, "reply": 0, "when": "full"},
     }
+    tried = {name: _changed(policy, fields) for name, fields in changes.items()}
+    return {name: one for name, one in tried.items() if one is not None}
+
+
+def _tiers(policy: Policy, *names: str) -> JsonObject:
+    return {name: getattr(policy, name) for name in names}
+
+
+def _changed(policy: Policy, fields: JsonObject) -> Policy | None:
+    """The policy with other values, if they go together with the rest of it."""
+    try:
+        return msgspec.structs.replace(policy, **fields)
+    except CallError:
+        return None
 
 
 def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread."""
-    made = list(requests(entries, policy))
-    sent = [one for one in made if isinstance(one, Built)]
+    made, cold = _made(entries, policy)
+    sent = [(one, stale) for one, stale in zip(made, cold, strict=True) if isinstance(one, Built)]
     if not made:
         return {}
     if not sent:
         return {"policy": name, "requests": len(made), "refused": len(made), "cost": None, "cuts": []}
-    reused = [reused_tokens(old, new) for old, new in zip([None, *sent], sent, strict=False)]
-    total = sum(one.tokens for one in sent)
+    before = [None, *(one for one, _ in sent)]
+    pairs = zip(before, sent, strict=False)
+    reused = [0 if stale else reused_tokens(old, new) for old, (new, stale) in pairs]
+    total = sum(one.tokens for one, _ in sent)
     return {
         "policy": name,
         "requests": len(made),
@@ -84,6 +113,19 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
         "cost": round(policy.read * sum(reused) + policy.write * (total - sum(reused))),
         "cuts": [n for n, one in enumerate(made) if isinstance(one, Built) and one.rebase is not None],
     }
+
+
+def _made(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], list[bool]]:
+    """The requests of a thread, and for each whether the provider's cache was cold."""
+    assembly = Assembly(policy)
+    made: list[Built | Refused] = []
+    cold: list[bool] = []
+    for entry in numbered(entries):
+        if assembly.asks(entry):
+            cold.append(assembly.cold)
+            made.append(ask(assembly, entry))
+        assembly.feed(entry)
+    return made, cold
 
 
 def _paid(entries: list[Entry], policy: Policy) -> JsonObject | None:
