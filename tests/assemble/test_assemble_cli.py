@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire import values
+from quire.assemble import Assembly, Policy
 from quire.cli.main import quire
 from quire.errors import CallError, QuireError
 from quire.log.entries import encode_lines
@@ -140,3 +141,41 @@ def test_shares_are_finite_numbers(file: str, share: str) -> None:
 def test_prices_are_finite_numbers(file: str, price: str) -> None:
     with pytest.raises(CallError, match="are not prices"):
         run("plan", file, "--write", price)
+
+
+def test_diff_names_the_rebase_that_moved_the_byte_and_no_earlier_one(file: str) -> None:
+    options = ("--budget", "2000", "--handles", "0.4")
+    made = [json.loads(line) for line in run("assemble", file, *options, "--json").splitlines()]
+    first_rebase = next(row for row in made if row["rebase"])
+    causes = []
+    for turn in range(2, 31):
+        found = json.loads(run("diff", file, "1", str(turn), *options, "--json"))
+        if found["extends"]:
+            continue
+        place = int(found["segment"].removeprefix("message "))
+        now = next(
+            n for n, row in enumerate(made) if (row["turn"], row["step"]) == (found["turn"], found["step"])
+        )
+        there = [row["messages"][place : place + 1] for row in (made[0], made[now - 1], made[now])]
+        assert there[0] == there[1] != there[2]
+        assert (
+            found["cause"]
+            == f"rebase ({made[now]['rebase']['reason']}) at turn {found['turn']}.{found['step']}"
+        )
+        causes.append(now)
+    assert causes
+    assert min(causes) > made.index(first_rebase)
+
+
+def test_diff_names_a_rebase_of_the_log_by_its_entry(tmp_path: Path) -> None:
+    assembly, logged = Assembly(Policy(budget=2000, handles=0.0)), list[Entry]()
+    for entry in chain(thread(12)):
+        if not assembly.rebases and assembly.asks(entry) and (record := assembly.request().rebase):
+            logged.append(Entry("rebase", record))
+        logged.append(Entry(entry.kind, entry.body))
+        assembly.feed(entry)
+    path = tmp_path / "logged.jsonl"
+    path.write_text("".join(encode_lines(list(chain(logged)))))
+    found = json.loads(run("diff", str(path), "1", "12", "--budget", "2000", "--handles", "0", "--json"))
+    assert logged[found["entry"] - 1].kind == "rebase"
+    assert found["cause"].endswith(f"turn {found['turn']}.{found['step']}, entry {found['entry']}")

@@ -9,12 +9,13 @@ import click
 
 from quire.assemble import Built, requests
 from quire.assemble.monitor import first_difference
+from quire.assemble.walk import numbered
 from quire.cli.assemble import policy_from, policy_options, seen
 from quire.cli.common import db_option, json_option, print_json
 from quire.cli.source import load_entries
 from quire.errors import NotFound
 from quire.providers import prefix_parts, render
-from quire.values import JsonObject
+from quire.values import Entry, JsonObject
 
 
 @click.command()
@@ -36,6 +37,7 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries, policy = seen(load_entries(source, db), policy)
+    entries = list(numbered(entries))
     made = [one for one in requests(entries, policy) if isinstance(one, Built)]
     by_turn = _by_turn(made)
     for turn in (first, second):
@@ -43,9 +45,9 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
             raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
     first, second = sorted((first, second))
     found = compare(by_turn[first], by_turn[second])
-    between = made[made.index(by_turn[first]) + 1 : made.index(by_turn[second]) + 1]
-    rebases = [one for one in between if one.rebase is not None]
-    found["cause"] = _cause(found, rebases)
+    if not found["extends"]:
+        between = made[made.index(by_turn[first]) + 1 : made.index(by_turn[second]) + 1]
+        found |= _cause(by_turn[first], between, found["byte"], entries)
     print_json(found) if as_json else click.echo(_sentence(found, first, second))
 
 
@@ -57,14 +59,17 @@ def _turns(by_turn: dict[int, Built]) -> str:
     return f"{min(by_turn)} to {max(by_turn)}" if by_turn else "none"
 
 
+def _parts(built: Built) -> list[bytes]:
+    return prefix_parts(render(built.prompt, "openai-chat:").body, "openai-chat")
+
+
 def compare(one: Built, other: Built) -> JsonObject:
     """Where two requests' prefix bytes part: byte, layer, segment, and the entries of the message there."""
-    bodies = [render(built.prompt, "openai-chat:").body for built in (one, other)]
-    lines = [prefix_parts(body, "openai-chat") for body in bodies]
+    lines = [_parts(built) for built in (one, other)]
     joined = [b"".join(parts) for parts in lines]
     byte = first_difference(*joined)
     if byte == len(joined[0]):
-        return {"byte": None, "added": len(joined[1]) - byte, "extends": True}
+        return {"byte": None, "added": len(joined[1]) - byte, "extends": True, "cause": None}
     index, start = 0, 0
     while index < len(lines[1]) - 1 and start + len(lines[1][index]) <= byte:
         start += len(lines[1][index])
@@ -100,12 +105,22 @@ def _seqs(built: Built, index: int) -> list[int]:
     return []
 
 
-def _cause(found: JsonObject, rebases: list[Built]) -> str | None:
-    if found["extends"]:
-        return None
-    if rebases and rebases[0].rebase is not None:
-        return f"rebase ({rebases[0].rebase['reason']}) at turn {rebases[0].turn}"
-    return f"entry {found['entries'][0]}" if found["entries"] else None
+def _cause(before: Built, later: list[Built], byte: int, entries: list[Entry]) -> JsonObject:
+    """What changed a byte: the first request in which it is another, its rebase or the entry that stands there."""
+    old = b"".join(_parts(before))
+    at = next(one for one in later if first_difference(old, b"".join(_parts(one))) <= byte)
+    where: JsonObject = {"turn": at.turn, "step": at.step}
+    if at.rebase is None:
+        seq = next(iter(compare(before, at)["entries"]), None)
+        return {"cause": f"entry {seq}" if seq else None, "entry": seq, **where}
+    # A rebase that was only reckoned now is no entry of the log.
+    seq = next((one.seq for one in entries if one.kind == "rebase" and one.body is at.rebase), None)
+    named = f", entry {seq}" if seq else ""
+    return {
+        "cause": f"rebase ({at.rebase['reason']}) at turn {at.turn}.{at.step}{named}",
+        "entry": seq,
+        **where,
+    }
 
 
 def _sentence(found: JsonObject, first: int, second: int) -> str:
