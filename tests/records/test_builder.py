@@ -371,6 +371,37 @@ def test_consumers_that_trigger_each_other_come_to_an_end(records: Records) -> N
     assert reaction.problems == ()
 
 
+@pytest.mark.parametrize("claimed", [-60, -(10**9), 0, 2, True, "1", None])
+def test_no_record_can_make_a_chain_of_contexts_longer(records: Records, claimed: Any) -> None:
+    for name in ("a", "b"):
+        endless = {
+            "formatting": {"max_tokens": None},
+            "update_triggers": [{"schema_name": "agent.context.v1"}],
+        }
+        records.create("context.config.v1", trigger_all(name, **endless))
+    forged = records.create(
+        "agent.context.v1", {"content": "x", "built": {"by": "evil", "generation": claimed}}
+    )
+    reaction = react(records, forged)
+    assert 0 < len(reaction.outputs) <= 2 * 3
+    assert all(1 <= one.context["built"]["generation"] <= 3 for one in reaction.outputs)
+
+
+def test_rounds_count_even_where_a_context_says_that_nobody_built_it(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        records.create("context.config.v1", trigger_all(name, formatting={"max_tokens": None}))
+    monkeypatch.setattr("quire.records.builder.generation", lambda record: 0)
+    assert len(react(records, say(records, "user", "go")).outputs) <= 2 * 3
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 33])
+def test_the_longest_chain_of_contexts_is_a_small_positive_number(limit: int) -> None:
+    with pytest.raises(CallError, match="Expected `int`"):
+        Builder(trigger_all("c", max_generation=limit))
+
+
 def test_a_broken_configuration_does_not_stop_the_others(records: Records) -> None:
     broken = records.create("context.config.v1", {"consumer_id": "x", "sources": [{"method": "magic"}]})
     records.create("context.config.v1", trigger_all("ok"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -15,6 +15,8 @@ from quire.values import Json, JsonObject
 
 SCHEMA: Final = "context.config.v1"
 Method = Literal["vector", "recent", "latest", "tagged", "all"]
+# A chain of contexts that is meant ends before this.
+Generations = Annotated[int, msgspec.Meta(ge=1, le=32)]
 METHODS: Final[tuple[str, ...]] = get_args(Method)
 _SOURCE_KEYS = ("method", "nn", "limit", "filters", "conversation_scope", "exchanges", "floor", "role")
 
@@ -86,7 +88,7 @@ def config(value: Json) -> Config:
             ),
             output=msgspec.convert(_output(value.get("output") or {}), Output),
             formatting=msgspec.convert(_formatting(value.get("formatting") or {}), Formatting),
-            max_generation=msgspec.convert(value.get("max_generation", 3), int),
+            max_generation=msgspec.convert(value.get("max_generation", 3), Generations),
         )
     except msgspec.ValidationError as error:
         raise CallError(f"the configuration of {value['consumer_id']!r}: {error}") from error

@@ -55,7 +55,7 @@ def built_by(record: Record) -> str:
 def generation(record: Record) -> int:
     """How many builders stand between a record and what was said: 0 for what no builder made."""
     number = _built(record).get("generation", 0)
-    return number if isinstance(number, int) else 0
+    return max(0, number) if isinstance(number, int) else 0
 
 
 def _built(record: Record) -> JsonObject:

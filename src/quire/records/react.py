@@ -1,6 +1,7 @@
 """When records change, the contexts of the consumers they concern are built anew; and that comes to an end.
 
-A consumer's own context never triggers it, and each context built from another counts one generation more.
+A consumer's own context never triggers it, and each context built from another counts one generation more:
+the rounds made here count, whatever the records themselves say.
 """
 
 from __future__ import annotations
@@ -42,11 +43,15 @@ def react(records: Records, *changed: Record, now: int | None = None) -> Reactio
     """
     outputs: list[Record] = []
     problems: list[str] = []
+    rounds = 0
     while changed:
+        rounds += 1
         made: list[Record] = []
         for one in _configs(records, now):
             try:
-                made += _renewed(records, Builder(of_record(one)), changed, now)
+                config = of_record(one)
+                if rounds <= config.max_generation:
+                    made += _renewed(records, Builder(config), changed, now)
             except QuireError as error:
                 problems.append(f"{one.id}: {error}")
         outputs += made
