@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import msgspec
 
@@ -55,8 +55,8 @@ class Trail(msgspec.Struct):
 
     steps: list[Step]
     start: Assembly
-    # Cuts once made, by the cuts before them and their place: prices do not change them.
-    made: dict[tuple[int, ...], JsonObject | None] = {}
+    # Cuts once made, by their place and what they found: prices do not change them.
+    made: dict[tuple[object, ...], JsonObject | None] = {}
 
 
 class Run(msgspec.Struct):
@@ -177,7 +177,7 @@ def _reused(before: Epoch, now: Epoch) -> int:
         return 0
     if (before.l1_text, before.l2_text) != (now.l1_text, now.l2_text):
         return tools_tokens(now.tools)
-    pairs = zip(before.strip.leaves[: before.sent], now.strip.leaves, strict=False)
+    pairs = zip(islice(before.strip.leaves, before.sent), now.strip.leaves, strict=False)
     same = takewhile(lambda pair: pair[0] is pair[1] or pair[0].message == pair[1].message, pairs)
     return now.head_tokens() + now.strip.sums[sum(1 for _ in same)]
 
@@ -200,16 +200,25 @@ def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
 
 def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
     """A run that has gone on from another with a cut here; None where nothing can be cut, or not enough."""
-    assembly, cuts = run.assembly.copy(), (*run.cuts, place)
-    if cuts not in thread.made:
-        thread.made[cuts] = _due(assembly.copy())
-    record = thread.made[cuts]
+    assembly = run.assembly.copy()
+    found = (place, *_found(assembly))
+    if found not in thread.made:
+        thread.made[found] = _due(assembly.copy())
+    record = thread.made[found]
     if record is None:
         return None
     assembly.feed(Entry("rebase", record))
-    made = Run(assembly, None, run.cost, cuts)
+    made = Run(assembly, None, run.cost, (*run.cuts, place))
     _pay(made, run.assembly.epoch, thread.steps[place].cold)
     return made
+
+
+def _found(assembly: Assembly) -> tuple[object, ...]:
+    """What a cut depends on: the messages that stand, with their sizes, and the summary of those that do not."""
+    summary = assembly.rebases[-1].get("summary") if assembly.rebases else None
+    epoch = assembly.epoch
+    stand = tuple([(one.message.seqs, one.tokens) for one in epoch.strip.leaves])
+    return epoch.opening, epoch.head_tokens(), summary, stand
 
 
 def _due(assembly: Assembly) -> JsonObject | None:
