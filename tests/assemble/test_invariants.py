@@ -119,6 +119,7 @@ def _explained(one: Built, entries: list[Entry], assembly: Assembly) -> None:
     shown = {seq for message in one.prompt.messages for seq in message.seqs}
     reasons = {left.entry for left in one.left_out}
     assert len(reasons) == len(one.left_out), "one reason for each entry"
+    assert not shown & reasons, "what is shown was not left out"
     silent = {"tools", "sent", "rebase", "system"}
     for entry in entries:
         if entry.kind in silent:

@@ -131,9 +131,10 @@ class Assembly:
         said = [block(item, self.policy.times) for item in entry.attached]
         blocks = tuple(unique([*(one for _, one in attached), *said]))
         self.carried.versions.update({(one.id, one.sha256): one for one in blocks})
-        for seq, one in attached:
-            if one not in blocks:
-                self._absent.leave(seq, "a newer version was attached in the same turn")
+        older = [seq for seq, one in attached if one not in blocks]
+        for seq in older:
+            self._absent.leave(seq, "a newer version was attached in the same turn")
+        self._tail.attached = [pair for pair in self._tail.attached if pair[0] not in older]
         self._tail.say(entry, blocks)
 
     def _feed_think(self, entry: Entry) -> None:

@@ -48,7 +48,7 @@ def say(turn: UserTurn, library: Library, number: int, promote: Promote) -> Said
 
 def query_alone(turn: UserTurn) -> Message:
     """The turn as each-turn promotion keeps it in history: no tool block, no context, no image of a note."""
-    return _message(msgspec.structs.replace(turn, blocks=()), turn.entry.text)
+    return _message(msgspec.structs.replace(turn, blocks=(), seqs=(turn.entry.seq,)), turn.entry.text)
 
 
 def user_text(before: list[str], query: str, composer: str = "") -> str:
