@@ -14,8 +14,8 @@ COLD_SHARE = 0.05
 # to it take more.
 BRIM = 64
 BRIM_SHARE = 1 / 62
-# Cutting one request early spares what is new in it a second writing, unless there is no next one: odds of ten to one.
-LAST = 0.1
+# Cutting one request early spares what is new in it a second writing, unless there is no next one: two to one.
+LAST = 0.5
 # After a rebase that freed less than this share, only the budget itself may ask for the next.
 BREAKER = 0.10
 
