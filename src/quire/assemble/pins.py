@@ -14,13 +14,13 @@ Pin = tuple[int, str]
 
 def pins_of(entry: Entry, known: Mapping[int, Entry]) -> Iterator[Pin]:
     """What an entry pins, as (seq, words): `meta.pin` itself or a span of it, `meta.pins` others by seq."""
-    pin, words = entry.meta.get("pin"), _words(entry)
-    if pin:
+    if pin := entry.meta.get("pin"):
+        words = _words(entry)
         # A span that the entry does not hold keeps the whole of it.
         yield entry.seq, pin if isinstance(pin, str) and pin in words else words
-    for one in map(block, entry.attached or ([entry.body["item"]] if entry.kind == "attach" else [])):
+    for item in entry.attached:
         # The library keeps pinned items that it may hold; the others stand with the pinned words.
-        if one.pinned and not one.promotable:
+        if (item.get("metadata") or {}).get("pin") and not (one := block(item)).promotable:
             yield entry.seq, one.text
     for seq in entry.meta.get("pins") or ():
         if seq in known:

@@ -1,8 +1,8 @@
 """Cache marks for a rendered request: where the provider shall store, and for how long.
 
 Up to four places: the end of tools and system, the epoch's fold (or what the next rebase will let stand of the
-thread's opening), the end of the request before this one, and the end. The place of the request before is marked again so that what it stored is found however much came
-since. Marks never change the bytes a cache compares.
+thread's opening), the end of the request before this one, and the end. The place of the request before is
+marked again so that what it stored is found however much came since. Marks never change the bytes a cache compares.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def _lasting(row: list[Spot], prompt: Prompt | None) -> int:
     """The spot whose prefix the next rebase lets stand; without an opening, the epoch's own fold."""
     if prompt is None:
         return -1
-    asked = _runs(prompt.messages[: prompt.opening])
+    ends, asked = turns(row), _runs(prompt.messages[: prompt.opening])
     # Where the model was last asked in the opening: what follows its end may be merged into one message with it.
-    return turns(row)[asked - 1] if asked else _fold(row, prompt)
+    return ends[asked - 1] if 0 < asked <= len(ends) else _fold(row, prompt)
 
 
 def _fold(row: list[Spot], prompt: Prompt) -> int:
