@@ -25,7 +25,7 @@ from quire.log.store import Store
 from quire.providers.explain import Event, diagnosis_of
 from quire.providers.explicit import Served
 from quire.thread.fold import Fold
-from quire.thread.opening import changes, open_store, policy_for, policy_of
+from quire.thread.setup import changes, open_store, policy_for, policy_of
 from quire.thread.vigil import Vigil
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
 
