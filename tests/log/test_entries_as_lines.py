@@ -240,6 +240,21 @@ def test_what_is_not_json_is_refused_from_python_too(body: dict[str, Any]) -> No
         check(body)
 
 
+@given(
+    st.lists(st.text(max_size=3), max_size=20),
+    st.integers(0, 20),
+    st.sampled_from([(1, "must be a string"), (None, "must be a string"), ("\ud800", "a lone surrogate")]),
+)
+def test_one_bad_member_of_a_long_list_is_found_and_named(
+    members: list[str], place: int, bad: tuple[Any, str]
+) -> None:
+    body = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "x", "segments": members}
+    assert check(body).body == body
+    place = min(place, len(members))
+    with pytest.raises(FormatError, match=rf"segments\[{place}\].*{bad[1]}"):
+        check({**body, "segments": [*members[:place], bad[0], *members[place:]]})
+
+
 def test_every_kind_and_field_is_covered_here() -> None:
     for kind, shape in zip(KINDS, SCHEMA["oneOf"], strict=True):
         required, optional = FIELDS[kind]

@@ -360,3 +360,11 @@ class Forest(RuleBasedStateMachine):
 
 Forest.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestForest = Forest.TestCase
+
+
+def test_a_reader_who_has_everything_asks_once(store: SqliteStore) -> None:
+    kept = store.append("t", users("a", "b"))
+    asked: list[str] = []
+    store.connection().set_trace_callback(asked.append)
+    assert store.read("t", after=2) == [] and len(asked) == 1
+    assert store.read("t", after=1) == kept[1:] and len(asked) > 2

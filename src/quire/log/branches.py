@@ -154,3 +154,12 @@ def first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
         if thread:
             return thread, seq
     raise DamageError(f"entry {id} belongs to no thread")
+
+
+def free_name(conn: sqlite3.Connection, wanted: str) -> str:
+    """The wanted name, or with the first number behind it that no thread has."""
+    name, count = wanted, 1
+    while conn.execute("SELECT 1 FROM threads WHERE name = ?", (name,)).fetchone():
+        count += 1
+        name = f"{wanted}.{count}"
+    return name

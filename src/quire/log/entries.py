@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import isfinite
 from typing import Any
 
-from quire.errors import FormatError
+from quire.errors import CallError, FormatError
 from quire.log.hashing import entry_id
 from quire.log.inputs import hint_for, path_name
 from quire.log.kinds import SHAPES, entry_schema
@@ -15,7 +15,7 @@ from quire.log.places import Places
 from quire.log.shapes import Fault, check_json, fit, short
 from quire.values import KINDS, Entry, Json, JsonObject
 
-__all__ = ["SCHEMA", "check", "decode_line", "decode_lines", "encode", "encode_lines"]
+__all__ = ["SCHEMA", "check", "check_entry", "decode_line", "decode_lines", "encode", "encode_lines"]
 
 SCHEMA: JsonObject = entry_schema()
 _HINT = "`quire schema entry` prints what each kind may hold."
@@ -31,6 +31,17 @@ def check(body: Json, line: int = 0, text: str = "") -> Entry:
         raise _located(fault, body, line, text) from fault
     own = {key: value for key, value in body.items() if key not in ("id", "seq")}
     return Entry(kind, own, body.get("seq", 0), body.get("id", ""))  # type: ignore[arg-type]  # kind is one of KINDS
+
+
+def check_entry(entry: Entry) -> Entry:
+    """An entry whose body was checked, and is of the kind that the entry says."""
+    made = check(entry.body)
+    if made.kind != entry.kind:
+        raise CallError(
+            f"the entry is a {entry.kind!r}, but its body says {made.kind!r}",
+            hint="Make entries with quire.values, or with quire.log.entries.check.",
+        )
+    return made
 
 
 def _kind(body: Json) -> str:

@@ -37,6 +37,8 @@ class Plain(msgspec.Struct, frozen=True):
     says: str
     schema: JsonObject
     fits: Callable[[Json], bool]
+    # Types whose every value fits, so that a long list can be decided without asking of each member.
+    surely: frozenset[type] = frozenset()
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -71,16 +73,16 @@ def _is_id(value: Json) -> bool:
     return isinstance(value, str) and bool(_ID.match(value))
 
 
-STRING = Plain("a string", {"type": "string"}, lambda v: isinstance(v, str))
-INTEGER = Plain("an integer", {"type": "integer"}, _is_int)
+STRING = Plain("a string", {"type": "string"}, lambda v: isinstance(v, str), frozenset({str}))
+INTEGER = Plain("an integer", {"type": "integer"}, _is_int, frozenset({int}))
 NATURAL = Plain(
     "an integer of at least 0", {"type": "integer", "minimum": 0}, lambda v: _is_int(v) and v >= 0
 )
 COUNTED = Plain(
     "an integer of at least 1", {"type": "integer", "minimum": 1}, lambda v: _is_int(v) and v >= 1
 )
-BOOLEAN = Plain("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool))
-OBJECT = Plain("an object", {"type": "object"}, lambda v: isinstance(v, dict))
+BOOLEAN = Plain("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool), frozenset({bool}))
+OBJECT = Plain("an object", {"type": "object"}, lambda v: isinstance(v, dict), frozenset({dict}))
 ANYTHING = Plain("JSON", {}, lambda v: True)
 SHA256 = Plain("64 hexadecimal digits (sha256)", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, _is_hex)
 ENTRY_ID = Plain(
@@ -126,6 +128,8 @@ def fit(shape: Shape, value: Json, path: Path = ()) -> None:
     elif isinstance(shape, Listed):
         if not isinstance(value, list):
             raise Fault(path, f"must be a list, not {short(value)}")
+        if isinstance(shape.member, Plain) and shape.member.surely.issuperset(map(type, value)):
+            return
         for index, member in enumerate(value):
             fit(shape.member, member, (*path, index))
     else:
@@ -164,11 +168,16 @@ def check_json(value: Json, path: Path = ()) -> None:
                 check_json(member, (*path, key))
     elif isinstance(value, list):
         _check_depth(path)
+        if _STRINGS.issuperset(map(type, value)) and all(map(str.isascii, value)):
+            return
         for index, member in enumerate(value):
             if not _is_plain(member):
                 check_json(member, (*path, index))
     else:
         _check_leaf(value, path)
+
+
+_STRINGS = frozenset({str})
 
 
 def _is_plain(value: Json) -> bool:

@@ -18,7 +18,7 @@ from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log import branches, migrations, verify
 from quire.log.branches import TIP, Row, Tip, bad_entry
 from quire.log.connect import connect, is_damage, transaction, translate
-from quire.log.entries import check, encode_body
+from quire.log.entries import check_entry, encode_body
 from quire.log.hashing import canonical, chain
 from quire.log.names import check_name, id_range
 from quire.log.store import Hook, Store, ThreadInfo, Verified
@@ -108,7 +108,7 @@ class SqliteStore:
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         """Append all or nothing, durably; a thread that does not exist yet is made."""
-        checked = [_checked(entry) for entry in entries]
+        checked = [check_entry(entry) for entry in entries]
         with self._transaction() as conn:
             branch, seq, tip = self._ensure(conn, thread)
             if expected_seq is not None and expected_seq != seq:
@@ -124,11 +124,18 @@ class SqliteStore:
         """The entries with seq > after, in order; a damaged one is an error that names it."""
         if after < 0 or (limit is not None and limit < 0):
             raise CallError(f"after is {after} and limit {limit}", hint="Give 0 or more; limit None for all.")
+        # A thread that has nothing new, which is what most readers find, costs one statement.
+        if limit is None and self._seq(thread) == after:
+            return []
         with self._transaction("DEFERRED") as conn:
             _, end, _ = self._tip(conn, thread)
             wanted = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
             rows = branches.rows_of(conn, thread, after, wanted)
         return _entries(thread, rows, after, wanted)
+
+    def _seq(self, thread: str) -> int:
+        with self._guard():
+            return self._tip(self.connection(), thread)[1]
 
     def info(self, thread: str) -> ThreadInfo:
         """Where a thread stands now."""
@@ -152,7 +159,7 @@ class SqliteStore:
                     f"cannot fork {thread!r} at seq {at_seq}: it ends at {seq}",
                     hint="Name the last entry to share, or 0 for none.",
                 )
-            name = name if name is not None else _free_name(conn, f"{thread}@{at_seq}")
+            name = name if name is not None else branches.free_name(conn, f"{thread}@{at_seq}")
             child = branches.new_branch(conn, *branches.source(conn, thread, at_seq))
             conn.execute("INSERT INTO windows SELECT ?, body FROM windows WHERE branch = ?", (child, branch))
             self._name(conn, name, child)
@@ -271,16 +278,6 @@ def _no_thread(thread: str) -> NotFound:
     )
 
 
-def _checked(entry: Entry) -> Entry:
-    made = check(entry.body)
-    if made.kind != entry.kind:
-        raise CallError(
-            f"the entry is a {entry.kind!r}, but its body says {made.kind!r}",
-            hint="Make entries with quire.values, or with quire.log.entries.check.",
-        )
-    return made
-
-
 def _entries(thread: str, rows: Sequence[Row], after: int, wanted: int) -> list[Entry]:
     """Entries from their rows; one that is missing or changed is an error that names it."""
     out = []
@@ -295,14 +292,6 @@ def _entries(thread: str, rows: Sequence[Row], after: int, wanted: int) -> list[
     if len(out) != wanted:
         raise bad_entry(thread, after + len(out) + 1, "it is missing")
     return out
-
-
-def _free_name(conn: sqlite3.Connection, wanted: str) -> str:
-    name, count = wanted, 1
-    while conn.execute("SELECT 1 FROM threads WHERE name = ?", (name,)).fetchone():
-        count += 1
-        name = f"{wanted}.{count}"
-    return name
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store

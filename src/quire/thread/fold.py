@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from quire.assemble import Assembly, Policy
 from quire.assemble.summary import Summarise
+from quire.errors import NotFound
 from quire.log.store import Store
 from quire.values import Entry
 
@@ -38,7 +39,11 @@ class Fold:
         return self.seq
 
     def exists(self) -> bool:
-        return any(one.name == self._name for one in self._store.threads())
+        try:
+            self._store.info(self._name)
+        except NotFound:
+            return False
+        return True
 
     def feed(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
