@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from operator import attrgetter
 
 from quire.log.hashing import canonical
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.blocks import Block
+from quire.providers.running import Running
+from quire.providers.simulate.blocks import Block, marked
 from quire.providers.simulate.seen import Cause, Seen, Shares
 from quire.providers.simulate.shelf import Shelf
 from quire.values import JsonObject
@@ -38,10 +41,12 @@ class AnthropicCache:
         self._info = info
         self._runs_as_one = runs_as_one
         self._shelf = Shelf()
+        self._ends: Running[Block, int] = Running()
+        self._hashes: Running[Block, bytes] = Running()
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Find the longest stored prefix, then store what the marks ask for."""
-        row = Row(seen, self._info, self._runs_as_one)
+        row = self._row(seen)
         hit = self._hit(row, at_ms)
         cause, note = self._why(row, hit, at_ms)
         for place in row.marks if hit is None else [hit, *row.marks]:
@@ -51,6 +56,18 @@ class AnthropicCache:
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """Answers are not stored: they are written when the next request marks them."""
+
+    def _row(self, seen: Seen) -> Row:
+        """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
+        blocks = _kept(seen.blocks, self._info)
+        return Row(
+            blocks,
+            self._ends.along(blocks, 0, lambda total, block: total + seen.count(block)),
+            _hashes(self._hashes, blocks, seen.body, self._info),
+            _lives(blocks, seen.body),
+            self._info,
+            self._runs_as_one,
+        )
 
     def _hit(self, row: Row, at_ms: int) -> int | None:
         """The place of the longest prefix that a walk from the last mark, or an earlier one, reaches."""
@@ -80,58 +97,53 @@ class AnthropicCache:
 
 
 class Row:
-    """The blocks of one request with their running hashes, token ends, places and marks."""
+    """The blocks of one request with their token ends, running hashes and marks."""
 
-    def __init__(self, seen: Seen, info: ModelInfo, runs_as_one: bool) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        ends: list[int],
+        hashes: list[bytes],
+        lives: dict[int, int],
+        info: ModelInfo,
+        runs_as_one: bool,
+    ) -> None:
+        self.blocks, self.ends, self.hashes = blocks, ends, hashes
         self.minimum = info.min_cache_tokens
-        kept = list(_kept(seen.blocks, info))
-        self.blocks = [seen.blocks[place] for place in kept]
-        self.ends = _ends(seen, kept)
-        self.hashes = list(_hashes(self.blocks, seen.body, info))
+        self._lives, self._runs_as_one = lives, runs_as_one
         self._default_life_ms = info.cache.ttl_s[0] * 1000
-        self._places = list(_places(self.blocks, runs_as_one))
-        self._lives = _lives(self.blocks, seen.body)
-        self.marked = sorted(self._lives)
+        self.marked = sorted(lives)
         # A mark before the minimum is passed over in silence.
-        self.marks = [place for place in self.marked if self.ends[place] >= self.minimum]
+        self.marks = [place for place in self.marked if ends[place] >= self.minimum]
 
     def life_ms(self, place: int) -> int:
         life = self._lives.get(place, -1)
         return life * 1000 if life > 0 else self._default_life_ms
 
     def back_from(self, mark: int, lookback: int) -> Iterator[int]:
-        """The blocks a walk back from a mark looks at, the mark's own first."""
+        """The blocks a walk back from a mark looks at, the mark's own first; a run of tool blocks is one step."""
+        steps = 0
         for place in range(mark, -1, -1):
-            if self._places[mark] - self._places[place] >= lookback:
+            steps += place < mark and not self._is_run(place)
+            if steps >= lookback:
                 return
             yield place
 
-
-def _ends(seen: Seen, kept: list[int]) -> list[int]:
-    total, ends = 0, []
-    for place in kept:
-        total += seen.ends[place] - (seen.ends[place - 1] if place else 0)
-        ends.append(total)
-    return ends
+    def _is_run(self, place: int) -> bool:
+        kind = self.blocks[place].kind
+        return self._runs_as_one and kind in _RUNS and kind == self.blocks[place + 1].kind
 
 
-def _kept(blocks: list[Block], info: ModelInfo) -> Iterator[int]:
-    """The places that are in the prompt: older models forget thinking once the user says something new."""
-    spoken = (
-        -1
-        if _keeps_thinking(info.model)
-        else max(
-            (
-                place
-                for place, block in enumerate(blocks)
-                if block.role == "user" and block.kind != "tool_result"
-            ),
-            default=-1,
-        )
-    )
-    for place, block in enumerate(blocks):
-        if place > spoken or block.kind not in _UNMARKABLE:
-            yield place
+def _kept(blocks: list[Block], info: ModelInfo) -> list[Block]:
+    """The blocks that are in the prompt: older models forget thinking once the user says something new."""
+    if _keeps_thinking(info.model):
+        return blocks
+    spoken = next((place for place in range(len(blocks) - 1, -1, -1) if _is_asking(blocks[place])), -1)
+    return [block for place, block in enumerate(blocks) if place > spoken or block.kind not in _UNMARKABLE]
+
+
+def _is_asking(block: Block) -> bool:
+    return block.role == "user" and block.kind != "tool_result"
 
 
 def _keeps_thinking(model: str) -> bool:
@@ -141,35 +153,37 @@ def _keeps_thinking(model: str) -> bool:
     return (int(version[2]), int(version[3] or 0)) >= _KEEPS_THINKING[version[1]]
 
 
-def _hashes(blocks: list[Block], body: JsonObject, info: ModelInfo) -> Iterator[bytes]:
-    """The running hash at each block; a level's settings are hashed in front of its first block."""
-    running = hashlib.sha256(info.model.encode()).digest()
-    settings = {
-        "tools": b"",
-        "system": _system_settings(blocks, body),
-        "messages": _message_settings(blocks, body, info),
-    }
-    level = "tools"
-    for block in blocks:
-        while level != block.section:
-            level = "system" if level == "tools" else "messages"
-            running = hashlib.sha256(running + settings[level]).digest()
-        if not block.kind.startswith(_WEB):
-            running = hashlib.sha256(running + block.digest).digest()
-        yield running
+def _hashes(
+    running: Running[Block, bytes], blocks: list[Block], body: JsonObject, info: ModelInfo
+) -> list[bytes]:
+    """The running hash at each block; a level's settings, and those of the levels before it, go into its blocks'."""
+    system = _system_settings(blocks, body)
+    settings = {"tools": b"", "system": system, "messages": system + _message_settings(blocks, body, info)}
+
+    def step(before: bytes, block: Block) -> bytes:
+        if _is_web(block):
+            return before
+        return hashlib.sha256(before + settings[block.section] + block.digest).digest()
+
+    return running.along(blocks, hashlib.sha256(info.model.encode()).digest(), step, ground=settings)
+
+
+def _is_web(block: Block) -> bool:
+    return block.section == "tools" and block.kind.startswith(_WEB)
 
 
 def _system_settings(blocks: list[Block], body: JsonObject) -> bytes:
     """What breaks the cache from the system prompt on: web tools, citations, speed."""
-    web = [block.data.decode() for block in blocks if block.kind.startswith(_WEB)]
-    citations = any(block.cites for block in blocks)
+    tools = takewhile(lambda block: block.section == "tools", blocks)
+    web = [block.data.decode() for block in tools if _is_web(block)]
+    citations = any(map(attrgetter("cites"), blocks))
     return canonical([sorted(web), citations, body.get("speed") or "standard"])
 
 
 def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) -> bytes:
     """What breaks the cache from the messages on: tool choice, images at all, thinking and effort."""
     choice = body.get("tool_choice")
-    images = any(block.pictures for block in blocks)
+    images = any(map(attrgetter("pictures"), blocks))
     thinking = body.get("thinking") or {}
     usual = "disabled" if "disabled" in info.features.thinking else "adaptive"
     effort = (body.get("output_config") or {}).get("effort") or "high"
@@ -184,19 +198,9 @@ def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) ->
     )
 
 
-def _places(blocks: list[Block], runs_as_one: bool) -> Iterator[int]:
-    """The number of each block's place; with `runs_as_one`, a run of tool blocks of one kind shares its place."""
-    place, before = -1, ""
-    for block in blocks:
-        if not (runs_as_one and block.kind in _RUNS and block.kind == before):
-            place += 1
-        before = block.kind
-        yield place
-
-
 def _lives(blocks: list[Block], body: JsonObject) -> dict[int, int]:
     """Marked places and the lives they ask for; a mark on the request itself sits on the last block that may have one."""
-    lives = {place: block.ttl_s for place, block in enumerate(blocks) if block.ttl_s and markable(block)}
+    lives = {place: blocks[place].ttl_s for place in marked(blocks) if markable(blocks[place])}
     auto = body.get("cache_control")
     if auto:
         last = next((place for place in range(len(blocks) - 1, -1, -1) if markable(blocks[place])), None)

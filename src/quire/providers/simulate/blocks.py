@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -39,6 +41,11 @@ class Block(msgspec.Struct, frozen=True):
     # Whether it is or holds an image, and whether it asks for citations.
     pictures: bool = False
     cites: bool = False
+
+
+def marked(blocks: Sequence[Block]) -> Iterator[int]:
+    """The places of blocks that carry a mark."""
+    return compress(range(len(blocks)), map(attrgetter("ttl_s"), blocks))
 
 
 def tool_block(tool: JsonObject, path: str, kind: str = "tool") -> Block:

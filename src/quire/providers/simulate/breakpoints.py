@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator
+from itertools import islice, takewhile
 
 from quire.log.hashing import canonical
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.blocks import Block
+from quire.providers.running import Running
+from quire.providers.simulate.blocks import Block, marked
 from quire.providers.simulate.seen import Cause, Seen, Shares
 from quire.providers.simulate.shelf import Shelf
 from quire.values import JsonObject
@@ -26,16 +28,21 @@ class BreakpointCache:
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
         self._shelf = Shelf()
+        self._hashes: Running[Block, bytes] = Running()
 
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Read at the latest breakpoint that is stored, write the latest ones."""
         implicit = _options(seen).get("mode", "implicit") != "explicit"
-        hashes = list(_hashes(seen.blocks, seen.body, self._info.model))
-        places = _breakpoints(seen, implicit, self._info.min_cache_tokens)
-        latest = places[-self._info.cache.lookback :]
-        hit = next((one for one in reversed(latest) if self._shelf.readable(hashes[one], at_ms)), None)
+        start = _settings(seen.body, self._info.model)
+        hashes = self._hashes.along(seen.blocks, start, _step, ground=start)
+        marks = [place for place in marked(seen.blocks) if seen.ends[place] >= self._info.min_cache_tokens]
+        asks = list(self._asked(seen)) if implicit else []
+        places = sorted({*marks, *asks})[-self._info.cache.lookback :]
+        hit = next((one for one in reversed(places) if self._shelf.readable(hashes[one], at_ms)), None)
         cause, note = self._why(seen, hashes, hit, places, at_ms)
-        writes = _writes(seen, places, implicit, self._info.max_breakpoints)
+        most = self._info.max_breakpoints
+        # The latest marks; unless they are off, one implicit breakpoint at the latest message that asks.
+        writes = sorted({*marks[-(most - 1) :], *asks[:1]}) if implicit else marks[-most:]
         for place in writes if hit is None else [hit, *writes]:
             self._shelf.keep(hashes[place], self._life_s(seen) * 1000, at_ms, began_ms)
         self._shelf.saw(hashes)
@@ -43,6 +50,12 @@ class BreakpointCache:
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """Answers are not stored; assistant output takes no breakpoint."""
+
+    def _asked(self, seen: Seen) -> Iterator[int]:
+        """Implicit breakpoints, the latest first: ends of what was asked, as many as are looked at."""
+        back = range(len(seen.blocks) - 1, -1, -1)
+        long = takewhile(lambda place: seen.ends[place] >= self._info.min_cache_tokens, back)
+        return islice((place for place in long if _asks(seen.blocks[place])), self._info.cache.lookback)
 
     def _life_s(self, seen: Seen) -> int:
         short, *longer = self._info.cache.ttl_s
@@ -76,8 +89,8 @@ def _options(seen: Seen) -> JsonObject:
     return options
 
 
-def _hashes(blocks: list[Block], body: JsonObject, model: str) -> Iterator[bytes]:
-    """The running hash at each block; whatever OpenAI's diagnostics name as a change is hashed in front."""
+def _settings(body: JsonObject, model: str) -> bytes:
+    """What stands in front of the first block's hash: whatever OpenAI's diagnostics name as a change."""
     settings = [
         model,
         body.get("prompt_cache_key"),
@@ -85,29 +98,12 @@ def _hashes(blocks: list[Block], body: JsonObject, model: str) -> Iterator[bytes
         (body.get("text") or {}).get("verbosity") or body.get("verbosity"),
         body.get("service_tier") or "auto",
     ]
-    running = hashlib.sha256(canonical(settings)).digest()
-    for block in blocks:
-        running = hashlib.sha256(running + block.digest).digest()
-        yield running
+    return hashlib.sha256(canonical(settings)).digest()
 
 
-def _breakpoints(seen: Seen, implicit: bool, minimum: int) -> list[int]:
-    """Where this conversation has breakpoints: its marks and, unless they are off, ends of what was asked."""
-    return [
-        place
-        for place, block in enumerate(seen.blocks)
-        if seen.ends[place] >= minimum and (block.ttl_s or (implicit and _asks(block)))
-    ]
+def _step(running: bytes, block: Block) -> bytes:
+    return hashlib.sha256(running + block.digest).digest()
 
 
 def _asks(block: Block) -> bool:
     return block.closes and block.role in _ASKING
-
-
-def _writes(seen: Seen, places: list[int], implicit: bool, most: int) -> list[int]:
-    """What a request writes: its latest marks, and one implicit breakpoint at the latest message that asks."""
-    marked = [place for place in places if seen.blocks[place].ttl_s]
-    if not implicit:
-        return marked[-most:]
-    latest = [place for place in places if _asks(seen.blocks[place])][-1:]
-    return sorted({*marked[-(most - 1) :], *latest})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from quire.log.hashing import sha256_hex
+from quire.providers.running import Running, leading
 from quire.providers.simulate.blocks import Block
 from quire.tokens import MESSAGE_TOKENS, counter
 from quire.tokens.vocabulary import BASE, DEFAULT
@@ -53,6 +54,31 @@ class Counted:
         for block in blocks:
             ids.extend(self.ids(block))
         return ids
+
+
+class Tally:
+    """The tokens of a thread's requests, each counted from where its blocks part with those of the one before."""
+
+    def __init__(self, counted: Counted) -> None:
+        self._counted = counted
+        self.count = counted.count
+        self._ends: Running[Block, int] = Running()
+        self._lengths: Running[Block, int] = Running()
+        self._blocks: Sequence[Block] = ()
+        self._ids = array("i")
+
+    def ends(self, blocks: Sequence[Block]) -> list[int]:
+        """The tokens up to and including each block."""
+        return self._ends.along(blocks, 0, lambda total, block: total + self.count(block))
+
+    def ids(self, blocks: Sequence[Block]) -> array[int]:
+        """The ids of a whole request."""
+        same = leading(self._blocks, blocks)
+        lengths = self._lengths.along(blocks, 0, lambda total, block: total + len(self._counted.ids(block)))
+        self._ids = self._ids[: lengths[same - 1] if same else 0]
+        self._ids.extend(self._counted.row(blocks[same:]))
+        self._blocks = blocks
+        return self._ids
 
 
 @functools.cache

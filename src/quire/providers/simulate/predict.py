@@ -14,7 +14,7 @@ from quire.providers.models import ModelInfo, model_info
 from quire.providers.prices import Money, cost, storage
 from quire.providers.simulate.anthropic import AnthropicCache
 from quire.providers.simulate.breakpoints import BreakpointCache
-from quire.providers.simulate.counted import Counted, Tokenize
+from quire.providers.simulate.counted import Counted, Tally, Tokenize
 from quire.providers.simulate.gemini import GeminiCache
 from quire.providers.simulate.none import NoCache
 from quire.providers.simulate.pages import BlockCache
@@ -77,6 +77,7 @@ class Simulator:
     ) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
         self._counted = Counted(f"{self.info.provider}:{self.info.model}", tokenize)
+        self._tally = Tally(self._counted)
         self._reader = Reader(self.info.wire)
         self._prompt_ids = prompt_ids
         self.engine = _engine(self.info, options)
@@ -120,7 +121,7 @@ class Simulator:
         return array("i", answer[:-1])
 
     def _seen(self, body: JsonObject) -> Seen:
-        return Seen(body, self._reader.read(body), self._counted, self._prompt_ids)
+        return Seen(body, self._reader.read(body), self._tally, self._prompt_ids)
 
     def _presume_answers(self, seen: Seen, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""

@@ -6,7 +6,9 @@ Each edge holds a run of ids and when it was last used; a leaf that has gone unu
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from quire.providers.models import ModelInfo
 from quire.providers.simulate.seen import Cause, Seen, Shares
@@ -25,41 +27,81 @@ class Node:
         self.children: dict[int, Node] = {}
 
 
+class Way(NamedTuple):
+    """Where a prompt leads in the tree: the nodes it passes, and how many of its ids lie up to each one's end."""
+
+    ids: array[int]
+    nodes: list[Node]
+    ends: list[int]
+
+    @property
+    def done(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def last(self) -> int:
+        """How many ids of the last node it passes."""
+        return self.done - (self.ends[-2] if len(self.ends) > 1 else 0)
+
+    @property
+    def stops_short(self) -> bool:
+        """Whether it leaves the last node before that one's end."""
+        return bool(self.nodes) and self.last < len(self.nodes[-1].ids)
+
+    def up_to(self, same: int) -> Way:
+        """The part that a prompt goes as well whose first `same` ids are these."""
+        whole = bisect_right(self.ends, same)
+        whole -= whole == len(self.nodes) and self.stops_short
+        return Way(self.ids, self.nodes[:whole], self.ends[:whole])
+
+
 class RadixTree:
     """All prompts of one cache, shared prefixes once."""
 
     def __init__(self) -> None:
         self.root = Node(array("i"), 0, 0, None)
         self.size = 0
+        # The latest way: a thread's next prompt goes most of it again.
+        self._latest = Way(array("i"), [], [])
 
-    def match(self, ids: array[int], alive: Callable[[Node], bool] = lambda node: True) -> int:
+    def match(self, ids: array[int], alive: Callable[[Node], bool] | None = None) -> int:
         """How many leading ids are stored and alive."""
-        node, done = self.root, 0
-        while done < len(ids):
-            child = node.children.get(ids[done])
-            if child is None or not alive(child):
-                return done
-            same = shared(child.ids, ids[done : done + len(child.ids)])
-            done += same
-            if same < len(child.ids):
-                return done
-            node = child
-        return done
+        way = self._way(ids)
+        if alive is None:
+            return way.done
+        dead = next((place for place, node in enumerate(way.nodes) if not alive(node)), len(way.nodes))
+        return way.ends[dead - 1] if dead else 0
 
     def insert(self, ids: array[int], at_ms: int) -> None:
         """Store a prompt; everything on its way counts as used now."""
-        node, done = self.root, 0
-        while done < len(ids):
-            child = node.children.get(ids[done])
-            if child is None:
-                node.children[ids[done]] = Node(ids[done:], at_ms, at_ms, node)
-                self.size += len(ids) - done
-                return
+        way = self._way(ids)
+        if way.stops_short:
+            way.nodes[-1] = self._split(way.nodes[-1], way.last)
+        if way.done < len(ids):
+            parent = way.nodes[-1] if way.nodes else self.root
+            parent.children[ids[way.done]] = leaf = Node(ids[way.done :], at_ms, at_ms, parent)
+            self.size += len(leaf.ids)
+            way.nodes.append(leaf)
+            way.ends.append(len(ids))
+        for node in way.nodes:
+            node.used_ms = at_ms
+
+    def _way(self, ids: array[int]) -> Way:
+        """Follow a prompt from where it parts with the latest one."""
+        if ids is self._latest.ids:
+            return self._latest
+        _, nodes, ends = self._latest.up_to(shared(self._latest.ids, ids))
+        done, node = ends[-1] if ends else 0, nodes[-1] if nodes else self.root
+        while done < len(ids) and (child := node.children.get(ids[done])) is not None:
             same = shared(child.ids, ids[done : done + len(child.ids)])
+            done += same
+            nodes.append(child)
+            ends.append(done)
             if same < len(child.ids):
-                child = self._split(child, same)
-            child.used_ms = at_ms
-            node, done = child, done + same
+                break
+            node = child
+        self._latest = Way(ids, nodes, ends)
+        return self._latest
 
     def _split(self, node: Node, at: int) -> Node:
         """Cut a node in two; the front half stands in its parent's place for it."""
@@ -77,6 +119,7 @@ class RadixTree:
             assert leaf.parent is not None
             del leaf.parent.children[leaf.ids[0]]
             self.size -= len(leaf.ids)
+            self._latest = Way(array("i"), [], [])
 
     def _leaves(self) -> Iterator[Node]:
         waiting = [self.root]
@@ -89,7 +132,7 @@ class RadixTree:
 
 def shared(one: array[int], other: array[int]) -> int:
     """How many leading ids agree, by halving: comparing slices is fast, comparing ids one by one is not."""
-    if one == other:
+    if one == other[: len(one)]:
         return len(one)
     low, high = 0, min(len(one), len(other))
     while low < high:
@@ -124,6 +167,7 @@ class RadixCache:
 
     def _store(self, ids: array[int], at_ms: int) -> None:
         tree = self._trees[self._salt]
-        tree.insert(ids[: len(ids) // self._page * self._page], at_ms)
+        whole = len(ids) // self._page * self._page
+        tree.insert(ids if whole == len(ids) else ids[:whole], at_ms)
         if self._capacity is not None:
             tree.evict(self._capacity)

@@ -7,10 +7,9 @@ at what a body does not repeat from the one before.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
-
-import msgspec
 
 from quire.providers.rules.gemini import contents, setting
 from quire.providers.simulate.blocks import (
@@ -22,51 +21,54 @@ from quire.providers.simulate.blocks import (
     pointed,
     tool_block,
 )
+from quire.providers.simulate.stretch import Stretch
 from quire.values import Json, JsonObject
 
 Read: TypeAlias = Callable[[Json, str], Iterable[Block]]
 
 
 class Unit(NamedTuple):
-    """A tool, the system prompt or a message: where it stands, and how its blocks are read."""
+    """A tool, the system prompt or an output schema: where it stands, and how its blocks are read."""
 
     path: str
     value: Json
     read: Read
 
-
-class Known(NamedTuple):
-    """A unit that was read, as it was then: the caller may change its own in place."""
-
-    value: Json
-    row: list[Block]
-
-    def is_same(self, value: Json) -> bool:
-        return bool(value == self.value) if not isinstance(self.value, Written) else repr(value) == self.value
+    def blocks(self) -> Iterable[Block]:
+        return self.read(self.value, self.path)
 
 
-class Written(str):
-    """A unit as text: 1, 1.0 and true are equal in Python and differ in JSON, so units with numbers are kept so."""
+class Wire(NamedTuple):
+    """Where a wire format keeps its units: the few in front, and the messages, which all are read the same way."""
+
+    head: Callable[[JsonObject], Iterable[Unit]]
+    place: str
+    messages: Callable[[JsonObject], Sequence[Json]]
+    read: Read
 
 
 class Reader:
     """Reads a thread's bodies one after the other."""
 
     def __init__(self, wire: str) -> None:
-        self._units = _WIRES[wire]
-        self._known: dict[str, Known] = {}
+        self._wire = _WIRES[wire]
+        self._paths: list[str] = []
+        self._head, self._messages = Stretch(), Stretch()
 
     def read(self, body: JsonObject) -> list[Block]:
         """The blocks of a body; units equal to those in the same places before are not read again."""
-        known: dict[str, Known] = {}
-        for path, value, read in self._units(body):
-            before = self._known.get(path)
-            if before is None or not before.is_same(value):
-                copy, exact = _copied(value)
-                before = Known(copy if exact else Written(repr(value)), list(read(value, path)))
-            known[path] = before
-        self._known = known
-        return list(_late_as_messages(block for one in known.values() for block in one.row))
+        head, messages = list(self._wire.head(body)), self._wire.messages(body)
+        paths = [unit.path for unit in head]
+        if paths != self._paths:
+            self._paths, self._head = paths, Stretch()
+        rows = [
+            *self._head.read([unit.value for unit in head], lambda place: head[place].blocks()),
+            *self._messages.read(messages, lambda place: self._message(messages, place)),
+        ]
+        return list(chain.from_iterable(rows))
+
+    def _message(self, messages: Sequence[Json], place: int) -> Iterable[Block]:
+        return self._wire.read(messages[place], f"{self._wire.place}.{place}")
 
 
 def blocks(body: JsonObject, wire: str) -> list[Block]:
@@ -74,32 +76,14 @@ def blocks(body: JsonObject, wire: str) -> list[Block]:
     return Reader(wire).read(body)
 
 
-def _copied(value: Json) -> tuple[Json, bool]:
-    """A copy that shares its strings, and whether comparing with it can be trusted."""
-    if isinstance(value, dict):
-        pairs = {key: _copied(inner) for key, inner in value.items()}
-        return {key: copy for key, (copy, _) in pairs.items()}, all(exact for _, exact in pairs.values())
-    if isinstance(value, list | tuple):
-        copies = [_copied(inner) for inner in value]
-        return [copy for copy, _ in copies], all(exact for _, exact in copies)
-    return value, isinstance(value, str | bytes) or value is None
-
-
-def _late_as_messages(row: Iterable[Block]) -> Iterator[Block]:
-    """An instruction behind the first message is part of the conversation, not of the system prompt."""
-    talking = False
-    for block in row:
-        talking = talking or block.section == "messages"
-        late = talking and block.section != "messages"
-        yield msgspec.structs.replace(block, section="messages") if late else block
+def _messages(body: JsonObject) -> Sequence[Json]:
+    return body.get("messages") or ()
 
 
 def _anthropic(body: JsonObject) -> Iterator[Unit]:
     for index, tool in enumerate(body.get("tools") or ()):
         yield Unit(f"tools.{index}", tool, _anthropic_tool)
     yield Unit("system", body.get("system"), _system)
-    for index, message in enumerate(body.get("messages") or ()):
-        yield Unit(f"messages.{index}", message, _message)
 
 
 def _anthropic_tool(tool: Json, path: str) -> Iterator[Block]:
@@ -120,8 +104,6 @@ def _message(message: Json, path: str) -> Iterator[Block]:
 def _bedrock(body: JsonObject) -> Iterator[Unit]:
     yield Unit("toolConfig.tools", (body.get("toolConfig") or {}).get("tools"), _converse_tools)
     yield Unit("system", body.get("system"), _converse_system)
-    for index, message in enumerate(body.get("messages") or ()):
-        yield Unit(f"messages.{index}", message, _converse_message)
 
 
 def _converse_tools(tools: Json, path: str) -> Iterator[Block]:
@@ -151,8 +133,6 @@ def _chat(body: JsonObject) -> Iterator[Unit]:
         yield Unit(f"tools.{index}", tool, _tool)
     if body.get("response_format"):
         yield Unit("response_format", body["response_format"], _schema)
-    for index, message in enumerate(body.get("messages") or ()):
-        yield Unit(f"messages.{index}", message, _chat_message)
 
 
 def _tool(tool: Json, path: str) -> Iterator[Block]:
@@ -187,10 +167,11 @@ def _responses(body: JsonObject) -> Iterator[Unit]:
         yield Unit("text.format", body["text"]["format"], _schema)
     if body.get("instructions"):
         yield Unit("instructions", body["instructions"], _system)
-    given = body.get("input") or ()
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    for index, item in enumerate(items):
-        yield Unit(f"input.{index}", item, _item)
+
+
+def _items(body: JsonObject) -> Sequence[Json]:
+    given: str | Sequence[Json] = body.get("input") or ()
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
 # Which side speaks in an item that has no role.
@@ -222,20 +203,22 @@ def _gemini(body: JsonObject) -> Iterator[Unit]:
         told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
     )
     yield Unit("systemInstruction.parts", parts or [], _system)
-    for index, turn in enumerate(contents(body)):
-        content = {"role": turn.role, "parts": [part for _, part in turn.parts]}
-        yield Unit(f"contents.{index}", content, _content)
+
+
+def _contents(body: JsonObject) -> Sequence[Json]:
+    given: Json = setting(body, "contents")[1] or ()
+    return [given] if isinstance(given, str | dict) else given
 
 
 def _content(content: Json, path: str) -> Iterator[Block]:
-    role = str(content.get("role", "user"))
-    return message_blocks(content.get("parts") or (), "messages", role, f"{path}.parts")
+    for turn in contents({"contents": [content]}):
+        yield from message_blocks([part for _, part in turn.parts], "messages", turn.role, f"{path}.parts")
 
 
-_WIRES: dict[str, Callable[[JsonObject], Iterator[Unit]]] = {
-    "anthropic": _anthropic,
-    "bedrock": _bedrock,
-    "openai-chat": _chat,
-    "openai-responses": _responses,
-    "gemini": _gemini,
+_WIRES: dict[str, Wire] = {
+    "anthropic": Wire(_anthropic, "messages", _messages, _message),
+    "bedrock": Wire(_bedrock, "messages", _messages, _converse_message),
+    "openai-chat": Wire(_chat, "messages", _messages, _chat_message),
+    "openai-responses": Wire(_responses, "input", _items, _item),
+    "gemini": Wire(_gemini, "contents", _contents, _content),
 }

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from quire.providers.simulate.blocks import Block
-from quire.providers.simulate.counted import Counted
+from quire.providers.simulate.counted import Tally
 from quire.values import Json, JsonObject
 
 # Why less was read from the cache than the request before left there.
@@ -36,11 +35,11 @@ class Seen:
     """One request as engines see it: its blocks, and its tokens as counts or as ids."""
 
     def __init__(
-        self, body: JsonObject, blocks: list[Block], counted: Counted, prompt_ids: PromptIds | None = None
+        self, body: JsonObject, blocks: list[Block], tally: Tally, prompt_ids: PromptIds | None = None
     ) -> None:
         self.body = body
         self.blocks = blocks
-        self._counted = counted
+        self._tally = tally
         self._prompt_ids = prompt_ids
 
     def setting(self, name: str) -> Json:
@@ -48,17 +47,21 @@ class Seen:
         extra = self.body.get("extra_body") or {}
         return self.body.get(name, extra.get(name))
 
+    def count(self, block: Block) -> int:
+        """The tokens of one block."""
+        return self._tally.count(block)
+
     @functools.cached_property
     def ends(self) -> list[int]:
         """The tokens up to and including each block."""
-        return list(accumulate(map(self._counted.count, self.blocks)))
+        return self._tally.ends(self.blocks)
 
     @functools.cached_property
     def ids(self) -> array[int]:
         """The whole prompt as token ids."""
         if self._prompt_ids is not None:
             return array("i", self._prompt_ids(self.body))
-        return self._counted.row(self.blocks)
+        return self._tally.ids(self.blocks)
 
     @functools.cached_property
     def total_counted(self) -> int:
