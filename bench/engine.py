@@ -229,7 +229,7 @@ class Bench:
         out, answers = [], list[str]()
         for number in range(TURNS):
             body = {"model": "local", "messages": layout(said, answers, number), **self.options}
-            measured, reply = await self.ask(Request("llamacpp", "local", body, b""))
+            measured, reply = await self.ask(Request("llamacpp", "local", body))
             answers.append("".join(entry.text for entry in reply.entries) or "-")
             out.append(measured)
         return out
@@ -252,11 +252,11 @@ class Bench:
         messages = [{"role": "system", "content": SYSTEM}, *exchange(said, ["It stands."] * TURNS, TURNS - 1)]
         try:
             await self.ask(
-                Request("llamacpp", "local", {"model": "local", "messages": messages, **self.options}, b"")
+                Request("llamacpp", "local", {"model": "local", "messages": messages, **self.options})
             )
             told = [*messages, {"role": "assistant", "content": "It stands."}, ask]
             same, _ = await self.ask(
-                Request("llamacpp", "local", {"model": "local", "messages": told, **self.options}, b"")
+                Request("llamacpp", "local", {"model": "local", "messages": told, **self.options})
             )
             text = "\n\n".join(f"{m['role']}: {m['content']}" for m in messages[1:])
             own = [
@@ -264,7 +264,7 @@ class Bench:
                 {"role": "user", "content": f"{text}\n\n{ask['content']}"},
             ]
             new, _ = await self.ask(
-                Request("llamacpp", "local", {"model": "local", "messages": own, **self.options}, b"")
+                Request("llamacpp", "local", {"model": "local", "messages": own, **self.options})
             )
         finally:
             await close(self.transport)

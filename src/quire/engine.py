@@ -20,7 +20,6 @@ from quire.assemble.layers import enclose
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError
 from quire.items import Window
-from quire.log.hashing import sha256_hex
 from quire.log.store import Store
 from quire.providers.explain import Event, diagnosis_of
 from quire.providers.explicit import Served
@@ -144,14 +143,12 @@ class Thread:
 
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for a request: hashes of what was sent, and usage once it is known."""
-        # The prefix is its parts, a line each; writing the body out again would cost as much as the whole thread.
-        parts = request.prefix.splitlines(keepends=True)
         body: JsonObject = {
             "kind": "sent",
             "provider": request.provider,
             "model": request.model,
-            "request_sha256": sha256_hex(request.prefix),
-            "segments": [sha256_hex(part) for part in parts],
+            "request_sha256": request.lines.sha256,
+            "segments": list(request.lines.segments),
             "at": self.clock(),
         }
         if self.policy is not None and (own := changes(request.target, self.policy)):

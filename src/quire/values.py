@@ -52,6 +52,7 @@ __all__ = [
     "Layer",
     "LayerId",
     "LeftOut",
+    "Lines",
     "Message",
     "Part",
     "Prompt",
@@ -202,17 +203,30 @@ LIBRARY_HEADING = "## Context Library"
 LIBRARY_INTRO = "The following notes are available for reference:"
 
 
+class Lines(msgspec.Struct, frozen=True):
+    """What a cache compares of a request: a line for each tool, system block and message, and their hashes."""
+
+    each: tuple[bytes, ...] = ()
+    segments: tuple[str, ...] = ()
+    sha256: str = ""
+
+
 class Request(msgspec.Struct, frozen=True):
-    """A provider's request: `body` goes into the official SDK's call, `prefix` is what caching sees."""
+    """A provider's request: `body` goes into the official SDK's call, `lines` are what caching sees."""
 
     provider: str
     model: str
     body: JsonObject
-    prefix: bytes
+    lines: Lines = Lines()
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
     # What could not be carried over to this provider, and why: {"entry", "reason"}; for a tool in front also "tool".
     left_out: tuple[JsonObject, ...] = ()
+
+    @property
+    def prefix(self) -> bytes:
+        """All lines together: a request extends another if these bytes begin with the other's."""
+        return b"".join(self.lines.each)
 
     @property
     def target(self) -> str:

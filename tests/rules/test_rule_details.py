@@ -225,7 +225,7 @@ def test_a_request_tells_whose_it_is(body: Any, whose: str | None) -> None:
 
 def test_a_rendered_request_says_whose_it_is_itself() -> None:
     body = claude(context_management={"edits": [{"type": "clear_thinking_20251015"}]})
-    request = Request(provider="anthropic", model=OPUS, body=body, prefix=b"", headers={})
+    request = Request(provider="anthropic", model=OPUS, body=body)
     assert [one.row for one in validate(request)] == ["B.beta"]
     beta = {"anthropic-beta": "context-management-2025-06-27"}
     assert validate(msgspec.structs.replace(request, headers=beta)) == []

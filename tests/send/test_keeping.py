@@ -20,7 +20,7 @@ from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
 from quire.providers.explain import Event
 from quire.providers.keeper import Errand
-from quire.providers.prefix import prefix_bytes
+from quire.providers.prefix import lined, prefix_bytes
 from quire.providers.simulate.seen import Shares
 from quire.providers.simulate.steps import StepCache
 from quire.providers.usage import usage
@@ -98,7 +98,7 @@ class Talk:
         self.name, self.turns = name, 0
 
     def request(self) -> Request:
-        return Request("gemini", self.model, self.body, prefix_bytes(self.body, "gemini"))
+        return Request("gemini", self.model, self.body, lined(self.body, "gemini"))
 
     async def turn(self, transport: Keeping, minutes: float = 1) -> Usage:
         self.clock.now_ms += int(minutes * MINUTE)

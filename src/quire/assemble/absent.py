@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from quire.assemble.epoch import Epoch
 from quire.assemble.leaves import Leaf
 from quire.assemble.policy import Promote
@@ -20,20 +18,35 @@ class Absent:
 
     def __init__(self) -> None:
         self._left: dict[int, LeftOut] = {}
+        # Whether a twin looks at the same reasons, which must then be copied before they change.
+        self._shared = False
+        self._all: tuple[LeftOut, ...] | None = ()
         # The item that each `attach` entry brought.
         self._attached: dict[int, Version] = {}
 
     def copy(self) -> Absent:
+        self._all = self.all
+        self._shared = True
         twin = Absent()
-        twin._left, twin._attached = dict(self._left), self._attached
+        twin.__dict__.update(self.__dict__)
         return twin
 
     @property
-    def all(self) -> Collection[LeftOut]:
-        return self._left.values()
+    def all(self) -> tuple[LeftOut, ...]:
+        if self._all is None:
+            self._all = tuple(self._left.values())
+        return self._all
 
     def leave(self, seq: int, reason: str) -> None:
-        self._left.setdefault(seq, LeftOut(seq, reason))
+        if seq not in self._left:
+            self._own()[seq] = LeftOut(seq, reason)
+
+    def _own(self) -> dict[int, LeftOut]:
+        """The reasons, to be changed."""
+        if self._shared:
+            self._left, self._shared = dict(self._left), False
+        self._all = None
+        return self._left
 
     def attach(self, entry: Entry) -> None:
         item = entry.body["item"]
@@ -54,7 +67,7 @@ class Absent:
         """Items that left the library are explained, unless a message shows them; those back in it need not be."""
         for seq, version in self._attached.items():
             if version in held:
-                self._left.pop(seq, None)
+                self._own().pop(seq, None)
             elif version in before and seq not in shown:
                 self.leave(seq, "its item left the library: unused for long, or beyond its share")
 

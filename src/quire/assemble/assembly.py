@@ -6,7 +6,7 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from quire.assemble import rebase
 from quire.assemble.absent import Absent
@@ -258,7 +258,7 @@ class Assembly:
         return self._at - self._last_at > self.policy.ttl_s * 1000
 
     @property
-    def left_out(self) -> Collection[LeftOut]:
+    def left_out(self) -> tuple[LeftOut, ...]:
         """What no request holds any more, and why."""
         return self._absent.all
 
@@ -313,7 +313,7 @@ class Assembly:
         strip, policy = self.epoch.strip, effective(self)
         user = strip.turn_starts[-1] if strip.turn_starts else None
         newest = strip.leaves[user].user if user is not None else None
-        waiting = [LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached]
+        waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached)
         return Built(
             query=newest.entry.text if newest else "",
             user=user,
@@ -324,8 +324,8 @@ class Assembly:
             step=self.step + (not self._exchange.sent),
             rebase=record,
             head_tokens=self.epoch.head_tokens(),
-            sizes=tuple([one.tokens for one in strip.leaves]),
+            sizes=tuple(strip.sizes),
             blocks=self.epoch.l2,
             said=self.epoch.said,
-            left_out=(*self.left_out, *waiting),
+            left_out=self.left_out + waiting,
         )

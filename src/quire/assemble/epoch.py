@@ -51,7 +51,7 @@ class Epoch:
 
     def prompt(self, opening: int = 0) -> Prompt:
         """Everything that the request at this point says."""
-        messages = tuple([one.message for one in self.strip.leaves])
+        messages = tuple(self.strip.messages)
         return Prompt(
             self.l1_text, self.l2_text, self.tools, messages, self.number, self.fold, self.sent, opening
         )

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from quire.assemble.leaves import Leaf
+from quire.values import Message
 
 
 class Strip:
@@ -13,6 +14,9 @@ class Strip:
 
     def __init__(self, leaves: Iterable[Leaf] = ()) -> None:
         self.leaves: list[Leaf] = []
+        # The same leaves' messages and sizes, as a request shows them.
+        self.messages: list[Message] = []
+        self.sizes: list[int] = []
         self.sums: list[int] = [0]
         self.handled: list[int] = [0]
         self.turn_starts: list[int] = []
@@ -31,14 +35,14 @@ class Strip:
         if leaf.handled is not None:
             self.long.append(index)
         self.leaves.append(leaf)
+        self.messages.append(leaf.message)
+        self.sizes.append(leaf.tokens)
         self.sums.append(self.sums[-1] + leaf.tokens)
         self.handled.append(self.handled[-1] + leaf.handled_tokens)
 
     def copy(self) -> Strip:
         twin = Strip()
-        twin.leaves, twin.sums, twin.handled = self.leaves[:], self.sums[:], self.handled[:]
-        twin.turn_starts, twin.group_starts = self.turn_starts[:], self.group_starts[:]
-        twin.long = self.long[:]
+        twin.__dict__ = {name: places[:] for name, places in self.__dict__.items()}
         return twin
 
     @property

@@ -71,8 +71,9 @@ def _moving(assembly: Assembly) -> str:
     """Why the prefix breaks at this request whatever the budget says."""
     if assembly.tools_moved:
         return "tools"
+    strip = assembly.epoch.strip
     if assembly.policy.promote == "each-turn" and any(
-        holds_context(one, assembly.turn) for one in assembly.epoch.strip.leaves
+        holds_context(strip.leaves[place], assembly.turn) for place in strip.turn_starts
     ):
         return "promotion"
     return ""

@@ -6,12 +6,15 @@ so an argument or a schema field that happens to be called `cache_control` stays
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
+from itertools import compress, count
+from operator import is_not
 
 import msgspec
 
-from quire.log.hashing import canonical
-from quire.values import Json, JsonObject
+from quire.log.hashing import canonical, sha256_hex
+from quire.values import Json, JsonObject, Lines
 
 MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 
@@ -36,6 +39,59 @@ def prefix_parts(body: JsonObject, provider: str) -> list[bytes]:
 def prefix_bytes(body: JsonObject, provider: str) -> bytes:
     """All prefix lines of a request; a request extends another if these bytes begin with the other's."""
     return b"".join(prefix_parts(body, provider))
+
+
+def lined(body: JsonObject, provider: str) -> Lines:
+    """The lines of a single request, with their hashes."""
+    return hashed(prefix_parts(body, provider))
+
+
+def hashed(lines: Iterable[bytes]) -> Lines:
+    each = tuple(lines)
+    return Lines(each, tuple(map(sha256_hex, each)), sha256_hex(b"".join(each)))
+
+
+class Lining:
+    """The lines of a thread's requests: what stands as it stood is neither written nor hashed again."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._head: tuple[bytes, ...] = ()
+        # The newest request's messages, the lines they make, and the hashes of those.
+        self._messages: list[JsonObject] = []
+        self._lines: list[bytes] = []
+        self._segments: list[str] = []
+        # The hash of the head and of the first lines, those that have stood in two requests.
+        self._hash, self._settled = hashlib.sha256(), 0
+
+    def of(self, body: JsonObject) -> Lines:
+        """The lines of the thread's next request."""
+        messages: list[JsonObject] = body[self._layout.messages]
+        same = self._standing(messages)
+        new = [line(self._layout.unmarked(message)) for message in messages[same:]]
+        self._lines[same:], self._segments[same:] = new, map(sha256_hex, new)
+        self._messages = list(messages)
+        head = tuple(map(line, self._layout.head(body)))
+        whole = self._settle(head, same).copy()
+        whole.update(b"".join(new))
+        return Lines((*head, *self._lines), (*map(sha256_hex, head), *self._segments), whole.hexdigest())
+
+    def _standing(self, messages: list[JsonObject]) -> int:
+        """How many of the first messages make the lines that stood there."""
+        # Over all of them at the speed of C: nearly every message is the very one that stood there.
+        for place in compress(count(), map(is_not, self._messages, messages)):
+            if line(self._layout.unmarked(messages[place])) != self._lines[place]:
+                return place
+        return min(len(self._messages), len(messages))
+
+    def _settle(self, head: tuple[bytes, ...], same: int) -> hashlib._Hash:
+        """The hash up to the first line that is new."""
+        if head != self._head or same < self._settled:
+            self._head, self._settled = head, 0
+            self._hash = hashlib.sha256(b"".join(head))
+        self._hash.update(b"".join(self._lines[self._settled : same]))
+        self._settled = same
+        return self._hash
 
 
 def line(piece: Json) -> bytes:

@@ -7,13 +7,12 @@ a thread's sheet between requests, so that the next one costs what is new in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import is_
 
 import msgspec
 
 from quire.providers.hosted import is_offered, own_definition
 from quire.providers.models import ModelInfo
-from quire.providers.prefix import LAYOUTS, line
+from quire.providers.prefix import LAYOUTS, Lining
 from quire.providers.settle import Settler
 from quire.providers.spelling import Spelling
 from quire.values import JsonObject, Message, Part, Prompt, Request, Text
@@ -152,7 +151,7 @@ class Rendering:
             provider=self.provider,
             model=self.info.model,
             body=body,
-            prefix=self._prefix(body),
+            lines=self.lining.of(body),
             headers=self.writer.headers(sheet),
             left_out=tuple(sheet.left_out),
         )
@@ -164,9 +163,7 @@ class Rendering:
         self.sheet = Sheet(self.info, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = Settler(self.writer.ids(self.info))
-        # The messages of the newest request, and the lines they make in its prefix.
-        self.lined: list[JsonObject] = []
-        self.lines: list[bytes] = []
+        self.lining = Lining(LAYOUTS[self.writer.format])
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)
@@ -180,18 +177,6 @@ class Rendering:
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)
             self.taken.append(message)
-
-    def _prefix(self, body: JsonObject) -> bytes:
-        layout = LAYOUTS[self.writer.format]
-        messages: list[JsonObject] = body[layout.messages]
-        # Over all of them at the speed of C: nearly every message stands as it stood.
-        changed = [place for place, same in enumerate(map(is_, self.lined, messages)) if not same]
-        known = min(len(self.lined), len(messages))
-        for place in (*changed, *range(known, len(messages))):
-            self.lines[place : place + 1] = [line(layout.unmarked(messages[place]))]
-        del self.lines[len(messages) :]
-        self.lined = list(messages)
-        return b"".join([*map(line, layout.head(body)), *self.lines])
 
 
 def texts(message: Message) -> list[str]:

@@ -12,10 +12,10 @@ from quire.errors import FormatError, ProviderError
 from quire.formats import clean, replay
 from quire.formats import stream as protocol
 from quire.formats.replay import Delimiter
-from quire.log.hashing import sha256_hex
 from quire.providers.facts import split_target
 from quire.providers.hosted import answered_by_caller
 from quire.providers.incoming import Partial, refused
+from quire.providers.prefix import hashed
 from quire.providers.usage import usage
 from quire.send.deltas import Piece
 from quire.send.standing import without_cut
@@ -45,13 +45,12 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
         # What only others may say ends the reply: the engine would go on and invent it.
         stop = [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")]
         body = {"model": model, "prompt": prompt, "stop": stop, **options}
-        return Request(provider, model, body, prompt.encode())
+        return Request(provider, model, body, hashed([prompt.encode()]))
 
     def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line: one segment, the text."""
-        sha256 = sha256_hex(request.prefix)
         body: JsonObject = {"kind": "sent", "provider": request.provider, "model": request.model}
-        body |= {"request_sha256": sha256, "segments": [sha256]}
+        body |= {"request_sha256": request.lines.sha256, "segments": list(request.lines.segments)}
         if reply is not None:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
         return Entry("sent", body)

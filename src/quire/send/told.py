@@ -15,6 +15,7 @@ from quire.formats.replay import Delimiter, Respond, call_json, render_event
 from quire.formats.replay.render import marks
 from quire.providers.facts import resolve, split_target
 from quire.providers.incoming import Partial
+from quire.providers.prefix import lined
 from quire.send.deltas import Piece
 from quire.send.speech import MESSAGES
 from quire.send.thread import Log
@@ -61,8 +62,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         body["messages"] = told_messages(made.body["messages"], self.delimiter)
         # What only others may say ends the reply: the model would go on and invent it.
         body.setdefault("stop", [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")])
-        prefix = providers.prefix_bytes(body, made.provider)
-        return msgspec.structs.replace(made, body=body, prefix=prefix)
+        return msgspec.structs.replace(made, body=body, lines=lined(body, made.provider))
 
     def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
         return thread.sent_entry(request, reply)

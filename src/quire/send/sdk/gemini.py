@@ -102,7 +102,7 @@ class Gemini:
 def _cache_kwargs(body: JsonObject) -> dict[str, Any]:
     """The arguments of caches.create: what a request would hold is part of the configuration."""
     held = {"contents": [], **{key: value for key, value in body.items() if key != "model"}}
-    kwargs = sdk_kwargs(Request("gemini", body["model"], held, b""))
+    kwargs = sdk_kwargs(Request("gemini", body["model"], held))
     contents = {"contents": kwargs["contents"]} if kwargs["contents"] else {}
     return {"model": kwargs["model"], "config": {**kwargs["config"], **contents}}
 
