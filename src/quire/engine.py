@@ -29,6 +29,7 @@ from quire.thread.vigil import Vigil
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
 
 if TYPE_CHECKING:
+    from quire.providers.marks import Marker
     from quire.recall import Embedder, Hit, Query
     from quire.send.cycle import Outcome
     from quire.send.transport import Transport
@@ -62,7 +63,7 @@ class Thread:
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
         self._fold, self._vigil = Fold(store, name), Vigil()
-        self._renderings: dict[str, providers.Rendering] = {}
+        self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
         self._recollection: Recollection | None = None
 
     # Into the log
@@ -123,10 +124,12 @@ class Thread:
         """Render from where the last request left it: what stands already is not written again."""
         key = f"{target} {options!r}"
         if key not in self._renderings:
-            self._renderings = {key: providers.rendering(target, providers.ask(key=self.name, **options))}
-        request = self._renderings[key].request(built.prompt)
+            rendering = providers.rendering(target, providers.ask(key=self.name, **options))
+            self._renderings = {key: (rendering, providers.marker(target))}
+        rendering, marker = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
-        return providers.marked(request, built.prompt, times=self._fold.turn_times, previous_id=before)
+        how = {"times": self._fold.turn_times, "previous_id": before}
+        return providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
 
     # Back into it: record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -14,9 +15,9 @@ from conftest import shared_data
 from quire import assemble, values
 from quire.assemble import Built, Policy
 from quire.log.hashing import chain
-from quire.providers import import_, render
-from quire.providers.lives import lives
-from quire.providers.marks import mark
+from quire.providers import import_, render, rendering
+from quire.providers.lives import Pauses, lives
+from quire.providers.marks import Marker, mark
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes
 from quire.providers.rules import validate
@@ -108,6 +109,20 @@ def test_within_an_epoch_every_request_reads_all_that_the_one_before_it_stored(
 
 
 @pytest.mark.moves_prefix(reason="a small budget makes the thread rebase")
+@settings(max_examples=15)
+@pytest.mark.parametrize("target", [*TARGETS, "openai:gpt-5", "gemini:gemini-3.8-flash"])
+@given(threads(), st.data())
+def test_marking_on_is_the_same_as_marking_anew(target: str, entries: list[Entry], data: Any) -> None:
+    info = model_info(target)
+    kept, marker, times = rendering(target), Marker(info), [0]
+    for built in assemble.requests(entries, Policy(budget=data.draw(st.sampled_from([12_000, 200_000])))):
+        times.append(times[-1] + data.draw(st.sampled_from([MINUTE, 6 * MINUTE, 90 * MINUTE])))
+        body = kept.request(built.prompt).body
+        anew = mark(copy.deepcopy(body), built.prompt, info, times=times)
+        assert marker.mark(body, built.prompt, times=times) == anew
+
+
+@pytest.mark.moves_prefix(reason="a small budget makes the thread rebase")
 def test_the_fold_of_an_epoch_is_marked_and_found_again() -> None:
     entries = [values.system(said(600, "s")), TOOLS]
     for turn in range(12):
@@ -194,7 +209,7 @@ HOUR = 60 * MINUTE
 def test_the_longer_life_is_bought_where_past_pauses_repay_it(
     times: list[int], sizes: tuple[int, int], head: bool, tail: bool
 ) -> None:
-    chosen = lives(times, model_info("anthropic:claude-opus-5-5"), sizes)
+    chosen = lives(Pauses(times), model_info("anthropic:claude-opus-5-5"), sizes)
     assert (chosen.head_long, chosen.tail_long) == (head, tail)
 
 

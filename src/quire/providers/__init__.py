@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,9 @@ from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.sheet import Ask, Rendering
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request
+
+if TYPE_CHECKING:
+    from quire.providers.marks import Marker
 
 __all__ = [
     "FORMATS",
@@ -32,6 +35,7 @@ __all__ = [
     "http_body",
     "import_",
     "marked",
+    "marker",
     "model_info",
     "parse_reply",
     "prefix_bytes",
@@ -81,12 +85,17 @@ def rendering(target: str, ask: Ask | None = None) -> Rendering:
     return Rendering(_module(info.wire).WRITER, info, ask or Ask(), split_target(target)[0])
 
 
-def marked(request: Request, prompt: Prompt | None = None, **how: Any) -> Request:
-    """The request with cache marks; its prefix stays what it was."""
-    from quire.providers.marks import mark
+def marker(target: str) -> Marker:
+    """Marks a thread's requests one after the other, each from where it leaves the one before."""
+    from quire.providers.marks import Marker
 
-    info = model_info(f"{request.provider}:{request.model}")
-    return msgspec.structs.replace(request, body=mark(request.body, prompt, info, **how))
+    return Marker(model_info(target))
+
+
+def marked(request: Request, prompt: Prompt | None = None, by: Marker | None = None, **how: Any) -> Request:
+    """The request with cache marks, put there by its thread's marker; its prefix stays what it was."""
+    by = by or marker(request.target)
+    return msgspec.structs.replace(request, body=by.mark(request.body, prompt, **how))
 
 
 def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:

@@ -8,16 +8,13 @@ marked again so that what it stored is found however much came since. Marks neve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import msgspec
-
-from quire.providers.lives import Lives, lives
+from quire.providers.lives import Lives, Pauses, lives
 from quire.providers.models import ModelInfo
-from quire.providers.prefix import MARKS
-from quire.providers.simulate.said import said
-from quire.providers.spots import Path, Spot, before_user, sizes, spots, turns
-from quire.tokens import counter
-from quire.values import Call, Json, JsonObject, Message, Prompt, Text
+from quire.providers.places import Places, Placing
+from quire.providers.spots import Path, Spot, Spots
+from quire.values import Json, JsonObject, Prompt
 
 # Content that may carry OpenAI's breakpoint; assistant output may not.
 _OPENAI_MARKABLE = frozenset(
@@ -25,133 +22,55 @@ _OPENAI_MARKABLE = frozenset(
 )
 
 
-def mark(
-    body: JsonObject,
-    prompt: Prompt | None,
-    info: ModelInfo,
-    *,
-    times: Sequence[int] = (),
-    previous_id: str | None = None,
-    key: str = "",
-) -> JsonObject:
-    """The body with cache marks; a body that has marks already keeps them.
+def mark(body: JsonObject, prompt: Prompt | None, info: ModelInfo, **how: Any) -> JsonObject:
+    """A single body with cache marks; `how` is what `Marker.mark` takes."""
+    return Marker(info).mark(body, prompt, **how)
 
-    `times` are the moments (ms) at which the thread's requests were made: long pauses ask for the longer life.
-    `previous_id` is the id of the reply before, for the provider's own account of what it could not reuse.
+
+class Marker:
+    """Marks one thread's requests for one model, each from where it leaves the one before.
+
+    Messages that are the very same objects as before are taken to be what they were, as in a `Rendering`.
     """
-    marked = body
-    row = spots(body, info.wire) if info.engine in _MARKERS else []
-    if row and not _has_marks(body, row):
-        life = lives(times, info, sizes(row)) if len(times) > 1 else Lives()
-        marked = _MARKERS[info.engine](body, _places(row, prompt, info), life, info)
-    return _routed(_diagnosed(marked, info, previous_id), info, key, times)
 
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+        self._spots, self._placing, self._pauses = Spots(info.wire), Placing(info), Pauses()
 
-class Places(msgspec.Struct, frozen=True):
-    """Where marks go, as places in the row: `lasting` is written once an epoch, `moving` by every request."""
+    def mark(
+        self,
+        body: JsonObject,
+        prompt: Prompt | None,
+        *,
+        times: Sequence[int] = (),
+        previous_id: str | None = None,
+        key: str = "",
+    ) -> JsonObject:
+        """The body with cache marks; a body that has marks already keeps them.
 
-    row: list[Spot]
-    lasting: tuple[int, ...]
-    moving: tuple[int, ...]
+        `times` are the moments (ms) at which the thread's requests were made: long pauses ask for the longer life.
+        `previous_id` is the id of the reply before, for the provider's own account of what it could not reuse.
+        """
+        self._pauses.go_on(times)
+        marked = self._marked(body, prompt) if self.info.engine in _MARKERS else body
+        return self._routed(_diagnosed(marked, self.info, previous_id), key)
 
-    @property
-    def all(self) -> list[int]:
-        """Each place once, in the order the provider compares them."""
-        return sorted({*self.lasting, *self.moving})
+    def _marked(self, body: JsonObject, prompt: Prompt | None) -> JsonObject:
+        row = self._spots.row(body)
+        if not row.spots or row.marked or body.get("cache_control") or body.get("prompt_cache_options"):
+            return body
+        life = lives(self._pauses, self.info, row.sizes)
+        return _MARKERS[self.info.engine](body, self._placing.places(row, prompt), life, self.info)
 
-
-def _places(row: list[Spot], prompt: Prompt | None, info: ModelInfo) -> Places:
-    """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
-    enough = _enough(row, info)
-    head = sum(spot.side == "head" for spot in row) - 1
-    lasting = [_settled(row, place) for place in (head, _lasting(row, prompt))]
-    moving = [_settled(row, place) for place in (_stable(row, prompt), len(row) - 1)]
-    return Places(
-        row,
-        tuple(place for place in lasting if place >= enough),
-        tuple(place for place in moving if place >= enough),
-    )
-
-
-def _settled(row: list[Spot], place: int) -> int:
-    """The place itself, or the nearest one before it that may carry a mark; -1 where there is none."""
-    return next((one for one in range(place, -1, -1) if row[one].markable), -1)
-
-
-def _enough(row: list[Spot], info: ModelInfo) -> int:
-    """The first spot behind which a prefix is long enough to be stored."""
-    count, total = counter(f"{info.provider}:{info.model}").count, 0
-    for index, spot in enumerate(row):
-        text, extra = said(spot.block) if isinstance(spot.block, dict) else (str(spot.block), 0)
-        # More than the minimum need not be known.
-        total += extra + count(text[: info.min_cache_tokens * 16])
-        if total >= info.min_cache_tokens:
-            return index
-    return len(row)
-
-
-def _lasting(row: list[Spot], prompt: Prompt | None) -> int:
-    """The spot whose prefix the next rebase lets stand; without an opening, the epoch's own fold."""
-    if prompt is None:
-        return -1
-    ends, asked = turns(row), _runs(prompt.messages[: prompt.opening])
-    # Where the model was last asked in the opening: what follows its end may be merged into one message with it.
-    return ends[asked - 1] if 0 < asked <= len(ends) else _fold(row, prompt)
-
-
-def _fold(row: list[Spot], prompt: Prompt) -> int:
-    """The spot where the epoch's first request ended, or ends."""
-    if not prompt.fold:
-        return -1
-    if prompt.fold >= len(prompt.messages):
-        return len(row) - 1
-    ends, spoken = turns(row), _runs(prompt.messages[: prompt.fold])
-    return ends[spoken] if spoken < len(ends) else -1
-
-
-def _stable(row: list[Spot], prompt: Prompt | None) -> int:
-    """The spot where the request before this one ended; counted from the end, where the two differ least."""
-    ends = turns(row)
-    if prompt is None:
-        return ends[-1] if ends else -1
-    since = prompt.messages[prompt.stable :]
-    spoken = _runs(since)
-    if not prompt.stable or spoken > len(ends):
-        return -1
-    if spoken:
-        return ends[-spoken]
-    # The model's last word was empty or broken off, and is not sent: only the user spoke since.
-    return before_user(row, sum(message.role == "user" for message in since))
-
-
-def _runs(messages: Sequence[Message]) -> int:
-    """How often the model speaks; what says nothing is not sent."""
-    spoken = [_speaks(message) for message in messages if message.role != "assistant" or _speaks(message)]
-    return sum(now and not before for before, now in zip([False, *spoken], spoken, strict=False))
-
-
-def _speaks(message: Message) -> bool:
-    return message.role == "assistant" and any(
-        isinstance(part, Call) or (isinstance(part, Text) and part.text.strip()) for part in message.parts
-    )
-
-
-def _has_marks(body: JsonObject, row: list[Spot]) -> bool:
-    """Whether somebody marked this body already; what arguments and schemas call their fields is their business."""
-    if body.get("cache_control") or body.get("prompt_cache_options"):
-        return True
-    return any(_is_marked(spot.block) for spot in row)
-
-
-def _is_marked(block: Json) -> bool:
-    if not isinstance(block, dict):
-        return False
-    inner = block.get("content")
-    return (
-        not MARKS.isdisjoint(block)
-        or "cachePoint" in block
-        or (isinstance(inner, list) and any(map(_is_marked, inner)))
-    )
+    def _routed(self, body: JsonObject, key: str) -> JsonObject:
+        """The key that leads a thread's requests to one cache; where life is free, the longer one after long pauses."""
+        out, info = dict(body), self.info
+        if key and info.cache.key == "prompt_cache_key":
+            out.setdefault("prompt_cache_key", key)
+        keeps = info.engine == "openai-steps" and "24h" in info.features.retention
+        if keeps and lives(self._pauses, info, (0, 0)).paused:
+            out.setdefault("prompt_cache_retention", "24h")
+        return out
 
 
 # One marker per engine: where the marks go is decided, how they are written is the provider's.
@@ -237,17 +156,3 @@ def _diagnosed(body: JsonObject, info: ModelInfo, previous_id: str | None) -> Js
         options = {**(body.get("prompt_cache_options") or {}), "comparison_response_id": previous_id}
         return {**body, "prompt_cache_options": options}
     return body
-
-
-def _routed(body: JsonObject, info: ModelInfo, key: str, times: Sequence[int]) -> JsonObject:
-    """The key that leads a thread's requests to one cache; where life is free, the longer one after long pauses."""
-    out = dict(body)
-    if key and info.cache.key == "prompt_cache_key":
-        out.setdefault("prompt_cache_key", key)
-    if (
-        info.engine == "openai-steps"
-        and "24h" in info.features.retention
-        and lives(times, info, (0, 0)).paused
-    ):
-        out.setdefault("prompt_cache_retention", "24h")
-    return out

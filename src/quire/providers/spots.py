@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from quire.providers.prefix import MARKS
+from quire.providers.running import Running
 from quire.providers.sheet import NO_REPLY
 from quire.values import Json, JsonObject
 
@@ -14,6 +18,7 @@ Path: TypeAlias = tuple[str | int, ...]
 Side = Literal["head", "asking", "speaking"]
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
+_SYSTEM = ("system", "developer")
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -27,32 +32,105 @@ class Spot(msgspec.Struct, frozen=True):
     user: bool = False
 
 
-def spots(body: JsonObject, wire: str) -> list[Spot]:
-    """The blocks of a body in the order its provider compares them."""
-    return list(_WALKS[wire](body))
+class Row(msgspec.Struct, frozen=True):
+    """The spots of a body in the order its provider compares them."""
+
+    spots: list[Spot]
+    # The spots that end what was asked, each right before the model speaks; -1 where it speaks first.
+    ends: list[int]
+    # Characters in all.
+    size: int
+    # Whether somebody marked it already.
+    marked: bool
+
+    @property
+    def head(self) -> int:
+        """The last spot of tools and system; -1 where there is none."""
+        places = (place for place, spot in enumerate(self.spots) if spot.side != "head")
+        return next(places, len(self.spots)) - 1
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Characters in all, and since the model last spoke: how much a request adds."""
+        since = self.ends[-1] + 1 if self.ends else 0
+        return self.size, _sizes(self.spots[since:]) if since else self.size
+
+    def before_user(self, count: int) -> int:
+        """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
+        place = len(self.spots)
+        for _ in range(count):
+            place = next((one for one in range(place - 1, -1, -1) if self.spots[one].user), -1)
+            while place > 0 and self.spots[place - 1].path[:2] == self.spots[place].path[:2]:
+                place -= 1
+        return place - 1
 
 
-def turns(row: list[Spot]) -> list[int]:
-    """The spots that end what was asked, each right before the model speaks; -1 where it speaks first."""
-    speaks = [False, *(spot.side == "speaking" for spot in row)]
-    return [index - 1 for index in range(len(row)) if speaks[index + 1] and not speaks[index]]
+class Piece(msgspec.Struct, frozen=True):
+    """One message's spots, and what is known of the row up to their end."""
+
+    spots: tuple[Spot, ...] = ()
+    ends: tuple[int, ...] = ()
+    marked: bool = False
+    index: int = -1
+    count: int = 0
+    size: int = 0
+    # Whether nothing but instructions came so far, and whether the model speaks at its end.
+    leading: bool = True
+    speaking: bool = False
 
 
-def before_user(row: list[Spot], count: int) -> int:
-    """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
-    place = len(row)
-    for _ in range(count):
-        place = next((one for one in range(place - 1, -1, -1) if row[one].user), -1)
-        while place > 0 and row[place - 1].path[:2] == row[place].path[:2]:
-            place -= 1
-    return place - 1
+class Walk(NamedTuple):
+    """How a wire format is walked: what stands in front, and a message, which may lead as part of that."""
+
+    head: Callable[[JsonObject], Iterable[Spot]]
+    messages: str
+    message: Callable[[JsonObject, int, bool], Iterable[Spot]]
+    leads: Callable[[JsonObject], bool] = lambda message: False
 
 
-def sizes(row: list[Spot]) -> tuple[int, int]:
-    """Characters in all, and since the model last spoke: how much a request adds."""
-    ends = turns(row)
-    new = row[ends[-1] + 1 :] if ends else row
-    return sum(_size(spot.block) for spot in row), sum(_size(spot.block) for spot in new)
+class Spots:
+    """The rows of a thread's bodies; messages that are the very same objects as before are not walked again."""
+
+    def __init__(self, wire: str) -> None:
+        self._walk = _WALKS[wire]
+        self._head: list[Spot] = []
+        self._pieces: Running[JsonObject, Piece] = Running()
+
+    def row(self, body: JsonObject) -> Row:
+        """The spots of a body."""
+        head = list(self._walk.head(body))
+        # Equal spots stay the objects they were, for whoever goes by that.
+        self._head = head = self._head if head == self._head else head
+        given = body.get(self._walk.messages)
+        # A copy, because the caller may add to its own.
+        messages = list(given) if isinstance(given, list | tuple) else []
+        start = Piece(count=len(head), size=_sizes(head))
+        pieces = self._pieces.along(messages, start, self._next, ground=head)
+        return Row(
+            [*head, *chain.from_iterable(map(attrgetter("spots"), pieces))],
+            [*chain.from_iterable(map(attrgetter("ends"), pieces))],
+            pieces[-1].size if pieces else start.size,
+            any(is_marked(spot.block) for spot in head) or any(map(attrgetter("marked"), pieces)),
+        )
+
+    def _next(self, before: Piece, message: JsonObject) -> Piece:
+        index, leading = before.index + 1, before.leading and self._walk.leads(message)
+        spots = tuple(self._walk.message(message, index, leading))
+        speaks = [before.speaking, *(spot.side == "speaking" for spot in spots)]
+        return Piece(
+            spots,
+            tuple(before.count + at - 1 for at in range(len(spots)) if speaks[at + 1] and not speaks[at]),
+            any(is_marked(spot.block) for spot in spots),
+            index,
+            before.count + len(spots),
+            before.size + _sizes(spots),
+            leading,
+            speaks[-1],
+        )
+
+
+def _sizes(spots: Iterable[Spot]) -> int:
+    return sum(_size(spot.block) for spot in spots)
 
 
 def _size(value: Json) -> int:
@@ -63,68 +141,89 @@ def _size(value: Json) -> int:
     return sum(map(_size, value)) if isinstance(value, list) else 1
 
 
+def is_marked(block: Json) -> bool:
+    """Whether a block carries a mark; what arguments and schemas call their fields is their business."""
+    if not isinstance(block, dict):
+        return False
+    inner = block.get("content")
+    return (
+        not MARKS.isdisjoint(block)
+        or "cachePoint" in block
+        or (isinstance(inner, list) and any(map(is_marked, inner)))
+    )
+
+
 def _anthropic(body: JsonObject) -> Iterator[Spot]:
     yield from _listed(body.get("tools"), ("tools",), "head")
     yield from _listed(body.get("system"), ("system",), "head")
-    for index, message in enumerate(body.get("messages") or ()):
-        passing = message.get("role") == "system" and message.get("clear_at")
-        for spot in _message(message, ("messages", index, "content")):
-            yield msgspec.structs.replace(spot, markable=False) if passing else spot
+
+
+def _anthropic_message(message: JsonObject, index: int, leading: bool) -> Iterator[Spot]:
+    passing = message.get("role") == "system" and message.get("clear_at")
+    for spot in _message(message, index, leading):
+        yield msgspec.structs.replace(spot, markable=False) if passing else spot
 
 
 def _bedrock(body: JsonObject) -> Iterator[Spot]:
     yield from _listed((body.get("toolConfig") or {}).get("tools"), ("toolConfig", "tools"), "head")
     yield from _listed(body.get("system"), ("system",), "head")
-    for index, message in enumerate(body.get("messages") or ()):
-        yield from _message(message, ("messages", index, "content"))
 
 
-def _message(message: JsonObject, path: Path) -> Iterator[Spot]:
+def _message(message: JsonObject, index: int, leading: bool) -> Iterator[Spot]:
     """The blocks of a message whose tool results, if it has any, are blocks of the user's."""
     side: Side = "speaking" if _speaks(message) else "asking"
     content = message.get("content")
     first = content[0] if isinstance(content, list) and content else {}
     answers = isinstance(first, dict) and (first.get("type") == "tool_result" or "toolResult" in first)
+    path = ("messages", index, "content")
     yield from _listed(content, path, side, message.get("role") == "user" and not answers)
 
 
 def _chat(body: JsonObject) -> Iterator[Spot]:
     yield from _unmarkable(body.get("tools"), ("tools",))
-    leading = True
-    for index, message in enumerate(body.get("messages") or ()):
-        role = message.get("role")
-        leading = leading and role in ("system", "developer")
-        side: Side = "head" if leading else "speaking" if _speaks(message) else "asking"
-        yield from _listed(message.get("content"), ("messages", index, "content"), side, role == "user")
-        if message.get("tool_calls"):
-            calls = {"tool_calls": message["tool_calls"]}
-            yield Spot(("messages", index, "tool_calls"), "speaking", False, calls)
+
+
+def _chat_leads(message: JsonObject) -> bool:
+    return message.get("role") in _SYSTEM
+
+
+def _chat_message(message: JsonObject, index: int, leading: bool) -> Iterator[Spot]:
+    side: Side = "head" if leading else "speaking" if _speaks(message) else "asking"
+    path = ("messages", index, "content")
+    yield from _listed(message.get("content"), path, side, message.get("role") == "user")
+    if message.get("tool_calls"):
+        calls = {"tool_calls": message["tool_calls"]}
+        yield Spot(("messages", index, "tool_calls"), "speaking", False, calls)
 
 
 def _responses(body: JsonObject) -> Iterator[Spot]:
     yield from _unmarkable(body.get("tools"), ("tools",))
     if body.get("instructions"):
         yield Spot(("instructions",), "head", False, {"text": body["instructions"]})
-    leading = True
-    items = body.get("input")
-    for index, item in enumerate(items if isinstance(items, list) else ()):
-        kind, role = str(item.get("type", "message")), item.get("role")
-        leading = leading and role in ("system", "developer") and kind == "message"
-        asking = role in ("user", "system", "developer") or kind.endswith("_output")
-        side: Side = "head" if leading else "asking" if asking else "speaking"
-        field = "content" if kind == "message" else "output"
-        if isinstance(item.get(field), list):
-            yield from _listed(item[field], ("input", index, field), side, role == "user")
-        else:
-            yield Spot(("input", index), side, False, item, role == "user")
 
 
-_WALKS: dict[str, Callable[[JsonObject], Iterator[Spot]]] = {
-    "anthropic": _anthropic,
-    "bedrock": _bedrock,
-    "openai-chat": _chat,
-    "openai-responses": _responses,
-    "gemini": lambda body: iter(()),
+def _item_leads(item: JsonObject) -> bool:
+    return item.get("role") in _SYSTEM and str(item.get("type", "message")) == "message"
+
+
+def _item(item: JsonObject, index: int, leading: bool) -> Iterator[Spot]:
+    kind, role = str(item.get("type", "message")), item.get("role")
+    asking = role in ("user", *_SYSTEM) or kind.endswith("_output")
+    side: Side = "head" if leading else "asking" if asking else "speaking"
+    field = "content" if kind == "message" else "output"
+    if isinstance(item.get(field), list):
+        yield from _listed(item[field], ("input", index, field), side, role == "user")
+    else:
+        yield Spot(("input", index), side, False, item, role == "user")
+
+
+_WALKS: dict[str, Walk] = {
+    "anthropic": Walk(_anthropic, "messages", _anthropic_message),
+    "bedrock": Walk(_bedrock, "messages", _message),
+    "openai-chat": Walk(_chat, "messages", _chat_message, _chat_leads),
+    "openai-responses": Walk(_responses, "input", _item, _item_leads),
+    # Nothing in it can be marked.
+    "gemini": Walk(lambda body: (), "", _message),
 }
 
 

@@ -1,0 +1,133 @@
+"""Going on with a thread is the same as beginning anew: what is kept from request to request changes no result."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections.abc import Iterable
+from itertools import pairwise
+
+import msgspec
+import pytest
+from cache_bodies import simulator
+from cache_series import WIRES, series
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.providers.lives import Pauses
+from quire.providers.running import Running
+from quire.providers.simulate import Block, blocks
+from quire.providers.simulate.radix import Node, RadixTree
+from quire.providers.simulate.reading import Reader
+from quire.providers.spots import Spots
+from quire.values import JsonObject
+
+TARGETS = (
+    "anthropic:claude-opus-5-5", "anthropic:claude-opus-4-1", "bedrock:anthropic.claude-opus-4-8", "openai-chat:gpt-5",
+    "openai-chat:gpt-5.6", "openai-responses:gpt-5", "openai-responses:gpt-5.6", "gemini:gemini-3.8-flash",
+    "deepseek:deepseek-chat", "vllm:m", "sglang:m", "llamacpp:m", "ollama:m",
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@pytest.mark.parametrize("wire", WIRES)
+@given(st.data())
+def test_reading_on_is_the_same_as_reading_anew(wire: str, data: st.DataObject) -> None:
+    reader = Reader(wire)
+    for body in series(data, wire):
+        assert reader.read(body) == blocks(copy.deepcopy(body), wire)
+
+
+class Forgetful(Reader):
+    """Reads every body as if it were the first, and no block is an object that was seen before."""
+
+    def read(self, body: JsonObject) -> list[Block]:
+        return [msgspec.structs.replace(block) for block in blocks(copy.deepcopy(body), self.wire)]
+
+    def __init__(self, wire: str) -> None:
+        self.wire = wire
+
+
+@settings(max_examples=40)
+@pytest.mark.parametrize("target", TARGETS)
+@given(st.data())
+def test_every_engine_predicts_the_same_going_on_and_beginning_anew(target: str, data: st.DataObject) -> None:
+    keeping, anew = simulator(target), simulator(target)
+    anew._reader = Forgetful(anew.info.wire)
+    at_ms = 0
+    for body in series(data, keeping.info.wire):
+        at_ms += data.draw(st.sampled_from([0, 1000, 1000, 400_000]))
+        assert keeping.step(at_ms, body) == anew.step(at_ms, body)
+
+
+@settings(max_examples=40)
+@pytest.mark.parametrize("wire", WIRES)
+@given(st.data())
+def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) -> None:
+    """Messages are new objects where they changed: those of a rendering are."""
+    spots, before = Spots(wire), {}
+    for body in series(data, wire):
+        given = {**copy.deepcopy(body)}
+        for name in before.keys() & given.keys():
+            if isinstance(given[name], list):
+                given[name] = [
+                    old if old == new else new
+                    for old, new in zip(before[name] + given[name], given[name], strict=False)
+                ]
+        before = given
+        assert spots.row(given) == Spots(wire).row(copy.deepcopy(given))
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 9)), max_size=8))
+def test_a_running_value_is_the_same_however_the_row_came_about(rows: list[tuple[list[int], int]]) -> None:
+    running: Running[tuple[int], tuple[int, ...]] = Running()
+    things = [(number,) for number in range(4)]
+    for numbers, ground in rows:
+        row = [things[number] for number in numbers]
+        expected = [(ground, *numbers[: place + 1]) for place in range(len(numbers))]
+        assert running.along(row, (ground,), lambda so_far, one: so_far + one, ground) == expected
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.booleans())
+def test_pauses_that_go_on_are_those_of_all_times(parts: list[list[int]], in_order: bool) -> None:
+    pauses, times = Pauses(), list[int]()
+    for part in parts:
+        times += sorted(part) if in_order else part
+        times = sorted(times) if in_order else times
+        pauses.go_on(times)
+        lengths = [later - earlier for earlier, later in pairwise(sorted(times))]
+        assert len(pauses) == len(lengths)
+        assert pauses.longest_ms == max(lengths, default=0)
+        assert pauses.between(3, 9) == sum(3 <= one < 9 for one in lengths)
+
+
+prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda ids: array("i", ids))
+
+
+@given(st.lists(st.tuples(prompts, st.booleans()), max_size=12), st.integers(1, 12))
+def test_a_tree_finds_the_longest_common_prefix_whatever_was_looked_up_before(
+    steps: list[tuple[array[int], bool]], fresh_ms: int
+) -> None:
+    tree = RadixTree()
+    stored: list[tuple[array[int], int]] = []
+    for at_ms, (ids, keep) in enumerate(steps, 1):
+        assert tree.match(ids) == _longest(ids, (one for one, _ in stored))
+        used = [one for one, ms in stored if ms >= fresh_ms]
+        assert tree.match(ids, lambda node: _fresh(node, fresh_ms)) == _longest(ids, used)
+        if keep:
+            tree.insert(ids, at_ms)
+            stored.append((ids, at_ms))
+
+
+def _fresh(node: Node, since_ms: int) -> bool:
+    return node.used_ms >= since_ms
+
+
+def _longest(ids: array[int], stored: Iterable[array[int]]) -> int:
+    return max((_common(ids, one) for one in stored), default=0)
+
+
+def _common(one: array[int], other: array[int]) -> int:
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
