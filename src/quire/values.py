@@ -178,7 +178,8 @@ class Prompt(msgspec.Struct, frozen=True):
     """Everything one request says, fitted to the budget; a provider renders it.
 
     messages[:fold] stand since the epoch began; messages[:stable] were in the request before this one;
-    messages[:opening] will stand through the next rebase.
+    messages[:opening] will stand through the next rebase. ends: how many messages each earlier request of the
+    epoch held: what it said stays as it was said.
     """
 
     l1: str
@@ -189,6 +190,7 @@ class Prompt(msgspec.Struct, frozen=True):
     fold: int = 0
     stable: int = 0
     opening: int = 0
+    ends: tuple[int, ...] = ()
 
     @property
     def system(self) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
-from quire import values
+from quire import Policy, values
 from quire.assemble import Built, requests
 from quire.assemble.blocks import block
 from quire.assemble.cuts import sections, truncate
 from quire.assemble.layers import enclose, envelope, layer, layer_tokens, segment
-from quire.assemble.monitor import watch
-from quire.engine import chat_messages
+from quire.assemble.monitor import Moved, watch
+from quire.engine import Thread, chat_messages, open_store
 from quire.items import identity
 from quire.log.hashing import sha256_hex
-from quire.values import Envelope
+from quire.values import Envelope, JsonObject, Reply, Usage
 
 ITEM = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
 
@@ -122,3 +124,29 @@ def test_images_come_from_the_active_note_and_keep_it_out_of_the_library() -> No
     )
     assert (active.images, active.promotable) == ((image,), False)
     assert (other.images, other.promotable) == ((), False)
+
+
+@pytest.mark.moves_prefix(reason="the policy changes between turns")
+def test_a_library_that_moves_because_the_policy_changed_is_a_warning() -> None:
+    policy = Policy(budget=20_000, promote="each-turn")
+    thread = Thread(open_store(":memory:"), "t", policy, clock=itertools.count(0, 1000).__next__)
+    heard = list[object]()
+    thread.on_warning = heard.append
+    source = {"source": "note", "path": "n.md", "ctime": 1, "mtime": 2}
+    note = {"id": "n.md", "type": "text", "content": "NOTE", "metadata": source}
+
+    def turn(text: str, *attached: JsonObject) -> None:
+        thread.append(values.user(text, attached))
+        request = thread.request("openai-chat:gpt-x")
+        thread.record(Reply((values.respond("a"),), Usage()), request)
+
+    thread.append(values.system("SYS"))
+    turn("q1", note)
+    turn("q2")
+    turn("q3")
+    assert heard == []
+    thread.policy = msgspec.structs.replace(policy, times=True)
+    turn("q4")
+    assert [type(one) for one in heard] == [Moved]
+    assert isinstance(heard[0], Moved)
+    assert heard[0].layer == "L2_PREVIOUS"

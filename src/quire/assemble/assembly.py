@@ -24,7 +24,7 @@ from quire.assemble.tail import Tail
 from quire.assemble.when import BREAKER
 from quire.assemble.write import Decision, decide, effective
 from quire.errors import BudgetError
-from quire.tokens import Calibration, uncalibrated
+from quire.tokens import Calibration, Calibrations
 from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
 
 
@@ -40,7 +40,8 @@ class Assembly:
         self.step = 0
         self._absent = Absent()
         self.rebases: list[JsonObject] = []
-        self.calibration = uncalibrated(self.policy.model) if self.policy.model else Calibration()
+        # What each model reported: one that counts otherwise says nothing about the others.
+        self.calibrations = Calibrations()
         self._tail = Tail()
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
@@ -167,7 +168,7 @@ class Assembly:
         begins = "usage" not in entry.body
         if begins and before.streaming:
             self._send_again()
-        elif not before.streaming and not before.speaking:
+        elif not before.streaming and (before.reported or not before.speaking):
             self._pass_sent()
         self._exchange = self._exchange.streams(begins)
 
@@ -191,9 +192,9 @@ class Assembly:
         """What the provider counted of the newest request corrects our own count."""
         usage = entry.body.get("usage")
         total = usage.get("input_total") if isinstance(usage, dict) else None
-        if total and self._estimate:
-            self.calibration = self.calibration.observe(self._estimate, total)
         self._last_model = f"{entry.body.get('provider')}:{entry.body.get('model')}"
+        if total and self._estimate:
+            self.calibrations = self.calibrations.observe(self._last_model, self._estimate, total)
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
@@ -216,7 +217,8 @@ class Assembly:
         self.rent = decision.rent
         if decision.record is not None:
             self._apply(decision.record)
-        self._stable, self.epoch.sent = self.epoch.sent, len(self.epoch.strip.leaves)
+        self._stable = self.epoch.sent
+        self.epoch.pass_by()
         self._estimate = self.epoch.total_tokens()
         self.requests += 1
         self.step += 1
@@ -256,6 +258,13 @@ class Assembly:
         if self.policy.ttl_s is None or self._at is None or self._last_at is None:
             return False
         return self._at - self._last_at > self.policy.ttl_s * 1000
+
+    @property
+    def calibration(self) -> Calibration:
+        """How the model that is asked counts; without a model's name, the one that was asked last."""
+        if self.policy.model:
+            return self.calibrations.of(self.policy.model)
+        return self.calibrations.by_model.get(self._last_model) or Calibration()
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from quire.assemble.blocks import Block
 from quire.assemble.leaves import Leaf, leaf
 from quire.assemble.policy import Policy
@@ -31,6 +33,8 @@ class Epoch:
         # How many leaves stood when the epoch began, and how many were in the newest request.
         self.fold = 0
         self.sent = 0
+        # How many leaves each of its requests had that went by.
+        self.ends: list[int] = []
         # The newest turn's L3, for the envelope.
         self.said: Said | None = None
         self._head: tuple[object, int] = ((), 0)
@@ -39,7 +43,14 @@ class Epoch:
         twin = Epoch()
         twin.__dict__.update(self.__dict__)
         twin.l1, twin.known, twin.strip = self.l1[:], self.known.copy(), self.strip.copy()
+        twin.ends = self.ends[:]
         return twin
+
+    def pass_by(self) -> None:
+        """A request goes by that holds everything so far."""
+        self.sent = len(self.strip.leaves)
+        if self.ends[-1:] != [self.sent]:
+            self.ends.append(self.sent)
 
     @property
     def l1_text(self) -> str:
@@ -51,9 +62,16 @@ class Epoch:
 
     def prompt(self, opening: int = 0) -> Prompt:
         """Everything that the request at this point says."""
-        messages = tuple(self.strip.messages)
         return Prompt(
-            self.l1_text, self.l2_text, self.tools, messages, self.number, self.fold, self.sent, opening
+            self.l1_text,
+            self.l2_text,
+            self.tools,
+            tuple(self.strip.messages),
+            epoch=self.number,
+            fold=self.fold,
+            stable=self.sent,
+            opening=opening,
+            ends=tuple(self.ends[: bisect_right(self.ends, self.sent)]),
         )
 
     def head_tokens(self) -> int:

@@ -22,6 +22,8 @@ class Exchange(msgspec.Struct, frozen=True):
     streaming: bool = False
     # The log holds what was decided for the request at hand.
     decided: bool = False
+    # What the answer used is known: another report behind it is of another request.
+    reported: bool = False
 
     def asks(self, entry: Entry, beside: bool) -> bool:
         """Whether a request stands in front of this entry: it was sent here, or the model begins to speak.
@@ -41,8 +43,11 @@ class Exchange(msgspec.Struct, frozen=True):
         if entry.kind in SPOKEN and not beside:
             return self
         # Who goes on speaking to the model has its answer: a stream that broke off is sent again at once.
-        ended = self.speaking and entry.kind in _TOLD
-        return _to(self, speaking=False, streaming=self.streaming and not ended)
+        told = entry.kind in _TOLD
+        ended = self.speaking and told
+        # What is told behind an answer without words is for a request of its own.
+        sent = self.sent and (self.streaming or not told)
+        return _to(self, speaking=False, sent=sent, streaming=self.streaming and not ended)
 
     def spoke(self) -> Exchange:
         return _to(self, speaking=True, sent=False)
@@ -55,7 +60,7 @@ class Exchange(msgspec.Struct, frozen=True):
         return _to(self, decided=True)
 
     def streams(self, going_on: bool) -> Exchange:
-        return _to(self, streaming=going_on)
+        return _to(self, streaming=going_on, reported=not going_on)
 
     def again(self) -> Exchange:
         """Asked while an answer is streamed, its request would be sent again."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from quire.assemble.turn import INTERRUPTED, UserTurn, result_text
-from quire.tokens import counter, message_tokens
-from quire.tokens.budget import MESSAGE_TOKENS, part_tokens
+from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens
+from quire.tokens.budget import part_tokens
 from quire.values import Call, Entry, Message, Part, Result, Text, Think
 
 # A result up to this many tokens is shorter than the handle that would replace it is useful.
@@ -35,7 +35,8 @@ def leaf(message: Message, turn: int, entries: Sequence[Entry] = (), user: UserT
     """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
     if message.role == "tool":
         return _results_leaf(message, turn, {entry.seq: entry.id for entry in entries})
-    tokens = message_tokens(message) + sum(_spelling_tokens(part) for part in message.parts)
+    spelling = sum(_spelling_tokens(part) for part in message.parts)
+    tokens = message_tokens(message, image_tokens=IMAGE_TOKENS) + spelling
     return Leaf(message, tokens, turn, None, tokens, user)
 
 

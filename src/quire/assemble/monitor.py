@@ -8,9 +8,11 @@ import msgspec
 
 from quire.values import Entry, Envelope, Layer, LayerId
 
-# The kinds of entry that may change what stands in front of the history.
-_WATCHED: tuple[LayerId, ...] = ("L1_SYSTEM", "L2_PREVIOUS")
-EXPLAINS = frozenset({"system", "tools", "rebase"})
+# The kinds of entry that may change what stands in front of the history; the library moves at rebases alone.
+EXPLAINS: dict[LayerId, frozenset[str]] = {
+    "L1_SYSTEM": frozenset({"system", "tools", "rebase"}),
+    "L2_PREVIOUS": frozenset({"rebase"}),
+}
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -26,11 +28,10 @@ class Moved(msgspec.Struct, frozen=True):
 
 def watch(before: Envelope, now: Envelope, between: Iterable[Entry], rebased: bool = False) -> Moved | None:
     """The first unexplained change of L1 or L2; entries between the two requests, or a rebase, explain one."""
-    if rebased or any(entry.kind in EXPLAINS for entry in between):
-        return None
-    for id in _WATCHED:
+    kinds = {entry.kind for entry in between} | ({"rebase"} if rebased else set())
+    for id, explains in EXPLAINS.items():
         old, new = before.layer(id), now.layer(id)
-        if old.sha256 != new.sha256:
+        if old.sha256 != new.sha256 and kinds.isdisjoint(explains):
             byte = first_difference(old.text.encode(), new.text.encode())
             return Moved(id, segment_at(new, byte), byte)
     return None

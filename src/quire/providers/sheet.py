@@ -6,6 +6,7 @@ a thread's sheet between requests, so that the next one costs what is new in it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -56,17 +57,25 @@ class Sheet:
         self.faithful = False
         # The message at hand was sent before the last rebase: what is bound to the old prefix is void.
         self.stale = False
+        # How many of the messages a request has shown: they stay as they are.
+        self.sealed = 0
 
     def copy(self) -> Sheet:
         other = Sheet(self.info, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
         other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
+        other.sealed = self.sealed
         return other
 
     @property
     def last(self) -> JsonObject:
         return self.messages[-1] if self.messages else {}
+
+    @property
+    def unsent(self) -> JsonObject:
+        """The last message while no request has shown it, so that more may join it."""
+        return self.last if len(self.messages) > self.sealed else {}
 
     def bridge(self, message: JsonObject) -> None:
         """Put a turn in that was never taken, because the provider insists on one."""
@@ -173,10 +182,26 @@ class Rendering:
             known = 0
         for place in range(known, len(prompt.messages)):
             message = prompt.messages[place]
+            if _ended(prompt, place):
+                self._seal()
             self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)
             self.taken.append(message)
+
+    def _seal(self) -> None:
+        """A request ended here: what it put behind the messages stands where it stood."""
+        shown = self.sheet.copy()
+        self.writer.end(shown)
+        if len(shown.messages) > len(self.sheet.messages):
+            self.sheet.messages = shown.messages
+        self.sheet.sealed = len(self.sheet.messages)
+
+
+def _ended(prompt: Prompt, place: int) -> bool:
+    """Whether an earlier request of the epoch held the messages up to this place and no more."""
+    at = bisect_left(prompt.ends, place)
+    return at < len(prompt.ends) and prompt.ends[at] == place
 
 
 def texts(message: Message) -> list[str]:

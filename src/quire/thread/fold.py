@@ -20,6 +20,7 @@ class Fold:
         self.assembly: Assembly | None = None
         # What came since the newest request: the entries that explain why its prefix moved.
         self.since: list[Entry] = []
+        self._seen = 0
         self.reply_id: str | None = None
         # When requests were sent before this turn, which tells how long caches must live.
         self.turn_times: tuple[int, ...] = ()
@@ -49,7 +50,10 @@ class Fold:
         for entry in entries:
             if self.assembly is not None:
                 self.assembly.feed(entry)
-            self.since.append(entry)
+            if entry.seq > self._seen:
+                # Read again for another policy, an old entry explains nothing new.
+                self.since.append(entry)
+                self._seen = entry.seq
             if entry.kind == "user":
                 # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
                 self.turn_times = tuple(self._times)

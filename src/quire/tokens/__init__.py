@@ -1,12 +1,13 @@
 """Token counts: a counter per vocabulary, the budget's count, incremental ledgers, calibration."""
 
-from quire.tokens.budget import MESSAGE_TOKENS, message_tokens, text_tokens, tools_tokens
+from quire.tokens.budget import IMAGE_TOKENS, MESSAGE_TOKENS, message_tokens, text_tokens, tools_tokens
 from quire.tokens.calibration import Calibration, Calibrations, uncalibrated
 from quire.tokens.counting import Counter, VocabularyCounter, count, counter
 from quire.tokens.ledger import Ledger, entry_tokens
 from quire.tokens.vocabulary import vocabulary_for
 
 __all__ = [
+    "IMAGE_TOKENS",
     "MESSAGE_TOKENS",
     "Calibration",
     "Calibrations",

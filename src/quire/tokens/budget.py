@@ -11,6 +11,8 @@ from quire.values import Call, Image, Json, JsonObject, Message, Part, Result, T
 
 # What a provider's framing of one message costs, whatever is in it.
 MESSAGE_TOKENS = 4
+# Providers count an image by its size and the model; this is about the middle of what they charge.
+IMAGE_TOKENS = 1500
 
 
 def text_tokens(text: str, with_: Counter | None = None) -> int:

@@ -39,6 +39,14 @@ class Calibration(msgspec.Struct, frozen=True):
         """The tokens to expect for an estimate; before any report, the prior alone."""
         return Count(max(0, round(self.scale * estimate + self.offset)), exact=False, vocabulary=DEFAULT)
 
+    def room(self, limit: int) -> int:
+        """How many of our own tokens a limit in the model's leaves."""
+        left = int((limit - self.offset) / max(self.scale, 1 / PLAUSIBLE))
+        if left > 0 or not self.reported:
+            return max(1, left)
+        # Nothing would be left: what we do not see must grow with what we do, or no request could ever be sent.
+        return max(1, limit * self.estimate // self.reported)
+
     def observe(self, estimate: int, reported: int) -> Calibration:
         """Learn from a reply's total input; a reply that reported nothing (aborted) teaches nothing."""
         if reported <= 0:

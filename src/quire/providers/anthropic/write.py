@@ -72,7 +72,7 @@ def _assistant(sheet: Sheet, message: Message) -> None:
 
 def _note(sheet: Sheet, message: Message) -> None:
     features, effort = sheet.info.features, wanted_effort(message)
-    late = features.late_system and sheet.last.get("role") in ("user", "system")
+    late = features.late_system and _takes_system(sheet)
     extra: JsonObject = {}
     if effort and late and features.late_effort:
         sheet.need_beta(*_betas("late_effort"))
@@ -88,6 +88,11 @@ def _note(sheet: Sheet, message: Message) -> None:
         _as_user_text(sheet, note_text(message))
 
 
+def _takes_system(sheet: Sheet) -> bool:
+    """A system message may follow a user's, or go on while no request has shown it."""
+    return sheet.last.get("role") == "user" or sheet.unsent.get("role") == "system"
+
+
 def _system(sheet: Sheet, blocks: list[JsonObject], extra: JsonObject) -> None:
     """One system message for everything that came between two turns."""
     if sheet.last.get("role") == "system":
@@ -97,10 +102,12 @@ def _system(sheet: Sheet, blocks: list[JsonObject], extra: JsonObject) -> None:
 
 
 def _as_user_text(sheet: Sheet, text: str) -> None:
-    if sheet.last.get("role") == "user":
+    if sheet.unsent.get("role") == "user":
         sheet.messages[-1] = {**sheet.last, "content": [*_listed(sheet.last["content"]), _text(text)]}
-    else:
-        sheet.messages.append({"role": "user", "content": [_text(text)]})
+        return
+    if sheet.last.get("role") == "system":
+        sheet.bridge({"role": "assistant", "content": [_text(NO_REPLY)]})
+    sheet.messages.append({"role": "user", "content": [_text(text)]})
 
 
 def _listed(content: str | list[JsonObject]) -> list[JsonObject]:
@@ -110,8 +117,7 @@ def _listed(content: str | list[JsonObject]) -> list[JsonObject]:
 def _tools(sheet: Sheet, message: Message) -> None:
     tools = tuple(tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools)
     features = sheet.info.features
-    fits = sheet.last.get("role") in ("user", "system")
-    if not (features.late_tools and features.inline_tools and fits):
+    if not (features.late_tools and features.inline_tools and _takes_system(sheet)):
         sheet.add_tools_in_front(message, tools)
         return
     if not (known := sheet.offered(tools, message)):

@@ -29,8 +29,7 @@ def write(sheet: Sheet, message: Message) -> None:
     """Add a message's own messages; a note without a role of its own joins the user message before it."""
     match message.role:
         case "user":
-            if sheet.last.get("role") in ("user", "system"):
-                sheet.bridge({"role": "assistant", "content": [{"text": NO_REPLY}]})
+            _bridge_user(sheet)
             sheet.messages.append({"role": "user", "content": _user(sheet, message)})
         case "assistant":
             _assistant(sheet, message)
@@ -94,17 +93,24 @@ def _note(sheet: Sheet, message: Message) -> None:
             message, "effort is set for the whole request, which moves the prefix of the messages"
         )
     said = texts(message)
-    role = sheet.last.get("role")
+    role, unsent = sheet.last.get("role"), sheet.unsent.get("role")
     if not said:
         return
-    if sheet.info.features.late_system and role in ("user", "system"):
+    if sheet.info.features.late_system and (role == "user" or unsent == "system"):
         before = sheet.messages.pop()["content"] if role == "system" else []
         sheet.messages.append({"role": "system", "content": [*before, *({"text": text} for text in said)]})
-    elif role == "user":
+    elif unsent == "user":
         added = {"text": note_text(message)}
         sheet.messages[-1] = {**sheet.last, "content": [*sheet.last["content"], added]}
     else:
+        _bridge_user(sheet)
         sheet.messages.append({"role": "user", "content": [{"text": note_text(message)}]})
+
+
+def _bridge_user(sheet: Sheet) -> None:
+    """Converse takes no two user messages in a row."""
+    if sheet.last.get("role") in ("user", "system"):
+        sheet.bridge({"role": "assistant", "content": [{"text": NO_REPLY}]})
 
 
 def _end(sheet: Sheet) -> None:

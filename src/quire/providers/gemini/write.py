@@ -70,8 +70,8 @@ def _note(sheet: Sheet, message: Message) -> None:
     if not texts(message):
         return
     added = {"text": note_text(message)}
-    parts = sheet.last.get("parts") or []
-    if sheet.last.get("role") == "user" and not any("functionResponse" in part for part in parts):
+    parts = sheet.unsent.get("parts") or []
+    if sheet.unsent.get("role") == "user" and not any("functionResponse" in part for part in parts):
         sheet.messages[-1] = {**sheet.last, "parts": [*parts, added]}
     else:
         sheet.messages.append({"role": "user", "parts": [added]})

@@ -147,9 +147,10 @@ def _note(sheet: Sheet, message: Message) -> None:
         return
     if role != "text":
         sheet.messages.append({"role": role, "content": _content(sheet, "\n\n".join(texts(message)))})
-    elif sheet.last.get("role") in ("user", "tool"):
+    elif sheet.unsent.get("role") in ("user", "tool"):
         sheet.messages[-1] = _with_text(sheet.last, note_text(message))
     else:
+        _take_turns(sheet, "user")
         sheet.messages.append({"role": "user", "content": _content(sheet, note_text(message))})
 
 
@@ -160,15 +161,17 @@ def _with_text(message: JsonObject, text: str) -> JsonObject:
     return {**message, "content": f"{content}\n\n{text}" if content else text}
 
 
+def _continues(info: ModelInfo) -> bool:
+    """Whether a last message of its own is taken up again; Mistral does so only where that message says so."""
+    return info.features.prefill and info.features.user_after_tool
+
+
 def _end(sheet: Sheet) -> None:
     """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
     if not sheet.messages:
         sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
-    elif sheet.last.get("role") == "assistant" and not sheet.info.features.user_after_tool:
-        # Mistral continues a last message of its own only where that is asked for.
-        sheet.messages[-1] = {**sheet.last, "prefix": True}
-    elif alternates(sheet.info) and not sheet.info.features.prefill:
-        _take_turns(sheet, "assistant" if sheet.last.get("role") == "assistant" else "")
+    elif sheet.last.get("role") == "assistant" and not _continues(sheet.info):
+        _take_turns(sheet, "assistant")
 
 
 def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
+from quire.tokens import IMAGE_TOKENS
 from quire.values import Json, JsonObject
 
-# Providers count an image by its size and the model; this is about the middle of what they charge.
-IMAGE_TOKENS = 1500
 # Encrypted reasoning is base64: four characters hold three bytes, about four of which made a token.
 OPAQUE_CHARACTERS_PER_TOKEN = 5
 
