@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from quire.assemble.epoch import Epoch
 from quire.assemble.leaves import Leaf
 from quire.assemble.policy import Promote
 from quire.assemble.turn import query_alone
 from quire.items import identity
 from quire.log.hashing import sha256_hex
-from quire.values import Entry, JsonObject, LeftOut
+from quire.values import JsonObject, LeftOut
 
 Version = tuple[str, str]
 
@@ -48,20 +50,23 @@ class Absent:
         self._all = None
         return self._left
 
-    def attach(self, entry: Entry) -> None:
-        item = entry.body["item"]
-        self._attached[entry.seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
+    def attach(self, seq: int, item: JsonObject) -> None:
+        """An item that waited has been said."""
+        self._attached[seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
 
-    def rebased(self, old: Epoch, new: Epoch, record: JsonObject, turn: int, promote: Promote) -> None:
-        """What a rebase took away, in messages and in the library."""
-        gone = {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"}
-        held = _versions(new)
-        for seq in sorted(gone):
-            if self._attached.get(seq) not in held:
-                self.leave(seq, f"rebase into epoch {new.number} ({record['reason']})")
-        self._follow_library(_versions(old), held, _showing(new, turn, promote))
+    def rebased(
+        self, old: Epoch, new: Epoch, reason: str, turn: int, promote: Promote, results: Container[int]
+    ) -> None:
+        """What a rebase took away, in messages and in the library; `results` do not fold into L1, as notes do."""
+        shown, held = _seqs(new), _versions(new)
         if promote == "each-turn":
-            self._leave_context(old, gone, held, turn)
+            self._leave_context(old, shown, held, turn)
+        for message in old.strip.messages:
+            for seq in message.seqs:
+                folds = message.role in ("note", "tools") and seq not in results
+                if seq not in shown and not folds and self._attached.get(seq) not in held:
+                    self.leave(seq, f"rebase into epoch {new.number} ({reason})")
+        self._follow_library(_versions(old), held, _showing(new, turn, promote))
 
     def _follow_library(self, before: set[Version], held: set[Version], shown: set[int]) -> None:
         """Items that left the library are explained, unless a message shows them; those back in it need not be."""
@@ -69,19 +74,23 @@ class Absent:
             if version in held:
                 self._own().pop(seq, None)
             elif version in before and seq not in shown:
-                self.leave(seq, "its item left the library: unused for long, or beyond its share")
+                self.leave(seq, "its item left the library: unused for long, changed, or beyond its share")
 
-    def _leave_context(self, old: Epoch, gone: set[int], held: set[Version], turn: int) -> None:
+    def _leave_context(self, old: Epoch, shown: set[int], held: set[Version], turn: int) -> None:
         """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
         for user in (one.user for one in old.strip.leaves if one.user and holds_context(one, turn)):
-            for seq in user.seqs:
-                if seq not in gone and seq != user.entry.seq and self._attached.get(seq) not in held:
+            for seq in user.seqs if user.entry.seq in shown else ():
+                if seq not in shown and self._attached.get(seq) not in held:
                     self.leave(seq, "context of an earlier turn, which keeps its query alone")
 
 
 def holds_context(one: Leaf, turn: int) -> bool:
     """Whether an earlier turn's message still says more than its query."""
     return one.user is not None and one.turn < turn and one.message != query_alone(one.user)
+
+
+def _seqs(epoch: Epoch) -> set[int]:
+    return {seq for message in epoch.strip.messages for seq in message.seqs}
 
 
 def _versions(epoch: Epoch) -> set[Version]:

@@ -84,7 +84,7 @@ class Assembly:
         if entry.at is not None:
             self._at = entry.at
         self.entries[entry.seq] = entry
-        self.pins += pins_of(entry, self.entries)
+        self.pins += pins_of(entry, self.entries, self.pins, self.policy.times)
         if entry.kind == "sent":
             self._request_sent(entry, before)
         getattr(self, f"_feed_{entry.kind}")(entry)
@@ -120,7 +120,6 @@ class Assembly:
             self.tools_moved = True
 
     def _feed_attach(self, entry: Entry) -> None:
-        self._absent.attach(entry)
         self._tail.attached.append((entry.seq, entry.body["item"]))
 
     def _feed_user(self, entry: Entry) -> None:
@@ -128,6 +127,8 @@ class Assembly:
         self.turn += 1
         self.step = 0
         self.carried.turn = self.turn
+        for seq, item in self._tail.attached:
+            self._absent.attach(seq, item)
         attached = [(seq, block(item, self.policy.times)) for seq, item in self._tail.attached]
         said = [block(item, self.policy.times) for item in entry.attached]
         blocks = tuple(unique([*(one for _, one in attached), *said]))
@@ -170,6 +171,8 @@ class Assembly:
             self._send_again()
         elif not before.streaming and (before.reported or not before.speaking):
             self._pass_sent()
+        elif begins:
+            self._close()  # what was said before it is no part of the answer that begins
         self._exchange = self._exchange.streams(begins)
 
     def _send_again(self) -> None:
@@ -239,7 +242,9 @@ class Assembly:
         self.epoch = rebase.apply(old, record, self.policy, self.carried)
         for seq in [s for s, (_, always) in self.carried.late.items() if always or self._names(record, s)]:
             del self.carried.late[seq]
-        self._absent.rebased(old, self.epoch, record, self.turn, self.policy.promote)
+        self._absent.rebased(
+            old, self.epoch, record["reason"], self.turn, self.policy.promote, self.carried.results
+        )
         self.rebases.append(record)
         self.rent, self.tools_moved = 0.0, False
         self.broken = record["freed"] < BREAKER * before and bool(record["edits"])

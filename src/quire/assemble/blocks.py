@@ -36,7 +36,6 @@ class Block(msgspec.Struct, frozen=True):
     tag: str
     content: str
     promotable: bool
-    pinned: bool = False
     images: tuple[JsonObject, ...] = ()
 
 
@@ -63,7 +62,6 @@ def block(item: JsonObject, times: bool = False) -> Block:
         tag=tag,
         content=content,
         promotable=source != "selection" and not meta.get("images"),
-        pinned=bool(meta.get("pin")),
         images=images,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from quire.assemble.blocks import Block
 from quire.assemble.epoch import Epoch
@@ -13,10 +13,13 @@ from quire.tokens import text_tokens
 from quire.values import Call, JsonObject, Result, Think
 
 
-def edits(epoch: Epoch, plan: Plan, results: Container[int] = ()) -> list[JsonObject]:
+def edits(
+    epoch: Epoch, plan: Plan, results: Container[int] = (), spared: Container[int] = ()
+) -> list[JsonObject]:
     """Every change of the plan, entry by entry: drop, handle, fold (into L1), with the tokens freed.
 
     `results` are the entries that are tool results, also those that were said late, as a note: they do not fold.
+    `spared` are those that become no handles.
     """
     out: list[JsonObject] = []
     leaves = epoch.strip.leaves
@@ -27,7 +30,7 @@ def edits(epoch: Epoch, plan: Plan, results: Container[int] = ()) -> list[JsonOb
             folds = one.message.role in ("note", "tools") and one.message.seqs[0] not in results
             out += _drops(one, "fold" if folds else "drop")
         elif one.handled is not None:
-            out += _handles(one, again)
+            out += [edit for edit in _handles(one, again) if edit["entry"] not in spared]
     staying = leaves[: plan.opening] + leaves[plan.drop :] if plan.drop else leaves
     return out + _thoughts(staying)
 
@@ -79,28 +82,40 @@ def _thoughts(leaves: list[Leaf]) -> list[JsonObject]:
     ]
 
 
-def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool) -> list[Block]:
+def folded(
+    epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()
+) -> list[Block]:
     """The items that L2 holds after a rebase, in first-seen order; unused ones leave when a cut is made."""
-    known: dict[str, Block] = {one.id: one for one in epoch.l2}
-    if policy.promote == "at-rebase":
-        known.update(epoch.known.has)
-    else:
-        users = [one.user for one in epoch.strip.leaves if one.user is not None and one.turn < turn]
-        known.update({one.id: one for user in users for one in user.blocks})
     used, oldest = epoch.known.used, turn - policy.unused_turns
     blocks = [
         one
-        for one in known.values()
-        if one.promotable and (not cutting or one.pinned or used.get(one.id, turn) >= oldest)
+        for one in _newest(epoch, policy, turn)
+        if one.promotable and (not cutting or one.id in pinned or used.get(one.id, turn) >= oldest)
     ]
-    return _within(blocks, policy.ceiling("L2"), used)
+    return _within(blocks, policy.ceiling("L2"), used, pinned)
 
 
-def _within(blocks: list[Block], limit: int, used: dict[str, int]) -> list[Block]:
+def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[Block]:
+    """The newest version of every item that the model was given up to the turn before."""
+    known: dict[str, Block] = {one.id: one for one in epoch.l2}
+    if policy.promote == "at-rebase":
+        given = list(epoch.known.has.values())
+    else:
+        users = [one.user for one in epoch.strip.leaves if one.user is not None and one.turn < turn]
+        given = [one for user in users for one in user.blocks]
+    for one in given:
+        old = known.get(one.id)
+        # The same content, shown once more with its images, stays in the library without them.
+        if old is None or one.promotable or not old.promotable or old.sha256 != one.sha256:
+            known[one.id] = one
+    return known.values()
+
+
+def _within(blocks: list[Block], limit: int, used: dict[str, int], pinned: Container[str]) -> list[Block]:
     """The library within its share: the items used longest ago leave first, pinned ones never."""
     size = sum(text_tokens(one.text) for one in blocks)
     leaving = set[str]()
-    for one in sorted((one for one in blocks if not one.pinned), key=lambda one: used.get(one.id, 0)):
+    for one in sorted((one for one in blocks if one.id not in pinned), key=lambda one: used.get(one.id, 0)):
         if size <= limit:
             break
         size -= text_tokens(one.text)

@@ -1,41 +1,116 @@
-"""Pinned words: a whole entry, a span of its text, or earlier entries named by a later one."""
+"""Pins: what is pinned stands verbatim in every request after it was first shown.
+
+Whichever edit takes pinned words from their place (a drop, a handle, a cut, a query left alone, an item that leaves
+the library), the rebase that makes it tells them in front. Words that a later entry pins after they have left
+(`meta.pins`) come back at the next rebase: adding them before would move bytes that were sent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from quire.assemble.blocks import block
-from quire.assemble.turn import result_text
-from quire.log.hashing import canonical
-from quire.values import Entry, JsonObject
+import msgspec
 
-Pin = tuple[int, str]
+from quire.assemble.blocks import block, normal
+from quire.assemble.epoch import Epoch
+from quire.assemble.turn import call_text, entry_text
+from quire.items import identity
+from quire.values import Call, Entry, Image, JsonObject, Message, ToolSet
 
 
-def pins_of(entry: Entry, known: Mapping[int, Entry]) -> Iterator[Pin]:
-    """What an entry pins, as (seq, words): `meta.pin` itself or a span of it, `meta.pins` others by seq."""
-    if pin := entry.meta.get("pin"):
-        words = _words(entry)
-        # A span that the entry does not hold keeps the whole of it.
-        yield entry.seq, pin if isinstance(pin, str) and pin in words else words
-    for item in entry.attached:
-        # The library keeps pinned items that it may hold; the others stand with the pinned words.
-        if (item.get("metadata") or {}).get("pin") and not (one := block(item)).promotable:
-            yield entry.seq, one.text
+class Pin(msgspec.Struct, frozen=True):
+    """Words that stay, of the entry `seq`, pinned by the entry `by`."""
+
+    seq: int
+    by: int
+    words: str
+    # The identity of a pinned item: a newer version takes the older one's place.
+    item: str = ""
+    # A whole tool result, which a handle or a cut could only repeat.
+    result: bool = False
+    # A late instruction, which a rebase may fold into the system prompt.
+    folds: bool = False
+
+
+def pins_of(entry: Entry, known: Mapping[int, Entry], pins: Sequence[Pin], times: bool) -> Iterator[Pin]:
+    """What an entry pins: itself or a span of it (`meta.pin`), its items, earlier entries (`meta.pins`)."""
+    pin = entry.meta.get("pin")
+    if pin and entry.kind != "attach":
+        yield from _entry_pin(entry, entry.seq, pin)
+    yield from _item_pins(entry, pin, pins, times)
     for seq in entry.meta.get("pins") or ():
         if seq in known:
-            yield seq, _words(known[seq])
+            yield from _named(known[seq], entry.seq, times)
 
 
-def pinned_words(pins: Iterable[Pin], gone: set[int], rebases: Sequence[JsonObject]) -> list[str]:
-    """Pinned words whose entries leave, or left at an earlier rebase, verbatim."""
-    before: list[str] = rebases[-1].get("meta", {}).get("pinned", []) if rebases else []
-    return [*before, *(text for seq, text in pins if seq in gone and text not in before)]
+def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
+    whole = entry_text(entry)
+    # A span that the entry does not hold keeps the whole of it.
+    words = pin if isinstance(pin, str) and pin in whole else whole
+    if words.strip():
+        result = entry.kind == "result" and words == whole
+        yield Pin(entry.seq, by, words, result=result, folds=entry.kind in ("note", "system"))
 
 
-def _words(entry: Entry) -> str:
-    if entry.kind == "call":
-        return f"{entry.name} {canonical(entry.args).decode()}"
+def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], times: bool) -> Iterator[Pin]:
+    """Pinned items, and new versions of items that were pinned before."""
+    own = pin if entry.kind == "attach" else None
+    for item in _items(entry):
+        id = identity(item)
+        if own or (item.get("metadata") or {}).get("pin") or any(one.item == id for one in pins):
+            text = block(item, times).text
+            span = isinstance(own, str) and own in text
+            yield Pin(entry.seq, entry.seq, str(own)) if span else Pin(entry.seq, entry.seq, text, id)
+
+
+def _named(entry: Entry, by: int, times: bool) -> Iterator[Pin]:
     if entry.kind == "attach":
-        return block(entry.body["item"]).text
-    return entry.text or result_text(entry)
+        yield Pin(entry.seq, by, block(entry.body["item"], times).text, identity(entry.body["item"]))
+    else:
+        yield from _entry_pin(entry, by)
+
+
+def _items(entry: Entry) -> list[JsonObject]:
+    return [entry.body["item"]] if entry.kind == "attach" else list(entry.attached)
+
+
+def pinned_words(pins: Sequence[Pin], before: Sequence[str], old: Epoch, new: Epoch) -> list[str]:
+    """The words that stood in the old epoch, or in front of it (`before`), and have no place in the new one."""
+    newest = {pin.item: pin for pin in pins if pin.item}
+    current = [pin for pin in pins if not pin.item or newest[pin.item].words == pin.words]
+    stale = {pin.words for pin in pins} - {pin.words for pin in current}
+    was, now = _Standing(old, current), _Standing(new, current)
+    due = [pin.words for pin in current if pin.by != pin.seq or was.shows(pin)]
+    standing = {pin.words for pin in current if now.holds(pin)}
+    return [words for words in dict.fromkeys([*before, *due]) if words not in standing and words not in stale]
+
+
+class _Standing:
+    """What one epoch says of pinned entries, in their places."""
+
+    def __init__(self, epoch: Epoch, pins: Sequence[Pin]) -> None:
+        self._said: dict[int, list[str]] = {}
+        self._library = [one.text for one in epoch.l2]
+        self._system = epoch.l1
+        wanted = {pin.seq for pin in pins}
+        for message in epoch.strip.messages:
+            for seq in wanted.intersection(message.seqs):
+                self._said.setdefault(seq, []).extend(_texts(message))
+
+    def shows(self, pin: Pin) -> bool:
+        """Whether the entry has a place, if only as a reference or a change."""
+        return pin.seq in self._said or self.holds(pin)
+
+    def holds(self, pin: Pin) -> bool:
+        """Whether its words stand verbatim."""
+        if any(pin.words in text for text in [*self._said.get(pin.seq, ()), *self._library]):
+            return True
+        return pin.folds and any(normal(pin.words) in text for text in self._system)
+
+
+def _texts(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        if isinstance(part, Call):
+            yield call_text(part.name, part.args)
+        elif not isinstance(part, Image | ToolSet):
+            yield part.text

@@ -14,7 +14,7 @@ from quire.assemble.policy import Policy
 from quire.assemble.references import Library
 from quire.assemble.turn import UserTurn, query_alone
 from quire.errors import DataError
-from quire.values import Entry, JsonObject, Message, Part, Result, Text, Think
+from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
 
 SUMMARY_HEADING = "# Summary of the earlier conversation"
 PINNED_HEADING = "# Pinned"
@@ -24,7 +24,7 @@ def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> E
     """The epoch after a recorded rebase: kept leaves said once more behind the folded library."""
     after = Epoch()
     after.number = epoch.number + 1
-    edited = {edit["entry"]: edit for edit in record["edits"]}
+    edited = _paired({edit["entry"]: edit for edit in record["edits"]}, epoch.strip.messages)
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
     after.l2 = tuple(state.version(one) for one in record["library"])
@@ -42,10 +42,22 @@ def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> E
     for one in leaves[begins:]:
         _carry(after, one, edited, policy, state)
     after.fold = len(after.strip.leaves)
-    newest = after.strip.leaves[after.strip.turn_starts[-1]].user if after.strip.turn_starts else None
-    if newest is not None and not newest.blocks:
+    if after.strip.newest_user() is epoch.strip.newest_user():
         after.said = epoch.said
     return after
+
+
+def _paired(edited: dict[int, JsonObject], messages: list[Message]) -> dict[int, JsonObject]:
+    """The edits, with the results of every call that goes."""
+    calls = set[str]()
+    for message in messages:
+        pairs = list(zip(message.parts, message.seqs, strict=False))
+        if message.role == "assistant":
+            calls = {p.call_id for p, s in pairs if isinstance(p, Call) and s in edited}
+        elif message.role == "tool" and calls:
+            lost = [s for p, s in pairs if isinstance(p, Result) and p.call_id in calls and s not in edited]
+            edited.update({seq: {"entry": seq, "action": "drop"} for seq in lost})
+    return edited
 
 
 def _behind_opening(leaves: list[Leaf], record: JsonObject) -> int:
@@ -74,6 +86,9 @@ class Carried(msgspec.Struct):
             )
         return found
 
+    def folds_always(self, seq: int) -> bool:
+        return self.late.get(seq, ("", False))[1]
+
     def folded_texts(self, edited: dict[int, JsonObject]) -> list[str]:
         return [text for seq, (text, always) in self.late.items() if always or seq in edited]
 
@@ -92,13 +107,10 @@ def _carry(after: Epoch, one: Leaf, edited: dict[int, JsonObject], policy: Polic
     """Take one leaf over into the new epoch, with its edits."""
     message = one.message
     if message.role in ("note", "tools"):
-        if not any(seq in edited or state.late.get(seq, ("", False))[1] for seq in message.seqs) and (
-            message.role == "note"
-        ):
-            after.strip.add(one)
+        _carry_late(after, one, edited, state)
     elif one.user is not None:
         if not _gone(one.user.entry.seq, edited):
-            _carry_user(after, one, policy, state)
+            _carry_user(after, one, edited, policy, state)
     else:
         kept = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
         pairs = [(part, seq) for part, seq in kept if part is not None]
@@ -114,16 +126,37 @@ def _carry(after: Epoch, one: Leaf, edited: dict[int, JsonObject], policy: Polic
             after.strip.add(leaf(shorter, one.turn, entries))
 
 
-def _carry_user(after: Epoch, one: Leaf, policy: Policy, state: Carried) -> None:
+def _carry_late(after: Epoch, one: Leaf, edited: dict[int, JsonObject], state: Carried) -> None:
+    """What was said late stays, unless it folds into L1 or goes; a result that came late may be cut."""
+    message = one.message
+    cut = next((edited[seq] for seq in message.seqs if seq in edited), None)
+    if cut is not None and cut["action"] == "cut":
+        after.strip.add(leaf(Message("note", (Text(cut["replacement"]),), message.seqs), one.turn))
+    elif cut is None and message.role == "note" and not any(map(state.folds_always, message.seqs)):
+        after.strip.add(one)
+
+
+def _carry_user(
+    after: Epoch, one: Leaf, edited: dict[int, JsonObject], policy: Policy, state: Carried
+) -> None:
     assert one.user is not None  # the caller asked
+    context = tuple((call, _cut_result(result, edited)) for call, result in one.user.context)
     if policy.promote == "each-turn" and one.turn < state.turn:
         after.strip.add(leaf(query_alone(one.user), one.turn, user=one.user))
-    elif one.user.blocks:
+    elif one.user.blocks or context != one.user.context:
+        user = msgspec.structs.replace(one.user, context=context)
         # What the current turn brings is never older than the library: it may be an update to it.
-        user = _current(one.user, after.l2) if one.turn < state.turn else one.user
-        after.say(user, one.turn, policy)
+        after.say(_current(user, after.l2) if one.turn < state.turn else user, one.turn, policy)
     else:
         after.strip.add(one)
+
+
+def _cut_result(result: Entry | None, edited: dict[int, JsonObject]) -> Entry | None:
+    """A result that was given beside the user's words, as a cut leaves it."""
+    if result is None or edited.get(result.seq, {}).get("action") != "cut":
+        return result
+    body = {**result.body, "content": edited[result.seq]["replacement"], "outcome": None}
+    return msgspec.structs.replace(result, body=body)
 
 
 def _current(user: UserTurn, library: tuple[Block, ...]) -> UserTurn:

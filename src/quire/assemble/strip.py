@@ -49,6 +49,9 @@ class Strip:
     def total(self) -> int:
         return self.sums[-1]
 
+    def newest_user(self) -> Leaf | None:
+        return self.leaves[self.turn_starts[-1]] if self.turn_starts else None
+
     def last_legal(self) -> int:
         """Where the part that is never cut begins: the newest group, or the user who has just spoken."""
         user = self.turn_starts[-1] if self.turn_starts else 0

@@ -105,12 +105,12 @@ class Tail:
     def _close_user(self, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
         if self._user is None:
             return []
-        seqs = (*self._user.seqs, *(one.seq for pair in self._context for one in pair if one is not None))
-        said = msgspec.structs.replace(self._user, context=tuple(self._context), seqs=seqs)
-        epoch.say(said, turn, policy)
-        silent = [pair for pair in self._context if pair[1] is None or not result_text(pair[1])]
+        told = tuple((call, result) for call, result in self._context if result and result_text(result))
+        seqs = (*self._user.seqs, *(one.seq for pair in told for one in pair))
+        epoch.say(msgspec.structs.replace(self._user, context=told, seqs=seqs), turn, policy)
+        silent = [one for pair in self._context for one in pair if one is not None and one.seq not in seqs]
         self._user, self._context = None, []
-        return [LeftOut(one.seq, "a tool that gave nothing") for pair in silent for one in pair if one]
+        return [LeftOut(one.seq, "a tool that gave nothing") for one in silent]
 
     def _close_group(self, group: Group, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
         message = assistant(group.entries, policy.thinking)

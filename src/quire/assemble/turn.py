@@ -10,6 +10,7 @@ import msgspec
 from quire.assemble.blocks import Block, escaped
 from quire.assemble.policy import Promote
 from quire.assemble.references import Library, references
+from quire.log.hashing import canonical
 from quire.values import Entry, Image, Json, Message, Part, Text
 
 QUERY_MARK = "---\n\n[User query]:"
@@ -100,6 +101,21 @@ def _scalar(value: Json) -> str:
 
 def _output(result: Entry | None) -> str:
     return "" if result is None else result_text(result)
+
+
+def entry_text(entry: Entry) -> str:
+    """What an entry says, whole."""
+    if entry.kind == "result":
+        return result_text(entry)
+    if entry.kind == "call":
+        return call_text(entry.name, entry.args)
+    if entry.kind == "attach":
+        return str(entry.body["item"]["content"])
+    return entry.text
+
+
+def call_text(name: str, args: Json) -> str:
+    return f"{name} {canonical(args).decode()}"
 
 
 INTERRUPTED = "(interrupted: no result was recorded)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,13 +20,16 @@ from quire.assemble.plan import NO_CUT, RUNGS, Plan, Rung
 from quire.assemble.plan import plan as plan_cut
 from quire.assemble.policy import Policy
 from quire.assemble.summary import Gone, extract
+from quire.assemble.turn import result_text
 from quire.assemble.when import Moment, reason_to_cut, rent_after
 from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
-from quire.values import Entry, JsonObject, Result
+from quire.values import Entry, JsonObject, Result, Text
 
 if TYPE_CHECKING:
     from quire.assemble.assembly import Assembly
+
+_NOTHING_PINNED = "Raise the budget, or put less into the largest of these."
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -97,13 +101,14 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
 def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     """A rebase entry's fields for one rung; None cuts nothing and only folds."""
     epoch, policy = assembly.epoch, effective(assembly)
-    library = folded(epoch, policy, assembly.turn, cutting=rung is not None)
+    kept = {pin.item for pin in assembly.pins if pin.item}
+    library = folded(epoch, policy, assembly.turn, cutting=rung is not None, pinned=kept)
     head = _head_after(assembly, library) if rung is not None else None
     nothing = msgspec.structs.replace(NO_CUT, opening=epoch.opening)
     plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
-    edits = edits_of(epoch, plan, assembly.carried.results) + superseded(epoch, plan, library, assembly.turn)
+    edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
+    edits += superseded(epoch, plan, library, assembly.turn)
     gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
-    pinned = pinned_words(assembly.pins, gone, assembly.rebases)
     summary, fallbacks = _summary(assembly, plan, gone)
     record: JsonObject = {
         "kind": "rebase",
@@ -116,10 +121,24 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     if summary:
         record["summary"] = summary
     opening = max((seq for one in epoch.strip.leaves[: plan.opening] for seq in one.message.seqs), default=0)
-    meta = {"opening": opening, "pinned": pinned, "fallbacks": fallbacks}
-    if any(meta.values()):
-        record["meta"] = {key: value for key, value in meta.items() if value}
-    return record
+    return _with_pins(assembly, record, {"opening": opening, "pinned": [], "fallbacks": fallbacks})
+
+
+def _with_pins(assembly: Assembly, record: JsonObject, meta: JsonObject) -> JsonObject:
+    """The record with what is pinned and would have no place after it, told in front."""
+    before = assembly.rebases[-1].get("meta", {}).get("pinned", []) if assembly.rebases else []
+    if before or assembly.pins:
+        bare = {**record, "meta": {**meta, "pinned": []}}
+        after = rebase.apply(assembly.epoch, bare, assembly.policy, assembly.carried)
+        meta = {**meta, "pinned": pinned_words(assembly.pins, before, assembly.epoch, after)}
+    told = {key: value for key, value in meta.items() if value}
+    bare = {key: value for key, value in record.items() if key != "meta"}
+    return {**bare, "meta": told} if told else bare
+
+
+def _spared(assembly: Assembly) -> set[int]:
+    """Results that are pinned whole: no handle and no cut could free anything."""
+    return {pin.seq for pin in assembly.pins if pin.result}
 
 
 def _head_after(assembly: Assembly, library: list[Block]) -> int:
@@ -160,39 +179,50 @@ def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
     policy = effective(assembly)
     edits = list(record["edits"])
     while True:
-        trial = {**record, "edits": edits}
+        trial = _with_pins(assembly, {**record, "edits": edits}, record.get("meta", {}))
         after = rebase.apply(assembly.epoch, trial, policy, assembly.carried)
         over = max(after.total_tokens() - policy.limit, after.strip.total - policy.ceiling("L4"))
         if over <= 0:
             return {**trial, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
-        largest = _largest_result(
-            after.strip.leaves, assembly.turn, {edit["entry"] for edit in edits if edit["action"] == "cut"}
-        )
+        done = {edit["entry"] for edit in edits if edit["action"] == "cut"} | _spared(assembly)
+        largest = _largest_result(after.strip.leaves, assembly.turn, assembly.carried.results, done)
         if largest is None:
-            raise BudgetError(_too_large(assembly, after))
+            raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
         edits = [edit for edit in edits if edit["entry"] != largest[0]] + [
             _cut(assembly.entries, largest, over)
         ]
 
 
-def _largest_result(leaves: list[Leaf], turn: int, done: set[int]) -> tuple[int, Result] | None:
+def _largest_result(
+    leaves: list[Leaf], turn: int, results: Container[int], done: Container[int]
+) -> tuple[int, str] | None:
     found = [
-        (counter().count(part.text), seq, part)
+        (counter().count(text), seq, text)
         for one in leaves
-        if one.turn == turn and one.message.role == "tool"
-        for part, seq in zip(one.message.parts, one.message.seqs, strict=True)
-        if isinstance(part, Result) and seq not in done
+        if one.turn == turn
+        for seq, text in _results(one, results)
+        if seq not in done
     ]
-    size, seq, part = max(found, key=lambda one: (one[0], one[1]), default=(0, 0, None))
-    return (seq, part) if part is not None and size > 48 else None
+    size, seq, text = max(found, key=lambda one: (one[0], one[1]), default=(0, 0, ""))
+    return (seq, text) if size > 48 else None
 
 
-def _cut(entries: dict[int, Entry], largest: tuple[int, Result], over: int) -> JsonObject:
-    seq, part = largest
-    tokens = counter().count(part.text)
+def _results(one: Leaf, results: Container[int]) -> Iterator[tuple[int, str]]:
+    """What tools gave in a message: as results, beside the user's words, or late, as a note."""
+    if one.user is not None:
+        yield from ((result.seq, result_text(result)) for _, result in one.user.context if result is not None)
+        return
+    for part, seq in zip(one.message.parts, one.message.seqs, strict=True):
+        if isinstance(part, Result) or (isinstance(part, Text) and seq in results):
+            yield seq, part.text
+
+
+def _cut(entries: dict[int, Entry], largest: tuple[int, str], over: int) -> JsonObject:
+    seq, whole = largest
+    tokens = counter().count(whole)
     wanted = max(0, tokens - over - 40)
     # Characters per token of this very text, with a little air: counting again decides in the end.
-    kept = lines_that_fit(part.text, int(len(part.text) / tokens * wanted * 0.95))
+    kept = lines_that_fit(whole, int(len(whole) / tokens * wanted * 0.95))
     handle = handle_of(entries[seq].id) if seq in entries else ""
     mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
     text = f"{kept}\n{mark}" if kept else mark
@@ -201,7 +231,7 @@ def _cut(entries: dict[int, Entry], largest: tuple[int, Result], over: int) -> J
 
 def _too_large(assembly: Assembly, after: Epoch) -> str:
     """Names what may not be cut, with its size."""
-    prompt = after.prompt()
+    prompt, pinned = after.prompt(), _pinned_results(assembly, after)
     parts = {
         "system prompt": text_tokens(prompt.l1) if prompt.l1 else 0,
         "context library": text_tokens(prompt.l2) if prompt.l2 else 0,
@@ -210,12 +240,25 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
             o.tokens for o in after.strip.leaves if o.user is not None and o.turn == assembly.turn
         ),
         "pinned text": sum(o.tokens for o in after.strip.leaves if o.turn == SUMMARY_TURN),
+        "pinned results": pinned,
         "the newest calls and results": sum(
             o.tokens for o in after.strip.leaves if o.user is None and o.turn == assembly.turn
-        ),
+        )
+        - pinned,
     }
     named = ", ".join(f"{name} {size}" for name, size in sorted(parts.items(), key=lambda p: -p[1]) if size)
     given, ours = assembly.policy.limit, effective(assembly).limit
     # A model may count more than we do: then fewer of our tokens fit.
     counted = f" ({ours} by this count)" if ours != given else ""
     return f"{after.total_tokens()} tokens may not be cut but the budget is {given}{counted}: {named}"
+
+
+def _pinned_results(assembly: Assembly, after: Epoch) -> int:
+    spared = _spared(assembly)
+    return sum(
+        counter().count(text)
+        for one in after.strip.leaves
+        if one.turn == assembly.turn and one.user is None
+        for seq, text in _results(one, assembly.carried.results)
+        if seq in spared
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.assemble.turn import result_text
+from quire.assemble.turn import entry_text
 from quire.errors import CallError, NotFound
 from quire.log.store import Store
-from quire.values import Entry, Json
+from quire.values import Entry
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -53,18 +53,3 @@ def find_handle(store: Store, thread: str, handle: str) -> Entry:
     raise NotFound(
         f"no entry of this conversation has the handle {handle!r}", hint="Handles are hexadecimal digits."
     )
-
-
-def entry_text(entry: Entry) -> str:
-    """What an entry says, whole."""
-    if entry.kind == "result":
-        return result_text(entry)
-    if entry.kind == "call":
-        return f"{entry.name} {_json(entry.args)}"
-    if entry.kind == "attach":
-        return str(entry.body["item"]["content"])
-    return entry.text
-
-
-def _json(value: Json) -> str:
-    return msgspec.json.encode(value).decode()

@@ -1,0 +1,170 @@
+"""What is pinned stands verbatim in every request after it was first shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire import values
+from quire.assemble import Assembly, Built, Policy, Refused, requests
+from quire.assemble.rebase import PINNED_HEADING
+from quire.errors import BudgetError
+from quire.log.hashing import chain
+from quire.values import Entry, JsonObject
+
+pytestmark = pytest.mark.moves_prefix(reason="pins are about rebases")
+WORDS = "KEEP-THIS-PIN"
+
+
+def long(middle: str = "") -> str:
+    lines = [f"line {n} of the result" for n in range(150)]
+    return "\n".join([*lines[:75], middle, *lines[75:]])
+
+
+def item(name: str, text: str, **metadata: object) -> JsonObject:
+    about = {"source": "note", "path": name, **metadata}
+    return {"id": name, "type": "text", "content": text, "metadata": about}
+
+
+def talk(turns: int) -> list[Entry]:
+    out: list[Entry] = []
+    for n in range(turns):
+        out += [values.user(f"question {n} " + "word " * 60), values.respond(f"answer {n} " + "word " * 90)]
+    return out
+
+
+def loop(calls: int, pinned: int, meta: JsonObject) -> list[Entry]:
+    """One turn of calls with long results, one of them pinned; the result's seq is 2 * pinned + 3."""
+    out = [values.user("do it")]
+    for n in range(calls):
+        more = {"meta": meta} if n == pinned else {}
+        out += [values.call(f"c{n}", "read", {"n": n})]
+        out += [values.result(f"c{n}", None, long(WORDS if n == pinned else f"row {n}"), **more)]
+    return [*out, values.respond("done")]
+
+
+def text_of(one: Built) -> str:
+    parts = [part for message in one.prompt.messages for part in message.parts]
+    return "\n".join([one.prompt.system, *(getattr(part, "text", "") for part in parts)])
+
+
+def stands_from_its_first_request(entries: list[Entry], policy: Policy, words: str = WORDS) -> list[Built]:
+    """No request after the first that says the words is without them; and rebases were made since."""
+    made = [one for one in requests(entries, policy) if isinstance(one, Built)]
+    first = next(n for n, one in enumerate(made) if words in text_of(one))
+    assert [one.turn for one in made[first:] if words not in text_of(one)] == []
+    assert [one for one in made[first + 1 :] if one.rebase], "a rebase had to keep them"
+    return made
+
+
+@pytest.mark.parametrize("pin", [True, WORDS])
+@pytest.mark.parametrize("tiers", [{}, {"floor": 0.375, "handles": 0.25}])
+def test_a_pinned_result_stays_where_older_ones_become_handles(pin: object, tiers: dict[str, float]) -> None:
+    made = stands_from_its_first_request(loop(30, 12, {"pin": pin}), Policy(budget=10_000, **tiers))
+    assert any(edit["action"] == "handle" for one in made if one.rebase for edit in one.rebase["edits"])
+
+
+def test_a_pinned_result_of_the_current_turn_is_not_cut_but_named() -> None:
+    entries = [values.user("q"), values.call("a", "r", {}), values.call("b", "r", {})]
+    entries += [
+        values.result("a", None, long(WORDS), meta={"pin": True}),
+        values.result("b", None, long() * 3),
+        values.respond("x"),
+    ]
+    fits = [one for one in requests(entries, Policy(budget=2_000)) if isinstance(one, Built)][-1]
+    assert long(WORDS) in text_of(fits), "the other one was cut for it"
+    (refused,) = [one for one in requests(entries, Policy(budget=600)) if isinstance(one, Refused)]
+    assert "pinned results" in refused.error
+    assert "unpin" in refused.hint
+
+
+def test_a_span_of_a_result_that_has_to_be_cut_stands_in_front() -> None:
+    entries = [values.user("q"), values.call("a", "r", {})]
+    entries += [values.result("a", None, long(WORDS), meta={"pin": WORDS}), values.respond("x")]
+    last = [one for one in requests(entries, Policy(budget=500)) if isinstance(one, Built)][-1]
+    assert last.rebase is not None
+    assert last.rebase["meta"]["pinned"] == [WORDS]
+    assert "cut here" in text_of(last)
+
+
+def test_a_refusal_speaks_of_pins_only_where_there_are_any() -> None:
+    with pytest.raises(BudgetError) as refused:
+        Assembly(Policy(budget=200)).extend(chain([values.user("word " * 500)])).request()
+    assert "pin" not in refused.value.hint
+
+
+@pytest.mark.parametrize("how", ["field", "entry", "context"])
+def test_each_turn_keeps_pinned_context_of_earlier_turns(how: str) -> None:
+    chosen = item("n.md", WORDS, source="selection", start_line=1, end_line=3, pin=True)
+    begun = {
+        "field": [values.user("look", [chosen])],
+        "entry": [values.attach(chosen), values.user("look")],
+        "context": [
+            values.user("look"),
+            values.call("k", "search", {}, meta={"placement": "context"}),
+            values.result("k", None, WORDS, meta={"pin": True}),
+        ],
+    }[how]
+    entries = [*begun, values.respond("ok"), *talk(3)]
+    stands_from_its_first_request(entries, Policy(promote="each-turn"))
+
+
+@pytest.mark.parametrize("promote", ["at-rebase", "each-turn"])
+@pytest.mark.parametrize("times", [False, True])
+def test_a_pinned_item_stays_in_the_library_once(promote: str, times: bool) -> None:
+    policy = Policy(budget=3_000, unused_turns=2, promote=promote, times=times)  # type: ignore[arg-type]
+    for begun in (
+        [values.attach(item("n.md", WORDS), meta={"pin": True})],
+        [values.attach(item("n.md", WORDS, pin=True))],
+    ):
+        made = stands_from_its_first_request([*begun, *talk(30)], policy)
+        assert text_of(made[-1]).count(WORDS) == 1
+        assert WORDS in made[-1].prompt.l2
+
+
+def test_a_span_of_an_attachment_outlives_its_place_in_the_library() -> None:
+    entry = values.attach(item("n.md", f"much else, {WORDS}, and more"), meta={"pin": WORDS})
+    made = stands_from_its_first_request([entry, *talk(30)], Policy(budget=3_000, unused_turns=2))
+    assert "much else" not in text_of(made[-1])
+
+
+def test_a_newer_version_of_a_pinned_item_takes_its_place() -> None:
+    first = values.attach(item("s.md", "FIRST", source="selection", start_line=1, end_line=2, pin=True))
+    second = values.attach(item("s.md", "SECOND", source="selection", start_line=1, end_line=2))
+    last = stands_from_its_first_request(
+        [first, *talk(20), second, *talk(20)], Policy(budget=3_000), "SECOND"
+    )[-1]
+    assert "FIRST" not in text_of(last)
+
+
+def test_an_entry_pinned_after_it_left_comes_back_at_the_next_rebase() -> None:
+    words = f"{WORDS} always " + "x " * 200
+    pin = [values.user("remember that", meta={"pins": [1]}), values.respond("ok")]
+    entries = [values.user(words), *talk(20), *pin, *talk(20)]
+    made = [one for one in requests(entries, Policy(budget=3_000)) if isinstance(one, Built)]
+    at = next(n for n, one in enumerate(made) if one.query == "remember that")
+    back = next(n for n, one in enumerate(made) if n >= at and one.rebase)
+    assert words not in text_of(made[at - 1])
+    assert all(words in text_of(one) for one in made[back:])
+
+
+def test_the_same_words_pinned_twice_are_kept_once() -> None:
+    twice = [values.user(WORDS, meta={"pin": True}), values.respond("a " * 50)] * 2
+    last = stands_from_its_first_request([*twice, *talk(24)], Policy(budget=3_000))[-1]
+    assert text_of(last).split("# Summary")[0].split("\n\n") == [f"\n{PINNED_HEADING}", WORDS, ""]
+
+
+def test_a_pinned_instruction_that_folds_into_the_system_prompt_is_not_said_twice() -> None:
+    note = values.note(f"  {WORDS}\n", meta={"pin": True})
+    begun = [values.user("q"), values.respond("a"), note]
+    last = stands_from_its_first_request([*begun, *talk(30)], Policy(budget=3_000))[-1]
+    assert WORDS in last.prompt.l1
+    assert text_of(last).count(WORDS) == 1
+
+
+def test_pins_too_large_for_the_budget_are_refused_by_name() -> None:
+    entries = [values.user("word " * 960, meta={"pin": True}), values.respond("a"), *talk(6)]
+    made = list(requests(entries, Policy(budget=1_000)))
+    refused = [one for one in made if isinstance(one, Refused)]
+    assert refused
+    assert all("pinned text" in one.error for one in refused)
+    assert not [one for one in made if isinstance(one, Built) and one.tokens > 1_000]
