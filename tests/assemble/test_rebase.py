@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -161,6 +163,24 @@ def test_a_huge_newest_result_is_cut_at_a_line() -> None:
     assert (LONG * 20).startswith(kept + "\n")
 
 
+@pytest.mark.parametrize("how", ["late", "context"])
+def test_a_huge_result_is_cut_also_where_it_came_late_or_beside_the_users_words(how: str) -> None:
+    beside = {"meta": {"placement": "context"}} if how == "context" else {}
+    entries = [values.user("read"), values.call("c", "read", {}, **beside)]
+    if how == "late":
+        entries += [values.user("never mind"), values.respond("ok")]
+    entries += [values.result("c", None, LONG * 20), values.respond("ok"), values.user("and now?")]
+    numbered = list(chain([*entries, values.respond("ok")]))
+    made = built(numbered, Policy(budget=1_000))
+    cut = next(one for one in made if one.rebase)
+    text = next(p.text for m in cut.prompt.messages for p in m.parts if "cut here" in p.text)  # type: ignore[union-attr]
+    result = next(entry for entry in numbered if entry.kind == "result")
+    assert handle_of(result.id) in text
+    assert "row 0: value 0\nrow 1: value 7" in text
+    assert result.seq not in {left.entry for left in cut.left_out}
+    assert made[-1].tokens <= 1_000
+
+
 def test_what_cannot_fit_is_refused_by_name() -> None:
     with pytest.raises(BudgetError, match=r"the user's message \d+"):
         Assembly(Policy(budget=200)).extend(chain([values.user("word " * 500)])).request()
@@ -316,17 +336,37 @@ def note(name: str, text: str, **metadata: object) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("network down"), TimeoutError(), None])
-def test_a_summariser_that_fails_in_any_way_gives_way_to_the_built_in_one(failure: Exception | None) -> None:
+def _raises(error: Exception) -> Callable[[Gone], str]:
     def summarise(gone: Gone) -> str:
-        if failure is not None:
-            raise failure
-        return None  # type: ignore[return-value]
+        raise error
 
+    return summarise
+
+
+async def _later(gone: Gone) -> str:
+    return "said later"
+
+
+@pytest.mark.parametrize(
+    ("summarise", "told"),
+    [
+        (_raises(RuntimeError("network down")), "summary failed: network down"),
+        (_raises(TimeoutError()), "summary failed: TimeoutError"),
+        (_later, "summary failed: returned a coroutine; pass a plain function"),
+        (lambda gone: None, "summary was empty"),
+        (lambda gone: " \n", "summary was empty"),
+        (lambda gone: {"summary": "x"}, "summary was no text but dict"),
+        (lambda gone: b"x", "summary was no text but bytes"),
+        (lambda gone: True, "summary was no text but bool"),
+        (lambda gone: "\ud800 hi", "summary was no valid text: surrogates not allowed"),
+    ],
+)
+def test_what_is_no_summary_gives_way_to_the_built_in_one_and_says_why(
+    summarise: Callable[[Gone], str], told: str
+) -> None:
     rebased = next(one for one in built(talk(60), Policy(budget=3_000), summarise=summarise) if one.rebase)
     assert rebased.rebase is not None
-    assert rebased.rebase["summary"]
-    told = "summary was empty" if failure is None else f"summary failed: {failure or 'TimeoutError'}"
+    assert rebased.rebase["summary"].startswith("User: question 0")
     assert rebased.rebase["meta"]["fallbacks"] == [told]
 
 

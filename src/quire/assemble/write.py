@@ -14,12 +14,13 @@ from quire.assemble.cuts import lines_that_fit
 from quire.assemble.edits import edits as edits_of
 from quire.assemble.edits import folded, superseded
 from quire.assemble.epoch import SUMMARY_TURN, Epoch
+from quire.assemble.fallback import summed_up
 from quire.assemble.leaves import Leaf, handle_of
 from quire.assemble.pins import pinned_words
 from quire.assemble.plan import NO_CUT, RUNGS, Plan, Rung
 from quire.assemble.plan import plan as plan_cut
 from quire.assemble.policy import Policy
-from quire.assemble.summary import Gone, extract
+from quire.assemble.summary import Gone
 from quire.assemble.turn import result_text
 from quire.assemble.when import Moment, reason_to_cut, rent_after
 from quire.errors import BudgetError
@@ -155,23 +156,12 @@ def _before_seq(leaves: list[Leaf], plan: Plan) -> int:
 
 
 def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[str]]:
-    """The summary of what leaves; an empty, failed or longer one falls back to the built-in, then to none."""
+    """The summary of what leaves, and why another than the one asked for; none where nothing leaves."""
     before = assembly.rebases[-1].get("summary", "") if assembly.rebases else ""
     if not plan.summary_limit or not plan.drop:
         return (before if not plan.drop else ""), []
     entries = tuple(assembly.entries[seq] for seq in sorted(gone) if seq in assembly.entries)
-    asked = Gone(entries, before, plan.summary_limit)
-    fallbacks: list[str] = []
-    for summarise in dict.fromkeys((assembly.summarise, extract)):
-        try:
-            text = str(summarise(asked) or "").strip()
-        except Exception as error:  # a summariser is anybody's code, and asks over a network
-            fallbacks.append(f"summary failed: {error or type(error).__name__}")
-            continue
-        if text and counter().count(text) <= plan.summary_limit * 1.25:
-            return text, fallbacks
-        fallbacks.append("summary was empty" if not text else "summary was longer than allowed")
-    return "", fallbacks
+    return summed_up(Gone(entries, before, plan.summary_limit), assembly.summarise)
 
 
 def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
