@@ -93,6 +93,8 @@ def test_the_schema_file_is_the_one_the_code_uses() -> None:
 
 
 ITEM_HASH = "0" * 64
+SENT = '{"kind":"sent","provider":"p","model":"m","request_sha256":"","segments":[]'
+REBASE = '{"kind":"rebase","reason":"r","before_seq":0,"library":[],"freed":0,"edits":'
 BAD_LINES = [
     ('{"kind":"usr","text":"a"}', 9, "unknown kind 'usr'"),
     ('{"kind":7}', 9, "unknown kind 7"),
@@ -133,6 +135,14 @@ BAD_LINES = [
     ('{"kind":"tools","tools":[{"name":"t","description":"d"}]}', 26, "field 'parameters' is missing"),
     ('{"kind":"tools","tools":[{"name":"t","description":"d","parameters":{},"x":1}]}', 72, "unknown field"),
     ('{"kind":"result","call_id":"c","error":"yes"}', 40, "true or false"),
+    ('{"kind":"user","text":"a","images":[{"media_type":5}]}', 51, "must be a string, not 5"),
+    ('{"kind":"user","text":"a","images":["u",{"url":null}]}', 48, "must be a string, not null"),
+    (SENT + ',"usage":{"input_total":"abc"}}', 100, "must be a number below 2**63, or null, not 'abc'"),
+    (SENT + ',"usage":{"output":1,"cache_read":[1]}}', 110, "not a list"),
+    (SENT + ',"usage":{"output":true}}', 95, "not true"),
+    (SENT + ',"usage":{"output":1e300}}', 95, "not 1e+300"),
+    (REBASE + '[{"entry":"sha256:00","action":"drop"}]}', 87, "must be an integer, not 'sha256:00'"),
+    (REBASE + '[{"entry":1,"action":"cut","replacement":{}}]}', 118, "must be a string or null"),
     ('{"kind":"result","call_id":"c","content":{}}', 42, "must be a string"),
     ('{"kind":"user","text":"a","seq":0}', 33, "at least 1"),
     ('{"kind":"user","text":"a","id":"abc"}', 32, "sha256: and 64"),
@@ -266,3 +276,11 @@ def test_id_and_seq_stand_first_and_only_when_there() -> None:
     entry = Entry("user", {"text": "a", "kind": "user"}, 1, "sha256:" + "0" * 64)
     assert encode(entry) == '{"id":"sha256:' + "0" * 64 + '","seq":1,"text":"a","kind":"user"}'
     assert encode(entry, ids=False) == '{"text":"a","kind":"user"}'
+
+
+def test_a_byte_order_mark_in_front_is_not_part_of_the_first_line() -> None:
+    line = '{"kind":"user","text":"a"}'
+    assert list(decode_lines("\ufeff" + line + "\n" + line)) == list(decode_lines(line + "\n" + line))
+    with pytest.raises(FormatError) as caught:
+        list(decode_lines(line + "\n\ufeff" + line))
+    assert caught.value.line == 2

@@ -107,12 +107,14 @@ def decode_line(text: str, line: int = 1) -> Entry:
 def decode_lines(source: str | Iterable[str], parent: str = "", seq: int = 0) -> Iterator[Entry]:
     """The entries of JSON Lines; `id` and `seq`, where present, must continue the chain behind `parent`, `seq`.
 
-    White-space-only lines are skipped. Entries come with the id and seq that they have in that chain
+    White-space-only lines are skipped, and so is a byte order mark in front of them. Entries come with the id and seq that they have in that chain
     only where the line had them: what is read is what was written.
     """
     lines = source.split("\n") if isinstance(source, str) else source
     for number, text in enumerate(lines, 1):
         text = text.removesuffix("\n")
+        if number == 1:
+            text = text.removeprefix("\ufeff")
         if not text.strip(" \t\r"):
             continue
         entry = decode_line(text, number)

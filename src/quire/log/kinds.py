@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from quire.log.hashing import sha256_hex
 from quire.log.shapes import (
     ANYTHING,
@@ -21,10 +23,11 @@ from quire.log.shapes import (
     Plain,
     Shape,
     either,
+    fit,
     json_schema,
     one_of,
 )
-from quire.values import ITEM_TYPES, KINDS, JsonObject
+from quire.values import ITEM_TYPES, KINDS, JsonObject, Usage
 
 NUMBER = Plain(
     "a number", {"type": "number"}, lambda v: isinstance(v, int | float) and not isinstance(v, bool)
@@ -58,10 +61,49 @@ TOOL = Fields(
     optional={"category": STRING, "output": Listed(STRING), "example": STRING, "idempotent": BOOLEAN},
 )
 
+# An edit names its entry by seq, the only order; null says, as leaving it out does, that nothing replaces it.
 EDIT = Fields(
-    required={"entry": either(INTEGER, STRING), "action": STRING},
-    optional={"replacement": ANYTHING, "freed": INTEGER},
+    required={"entry": INTEGER, "action": STRING},
+    optional={"replacement": either(STRING, NULL), "freed": INTEGER},
 )
+
+
+class Read(msgspec.Struct, frozen=True):
+    """An object that may hold anything; but what is read of it, under these names, has one shape."""
+
+    names: tuple[str, ...]
+    shape: Plain
+
+    @property
+    def as_shape(self) -> Plain:
+        schema = {"type": "object", "properties": dict.fromkeys(self.names, self.shape.schema)}
+        return msgspec.structs.replace(OBJECT, schema=schema)
+
+    def fit(self, value: JsonObject, path: Path) -> None:
+        for name in self.names:
+            if name in value:
+                fit(self.shape, value[name], (*path, name))
+
+
+IMAGE = Read(("media_type", "data", "url"), STRING)
+# No provider counts beyond 2**63, and no price could be reckoned from it.
+_COUNT = Plain(
+    "a number below 2**63, or null",
+    {"type": ["number", "null"], "exclusiveMinimum": -(2**63), "exclusiveMaximum": 2**63},
+    lambda v: v is None or (NUMBER.fits(v) and abs(v) < 2**63),
+)
+USAGE = Read(Usage.__struct_fields__, _COUNT)
+
+
+def _images_are_readable(user: JsonObject, path: Path) -> None:
+    for index, image in enumerate(user.get("images", ())):
+        if isinstance(image, dict):
+            IMAGE.fit(image, (*path, "images", index))
+
+
+def _usage_counts(sent: JsonObject, path: Path) -> None:
+    USAGE.fit(sent.get("usage", {}), (*path, "usage"))
+
 
 _TEXT: dict[str, Shape] = {"text": STRING}
 
@@ -73,7 +115,7 @@ KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
     "system": (_TEXT, {}),
     "tools": ({"tools": Listed(TOOL)}, {}),
     "attach": ({"item": ITEM}, {}),
-    "user": (_TEXT, {"attach": Listed(ITEM), "images": Listed(either(OBJECT, STRING))}),
+    "user": (_TEXT, {"attach": Listed(ITEM), "images": Listed(either(IMAGE.as_shape, STRING))}),
     "think": (_TEXT, {}),
     "call": ({"call_id": STRING, "name": STRING, "args": ANYTHING}, {}),
     "result": ({"call_id": STRING}, {"outcome": STRING, "content": STRING, "error": BOOLEAN}),
@@ -91,15 +133,20 @@ KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
     ),
     "sent": (
         {"provider": STRING, "model": STRING, "request_sha256": _NOTED, "segments": Listed(_NOTED)},
-        {"usage": OBJECT, "cost": either(NUMBER, STRING, OBJECT, NULL), "stop": either(STRING, NULL)},
+        {"usage": USAGE.as_shape, "cost": either(NUMBER, STRING, OBJECT, NULL), "stop": either(STRING, NULL)},
     ),
 }
 
 # What every kind may carry besides; id and seq are the log's own.
 ON_ALL: dict[str, Shape] = {"at": INTEGER, "meta": OBJECT, "wire": OBJECT, "id": ENTRY_ID, "seq": COUNTED}
 
+# What has to be looked at as a whole.
+_ALSO = {"user": _images_are_readable, "sent": _usage_counts}
+
 SHAPES: dict[str, Fields] = {
-    kind: Fields(required={"kind": one_of((kind,)), **required}, optional={**optional, **ON_ALL})
+    kind: Fields(
+        required={"kind": one_of((kind,)), **required}, optional={**optional, **ON_ALL}, also=_ALSO.get(kind)
+    )
     for kind, (required, optional) in KIND_FIELDS.items()
 }
 assert tuple(SHAPES) == KINDS
