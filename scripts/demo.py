@@ -9,11 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from rich.console import Console
+
 import quire
 from quire.assemble import Built, Policy, requests, reused_tokens
 from quire.assemble.layers import layer_tokens
-from quire.cli.assemble import LEGEND, request_json, show_request
-from quire.cli.common import console
+from quire.cli.assemble import LEGEND, show_request, walk
 from quire.engine import Thread, open_store
 from quire.formats import clean, markdown, replay
 from quire.items import Window, from_text
@@ -24,7 +25,7 @@ from quire.send.local import LocalServer, weights
 from quire.send.runner import Runner
 from quire.values import Entry
 
-out = console()
+out = Console(highlight=False, emoji=False, soft_wrap=True)
 
 
 def title(text: str) -> None:
@@ -92,7 +93,7 @@ def formats(entries: list[Entry]) -> None:
     )
     text = markdown.render(markdown.project(window))
     assert markdown.render(markdown.parse(text)) == text
-    out.print("  [dim]markdown[/]", text.rstrip(), sep="\n", markup=True)
+    out.print("  [dim]markdown[/]", text.rstrip(), sep="\n")
     told = replay.render(replay.project(entries, window=4))
     assert replay.render(replay.parse(told)) == told
     out.print("  [dim]replay (its first lines)[/]", "\n".join(told.split("\n")[:6]), sep="\n")
@@ -104,11 +105,10 @@ def formats(entries: list[Entry]) -> None:
 def layers(entries: list[Entry]) -> None:
     title("five turns: layers, reuse, one rebase (budget 1,300)")
     out.print(f"  [dim]{LEGEND}[/]")
-    policy, before = Policy(budget=1_300), None
-    for one in requests(entries, policy):
-        assert isinstance(one, Built)
-        show_request(out, request_json(one, before), one, before, policy)
-        before = one
+    policy = Policy(budget=1_300)
+    for one in walk((built, policy) for built in requests(entries, policy)):
+        assert isinstance(one.built, Built)
+        show_request(out, one)
 
 
 def compared(entries: list[Entry]) -> None:

@@ -104,3 +104,47 @@ def test_no_color_means_no_escapes_at_all(tmp_path: Path, args: tuple[str, ...])
     on_terminal(tmp_path, "log", "new", "t")
     assert b"\x1b" in on_terminal(tmp_path, *args, NO_COLOR="")
     assert b"\x1b" not in on_terminal(tmp_path, *args, NO_COLOR="1")
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("quire log import t FILE", '{"kind":"user","text":"a"}\n'),
+        ("quire assemble FILE --json", '{"kind":"user","text":"a"}\n{"kind":"respond","text":"b"}\n'),
+        ("quire import --from openai-chat FILE", '[{"role":"user","content":"a"}]'),
+        ("quire import --from markdown - < FILE", "**user**: a"),
+        ("quire format markdown FILE", '{"items":[{"content":"a"}]}'),
+        ("quire format replay FILE", '{"kind":"user","text":"a"}\n'),
+        ("quire lint FILE -p openai-chat -m x", '{"model":"x","messages":[{"role":"user","content":"a"}]}'),
+        ("quire record create FILE", '{"schema_name":"note.v1","title":"a","context":{}}'),
+        ("quire tokens FILE", "hello"),
+    ],
+)
+def test_a_byte_order_mark_in_front_of_a_file_is_not_read(tmp_path: Path, command: str, written: str) -> None:
+    plain, marked = tmp_path / "plain", tmp_path / "marked"
+    plain.write_bytes(written.encode())
+    marked.write_bytes(b"\xef\xbb\xbf" + written.encode())
+    code, out, err = shell(tmp_path, command.replace("FILE", str(plain)), QUIRE_DB=str(tmp_path / "a.db"))
+    assert code == 0, err
+    told = shell(tmp_path, command.replace("FILE", str(marked)), QUIRE_DB=str(tmp_path / "b.db"))
+    if "record" in command:  # a record's id is its own
+        assert (told[0], told[2]) == (code, err)
+    else:
+        assert told == (code, out, err)
+
+
+def test_a_text_that_begins_with_a_byte_order_mark_of_its_own_is_parsed_whole(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\ufeffhello", encoding="utf-8")
+    _, out, _ = shell(tmp_path, f"quire format markdown --parse {tmp_path / 'text'}")
+    assert "\ufeffhello" in out
+
+
+def test_brackets_and_colons_in_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    name = "[/bold]:warning:[red]x"
+    code, out, err = shell(
+        tmp_path,
+        f"quire log new '{name}' >/dev/null; quire log append '{name}' --user '{name}' >/dev/null;"
+        f" quire log list; quire log show '{name}'; quire render '{name}' -p openai-chat -m '{name}'",
+    )
+    assert (code, err) == (0, "")
+    assert out.count(name) >= 3

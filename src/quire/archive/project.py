@@ -88,8 +88,9 @@ def _context(entry: Entry, items: Iterable[JsonObject]) -> Context:
 
 def _named(entry: Entry, kind: str) -> tuple[str, ...]:
     """Tags or folders that the user attached as such; the notes they brought are items of their own."""
-    found = (entry.meta.get("context") or {}).get(kind) or ()
-    return tuple(str(one) for one in found)
+    named = entry.meta.get("context")
+    found = named.get(kind) if isinstance(named, dict) else None
+    return tuple(str(one) for one in found) if isinstance(found, list) else ()
 
 
 def _model(entries: Iterable[Entry]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
-from quire.assemble import Built, Policy, Refused, requests, reused_tokens, unsent
+from quire.assemble import Built, Policy, Refused, reused_tokens, unsent
 from quire.assemble.layers import enclose, layer_tokens
+from quire.cli.as_sent import is_request, policies, requests_under
 from quire.cli.common import console, db_option, json_option
-from quire.cli.source import load_entries
-from quire.engine import chat_messages, policy_of
+from quire.cli.source import load_usable
+from quire.engine import chat_messages
 from quire.errors import NotFound
 from quire.values import Entry, JsonObject
 
@@ -69,16 +71,17 @@ def policy_from(ttl_s: int, **fields: object) -> Policy:
     return msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
 
 
-def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], Policy]:
-    """A thread as it was sent, under the policy of then; where the caller chose one, as it would have been."""
-    context = click.get_current_context()
-    sent = [entry.body for entry in entries if entry.kind == "sent" and not entry.meta.get("aside")]
-    if not sent:
-        return entries, policy
+def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy]]:
+    """A thread as it was sent, with the policies of then; where the caller chose one, as it would have been."""
+    kept = unsent(entries) if is_chosen() and any(map(is_request, entries)) else entries
+    return kept, policies(kept, policy)
+
+
+def is_chosen() -> bool:
+    """Whether the caller has given a policy of their own, in one option at least."""
+    source = click.get_current_context().get_parameter_source
     names = [names[-1].removeprefix("--") for names, *_ in _POLICY]
-    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names):
-        return unsent(entries), policy
-    return entries, policy_of(sent[-1])
+    return any(source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
 @click.command()
@@ -100,33 +103,42 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries, policy = seen(load_entries(source, db), policy)
+    entries, under = seen(load_usable(source, db), policy)
     shown = 0
     out = console()
-    for row, built, before in walk(requests(entries, policy)):
-        if turn is not None and row["turn"] != turn:
+    for seen_one in walk(requests_under(entries, under)):
+        if turn is not None and seen_one.row["turn"] != turn:
             continue
         shown += 1
         if as_json:
-            click.echo(msgspec.json.encode(row))
+            click.echo(msgspec.json.encode(seen_one.row))
         else:
-            show_request(out, row, built, before, policy)
+            show_request(out, seen_one)
     if shown and not as_json:
-        out.print(f"[dim]{LEGEND}[/]")
+        out.print(Text(LEGEND, "dim"))
     if not shown and turn is not None:
         raise NotFound(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
     if not shown and not as_json:
         click.echo("no request: nobody has asked the model anything yet", err=True)
 
 
-def walk(made: Iterator[Built | Refused]) -> Iterator[tuple[JsonObject, Built | Refused, Built | None]]:
-    """Each request as its JSON object, with the one before it."""
+class Seen(msgspec.Struct, frozen=True):
+    """A request as its JSON object, with the policy it was made under and the request before it."""
+
+    row: JsonObject
+    built: Built | Refused
+    policy: Policy
+    before: Built | None
+
+
+def walk(made: Iterator[tuple[Built | Refused, Policy]]) -> Iterator[Seen]:
     before: Built | None = None
-    for one in made:
+    for one, policy in made:
         if isinstance(one, Refused):
-            yield {"turn": one.turn, "step": one.step, "error": one.error, "hint": one.hint}, one, before
+            row = {"turn": one.turn, "step": one.step, "error": one.error, "hint": one.hint}
+            yield Seen(row, one, policy, before)
             continue
-        yield request_json(one, before), one, before
+        yield Seen(request_json(one, before), one, policy, before)
         before = one
 
 
@@ -149,28 +161,36 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
     }
 
 
-def show_request(
-    out: Console, row: JsonObject, built: Built | Refused, before: Built | None, policy: Policy
-) -> None:
+def show_request(out: Console, one: Seen) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
+    built, limit = one.built, one.policy.limit
     if isinstance(built, Refused):
-        out.print(f"[bold]turn {built.turn}.{built.step}[/]  [red]refused[/]: {built.error}")
+        out.print(Text.assemble(_place(built), ("refused", "red"), f": {built.error}"))
         return
-    reused = row["reused_tokens"]
-    share = 100 * reused / max(1, built.tokens)
-    out.print(
-        f"[bold]turn {built.turn}.{built.step}[/]  epoch {built.epoch}  {built.tokens:,} of {policy.limit:,} tokens"
-        f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}"
-    )
-    for name, size in row["tokens"].items():
+    out.print(_totals(built, one.row["reused_tokens"], limit))
+    for name, size in one.row["tokens"].items():
         if size:
-            out.print(_bar(name, size, policy.limit))
+            out.print(_bar(name, size, limit))
     if built.rebase is not None:
         out.print(_rebase_line(built.rebase))
-    new = [left for left in built.left_out if before is None or left not in before.left_out]
+    known = set(one.before.left_out) if one.before is not None else set()
+    new = [left for left in built.left_out if left not in known]
     for reason in dict.fromkeys(left.reason for left in new):
         seqs = [left.entry for left in new if left.reason == reason]
-        out.print(f"  [dim]left out: {ranges(seqs)}: {reason}[/]")
+        out.print(Text(f"  left out: {ranges(seqs)}: {reason}", "dim"))
+
+
+def _place(built: Built | Refused) -> Text:
+    return Text.assemble((f"turn {built.turn}.{built.step}", "bold"), "  ")
+
+
+def _totals(built: Built, reused: int, limit: int) -> Text:
+    share = 100 * reused / max(1, built.tokens)
+    return Text.assemble(
+        _place(built),
+        f"epoch {built.epoch}  {built.tokens:,} of {limit:,} tokens",
+        f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}",
+    )
 
 
 def _bar(name: str, size: int, limit: int) -> Text:
@@ -178,12 +198,11 @@ def _bar(name: str, size: int, limit: int) -> Text:
     return Text.assemble("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", ("█" * width, _COLOURS[name]))
 
 
-def _rebase_line(record: JsonObject) -> str:
-    actions: dict[str, int] = {}
-    for edit in record["edits"]:
-        actions[edit["action"]] = actions.get(edit["action"], 0) + 1
+def _rebase_line(record: JsonObject) -> Text:
+    actions = Counter(edit["action"] for edit in record["edits"])
     what = ", ".join(f"{count} × {action}" for action, count in actions.items()) or "no edits"
-    return f"  [yellow]rebase[/] ({record['reason']}): freed {record['freed']:,} tokens; {what}"
+    told = f" ({record['reason']}): freed {record['freed']:,} tokens; {what}"
+    return Text.assemble("  ", ("rebase", "yellow"), told)
 
 
 def ranges(numbers: list[int]) -> str:

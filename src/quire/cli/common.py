@@ -44,8 +44,16 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+_BYTE_ORDER_MARK = "\ufeff"
+
+
 def read_text(file: str) -> str:
-    """The text of FILE, or of standard input for '-'; bytes that are not UTF-8 are an error with a place."""
+    """The text of FILE, or of standard input for '-'; a byte order mark in front is not part of it."""
+    return read_verbatim(file).removeprefix(_BYTE_ORDER_MARK)
+
+
+def read_verbatim(file: str) -> str:
+    """The text as `read_text` gives it, to the last byte; bytes that are not UTF-8 are an error with a place."""
     name = called(file)
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -113,11 +121,14 @@ def print_text(text: str) -> None:
 
 
 def console() -> Console:
-    """A console that colours terminals only and respects NO_COLOR."""
+    """A console that colours terminals only and respects NO_COLOR; styles come as Text, never in the words."""
     piped = not sys.stdout.isatty()
     # A pipe has no width of its own; tables there should not fold as on a narrow screen.
     return Console(
         highlight=False,
+        # What is printed holds names, reasons and titles of others: brackets and colons in them stay as they are.
+        markup=False,
+        emoji=False,
         soft_wrap=piped,
         width=160 if piped and "COLUMNS" not in os.environ else None,
         # rich's own NO_COLOR still writes bold; a terminal that wants no colour wants no escapes either.
@@ -133,6 +144,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
     for row in kept:
-        # Text, so that brackets and colons in a cell are never read as markup.
         table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row])
     console().print(table)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from quire.assemble import Built, requests
+from quire.assemble import Built
 from quire.assemble.monitor import first_difference
-from quire.assemble.walk import numbered
+from quire.cli.as_sent import requests_under
 from quire.cli.assemble import policy_from, policy_options, seen
-from quire.cli.common import db_option, json_option, print_json
-from quire.cli.source import load_entries
+from quire.cli.common import called, db_option, json_option, print_json
+from quire.cli.culprits import Culprit, in_library, in_messages, in_system, in_tools
+from quire.cli.source import load_usable
 from quire.errors import NotFound
 from quire.providers import prefix_parts, render
 from quire.values import Entry, JsonObject
@@ -36,15 +37,14 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
       quire diff entries.jsonl 3 9 --promote each-turn
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries, policy = seen(load_entries(source, db), policy)
-    entries = list(numbered(entries))
-    made = [one for one in requests(entries, policy) if isinstance(one, Built)]
+    entries, under = seen(load_usable(source, db), policy)
+    made = [one for one, _ in requests_under(entries, under) if isinstance(one, Built)]
     by_turn = _by_turn(made)
     for turn in (first, second):
         if turn not in by_turn:
             raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
     first, second = sorted((first, second))
-    found = compare(by_turn[first], by_turn[second])
+    found = compare(by_turn[first], by_turn[second], entries)
     if not found["extends"]:
         between = made[made.index(by_turn[first]) + 1 : made.index(by_turn[second]) + 1]
         found |= _cause(by_turn[first], between, found["byte"], entries)
@@ -63,46 +63,46 @@ def _parts(built: Built) -> list[bytes]:
     return prefix_parts(render(built.prompt, "openai-chat:").body, "openai-chat")
 
 
-def compare(one: Built, other: Built) -> JsonObject:
-    """Where two requests' prefix bytes part: byte, layer, segment, and the entries of the message there."""
+def compare(one: Built, other: Built, entries: list[Entry]) -> JsonObject:
+    """Where two requests' prefix bytes part: byte, layer, segment, and the entries that stand there."""
     lines = [_parts(built) for built in (one, other)]
     joined = [b"".join(parts) for parts in lines]
     byte = first_difference(*joined)
     if byte == len(joined[0]):
         return {"byte": None, "added": len(joined[1]) - byte, "extends": True, "cause": None}
+    layer, found = _place(one, other, *_line_at(lines[1], byte), entries)
+    return {
+        "byte": byte,
+        "extends": False,
+        "layer": layer,
+        "segment": found.segment,
+        "entries": list(found.entries),
+    }
+
+
+def _line_at(lines: list[bytes], byte: int) -> tuple[int, int]:
+    """The line that holds a byte, and the byte's place in it."""
     index, start = 0, 0
-    while index < len(lines[1]) - 1 and start + len(lines[1][index]) <= byte:
-        start += len(lines[1][index])
+    while index < len(lines) - 1 and start + len(lines[index]) <= byte:
+        start += len(lines[index])
         index += 1
-    tools = len(other.prompt.tools)
-    layer, segment = _place(other, index - tools, tools and index < tools, byte - start)
-    seqs = _seqs(other, index - tools)
-    return {"byte": byte, "extends": False, "layer": layer, "segment": segment, "entries": seqs}
+    return index, byte - start
 
 
-def _place(built: Built, index: int, in_tools: object, offset: int) -> tuple[str, str]:
-    if in_tools:
-        return "L1", "tools"
-    if built.prompt.system:
+def _place(one: Built, other: Built, index: int, offset: int, entries: list[Entry]) -> tuple[str, Culprit]:
+    """The layer and the segment at an offset of a line of the later request."""
+    prompt = other.prompt
+    if index < len(prompt.tools):
+        return "L1", in_tools(prompt.tools[index], entries)
+    index -= len(prompt.tools)
+    if prompt.system:
         if index == 0:
-            written = json.dumps(built.prompt.l1, ensure_ascii=False).encode()
-            return ("L1", "system") if offset < len('{"content":') + len(written) - 1 else ("L2", "library")
+            written = json.dumps(prompt.l1, ensure_ascii=False).encode()
+            if offset < len('{"content":') + len(written) - 1:
+                return "L1", in_system(one.prompt.l1, prompt.l1, entries)
+            return "L2", in_library(one.blocks, other.blocks, entries)
         index -= 1
-    return ("L5" if index == _last_user(built) else "L4"), f"message {index + 1}"
-
-
-def _last_user(built: Built) -> int | None:
-    return built.user
-
-
-def _seqs(built: Built, index: int) -> list[int]:
-    index -= 1 if built.prompt.system else 0
-    wire = 0
-    for message in built.prompt.messages:
-        wire += max(1, len(message.parts)) if message.role == "tool" else 1
-        if index < wire:
-            return list(message.seqs) if index >= 0 else []
-    return []
+    return ("L5" if index == other.user else "L4"), in_messages(other, index)
 
 
 def _cause(before: Built, later: list[Built], byte: int, entries: list[Entry]) -> JsonObject:
@@ -110,17 +110,26 @@ def _cause(before: Built, later: list[Built], byte: int, entries: list[Entry]) -
     old = b"".join(_parts(before))
     at = next(one for one in later if first_difference(old, b"".join(_parts(one))) <= byte)
     where: JsonObject = {"turn": at.turn, "step": at.step}
+    there = compare(before, at, entries)
+    brought = next(iter(there["entries"]), None)
     if at.rebase is None:
-        seq = next(iter(compare(before, at)["entries"]), None)
-        return {"cause": f"entry {seq}" if seq else None, "entry": seq, **where}
+        return {"cause": f"entry {brought}" if brought else None, "entry": brought, **where}
     # A rebase that was only reckoned now is no entry of the log.
     seq = next((one.seq for one in entries if one.kind == "rebase" and one.body is at.rebase), None)
     named = f", entry {seq}" if seq else ""
+    item = f": {_fate(before, at, entries)}" if there["layer"] == "L2" else ""
     return {
-        "cause": f"rebase ({at.rebase['reason']}) at turn {at.turn}.{at.step}{named}",
-        "entry": seq,
+        "cause": f"rebase ({at.rebase['reason']}) at turn {at.turn}.{at.step}{named}{item}",
+        "entry": seq or (brought if item else None),
         **where,
     }
+
+
+def _fate(before: Built, at: Built, entries: list[Entry]) -> str:
+    """What became of an item of the library: a.md (entry 2) joined the library."""
+    found = in_library(before.blocks, at.blocks, entries)
+    entry = f" (entry {found.entries[0]})" if found.entries else ""
+    return f"{called(found.segment)}{entry} {found.became}"
 
 
 def _sentence(found: JsonObject, first: int, second: int) -> str:
@@ -129,4 +138,4 @@ def _sentence(found: JsonObject, first: int, second: int) -> str:
     if found["extends"]:
         return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes"
     cause = f"; cause: {found['cause']}" if found["cause"] else ""
-    return f"byte {found['byte']:,} differs, in {found['layer']} ({found['segment']}){cause}"
+    return f"byte {found['byte']:,} differs, in {found['layer']} ({called(found['segment'])}){cause}"

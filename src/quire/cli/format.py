@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from quire.cli.common import print_text, read_text
+from quire.cli.common import print_text, read_text, read_verbatim
 from quire.errors import CallError
 from quire.formats import clean, json_, markdown, replay, xml
 from quire.formats.clean.value import DETAILS
@@ -75,11 +75,12 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
             raise CallError(
                 f"{flag} does not go with {name}", hint="quire format --help says which format it is for."
             )
-    text = read_text(file)
     if parses:
-        value = chosen.to_json(chosen.parse(text))
+        # A text may begin with a byte order mark of its own: what was rendered is read back whole.
+        value = chosen.to_json(chosen.parse(read_verbatim(file)))
         print_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
     else:
+        text = read_text(file)
         data = _entries(text) if name == "replay" and _is_lines(text) else _json(text, file)
         print_text(chosen.render(chosen.read(_overridden(data, given))))
 

@@ -21,9 +21,10 @@ from quire.assemble import (
 )
 from quire.assemble.hindsight import optimum, trail
 from quire.assemble.walk import numbered
-from quire.cli.assemble import policy_from, policy_options, seen
+from quire.cli.as_sent import policies
+from quire.cli.assemble import is_chosen, policy_from, policy_options
 from quire.cli.common import console, counted, db_option, json_option, print_json, print_table
-from quire.cli.source import load_entries
+from quire.cli.source import load_usable
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 
@@ -49,8 +50,9 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
       quire plan entries.jsonl --budget 16000 --write 2.0 --json
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    logged = load_entries(source, db)
-    _, policy = seen(logged, policy)
+    logged = load_usable(source, db)
+    under = policies(logged, policy) if not is_chosen() else [policy] * len(logged)
+    policy = under[-1] if under else policy
     entries = unsent(logged)
     rows = [row for name, one in variants(policy).items() if (row := measure(name, entries, one))]
     if not rows:
@@ -59,7 +61,7 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None
     rows.append({"policy": "hindsight optimum", "cost": cost, "cuts": list(best.cuts)})
-    paid = _paid(logged, policy)
+    paid = _paid(logged, under)
     if as_json:
         print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows})
         return
@@ -128,19 +130,32 @@ def _made(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], 
     return made, cold
 
 
-def _paid(entries: list[Entry], policy: Policy) -> JsonObject | None:
-    """What providers reported, where the log has it."""
-    usages = [entry.body["usage"] for entry in entries if entry.kind == "sent" and entry.body.get("usage")]
-    if not usages:
+def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
+    """What providers reported, where the log has it, each at the prices of its own request."""
+    paid = [
+        (Paid.of(entry.body["usage"]), policy)
+        for entry, policy in zip(entries, under, strict=True)
+        if entry.kind == "sent" and entry.body.get("usage")
+    ]
+    if not paid:
         return None
-    total = sum(one.get("input_total", 0) for one in usages)
-    read = sum(one.get("cache_read", 0) for one in usages)
     return {
-        "requests": len(usages),
-        "tokens": total,
-        "cache_read": read,
-        "cost": round(policy.read * read + policy.write * (total - read)),
+        "requests": len(paid),
+        "tokens": sum(one.total for one, _ in paid),
+        "cache_read": sum(one.read for one, _ in paid),
+        "cost": round(sum(p.read * one.read + p.write * (one.total - one.read) for one, p in paid)),
     }
+
+
+class Paid(msgspec.Struct, frozen=True):
+    """What one request took in, and how much of it was read from the cache."""
+
+    total: int
+    read: int
+
+    @classmethod
+    def of(cls, usage: JsonObject) -> Paid:
+        return cls(round(usage.get("input_total") or 0), round(usage.get("cache_read") or 0))
 
 
 def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:

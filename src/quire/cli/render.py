@@ -13,9 +13,10 @@ import msgspec
 
 from quire import providers
 from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
+from quire.cli.as_sent import Folds, policies
 from quire.cli.common import console, db_option, json_option, print_json, print_table
-from quire.cli.source import load_entries
-from quire.engine import policy_for
+from quire.cli.source import load_usable
+from quire.engine import policy_for, policy_of
 from quire.errors import BudgetError, NotFound
 from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
@@ -71,9 +72,7 @@ def render(
       quire render entries.jsonl -p vllm -m qwen --all > requests.jsonl
     """
     target = f"{provider}:{model}"
-    policy = policy_for(target, budget=budget, reply=0) if budget else policy_for(target)
-    entries = load_entries(source, db)
-    made = _asked(unsent(entries) if budget else entries, policy)
+    made = _requests(load_usable(source, db), provider, model, budget)
     asked = (one for one in made if _chosen(one.built, turn, step))
     draw = providers.rendering(target, providers.Ask(key=_key(source)))
     if every:
@@ -100,15 +99,29 @@ def _print(request: Request, built: Built | Refused, as_bytes: bool, as_json: bo
         _show(request, built)
 
 
-def _asked(entries: list[Entry], policy: Policy) -> Iterator[Asked]:
+def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[Asked]:
+    """The thread's requests as they were sent; with a budget of the caller's, as they would have been."""
+    target = f"{provider}:{model}"
+    if budget:
+        kept, usual = unsent(entries), policy_for(target, budget=budget, reply=0)
+    else:
+        kept, usual = entries, policy_for(target)
+
+    def there(sent: JsonObject) -> Policy:
+        return policy_of({**sent, "provider": provider, "model": model})
+
+    return _asked(kept, policies(kept, usual, there))
+
+
+def _asked(entries: list[Entry], under: list[Policy]) -> Iterator[Asked]:
     """Every request the thread made, and the one that it would make now."""
-    assembly = Assembly(policy)
-    for entry in entries:
-        if assembly.asks(entry):
-            yield Asked(entry.at, ask(assembly, entry))
-        assembly.feed(entry)
+    folds = Folds(under)
+    for entry, policy in zip(entries, under, strict=True):
+        if folds.under(policy).asks(entry):
+            yield Asked(entry.at, ask(folds.under(policy), entry))
+        folds.feed(entry)
     said = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
-    if assembly.turn and said and said[-1].kind not in SPOKEN:
+    if said and said[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
         yield Asked(said[-1].at, _built(assembly))
 
 
@@ -161,10 +174,10 @@ def _show(request: Request, built: Built | Refused) -> None:
     title = f"{request.provider}:{request.model}, turn {built.turn}, step {built.step}"
     print_table(("part", "says", "tokens"), rows, title=title)
     for name, value in request.headers.items():
-        console().print(f"header {name}: {value}", markup=False)
+        console().print(f"header {name}: {value}")
     for one in request.left_out:
         what = f"tool {one['tool']}" if "tool" in one else f"entry {one['entry']}"
-        console().print(f"left out: {what}: {one['reason']}", markup=False)
+        console().print(f"left out: {what}: {one['reason']}")
 
 
 def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:

@@ -10,7 +10,13 @@ from quire.cli.store import open_db
 from quire.errors import NotFound
 from quire.log.entries import decode_lines
 from quire.log.hashing import chain
+from quire.log.usable import usable
 from quire.values import Entry
+
+
+def load_usable(source: str, db: Path | None) -> list[Entry]:
+    """The entries as requests are made of them: what cannot be used of their free fields is left aside."""
+    return [usable(entry) for entry in load_entries(source, db)]
 
 
 def load_entries(source: str, db: Path | None) -> list[Entry]:
