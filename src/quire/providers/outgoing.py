@@ -27,7 +27,7 @@ class Exported(msgspec.Struct, frozen=True):
         for entry in self.tools:
             came = entry.wire.get("tools") if entry.wire.get("format") == format else None
             told = [tool for tool in entry.tools if answered_by_caller(tool)]
-            out += came if came is not None else [define(tool) for tool in told]
+            out += came if isinstance(came, list) else [define(tool) for tool in told]
         return out
 
     def system_as(self, format: str, anew: Json) -> Json:

@@ -1,0 +1,149 @@
+"""Any JSON in any field of an entry: it is refused with a place, or every command can use it; never a traceback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from every_field import ODD, PLACES, THREAD, Place, changed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire import providers
+from quire.assemble import Built, Policy, unsent
+from quire.cli.as_sent import policies, requests_under
+from quire.cli.diff import compare
+from quire.cli.main import quire
+from quire.cli.plan import measure
+from quire.engine import chat_messages
+from quire.errors import QuireError
+from quire.formats import replay
+from quire.log.entries import check
+from quire.log.hashing import chain
+from quire.log.usable import usable
+from quire.values import Entry
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "log"))
+from entry_strategies import json_values
+
+pytestmark = pytest.mark.moves_prefix(reason="hostile entries move what they like")
+
+TARGETS = (
+    "openai-chat:x",
+    "openai:gpt-6-sol",
+    "anthropic:claude-opus-5-5",
+    "gemini:gemini-3-pro",
+    "bedrock:x",
+)
+BUDGETS = (Policy(budget=400), Policy(budget=120, promote="each-turn"))
+
+
+def read(bodies: list[dict[str, Any]]) -> list[Entry]:
+    return list(chain([check(body) for body in bodies]))
+
+
+def used(bodies: list[dict[str, Any]]) -> None:
+    """Everything that is made of entries, by the functions of the commands."""
+    logged = read(bodies)
+    answered(replay.project, logged)
+    for format in providers.FORMATS:
+        answered(providers.export, format, logged)
+    entries = [usable(entry) for entry in logged]
+    for policy in BUDGETS:
+        answered(measure, "x", unsent(entries), policy)
+    answered(shown, entries)
+
+
+def shown(entries: list[Entry]) -> None:
+    made = [one for one, _ in requests_under(entries, policies(entries, Policy())) if isinstance(one, Built)]
+    for one in made:
+        chat_messages(one)
+        for target in TARGETS:
+            answered(rendered, one, target)
+    for one, other in pairwise(made):
+        compare(one, other, entries)
+
+
+def rendered(built: Built, target: str) -> None:
+    providers.marked(providers.render(built.prompt, target), built.prompt)
+
+
+def answered(work: Callable[..., object], *given: object) -> None:
+    """An error of ours is an answer too; any other is the test's failure."""
+    with suppress(QuireError):
+        work(*given)
+
+
+def test_the_thread_as_it_is_makes_its_requests_for_everybody() -> None:
+    entries = [usable(entry) for entry in read(THREAD)]
+    made = [one for one, _ in requests_under(entries, policies(entries, Policy()))]
+    assert [(one.turn, one.step) for one in made] == [(1, 1), (1, 2), (2, 1)]
+    for one in made:
+        assert isinstance(one, Built)
+        for target in TARGETS:
+            rendered(one, target)
+    for format in providers.FORMATS:
+        providers.export(format, read(THREAD))
+
+
+@given(st.sampled_from(PLACES), st.sampled_from(ODD) | json_values)
+def test_any_json_in_any_field_is_refused_or_used(path: Place, value: Any) -> None:
+    answered(used, changed(path, value))
+
+
+def place(*path: str | int) -> Place:
+    assert path in PLACES
+    return path
+
+
+FREE = [
+    (place(13, "reason"), "[/bold]"),
+    (place(13, "edits", 0, "action"), "[/x]"),
+    (place(13, "edits", 0, "replacement"), None),
+    (place(13, "meta", "opening"), "x"),
+    (place(13, "meta", "pinned"), [5]),
+    (place(3, "meta", "pins"), 5),
+    (place(3, "meta", "pins"), [[1]]),
+    (place(3, "meta", "context"), 5),
+    (place(4, "meta", "shown"), 5),
+    (place(4, "meta", "shown"), [[1]]),
+    (place(2, "item", "metadata", "images"), 5),
+    (place(2, "item", "metadata", "images"), [5]),
+    (place(2, "item", "metadata", "source"), ["x"]),
+    (place(9, "provider"), "nobody"),
+    (place(9, "usage", "input_total"), None),
+    (place(1, "wire", "tools"), 5),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), FREE, ids=[f"{p[-1]}={v!r}" for p, v in FREE])
+def test_every_command_takes_what_the_interchange_format_allows(
+    tmp_path: Path, path: Place, value: Any
+) -> None:
+    file, db = str(tmp_path / "t.jsonl"), str(tmp_path / "q.db")
+    Path(file).write_text("".join(json.dumps(body) + "\n" for body in changed(path, value)))
+    says(*("log", "import", "t", file), "--db", db)
+    for source in ((file,), ("t", "--db", db)):
+        for command in (["assemble"], ["plan"], ["render", "-p", "anthropic", "-m", "claude-opus-5-5"]):
+            says(*command, *source)
+            says(*command, *source, "--json")
+        says("diff", source[0], "1", "2", *source[1:])
+        for format in (*providers.FORMATS, "markdown"):
+            says("export", *source, "--to", format)
+    exported = says("log", "export", "t", "--no-ids", "--db", db)
+    assert [json.loads(line) for line in exported.splitlines()] == changed(path, value)
+    for command in (["log", "show", "t"], ["log", "verify", "t"], ["recall", "found", "--thread", "t"]):
+        says(*command, "--db", db)
+
+
+def says(*words: str) -> str:
+    done = CliRunner().invoke(quire, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
