@@ -299,3 +299,15 @@ def test_money_is_the_price_of_each_share() -> None:
     first, second = cache.step(0, body), cache.step(1000, body)
     assert first.money.amount_usd == pytest.approx(1000 * 5 / 1e6)
     assert second.money.amount_usd == pytest.approx(1000 * 0.2 / 1e6)
+
+
+def test_what_a_web_search_found_breaks_no_prefix() -> None:
+    found = {"type": "web_search_tool_result", "tool_use_id": "w", "content": []}
+    thread = [user(text(1100, "a")), assistant(text(10, "b"), found), user(text(10, "c", ttl="5m"))]
+    cache = simulator()
+    head = [text(1100, "s", ttl="5m")]
+    first = cache.step(0, claude(user(text(1100, "a", ttl="5m")), system=head))
+    second = cache.step(1000, claude(*thread, system=head))
+    assert second.read == first.total
+    other = [*thread[:1], assistant(text(10, "b"), {**found, "content": ["other"]}), *thread[2:]]
+    assert cache.step(2000, claude(*other, system=head)).read == first.total

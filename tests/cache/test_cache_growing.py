@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from quire.providers.lives import Pauses
 from quire.providers.running import Running
-from quire.providers.simulate import Block, blocks
+from quire.providers.simulate import Block, Simulator, blocks
 from quire.providers.simulate.radix import Node, RadixTree
 from quire.providers.simulate.reading import Reader
 from quire.providers.spots import Spots
@@ -78,6 +78,7 @@ def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) 
         assert spots.row(given) == Spots(wire).row(copy.deepcopy(given))
 
 
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 9)), max_size=8))
 def test_a_running_value_is_the_same_however_the_row_came_about(rows: list[tuple[list[int], int]]) -> None:
     running: Running[tuple[int], tuple[int, ...]] = Running()
@@ -88,6 +89,7 @@ def test_a_running_value_is_the_same_however_the_row_came_about(rows: list[tuple
         assert running.along(row, (ground,), lambda so_far, one: so_far + one, ground) == expected
 
 
+@settings(max_examples=200)
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.booleans())
 def test_pauses_that_go_on_are_those_of_all_times(parts: list[list[int]], in_order: bool) -> None:
     pauses, times = Pauses(), list[int]()
@@ -104,6 +106,7 @@ def test_pauses_that_go_on_are_those_of_all_times(parts: list[list[int]], in_ord
 prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda ids: array("i", ids))
 
 
+@settings(max_examples=200)
 @given(st.lists(st.tuples(prompts, st.booleans()), max_size=12), st.integers(1, 12))
 def test_a_tree_finds_the_longest_common_prefix_whatever_was_looked_up_before(
     steps: list[tuple[array[int], bool]], fresh_ms: int
@@ -123,11 +126,74 @@ def _fresh(node: Node, since_ms: int) -> bool:
     return node.used_ms >= since_ms
 
 
-def _longest(ids: array[int], stored: Iterable[array[int]]) -> int:
+def _longest(ids: Sequence[int], stored: Iterable[Sequence[int]]) -> int:
     return max((_common(ids, one) for one in stored), default=0)
 
 
-def _common(one: array[int], other: array[int]) -> int:
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next(
         (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
+
+
+asked = st.lists(st.tuples(prompts.map(list), st.lists(st.integers(0, 2), max_size=4)), max_size=10)
+
+
+def _by_ids(target: str, **options: int) -> Simulator:
+    return Simulator(target, prompt_ids=lambda body: body["ids"], **options)
+
+
+@settings(max_examples=200)
+@given(asked, st.sampled_from([None, 4]))
+def test_pages_are_read_as_far_as_they_are_stored(
+    thread: list[tuple[list[int], list[int]]], capacity: int | None
+) -> None:
+    """Against the rule itself: each full page by all ids up to its end, the longest unused evicted first."""
+    size, stored = 2, list[tuple[int, ...]]()
+    cache = _by_ids("vllm:m", size=size, capacity_blocks=capacity)
+
+    def store(ids: list[int]) -> None:
+        for end in range(len(ids) // size * size, 0, -size):
+            stored[:] = [*(one for one in stored if one != tuple(ids[:end])), tuple(ids[:end])]
+        del stored[: len(stored) - capacity if capacity is not None and len(stored) > capacity else 0]
+
+    for at_ms, (ids, answer) in enumerate(thread):
+        ends = range(size, len(ids), size)
+        read = next((end - size for end in ends if tuple(ids[:end]) not in stored), len(ends) * size)
+        assert cache.step(at_ms, {"ids": ids}).read == read
+        store(ids)
+        cache.answered(answer)
+        store(ids + answer[:-1])
+
+
+@settings(max_examples=200)
+@given(asked, st.sampled_from([0, 3]))
+def test_units_are_read_whole_wherever_one_was_stored(
+    thread: list[tuple[list[int], list[int]]], interval: int
+) -> None:
+    """Against the rule itself: ends of prompts and answers, common beginnings, and every so many tokens."""
+    cache = _by_ids("deepseek:deepseek-chat", interval=interval)
+    units, earlier = set[tuple[int, ...]](), list[list[int]]()
+    for at_ms, (ids, answer) in enumerate(thread):
+        read = max((len(one) for one in units if tuple(ids[: len(one)]) == one), default=0)
+        assert cache.step(at_ms, {"ids": ids}).read == read
+        common = max((_common(ids, one) for one in earlier), default=0)
+        ends = [len(ids), common, *(range(interval, len(ids), interval) if interval else ())]
+        cache.answered(answer)
+        whole = ids + answer[:-1]
+        units |= {tuple(ids[:end]) for end in ends} | {tuple(whole)}
+        earlier += [ids, whole]
+
+
+@pytest.mark.parametrize("target", ["deepseek:deepseek-chat", "sglang:m", "llamacpp:m"])
+def test_words_that_were_put_into_the_models_mouth_are_not_kept_twice(target: str) -> None:
+    said: list[JsonObject] = [
+        {"role": "user", "content": "one two"},
+        {"role": "assistant", "content": "three four"},
+        {"role": "assistant", "content": "five six"},
+        {"role": "user", "content": "seven"},
+    ]
+    cache = simulator(target)
+    cache.step(0, {"messages": said[:2]})
+    second = cache.step(1000, {"messages": said})
+    assert second.read == cache.count({"messages": said[:3]})

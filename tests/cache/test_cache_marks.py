@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from typing import Any
 
@@ -111,11 +112,13 @@ def test_within_an_epoch_every_request_reads_all_that_the_one_before_it_stored(
 @pytest.mark.moves_prefix(reason="a small budget makes the thread rebase")
 @settings(max_examples=15)
 @pytest.mark.parametrize("target", [*TARGETS, "openai:gpt-5", "gemini:gemini-3.8-flash"])
-@given(threads(), st.data())
-def test_marking_on_is_the_same_as_marking_anew(target: str, entries: list[Entry], data: Any) -> None:
-    info = model_info(target)
+@given(st.lists(threads(), min_size=1, max_size=2), st.data())
+def test_marking_on_is_the_same_as_marking_anew(
+    target: str, several: list[list[Entry]], data: st.DataObject
+) -> None:
+    info, policy = model_info(target), Policy(budget=data.draw(st.sampled_from([12_000, 200_000])))
     kept, marker, times = rendering(target), Marker(info), [0]
-    for built in assemble.requests(entries, Policy(budget=data.draw(st.sampled_from([12_000, 200_000])))):
+    for built in itertools.chain(*(assemble.requests(entries, policy) for entries in several)):
         times.append(times[-1] + data.draw(st.sampled_from([MINUTE, 6 * MINUTE, 90 * MINUTE])))
         body = kept.request(built.prompt).body
         anew = mark(copy.deepcopy(body), built.prompt, info, times=times)

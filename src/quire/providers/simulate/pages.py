@@ -29,19 +29,19 @@ class BlockCache:
         """Read leading blocks that are stored; at least one token is always computed."""
         self._salt = str(seen.setting("cache_salt") or "")
         first: Cause = "" if self._stored else "first"
-        keys = self._keys(seen.ids)
-        most = max(0, len(seen.ids) - 1) // self._size
-        read = 0
-        while read < min(most, len(keys)) and keys[read] in self._stored:
-            read += 1
-        self._store(keys)
+        keys, sure = self._keys(seen.ids)
+        absent = bytes(map(self._stored.__contains__, keys[sure:])).find(0)
+        stored = len(keys) if absent < 0 else sure + absent
+        self._store(keys, sure)
+        read = min(stored, max(0, len(seen.ids) - 1) // self._size)
         return Shares(read * self._size, cause=first)
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """Full blocks of prompt and answer are kept."""
-        self._store(self._keys(prompt + held))
+        self._store(*self._keys(prompt + held))
 
-    def _keys(self, ids: array[int]) -> list[bytes]:
+    def _keys(self, ids: array[int]) -> tuple[list[bytes], int]:
+        """The key of each full block, and how many leading ones are surely stored."""
         salt, before, known = self._before
         same = shared(before, ids) // self._size if salt == self._salt else 0
         keys = known[:same]
@@ -50,11 +50,12 @@ class BlockCache:
             parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
             keys.append(parent)
         self._before = (self._salt, ids, keys)
-        return keys
+        # Where nothing is ever evicted, what the request before stored is there.
+        return keys, same if self._capacity is None else 0
 
-    def _store(self, keys: list[bytes]) -> None:
+    def _store(self, keys: list[bytes], sure: int) -> None:
         # Blocks are freed from the end of a request, so its tail is evicted before its head.
-        for key in reversed(keys):
+        for key in reversed(keys[sure:]):
             self._stored[key] = None
             self._stored.move_to_end(key)
         while self._capacity is not None and len(self._stored) > self._capacity:

@@ -12,7 +12,9 @@ import msgspec
 from quire.errors import CallError
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prices import Money, cost, storage
+from quire.providers.running import Running, leading
 from quire.providers.simulate.anthropic import AnthropicCache
+from quire.providers.simulate.blocks import Block
 from quire.providers.simulate.breakpoints import BreakpointCache
 from quire.providers.simulate.counted import Counted, Tally, Tokenize
 from quire.providers.simulate.gemini import GeminiCache
@@ -84,6 +86,8 @@ class Simulator:
         self._exact = self._counted.exact or prompt_ids is not None
         # Prompts that no answer is known for yet, by the hash of their blocks.
         self._unanswered: dict[bytes, array[int]] = {}
+        self._keys: Running[Block, bytes] = Running()
+        self._gone_through: list[Block] = []
         self._last: tuple[array[int], int] | None = None
 
     def step(self, at_ms: int, body: JsonObject, began_ms: int | None = None) -> Predicted:
@@ -125,18 +129,22 @@ class Simulator:
 
     def _presume_answers(self, seen: Seen, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
-        running, said = hashlib.sha256(), array("i")
+        keys = [b"", *self._keys.along(seen.blocks, b"", _chained)]
         prompt: array[int] | None = None
-        for block in seen.blocks:
+        said = array("i")
+        # What the request before repeats was gone through then.
+        for place in range(leading(self._gone_through, seen.blocks), len(seen.blocks)):
+            block = seen.blocks[place]
             if block.role in ("assistant", "model"):
-                prompt = prompt if prompt is not None else self._unanswered.pop(running.digest(), None)
+                if prompt is None:
+                    prompt, said = self._unanswered.pop(keys[place], None), array("i")
                 said.extend(self._counted.ids(block))
             else:
                 self._presume(prompt, said, at_ms)
-                prompt, said = None, array("i")
-            running.update(block.digest)
+                prompt = None
         self._presume(prompt, said, at_ms)
-        self._unanswered[running.digest()] = seen.ids
+        self._unanswered[keys[-1]] = seen.ids
+        self._gone_through = seen.blocks
 
     def _presume(self, prompt: array[int] | None, said: array[int], at_ms: int) -> None:
         if prompt is not None and said:
@@ -175,6 +183,10 @@ def simulate(
     """What each of a sequence of (time in ms, request body) reads, writes and costs."""
     simulator = Simulator(target, tokenize, prompt_ids, **options)
     return [simulator.step(at_ms, body) for at_ms, body in requests]
+
+
+def _chained(before: bytes, block: Block) -> bytes:
+    return hashlib.sha256(before + block.digest).digest()
 
 
 def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:

@@ -49,15 +49,15 @@ class SlotCache:
     def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
         """Serve a prompt: choose its slot, bring back a better prompt from memory, reuse the common prefix."""
         ids = seen.ids
-        slot, displaced = self._choose(ids, seen.setting("id_slot"))
+        slot, same, displaced = self._choose(ids, seen.setting("id_slot"))
         first = not slot.ids and not self._memory
         if displaced and self._memory_tokens != 0:
             self._save(slot.ids)
-            self._load(slot, ids)
+            same = self._load(slot, ids, same)
         self._save_idle(slot)
         cached = seen.setting("cache_prompt") is not False
         # At least one token is always computed: the last one, whose prediction is wanted.
-        read = min(shared(slot.ids, ids), max(0, len(ids) - 1)) if cached else 0
+        read = min(same, max(0, len(ids) - 1)) if cached else 0
         cause: Cause = "first" if first else "moved" if read < min(len(slot.ids), len(ids) - 1) else ""
         self._occupy(slot, ids)
         return Shares(read, cause=cause)
@@ -71,16 +71,20 @@ class SlotCache:
         slot.turn = self._turn = self._turn + 1
         self._serving = slot
 
-    def _choose(self, ids: array[int], asked: object) -> tuple[Slot, bool]:
-        """The slot for a prompt, and whether its present prompt should be put away first."""
+    def _choose(self, ids: array[int], asked: object) -> tuple[Slot, int, bool]:
+        """The slot for a prompt, how much the two share, and whether its present prompt should be put away first."""
+        least = self._similarity * len(ids)
         if isinstance(asked, int) and asked >= 0:
             slot = self._slots[asked % len(self._slots)]
-            unlike = shared(slot.ids, ids) <= self._similarity * len(ids)
-            return slot, bool(slot.ids) and (unlike or _share(slot.ids, ids) < _SAVE_BELOW)
-        best = max(self._slots, key=lambda slot: shared(slot.ids, ids))
-        if shared(best.ids, ids) > self._similarity * len(ids):
-            return best, _share(best.ids, ids) < _SAVE_BELOW
-        return min(reversed(self._slots), key=lambda slot: slot.turn), True
+            same = shared(slot.ids, ids)
+            return slot, same, bool(slot.ids) and (same <= least or _share(slot, same) < _SAVE_BELOW)
+        common = [shared(slot.ids, ids) for slot in self._slots]
+        same = max(common)
+        best = self._slots[common.index(same)]
+        if same > least:
+            return best, same, _share(best, same) < _SAVE_BELOW
+        oldest = min(reversed(self._slots), key=lambda slot: slot.turn)
+        return oldest, common[oldest.id], True
 
     def _save(self, ids: array[int]) -> None:
         """Put a prompt into memory, unless a longer one begins with it; shorter ones it begins with go."""
@@ -95,18 +99,18 @@ class SlotCache:
             self._memory.pop(0)
         self._memory.append(ids)
 
-    def _load(self, slot: Slot, ids: array[int]) -> None:
+    def _load(self, slot: Slot, ids: array[int], covered: int) -> int:
         """Take the prompt from memory that both keeps more of itself and covers more of the new prompt."""
-        kept_best = _share(slot.ids, ids) if slot.ids else -1.0
-        covered_best = shared(slot.ids, ids)
+        kept_best = _share(slot, covered) if slot.ids else -1.0
         best: int | None = None
         for index, candidate in enumerate(self._memory):
             same = shared(candidate, ids)
             kept = same / len(candidate)
-            if kept >= _LEAST_KEPT and kept > kept_best and same > covered_best:
-                kept_best, covered_best, best = kept, same, index
+            if kept >= _LEAST_KEPT and kept > kept_best and same > covered:
+                kept_best, covered, best = kept, same, index
         if best is not None:
             slot.ids = self._memory.pop(best)
+        return covered
 
     def _save_idle(self, serving: Slot) -> None:
         if self._memory_tokens == 0:
@@ -116,6 +120,6 @@ class SlotCache:
                 self._save(slot.ids)
 
 
-def _share(held: array[int], ids: array[int]) -> float:
-    """How much of a held prompt a new one would keep."""
-    return shared(held, ids) / len(held) if held else 0.0
+def _share(slot: Slot, same: int) -> float:
+    """How much of its prompt a slot would keep for a new one that shares so much with it."""
+    return same / len(slot.ids) if slot.ids else 0.0
