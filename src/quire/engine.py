@@ -24,6 +24,7 @@ from quire.log.store import Store
 from quire.providers.explain import Event, diagnosis_of
 from quire.providers.explicit import Served
 from quire.thread.fold import Fold
+from quire.thread.sealing import Sealing
 from quire.thread.setup import changes, open_store, policy_for, policy_of
 from quire.thread.vigil import Vigil
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
@@ -62,7 +63,7 @@ class Thread:
         self.embedder: Embedder | None = None
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
-        self._fold, self._vigil = Fold(store, name), Vigil()
+        self._fold, self._vigil, self._sealing = Fold(store, name), Vigil(), Sealing()
         self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
         self._recollection: Recollection | None = None
 
@@ -92,8 +93,9 @@ class Thread:
         if built.rebase is not None:
             self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
             built = self.build(target)
-        request = self._render(built, target, options)
-        sealed, earlier = enclose(built, ()), bool(self._fold.reply_id)
+        sealed, layers = self._sealing.seal(built)
+        request = msgspec.structs.replace(self._render(built, target, options), layers=layers)
+        earlier = bool(self._fold.reply_id)
         moved = self._vigil.sends(self.clock(), request, sealed, self._fold.since, earlier)
         self._fold.since = []
         if moved is not None:
@@ -154,8 +156,9 @@ class Thread:
             "segments": list(request.lines.segments),
             "at": self.clock(),
         }
-        if self.policy is not None and (own := changes(request.target, self.policy)):
-            body["meta"] = {"policy": own}
+        own = changes(request.target, self.policy) if self.policy is not None else {}
+        if meta := {key: value for key, value in (("layers", request.layers), ("policy", own)) if value}:
+            body["meta"] = meta
         if reply is not None:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
             if reply.id:

@@ -220,6 +220,8 @@ class Request(msgspec.Struct, frozen=True):
     model: str
     body: JsonObject
     lines: Lines = Lines()
+    # sha256 of each layer of the envelope it was made of.
+    layers: dict[str, str] = {}
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
     # What could not be carried over to this provider, and why: {"entry", "reason"}; for a tool in front also "tool".

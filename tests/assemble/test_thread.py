@@ -11,8 +11,9 @@ from click.testing import CliRunner
 import quire
 from quire import providers
 from quire.assemble import Built, Policy, requests
+from quire.assemble.layers import enclose
 from quire.cli.main import quire as command
-from quire.engine import Thread, open_store, policy_for
+from quire.engine import Thread, chat_messages, open_store, policy_for
 from quire.log.hashing import sha256_hex
 from quire.values import JsonObject, Request
 
@@ -115,6 +116,9 @@ def test_the_log_gives_back_every_request_as_it_was_sent(tmp_path: Path) -> None
     parts = providers.prefix_parts(sent.body, "anthropic")
     last = next(entry for entry in reversed(log) if entry.kind == "sent")
     assert last.body["segments"] == [sha256_hex(part) for part in parts]
+    sealed = [enclose(one, chat_messages(one)) for one in made]
+    layers = [{layer.id: layer.sha256 for layer in one.layers} for one in sealed]
+    assert layers == [entry.meta["layers"] for entry in log if entry.kind == "sent"]
     assert sum(one.rebase is not None for one in made) == sum(entry.kind == "rebase" for entry in log) > 0
 
 

@@ -37,7 +37,7 @@ def envelope(layers: Iterable[Layer]) -> Envelope:
 
 def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
     """The envelope of a built request; `messages` are its messages in wire form, system message left out."""
-    place = _place(built, messages)
+    place = current_place(built, messages)
     history = [one for n, one in enumerate(messages) if n != place]
     return envelope(
         [
@@ -67,13 +67,17 @@ def _whole(messages: Sequence[JsonObject], place: int) -> JsonObject:
     return {"place": place, "message": messages[place]} if place >= 0 else {}
 
 
-def _place(built: Built, messages: Sequence[JsonObject]) -> int:
+def current_place(built: Built, messages: Sequence[JsonObject]) -> int:
     """Which of the messages is the current user's: the last that begins with those words, or the last of a user."""
     said = built.prompt.messages[built.user].parts if built.user is not None else ()
     text = next((part.text for part in said if isinstance(part, Text)), "")
-    users = [n for n, one in enumerate(messages) if one.get("role") == "user"]
-    own = [n for n in users if text and _text(messages[n]).startswith(text)]
-    return (own or users or [-1])[-1]
+    last = -1
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].get("role") == "user":
+            last = max(last, place)
+            if text and _text(messages[place]).startswith(text):
+                return place
+    return last
 
 
 def _text(message: JsonObject) -> str:

@@ -1,0 +1,25 @@
+"""The layers of a thread's requests, hashed one request after the other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from test_invariants import any_thread, policies
+
+from quire.assemble import Built, Policy, requests
+from quire.assemble.layers import enclose
+from quire.engine import chat_messages
+from quire.thread.sealing import Sealing
+from quire.values import Entry
+
+pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
+
+
+@given(any_thread, policies)
+def test_hashes_that_are_kept_are_those_of_the_envelope(entries: list[Entry], policy: Policy) -> None:
+    sealing = Sealing()
+    for one in requests(entries, policy):
+        if isinstance(one, Built):
+            _, layers = sealing.seal(one)
+            whole = enclose(one, chat_messages(one))
+            assert layers == {layer.id: layer.sha256 for layer in whole.layers}
