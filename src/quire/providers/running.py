@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, islice
-from operator import is_
+from itertools import accumulate, compress, islice
+from operator import is_, is_not
 from typing import Generic, TypeVar
 
 Thing = TypeVar("Thing")
@@ -15,6 +15,15 @@ def leading(old: Sequence[object], new: Sequence[object]) -> int:
     """How many leading things are the very same objects, found at the speed of C: [a, b, c], [a, b, d] -> 2."""
     parted = bytes(map(is_, old, new)).find(0)
     return parted if parted >= 0 else min(len(old), len(new))
+
+
+def standing(old: Sequence[Thing], new: Sequence[Thing]) -> list[Thing]:
+    """The new row, with the old row's own objects wherever it only repeats them."""
+    row = list(new)
+    for place in list(compress(range(len(old)), map(is_not, old, new))):
+        if old[place] == new[place]:
+            row[place] = old[place]
+    return row
 
 
 class Running(Generic[Thing, Value]):

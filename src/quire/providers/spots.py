@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from quire.providers.prefix import MARKS
-from quire.providers.running import Running
+from quire.providers.running import Running, standing
 from quire.providers.sheet import NO_REPLY
 from quire.values import Json, JsonObject
 
@@ -89,23 +89,21 @@ class Walk(NamedTuple):
 
 
 class Spots:
-    """The rows of a thread's bodies; messages that are the very same objects as before are not walked again."""
+    """The rows of a thread's bodies; messages that stand as they stood are not walked again."""
 
     def __init__(self, wire: str) -> None:
         self._walk = _WALKS[wire]
         self._head: list[Spot] = []
+        self._messages: list[JsonObject] = []
         self._pieces: Running[JsonObject, Piece] = Running()
 
     def row(self, body: JsonObject) -> Row:
         """The spots of a body."""
-        head = list(self._walk.head(body))
-        # Equal spots stay the objects they were, for whoever goes by that.
-        self._head = head = self._head if head == self._head else head
+        self._head = head = standing(self._head, list(self._walk.head(body)))
         given = body.get(self._walk.messages)
-        # A copy, because the caller may add to its own.
-        messages = list(given) if isinstance(given, list | tuple) else []
+        self._messages = standing(self._messages, given if isinstance(given, list | tuple) else ())
         start = Piece(count=len(head), size=_sizes(head))
-        pieces = self._pieces.along(messages, start, self._next, ground=head)
+        pieces = self._pieces.along(self._messages, start, self._next, ground=head)
         return Row(
             [*head, *chain.from_iterable(map(attrgetter("spots"), pieces))],
             [*chain.from_iterable(map(attrgetter("ends"), pieces))],
