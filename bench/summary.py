@@ -2,7 +2,8 @@
 
 Each thread is cut in the middle of its entries. A fact is an id, path, amount or code that the second
 half names and the first half holds. The built-in summary and head-and-tail truncation get the same
-tenth of the first half's tokens, or the --budget given.
+tenth of the first half's tokens, or the --budget given. Beside it: of the user's requests, how many are still told
+by their first words.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from quire.values import Entry
 from traces import conversations, entries, files, parser
 
 SHARE = 0.1
+# A request is told where its first so many characters are.
+WORDS = 12
 # Deliberately not the summariser's own pattern: anything with a digit, a slash, an underscore or an @ in it.
 _WORD = re.compile(r"[\w./@#$€£-]{4,}")
 _TELLING = re.compile(r"\d|/|_|@")
@@ -62,7 +65,16 @@ def measure(listed: list[Entry], budget: int | None) -> dict[str, float] | None:
         "summary_tokens": count(ours),
         "summary": sum(fact in ours for fact in wanted) / len(wanted),
         "head_and_tail": sum(fact in plain for fact in wanted) / len(wanted),
+        "requests": told(first, ours),
+        "requests_head_and_tail": told(first, plain),
     }
+
+
+def told(entries_: Sequence[Entry], text: str) -> float:
+    """The share of the user's requests whose first words stand in a text."""
+    flat = " ".join(text.split())
+    asked = [" ".join(entry.text.split())[:WORDS] for entry in entries_ if entry.kind == "user"]
+    return sum(words in flat for words in asked) / max(1, len(asked))
 
 
 def main() -> None:
@@ -81,7 +93,7 @@ def main() -> None:
         print(json.dumps(rows))
         return
     print_table(
-        ("trace", "threads", "facts", "summary", "head and tail", "summary tokens"),
+        ("trace", "threads", "facts", "summary", "head and tail", "requests told", "head and tail", "tokens"),
         [
             (
                 r["trace"],
@@ -89,6 +101,8 @@ def main() -> None:
                 round(r["facts"], 1),
                 f"{r['summary']:.1%}",
                 f"{r['head_and_tail']:.1%}",
+                f"{r['requests']:.1%}",
+                f"{r['requests_head_and_tail']:.1%}",
                 f"{r['summary_tokens'] / r['tokens']:.1%}",
             )
             for r in rows

@@ -244,7 +244,7 @@ def test_compacting_says_when_the_built_in_summary_stands_in(
     assert out.endswith("Yes.\n")
     assert f"; the built-in summary stands in ({why}" in err
     (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
-    assert cut["summary"] == "Named: W1234"
+    assert cut["summary"] == "User: One, order W1234"
     assert cut["meta"]["fallbacks"][0].startswith(why)
 
 
@@ -257,7 +257,7 @@ def test_compacting_without_the_model_costs_no_request(talk: Chat, db: Path) -> 
         assert len(server.requests) == 3
     assert "/compact takes `built-in` or nothing, not 'now'" in err
     assert re.search(r"^[\d,]+ tokens before, [\d,]+ after$", err, re.M)
-    assert [one.body["summary"] for one in entries(db) if one.kind == "rebase"] == ["Named: W1234"]
+    assert [one.body["summary"] for one in entries(db) if one.kind == "rebase"] == ["User: One, order W1234"]
 
 
 def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat, db: Path) -> None:

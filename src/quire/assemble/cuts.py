@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+# What ends a word that a cut would part.
+_WORD = 16
 _SENTENCE = re.compile(r"[.!?](?=\s)")
 
 
@@ -17,6 +19,14 @@ def truncate(text: str, limit: int) -> str:
         return f"{text[: ends[-1]]} ..."
     space = max(text[:limit].rfind(" "), text[:limit].rfind("\n"), text[:limit].rfind("\t"))
     return f"{text[:space]} ..." if space > 0 else f"{text[:limit]}..."
+
+
+def first_words(text: str, length: int) -> str:
+    """At least the first `length` characters, to the end of a word that ends soon; then ' ...'."""
+    end = text.find(" ", length)
+    if end < 0 or end > length + _WORD:
+        end = length if len(text) > length + _WORD else len(text)
+    return f"{text[:end]} ..." if end < len(text) else text
 
 
 _HEADING = re.compile(r"#{1,6} ")

@@ -71,7 +71,9 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
         request = None
     asked = strip.leaves[request].tokens if request is not None else 0
     gone = strip.sums[drop] - strip.sums[opening] - asked if drop else 0
-    limit = min(int(policy.summary * room), gone // 10) if rung.summary and drop else 0
+    told = old[0].tokens if summed_up else 0
+    # A tenth of what goes, beside the summary that already stands for what went before.
+    limit = min(int(policy.summary * room), told + (gone - told) // 10) if rung.summary and drop else 0
     kept = strip.total - gone + limit - strip.shortened(max(opening, drop), handle)
     if not drop:
         same = strip.sums[strip.first_long(opening, handle)]

@@ -1,18 +1,20 @@
 """The built-in summary of turns that leave: extractive, deterministic, offline.
 
-Keeps what later turns refer back to: the user's requests, decisions, files, ids and amounts.
-A summariser is a function `(Gone) -> str`; a model can take this one's place.
+Keeps what later turns refer back to: every request of the user and every decision, if only by their first words,
+then the files, ids and amounts that were named. A summariser is a function `(Gone) -> str`; a model can take
+this one's place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from quire.assemble.cuts import truncate
+from quire.assemble.cuts import first_words, truncate
+from quire.assemble.earlier import SPEAKERS, Earlier, Line, earlier, unlisted, written
 from quire.assemble.turn import result_text
 from quire.tokens import counter
 from quire.values import Entry
@@ -38,82 +40,83 @@ _DECISION = re.compile(
     r"(?i)\b(decid|decision|agreed|must|never|always|should|confirm|fixed|because|instead|conclusion|"
     r"root cause|done|cancel|refund|exchange|prefer|do not|don't|will use|chose)\w*"
 )
+# Requests and decisions take a quarter of the summary; more of it where that leaves each of them fewer than 30
+# characters, and more again for 16 and for 12. Where that is still too little, the oldest go.
+_SHARES = ((0.25, 160), (0.4, 30), (0.6, 16), (0.9, 12))
+_MOST, _SHORTEST = _SHARES[-1]
+_LONGEST = _SHARES[0][1]
 
 
 def extract(gone: Gone) -> str:
-    """User requests first, then the facts that were named, then decisions, as much as the limit holds."""
+    """Requests and decisions in their order, then the facts that were named, as much as the limit holds."""
     if gone.limit <= 0:
         return ""
-    lines = _Lines(gone.limit, known=gone.before)
-    if gone.before:
-        lines.keep_block(gone.before, gone.limit // 2)
-    lines.take(_requests(gone.entries, gone.limit), lines.used + gone.limit // 4)
-    lines.take_words("Named:", _facts(gone.entries, lines.known), gone.limit * 19 // 20)
-    lines.take(_decisions(gone.entries), gone.limit)
-    return lines.text()
+    told = earlier(gone.before)
+    prose = _fitted(told.prose, gone.limit // 2)
+    limit = gone.limit - _count(prose)
+    lines, others = _listed([*told.lines, *_said(gone.entries)], told, limit)
+    limit -= _count(others) + 1
+    length = max(min(most, _length(lines, limit * share)) for share, most in _SHARES)
+    known = set(facts("\n".join([prose, *_cut(lines, length)])))
+    named = _named(_facts(gone.entries, told.named, known), limit - _size(lines, length))
+    # What the facts leave goes back to the lines.
+    length = max(length, _length(lines, limit - _count(named)))
+    return "\n".join(part for part in (prose, others, *_cut(lines, length), named) if part)
 
 
-class _Lines:
-    """Lines in order of arrival, up to a number of tokens; remembers every fact already told."""
-
-    def __init__(self, limit: int, known: str) -> None:
-        self.limit, self.used, self.lines = limit, 0, list[str]()
-        self.known = set(facts(known))
-        self.count = counter().count
-
-    def keep_block(self, text: str, limit: int) -> None:
-        """An earlier summary: its lines, the newest first dropped last."""
-        kept: list[str] = []
-        for line in reversed(text.split("\n")):
-            cost = self.count(line) + 1
-            if self.used + cost > limit:
-                break
-            self.used += cost
-            kept.append(line)
-        self.lines += reversed(kept)
-
-    def take(self, lines: Sequence[str], limit: int) -> None:
-        seen = set(self.lines)
-        for line in lines:
-            cost = self.count(line) + 1
-            if line in seen or self.used + cost > limit:
-                continue
-            seen.add(line)
-            self.used += cost
-            self.lines.append(line)
-
-    def take_words(self, label: str, words: Sequence[str], limit: int) -> None:
-        """As many words as fit, on one line."""
-        kept, used = list[str](), self.used + self.count(label) + 1
-        for word in words:
-            cost = self.count(f" {word},")
-            if used + cost > limit:
-                break
-            used += cost
-            kept.append(word)
-        if kept:
-            self.used = used
-            self.lines.append(f"{label} {', '.join(kept)}")
-
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-
-def _requests(entries: Sequence[Entry], limit: int) -> list[str]:
-    """What the user asked, each cut so that all of them have a chance to fit into their quarter."""
-    spoken = [entry for entry in entries if entry.kind == "user" and entry.text.strip()]
-    length = min(160, max(40, limit // max(1, len(spoken))))
-    return [f"User: {truncate(_flat(entry.text), length)}" for entry in spoken]
-
-
-def _decisions(entries: Sequence[Entry]) -> list[str]:
-    """The sentences of the model in which something was settled."""
-    out = []
+def _said(entries: Sequence[Entry]) -> Iterator[Line]:
+    """What the user asked, and the sentences of the model in which something was settled."""
     for entry in entries:
-        if entry.kind == "respond":
+        if entry.kind == "user" and entry.text.strip():
+            yield Line("User", _flat(entry.text))
+        elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|\n+", entry.text)
-            out += [f"Assistant: {truncate(_flat(s), 160)}" for s in sentences if _DECISION.search(s)]
-    return out
+            settled = (one for one in sentences if _DECISION.search(one) and not one.endswith("?"))
+            yield from (Line("Assistant", _flat(one)) for one in settled)
+
+
+def _listed(lines: Iterable[Line], told: Earlier, limit: int) -> tuple[list[Line], str]:
+    """The lines that can be told at least by their first words; of the others, how many there were.
+
+    Decisions give way to requests, older ones to newer ones.
+    """
+    distinct = dict.fromkeys(lines)
+    kept = [one for who in SPEAKERS for one in distinct if one.who == who]
+    over = _size(kept, _SHORTEST) + _count(unlisted(told.requests, told.decisions)) - limit * _MOST
+    # How many have gone is told where there is room for more than that.
+    note = _count(unlisted(10, 10))
+    counted = note * 4 <= limit
+    over += note if over > 0 and counted else 0
+    leaving = set[Line]()
+    for one in [one for who in reversed(SPEAKERS) for one in kept if one.who == who]:
+        if over > 0:
+            over -= _count(first_words(one.text, _SHORTEST)) + 1
+            leaving.add(one)
+    asked = sum(one.who == SPEAKERS[0] for one in leaving)
+    gone = unlisted(told.requests + asked, told.decisions + len(leaving) - asked)
+    return [one for one in kept if one not in leaving], gone if counted else ""
+
+
+def _length(lines: Sequence[Line], room: float) -> int:
+    """How many characters each line may have at most so that all of them fit."""
+    low, high = _SHORTEST, _LONGEST
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _size(lines, middle) <= room else (low, middle - 1)
+    return low
+
+
+def _size(lines: Sequence[Line], length: int) -> int:
+    return _count("\n".join(_cut(lines, length))) + 1 if lines else 0
+
+
+def _cut(lines: Sequence[Line], length: int) -> list[str]:
+    return written([Line(one.who, first_words(one.text, length)) for one in lines])
+
+
+def _fitted(text: str, limit: int) -> str:
+    tokens = _count(text)
+    return text if tokens <= limit else truncate(text, int(len(text) * limit / tokens))
 
 
 def facts(text: str) -> list[str]:
@@ -122,14 +125,33 @@ def facts(text: str) -> list[str]:
     return [word for word in words if len(word) >= 4 and _TELLING.search(word)]
 
 
-def _facts(entries: Sequence[Entry], known: set[str]) -> list[str]:
-    """Ids, paths, amounts: those that people and the model named first, then by how often and how lately."""
-    score: dict[str, float] = {}
+def _facts(entries: Sequence[Entry], before: Sequence[str], known: set[str]) -> list[str]:
+    """Ids, paths, amounts: those that people and the model named first, then by how often and how lately.
+
+    What an earlier summary named stands behind what was said since, before what only tools returned.
+    """
+    score = dict.fromkeys((fact for fact in before if fact not in known), 2.0)
     for place, entry in enumerate(entries, 1):
         spoken = 3.0 if entry.kind != "result" else 1.0
-        for fact in set(facts(_text(entry))) - known:
-            score[fact] = score.get(fact, 0.0) + spoken + place / len(entries)
-    return sorted(score, key=lambda fact: (-score[fact], fact))
+        for fact in facts(_text(entry)):
+            if fact not in known:
+                score[fact] = score.get(fact, 0.0) + spoken + place / len(entries)
+    # Equal ones stay in the order in which they were named.
+    return sorted(score, key=lambda fact: -score[fact])
+
+
+def _named(words: Sequence[str], room: float) -> str:
+    """As many words as fit, on one line."""
+    label, kept = "Named:", list[str]()
+    room -= _count(label) + 1
+    for word in words:
+        cost = _count(f" {word}")
+        if cost <= room:
+            room -= cost
+            kept.append(word)
+        elif room < 2:
+            break
+    return f"{label} {' '.join(kept)}" if kept else ""
 
 
 def _text(entry: Entry) -> str:
@@ -142,3 +164,7 @@ def _text(entry: Entry) -> str:
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
+
+
+def _count(text: str) -> int:
+    return counter().count(text) if text else 0
