@@ -3,7 +3,7 @@
 One request per recorded model call, one tokenizer for all. Cost = read price × reused tokens + write
 price × the rest, in plain input tokens. Only requests that are valid, within budget and end in the
 newest floor of the thread verbatim count as comparable; the others are counted apart. Beside each peer
-stands the cheapest of Quire's drop-only settings that keeps as much, and what no setting could go below.
+stands the cheapest of Quire's drop-only settings that keeps as much; `bench/bound.py` says what nobody could go below.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import msgspec
@@ -157,8 +160,8 @@ def _others() -> Iterable[tuple[str, float, Policy]]:
                 1.0,
                 change(base, floor=floor, opening=opening),
             )
-    for share in _steps(0.5, 0.95, 0.05):
-        for floor in (0.2, 0.3, 0.4, 0.5):
+    for share in _steps(0.5, 1.0, 0.05):
+        for floor in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5) if share > 0.75 else (0.2, 0.3, 0.4, 0.5):
             yield f"Quire, {share:.2f} of the budget, floor {floor:.2f}", share, change(base, floor=floor)
     for floor in _steps(0.1, 0.5, 0.05):
         yield f"Quire, drop only, floor {floor:.2f}", 1.0, change(DROP_ONLY, floor=floor)
@@ -184,15 +187,6 @@ def matched(group: list[dict[str, Any]], peer: dict[str, Any]) -> dict[str, Any]
     return min(ours, key=lambda row: row["cost"], default=None)
 
 
-def bound(group: list[dict[str, Any]], peer: dict[str, Any]) -> float | None:
-    """What the peer's tokens would cost if no cut cost anything: each read, but for what is new at its first time."""
-    new = next((row["uncached"] for row in group if row["strategy"].startswith("append")), None)
-    if new is None:
-        return None
-    read, write = peer["read"], peer["write"]
-    return float(read * peer["tokens"] + (write - read) * min(new, peer["uncached"]))
-
-
 class Thread(msgspec.Struct):
     name: str
     messages: list[dict[str, Any]]
@@ -200,13 +194,20 @@ class Thread(msgspec.Struct):
     whole: list[Built]
 
 
+def threads(given: Any) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Name and messages of the threads in the files given; by default the traces, and a synthetic one of 2,000."""
+    found = [
+        (f"{path.stem}:{number}", one["messages"])
+        for path in files(given)
+        for number, one in enumerate(conversations(path), 1)
+    ]
+    return found if given else [*found, ("synthetic:1", synthetic())]
+
+
 def load(given: Any) -> Iterable[Thread]:
-    """The threads of the files given; by default the traces, and a synthetic one of 2,000 messages."""
-    for path in files(given):
-        for number, one in enumerate(conversations(path), 1):
-            yield from _thread(f"{path.stem}:{number}", one["messages"])
-    if not given:
-        yield from _thread("synthetic:1", synthetic())
+    """The threads in which the model speaks."""
+    for name, messages in threads(given):
+        yield from _thread(name, messages)
 
 
 def _thread(name: str, messages: list[dict[str, Any]]) -> Iterable[Thread]:
@@ -214,6 +215,19 @@ def _thread(name: str, messages: list[dict[str, Any]]) -> Iterable[Thread]:
     whole = [b for b in requests(listed, Policy(budget=10**12, when="full")) if isinstance(b, Built)]
     if whole:
         yield Thread(name, messages, listed, whole)
+
+
+def measured(
+    named: tuple[str, list[dict[str, Any]]], budget: int | None, peers: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The rows of one thread, in a process of its own."""
+    chosen = {name: make() for name, make in PEERS.items() if name in peers}
+    rows: list[dict[str, Any]] = []
+    for thread in _thread(*named):
+        for most in (budget,) if budget else budgets(thread):
+            print(f"{thread.name} at {most}", file=sys.stderr, flush=True)
+            rows += measure(thread, most, chosen)
+    return rows
 
 
 def budgets(thread: Thread) -> tuple[int, ...]:
@@ -228,12 +242,9 @@ def main() -> None:
     options.add_argument("--peers", nargs="*", default=list(PEERS), help="which peers (default: all)")
     options.add_argument("--markdown", action="store_true", help="print the tables as markdown")
     arguments = options.parse_args()
-    chosen = {name: make() for name, make in PEERS.items() if name in arguments.peers}
-    rows: list[dict[str, Any]] = []
-    for thread in load(arguments.data):
-        for budget in (arguments.budget,) if arguments.budget else budgets(thread):
-            print(f"{thread.name} at {budget}", file=sys.stderr)
-            rows += measure(thread, budget, chosen)
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
+        work = partial(measured, budget=arguments.budget, peers=tuple(arguments.peers))
+        rows = [row for found in workers.map(work, threads(arguments.data)) for row in found]
     if arguments.json:
         print(json.dumps({"rows": rows, "summary": summary(rows)}))
         return
@@ -322,7 +333,6 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if ours := matched(group, row):
                 row["ours_at_same_kept"], row["ours_kept"] = ours["cost"], ours["kept"]
                 row["ours"] = ours["strategy"]
-                row["bound_at_same_kept"] = bound(group, row)
     return out
 
 
@@ -358,7 +368,7 @@ HEADER = (
     "cost, thousands",
     "× optimum",
     "worst thread",
-    "ours at same kept (at best)",
+    "ours at same kept",
 )
 
 
@@ -415,11 +425,8 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _beside(row: dict[str, Any]) -> str:
-    """Our cost at the same kept against the peer's, and the least that anybody could reach."""
-    if "ours_at_same_kept" not in row:
-        return ""
-    best = f" ({row['bound_at_same_kept'] / row['cost'] - 1:+.0%})" if row["bound_at_same_kept"] else ""
-    return f"{row['ours_at_same_kept'] / row['cost'] - 1:+.0%}{best}"
+    """Our cost at the same kept against the peer's."""
+    return f"{row['ours_at_same_kept'] / row['cost'] - 1:+.0%}" if "ours_at_same_kept" in row else ""
 
 
 def _price_cell(row: dict[str, Any]) -> str:
