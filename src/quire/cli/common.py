@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from quire.cli.json_text import value_of
 from quire.errors import CallError, FormatError
 
 F = TypeVar("F")
@@ -75,24 +76,7 @@ def read_verbatim(file: str) -> str:
 
 def read_json(file: str) -> Any:
     """The JSON value of FILE or stdin."""
-    try:
-        return json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise not_json(file, error) from error
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a deep nest
-        raise FormatError(
-            f"{called(file)} is not JSON that can be read: {error}", hint="Check the file."
-        ) from error
-
-
-def not_json(file: str, error: json.JSONDecodeError) -> FormatError:
-    """What is wrong with a file that should be JSON, and where."""
-    return FormatError(
-        f"{called(file)} is not JSON: {error.msg}",
-        line=error.lineno,
-        column=error.colno,
-        hint="Check the file.",
-    )
+    return value_of(read_text(file), called(file))
 
 
 def confirm_deletion(what: str, name: str) -> None:

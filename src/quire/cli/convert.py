@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,18 +11,20 @@ import click
 
 from quire import providers
 from quire.cli.common import (
+    called,
     counted,
     db_option,
     json_option,
-    not_json,
     print_json,
     print_text,
     read_text,
 )
+from quire.cli.json_text import value_or_lines
 from quire.cli.source import load_entries
 from quire.cli.store import open_db
 from quire.errors import CallError, FormatError, MissingPart
 from quire.log.entries import check, encode_lines
+from quire.log.shapes import short
 from quire.providers.own import strange_kinds
 from quire.values import Entry
 
@@ -107,32 +108,16 @@ def _warn(conversations: list[list[Entry]]) -> None:
 
 def _values(text: str, file: str) -> list[Any]:
     """One JSON value; or one a line, which are conversations, or the messages of one."""
-    try:
-        return [json.loads(text)]
-    except json.JSONDecodeError as error:
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        if len(lines) < 2:
-            raise not_json(file, error) from error
-    except RecursionError as error:
-        raise FormatError(f"{file} is nested too deeply", hint="Check the file.") from error
-    values = [_line(number, line, file) for number, line in lines]
+    value, lines = value_or_lines(text, called(file), "conversation, or one message,")
+    if lines is None:
+        return [value]
+    for number, one in lines:
+        if not isinstance(one, dict | list):
+            problem = f"{called(file)} holds {short(one)}, not a message"
+            raise FormatError(problem, line=number, column=1, hint="Write one conversation a line.")
+    values = [one for _, one in lines]
     apart = all(isinstance(value, list) or any(name in value for name in _HOLDERS) for value in values)
     return values if apart else [values]
-
-
-def _line(number: int, line: str, file: str) -> Any:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise FormatError(
-            f"{file} is neither JSON nor JSON lines: {error.msg}",
-            line=number,
-            column=error.colno,
-            hint="Write one conversation, or one message, a line.",
-        ) from error
-    if not isinstance(value, dict | list):
-        raise FormatError(f"{file} holds {type(value).__name__}, not a message", line=number, column=1)
-    return value
 
 
 def _at_line(conversations: list[list[Entry]], line: int, file: str) -> list[list[Entry]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from quire.cli.common import called, read_text
+from quire.cli.json_text import value_of
 from quire.errors import CallError, FormatError
 
 
@@ -64,15 +64,9 @@ def _replies(text: str, file: str) -> list[Any]:
 def _reply(line: str, number: int, file: str) -> Any:
     from quire.emulate.script import answer
 
+    reply = value_of(line, called(file), number, "Write one reply a line.")
     try:
-        reply = json.loads(line)
         answer(reply)
-    except json.JSONDecodeError as error:
-        message = f"{called(file)} is not JSON: {error.msg}"
-        raise FormatError(message, line=number, column=error.colno, hint="Write one reply a line.") from error
-    except RecursionError as error:
-        message = f"{called(file)} is nested too deeply"
-        raise FormatError(message, line=number, column=1, hint="Check the file.") from error
     except CallError as error:
         raise FormatError(f"{called(file)}: {error}", line=number, column=1, hint=error.hint) from error
     return reply

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 import msgspec
 
 from quire.cli.common import called, json_option, print_json, read_text
+from quire.cli.json_text import value_or_lines
 from quire.errors import CallError, FormatError
 from quire.providers.rules import Finding, Note, Seen, detect, observe, unchecked, validate
 
@@ -55,35 +55,15 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
 
 def _requests(text: str, file: str) -> Iterator[tuple[int, Any]]:
     """One JSON value, or JSON lines; a JSON array of requests counts as many."""
-    try:
-        whole = json.loads(text)
-    except json.JSONDecodeError as error:
-        if not text.lstrip().startswith(("{", "[")) or "\n" not in text.strip():
-            message = f"{called(file)} is not JSON: {error.msg}"
-            raise FormatError(
-                message, line=error.lineno, column=error.colno, hint="Check the file."
-            ) from error
-        yield from _lines(text, file)
-        return
-    except RecursionError as error:
-        raise FormatError(f"{file} is nested too deeply", hint="Check the file.") from error
-    if whole == []:
-        raise FormatError(f"{file} holds no request", hint="Give one request, or one a line.")
-    if isinstance(whole, list):
+    whole, lines = value_or_lines(text, called(file), "request")
+    if lines is not None:
+        yield from lines
+    elif whole == []:
+        raise FormatError(f"{called(file)} holds no request", hint="Give one request, or one a line.")
+    elif isinstance(whole, list):
         yield from enumerate(whole, start=1)
     else:
         yield 0, whole
-
-
-def _lines(text: str, file: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except json.JSONDecodeError as error:
-            message = f"{file} is neither JSON nor JSON lines: {error.msg}"
-            raise FormatError(message, line=number, column=error.colno, hint="One request a line.") from error
 
 
 def _reports(

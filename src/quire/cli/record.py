@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from quire.cli.common import (
     print_table,
     read_json,
 )
+from quire.cli.json_text import value_of
 from quire.cli.record_lines import content_of, print_record, print_records, read_records, report
 from quire.cli.records_db import NO_MODEL, embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
@@ -31,14 +31,11 @@ def _json(_ctx: click.Context, param: click.Parameter, value: str | None) -> Any
         return None
     if value.startswith("@"):
         return read_json(value[1:])
+    hint = """Write it as '{"text": "…"}', or name a file: @FILE."""
     try:
-        return json.loads(value)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise CallError(
-            f"--{param.name} is not JSON: {error.msg} ({place})",
-            hint="""Write it as '{"text": "…"}', or name a file: @FILE.""",
-        ) from error
+        return value_of(value, f"--{param.name}", hint=hint)
+    except FormatError as error:
+        raise CallError(str(error), hint=error.hint) from error
 
 
 def _fields(command: Any) -> Any:

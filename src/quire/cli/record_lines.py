@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
 
-from quire.cli.common import called, not_json, print_json, print_table, read_text
+from quire.cli.common import called, print_json, print_table, read_text
+from quire.cli.json_text import value_or_lines
 from quire.errors import CallError, FormatError
 from quire.records import Reaction, Record
 from quire.records.record import to_json
@@ -17,15 +17,10 @@ from quire.values import Json
 
 def read_records(file: str) -> tuple[list[Json], bool]:
     """The records of a file, and whether it is one that may hold many: a JSON list or JSON Lines."""
-    text = read_text(file)
-    try:
-        value = json.loads(text)
-        return (value, True) if isinstance(value, list) else ([value], False)
-    except json.JSONDecodeError as error:
-        lines = text.split("\n")
-        if error.msg != "Extra data":
-            raise not_json(file, error) from error
-    return [_line(file, line, number) for number, line in enumerate(lines, 1) if line.strip()], True
+    value, lines = value_or_lines(read_text(file), called(file), "record")
+    if lines is not None:
+        return [one for _, one in lines], True
+    return (value, True) if isinstance(value, list) else ([value], False)
 
 
 @contextmanager
@@ -37,18 +32,6 @@ def content_of(file: str | None) -> Iterator[None]:
         if file is None:
             raise
         raise FormatError(f"{called(file)}: {error}", hint=error.hint) from error
-
-
-def _line(file: str, line: str, number: int) -> Json:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise FormatError(
-            f"{file} is neither JSON nor JSON Lines: {error.msg}",
-            line=number,
-            column=error.colno,
-            hint="Write one record a line.",
-        ) from error
 
 
 def print_record(record: Record, as_json: bool, line: str) -> None:

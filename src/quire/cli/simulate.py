@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ import msgspec
 from rich.text import Text
 
 from quire.cli.common import called, console, counted, json_option, print_json, print_table, read_text
+from quire.cli.json_text import value_of
 from quire.errors import FormatError
 from quire.providers.marks import mark
 from quire.providers.models import model_info, resolve
@@ -115,27 +115,11 @@ def _time(given: JsonObject, file: str, line: int, otherwise: int) -> int:
 def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:
     """The JSON values of the lines; an array in the file counts as one line each."""
     if text.lstrip().startswith("["):
-        yield from enumerate(_parsed(text, file, 1), start=1)
+        yield from enumerate(value_of(text, called(file)), start=1)
         return
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            yield number, _parsed(line, file, number)
-
-
-def _parsed(text: str, file: str, line: int) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise FormatError(
-            f"{called(file)} is nested too deeply", line=line, column=1, hint="Check the file."
-        ) from error
-    except json.JSONDecodeError as error:
-        raise FormatError(
-            f"{called(file)} is not JSON: {error.msg}",
-            line=line + error.lineno - 1,
-            column=error.colno,
-            hint="Write one request a line.",
-        ) from error
+            yield number, value_of(line, called(file), number, "Write one request a line.")
 
 
 class Total(msgspec.Struct, frozen=True):

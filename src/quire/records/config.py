@@ -18,6 +18,7 @@ Method = Literal["vector", "recent", "latest", "tagged", "all"]
 # A chain of contexts that is meant ends before this.
 Generations = Annotated[int, msgspec.Meta(ge=1, le=32)]
 METHODS: Final[tuple[str, ...]] = get_args(Method)
+_HINT = 'Write {"consumer_id": "chat", "sources": [{"schema_name": "user.message.v1", "method": "recent"}]}.'
 _SOURCE_KEYS = ("method", "nn", "limit", "filters", "conversation_scope", "exchanges", "floor", "role")
 
 
@@ -74,9 +75,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 def config(value: Json) -> Config:
     """Read a configuration from JSON, the context of a `context.config.v1` record."""
     if not isinstance(value, dict):
-        raise CallError(f"a configuration is a JSON object, not {as_text(value)[:40]!r}")
+        raise CallError(f"a configuration is a JSON object, not {as_text(value)[:40]!r}", hint=_HINT)
     if not isinstance(value.get("consumer_id"), str) or not value["consumer_id"]:
-        raise CallError("a configuration needs a consumer_id")
+        raise CallError("a configuration needs a consumer_id", hint=_HINT)
     _known(value, "the configuration", (*Config.__struct_fields__, "consumer_type", "metadata"))
     try:
         return Config(
@@ -86,12 +87,12 @@ def config(value: Json) -> Config:
                 selector(one, f"update trigger {n}")
                 for n, one in enumerate(_objects(value, "update_triggers"), 1)
             ),
-            output=msgspec.convert(_output(value.get("output") or {}), Output),
-            formatting=msgspec.convert(_formatting(value.get("formatting") or {}), Formatting),
+            output=msgspec.convert(_output(_object(value, "output")), Output),
+            formatting=msgspec.convert(_formatting(_object(value, "formatting")), Formatting),
             max_generation=msgspec.convert(value.get("max_generation", 3), Generations),
         )
     except msgspec.ValidationError as error:
-        raise CallError(f"the configuration of {value['consumer_id']!r}: {error}") from error
+        raise CallError(f"the configuration of {value['consumer_id']!r}: {error}", hint=_HINT) from error
 
 
 def of_record(record: Record) -> Config:
@@ -104,8 +105,15 @@ def of_record(record: Record) -> Config:
 def _objects(value: JsonObject, key: str) -> list[JsonObject]:
     listed = value.get(key) or []
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise CallError(f"{key} is a list of objects, not {as_text(listed)[:40]!r}")
+        raise CallError(f"{key} is a list of objects, not {as_text(listed)[:40]!r}", hint=_HINT)
     return listed
+
+
+def _object(value: JsonObject, key: str) -> JsonObject:
+    found = value.get(key) or {}
+    if not isinstance(found, dict):
+        raise CallError(f"{key} is an object, not {as_text(found)[:40]!r}", hint=_HINT)
+    return found
 
 
 def _source(value: JsonObject, number: int) -> Source:
@@ -115,11 +123,7 @@ def _source(value: JsonObject, number: int) -> Source:
         raise CallError(
             f"{where} has no method {value.get('method')!r}", hint=f"Use one of {', '.join(METHODS)}."
         )
-    if not isinstance(value.get("filters") or {}, dict):
-        raise CallError(f"{where}: filters is an object, not {as_text(value['filters'])[:40]!r}")
-    chosen = {key: one for key, one in value.items() if key not in _SOURCE_KEYS} | (
-        value.get("filters") or {}
-    )
+    chosen = {key: one for key, one in value.items() if key not in _SOURCE_KEYS} | _object(value, "filters")
     given = {
         key: value[key] for key in ("method", "nn", "limit", "exchanges", "floor", "role") if key in value
     }

@@ -149,7 +149,8 @@ def checked(record: Record) -> Record:
         raise CallError("a record needs a schema_name", hint='For example "user.message.v1".')
     for name in ("title", "owner"):
         if not isinstance(getattr(record, name), str):
-            raise CallError(f"{name} is a string, not {as_text(getattr(record, name))[:40]!r}")
+            given = as_text(getattr(record, name))[:40]
+            raise CallError(f"{name} is a string, not {given!r}", hint="Put it in quotes, or leave it out.")
     if not isinstance(record.context, dict):
         raise CallError(
             f"context is an object, not {as_text(record.context)[:40]!r}",
@@ -169,11 +170,14 @@ def tag_list(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags in the order given, each once."""
     if isinstance(tags, str):
         raise CallError(f"tags is a list, not {tags!r}", hint=f"Write [{tags!r}].")
-    kept = tuple(dict.fromkeys(tags))
+    if isinstance(tags, Mapping) or not isinstance(tags, Iterable):
+        raise CallError(f"tags is a list, not {as_text(tags)[:40]!r}", hint='Write ["work", "session:1"].')
+    kept = tuple(tags)
     for tag in kept:
         if not isinstance(tag, str) or not tag:
-            raise CallError(f"a tag is a non-empty string, not {as_text(tag)!r}")
-    return kept
+            hint = "Tags are words such as work or session:1."
+            raise CallError(f"a tag is a non-empty string, not {as_text(tag)[:40]!r}", hint=hint)
+    return tuple(dict.fromkeys(kept))
 
 
 FIELDS: Final = ("schema_name", "title", "tags", "context", "llm_hints", "ttl_s", "owner")

@@ -79,7 +79,7 @@ def apply_rule(rule: Json, context: Json, meter: Meter) -> Json:
 def _type(rule: JsonObject) -> str:
     """The rule's type: named, or told by the one key that only it has."""
     if "type" in rule:
-        if rule["type"] not in TYPES:
+        if not isinstance(rule["type"], str) or rule["type"] not in TYPES:
             raise DataError(
                 f"no rule type {as_text(rule['type'])[:40]!r}", hint=f"Use one of {', '.join(TYPES)}."
             )

@@ -114,13 +114,14 @@ def selector(value: JsonObject, where: str = "selector") -> Selector:
     unknown = [key for key in value if key not in _KEYS and key != "comment"]
     if unknown:
         raise CallError(f"{where} has no {unknown[0]!r}", hint=f"Use {', '.join(_KEYS)}.")
-    tag = (value["tag"],) if value.get("tag") else ()
+    tag = [value["tag"]] if value.get("tag") else []
+    all_tags = value.get("all_tags") or []
     try:
         return msgspec.convert(
             {
                 "schemas": _names(value.get("schema_name")),
                 "any_tags": value.get("any_tags") or (),
-                "all_tags": (*tag, *(value.get("all_tags") or ())),
+                "all_tags": [*tag, *all_tags] if isinstance(all_tags, list | tuple) else all_tags,
                 "none_tags": value.get("none_tags") or (),
                 "context_match": _conditions(value.get("context_match")),
                 "owner": value.get("owner") or "",
@@ -128,7 +129,7 @@ def selector(value: JsonObject, where: str = "selector") -> Selector:
             Selector,
         )
     except msgspec.ValidationError as error:
-        raise CallError(f"{where}: {error}") from error
+        raise CallError(f"{where}: {error}", hint="Tags and schemas are lists of strings.") from error
 
 
 def _names(value: Json) -> Json:
@@ -142,4 +143,7 @@ def _conditions(value: Json) -> list[Json]:
         return [{"path": path, "op": "eq", "value": wanted} for path, wanted in value.items()]
     if value is None or isinstance(value, list):
         return value or []
-    raise CallError(f"context_match is a list of conditions, not {as_text(value)[:40]!r}")
+    raise CallError(
+        f"context_match is a list of conditions, not {as_text(value)[:40]!r}",
+        hint='Write [{"path": "$.to", "op": "eq", "value": "chat"}].',
+    )

@@ -1,0 +1,96 @@
+"""JSON that no reader could take is one line with its place, in every command that reads a file of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from quire.cli.json_text import value_or_lines
+from quire.cli.main import quire
+from quire.errors import FormatError, QuireError
+
+LONG = "9" * 5000
+READERS = [
+    ("import", "--from", "openai-chat", "FILE"),
+    ("lint", "FILE", "-p", "openai-chat", "-m", "x"),
+    ("simulate", "FILE", "-p", "openai-chat", "-m", "x"),
+    ("record", "create", "FILE"),
+    ("record", "catalog", "FILE"),
+    ("record", "create", "--schema", "s", "--context", "@FILE"),
+    ("emulate", "-p", "openai-chat", "--replies", "FILE"),
+]
+TEXTS = {
+    "too long": '{"n": ' + LONG + "}",
+    "nested": '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    "NaN": '{"n": NaN}',
+    "not JSON": '{"n": }',
+}
+
+
+@pytest.mark.parametrize("problem", TEXTS)
+@pytest.mark.parametrize("command", READERS, ids=lambda words: " ".join(words[:2]))
+def test_what_cannot_be_read_is_named(tmp_path: Path, command: tuple[str, ...], problem: str) -> None:
+    file = tmp_path / "f.json"
+    file.write_text(TEXTS[problem])
+    words = [word.replace("FILE", str(file)) for word in command]
+    done = CliRunner().invoke(quire, words, env={"QUIRE_DB": str(tmp_path / "q.db")})
+    assert isinstance(done.exception, QuireError), done.output
+    assert str(done.exception).startswith("line 1, column ")
+    assert problem in str(done.exception)
+    assert done.exception.hint
+
+
+def test_an_option_that_cannot_be_read_is_named() -> None:
+    done = CliRunner().invoke(quire, ["record", "create", "--schema", "s", "--context", '{"n":' + LONG + "}"])
+    assert "--context holds a number that is too long" in str(done.exception)
+
+
+def test_lines_are_values_only_where_the_first_one_is() -> None:
+    assert value_or_lines('{"a":\n1}', "f", "x") == ({"a": 1}, None)
+    assert value_or_lines('\n{"a": 1}\n\n[2]\n', "f", "x") == (None, [(2, {"a": 1}), (4, [2])])
+    for text, line in (('{"a": 1}\n{"b": }\n', 2), ('{\n"a": }\n', 2), ('{"a": 1}\n{"b": NaN}', 2)):
+        with pytest.raises(FormatError) as caught:
+            value_or_lines(text, "f", "x")
+        assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"schema_name": "s", "tags": 5}',
+        '{"schema_name": "s", "tags": {"a": 1}}',
+        '{"schema_name": "s", "tags": [[1]]}',
+        '{"schema_name": "s", "tags": null}',
+    ],
+)
+def test_tags_that_are_no_list_of_strings_are_named(tmp_path: Path, record: str) -> None:
+    (tmp_path / "r.json").write_text(record)
+    words = ["record", "create", str(tmp_path / "r.json"), "--db", str(tmp_path / "q.db")]
+    error = CliRunner().invoke(quire, words).exception
+    assert isinstance(error, FormatError)
+    assert "tag" in str(error)
+    assert error.hint
+
+
+def test_a_rule_whose_type_is_no_name_is_reported_beside_the_context(tmp_path: Path) -> None:
+    hints = '{"transform": {"x": {"type": ["template"]}}}'
+    words = ["record", "create", "--schema", "s", "--context", '{"a": 1}', "--hints", hints]
+    env = {"QUIRE_DB": str(tmp_path / "q.db")}
+    assert CliRunner().invoke(quire, words, env=env).exit_code == 0
+    shown = CliRunner().invoke(quire, ["record", "get", "rec-1"], env=env)
+    assert "no rule type" in shown.output
+
+
+@pytest.mark.parametrize("part", ["output", "formatting", "sources", "update_triggers"])
+def test_a_configuration_whose_parts_are_no_objects_is_named(tmp_path: Path, part: str) -> None:
+    env = {"QUIRE_DB": str(tmp_path / "q.db")}
+    CliRunner().invoke(quire, ["record", "create", "--schema", "s", "--context", "{}"], env=env)
+    (tmp_path / "c.json").write_text(json.dumps({"consumer_id": "chat", part: True}))
+    words = ["build", "chat", "--config", str(tmp_path / "c.json"), "--words", "--request", "q"]
+    error = CliRunner().invoke(quire, words, env=env).exception
+    assert isinstance(error, QuireError)
+    assert part in str(error)
+    assert error.hint
