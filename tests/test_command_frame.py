@@ -148,3 +148,16 @@ def test_brackets_and_colons_in_names_are_printed_as_they_are(tmp_path: Path) ->
     )
     assert (code, err) == (0, "")
     assert out.count(name) >= 3
+
+
+@pytest.mark.parametrize(
+    "command", ["recall", "record list --tag", "log append t --user", "recall x --thread"]
+)
+def test_an_argument_that_is_not_utf_8_is_one_line_and_a_hint(tmp_path: Path, command: str) -> None:
+    code, _, err = shell(tmp_path, f"quire log new t >/dev/null; quire {command} $'a\\xff'")
+    assert (code, err) == (2, "error: an argument is not UTF-8: 'a\\udcff'\nhint: Give it in UTF-8.\n")
+
+
+def test_a_file_may_be_called_as_it_likes(tmp_path: Path) -> None:
+    file = f"{tmp_path}/$'a\\xff'"
+    assert shell(tmp_path, f"printf hi > {file}; quire tokens {file}") == (0, "1 tokens (o200k_base)\n", "")

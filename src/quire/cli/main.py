@@ -138,6 +138,7 @@ def main() -> None:
     """Run the command; an error is one line, its hint, and an exit code (1 the data, 2 the call)."""
     _open_streams()
     try:
+        _check_words(sys.argv[1:])
         # click hands back the code of an early exit instead of raising it.
         code = quire.main(standalone_mode=False) or 0
         sys.stdout.flush()
@@ -196,6 +197,17 @@ def _meant(name: str, error: click.ClickException) -> str:
     known = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
     near = nearest(name, known)
     return f" Did you mean {near!r}?" if near else ""
+
+
+def _check_words(words: list[str]) -> None:
+    """Refuse arguments that are no text; a file may be called so, if there is one."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            if not os.path.exists(word.partition("=")[2] or word):
+                shown = ascii(word[max(0, error.start - 20) : error.start + 1])
+                raise CallError(f"an argument is not UTF-8: {shown}", hint="Give it in UTF-8.") from error
 
 
 def _open_streams() -> None:
