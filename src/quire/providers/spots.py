@@ -102,13 +102,14 @@ class Spots:
         self._head = head = standing(self._head, list(self._walk.head(body)))
         given = body.get(self._walk.messages)
         self._messages = standing(self._messages, given if isinstance(given, list | tuple) else ())
-        start = Piece(count=len(head), size=_sizes(head))
+        start = Piece(marked=_any_marked(head), count=len(head), size=_sizes(head))
         pieces = self._pieces.along(self._messages, start, self._next, ground=head)
+        last = pieces[-1] if pieces else start
         return Row(
             [*head, *chain.from_iterable(map(attrgetter("spots"), pieces))],
             [*chain.from_iterable(map(attrgetter("ends"), pieces))],
-            pieces[-1].size if pieces else start.size,
-            any(is_marked(spot.block) for spot in head) or any(map(attrgetter("marked"), pieces)),
+            last.size,
+            last.marked,
         )
 
     def _next(self, before: Piece, message: JsonObject) -> Piece:
@@ -118,13 +119,17 @@ class Spots:
         return Piece(
             spots,
             tuple(before.count + at - 1 for at in range(len(spots)) if speaks[at + 1] and not speaks[at]),
-            any(is_marked(spot.block) for spot in spots),
+            before.marked or _any_marked(spots),
             index,
             before.count + len(spots),
             before.size + _sizes(spots),
             leading,
             speaks[-1],
         )
+
+
+def _any_marked(spots: Iterable[Spot]) -> bool:
+    return any(_is_marked(spot.block) for spot in spots)
 
 
 def _sizes(spots: Iterable[Spot]) -> int:
@@ -139,7 +144,7 @@ def _size(value: Json) -> int:
     return sum(map(_size, value)) if isinstance(value, list) else 1
 
 
-def is_marked(block: Json) -> bool:
+def _is_marked(block: Json) -> bool:
     """Whether a block carries a mark; what arguments and schemas call their fields is their business."""
     if not isinstance(block, dict):
         return False
@@ -147,7 +152,7 @@ def is_marked(block: Json) -> bool:
     return (
         not MARKS.isdisjoint(block)
         or "cachePoint" in block
-        or (isinstance(inner, list) and any(map(is_marked, inner)))
+        or (isinstance(inner, list) and any(map(_is_marked, inner)))
     )
 
 

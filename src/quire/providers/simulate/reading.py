@@ -61,10 +61,10 @@ class Reader:
         paths = [unit.path for unit in head]
         if paths != self._paths:
             self._paths, self._head = paths, Stretch()
-        rows = [
-            *self._head.read([unit.value for unit in head], lambda place: head[place].blocks()),
-            *self._messages.read(messages, lambda place: self._message(messages, place)),
-        ]
+        rows = chain(
+            self._head.read([unit.value for unit in head], lambda place: head[place].blocks()),
+            self._messages.read(messages, lambda place: self._message(messages, place)),
+        )
         return list(chain.from_iterable(rows))
 
     def _message(self, messages: Sequence[Json], place: int) -> Iterable[Block]:

@@ -33,7 +33,7 @@ class Stretch:
             # The conversation begins elsewhere, so instructions that were late may not be, or the other way round.
             self._copies, self._rows = [], []
             self._take(units, read)
-        return list(self._rows)
+        return self._rows
 
     def _take(self, units: Sequence[Json], read: Callable[[int], Iterable[Block]]) -> None:
         del self._copies[len(units) :], self._rows[len(units) :]
