@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -161,3 +162,43 @@ def test_an_argument_that_is_not_utf_8_is_one_line_and_a_hint(tmp_path: Path, co
 def test_a_file_may_be_called_as_it_likes(tmp_path: Path) -> None:
     file = f"{tmp_path}/$'a\\xff'"
     assert shell(tmp_path, f"printf hi > {file}; quire tokens {file}") == (0, "1 tokens (o200k_base)\n", "")
+
+
+def test_no_text_of_others_commands_the_terminal(tmp_path: Path) -> None:
+    hostile = "\x1b[31mRED\x1b]0;title\x07\r[/b]"
+    rebase = {"kind": "rebase", "before_seq": 0, "library": [], "freed": 0}
+    edits = [{"entry": 3, "action": hostile, "replacement": hostile}, {"entry": 4, "action": "drop"}]
+    thread = [
+        {"kind": "tools", "tools": [{"name": hostile, "description": hostile, "parameters": {}}]},
+        {"kind": "user", "text": hostile, "attach": [{"id": hostile, "content": hostile}]},
+        {"kind": "respond", "text": hostile},
+        {"kind": "respond", "text": hostile},
+        {**rebase, "reason": hostile, "edits": edits},
+        {"kind": "user", "text": "q"},
+        {"kind": "respond", "text": "a"},
+    ]
+    file = tmp_path / "t.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in thread))
+    record = json.dumps(
+        {"schema_name": hostile, "title": hostile, "tags": [hostile], "context": {"a": hostile}}
+    )
+    (tmp_path / "r.json").write_text(record)
+    ready = f"quire log import t {file}; quire record create {tmp_path / 'r.json'}"
+    seen = [
+        "assemble t",
+        "diff t 1 2",
+        "diff t 1 2 --promote each-turn",
+        "render t -p openai -m x",
+        "log show t",
+    ]
+    seen += [
+        "record list",
+        "record history rec-1",
+        "record search RED --words",
+        "recall RED --words",
+        "plan t",
+    ]
+    code, out, err = shell(tmp_path, "; ".join([ready, *(f"quire {one}" for one in seen)]))
+    assert code == 0, err
+    assert "RED" in out
+    assert not [line for line in out.split("\n") if not line.isprintable()]

@@ -16,6 +16,7 @@ from quire.assemble import Built, Policy, Refused, reused_tokens, unsent
 from quire.assemble.layers import enclose, layer_tokens
 from quire.cli.as_sent import is_request, policies, requests_under
 from quire.cli.common import console, db_option, json_option
+from quire.cli.shown import in_line
 from quire.cli.source import load_usable
 from quire.engine import chat_messages
 from quire.errors import NotFound
@@ -165,7 +166,7 @@ def show_request(out: Console, one: Seen) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
     built, limit = one.built, one.policy.limit
     if isinstance(built, Refused):
-        out.print(Text.assemble(_place(built), ("refused", "red"), f": {built.error}"))
+        out.print(Text.assemble(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
     out.print(_totals(built, one.row["reused_tokens"], limit))
     for name, size in one.row["tokens"].items():
@@ -177,7 +178,7 @@ def show_request(out: Console, one: Seen) -> None:
     new = [left for left in built.left_out if left not in known]
     for reason in dict.fromkeys(left.reason for left in new):
         seqs = [left.entry for left in new if left.reason == reason]
-        out.print(Text(f"  left out: {ranges(seqs)}: {reason}", "dim"))
+        out.print(Text(f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim"))
 
 
 def _place(built: Built | Refused) -> Text:
@@ -200,8 +201,8 @@ def _bar(name: str, size: int, limit: int) -> Text:
 
 def _rebase_line(record: JsonObject) -> Text:
     actions = Counter(edit["action"] for edit in record["edits"])
-    what = ", ".join(f"{count} × {action}" for action, count in actions.items()) or "no edits"
-    told = f" ({record['reason']}): freed {record['freed']:,} tokens; {what}"
+    what = ", ".join(f"{count} × {in_line(action)}" for action, count in actions.items()) or "no edits"
+    told = f" ({in_line(record['reason'])}): freed {record['freed']:,} tokens; {what}"
     return Text.assemble("  ", ("rebase", "yellow"), told)
 
 

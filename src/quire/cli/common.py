@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quire.cli.json_text import value_of
+from quire.cli.shown import in_line, shown
 from quire.errors import CallError, FormatError
 
 F = TypeVar("F")
@@ -123,10 +124,12 @@ def console() -> Console:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A plain table for people; numbers are right-aligned."""
     kept = [list(row) for row in rows]
-    table = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
+    table = Table(
+        title=title and in_line(title), box=None, pad_edge=False, title_justify="left", header_style="bold"
+    )
     for index, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
     for row in kept:
-        table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row])
+        table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else shown(str(cell))) for cell in row])
     console().print(table)

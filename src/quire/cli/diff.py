@@ -11,8 +11,9 @@ from quire.assemble import Built
 from quire.assemble.monitor import first_difference
 from quire.cli.as_sent import requests_under
 from quire.cli.assemble import policy_from, policy_options, seen
-from quire.cli.common import called, db_option, json_option, print_json
+from quire.cli.common import db_option, json_option, print_json
 from quire.cli.culprits import Culprit, in_library, in_messages, in_system, in_tools
+from quire.cli.shown import in_line
 from quire.cli.source import load_usable
 from quire.errors import NotFound
 from quire.providers import prefix_parts, render
@@ -129,7 +130,7 @@ def _fate(before: Built, at: Built, entries: list[Entry]) -> str:
     """What became of an item of the library: a.md (entry 2) joined the library."""
     found = in_library(before.blocks, at.blocks, entries)
     entry = f" (entry {found.entries[0]})" if found.entries else ""
-    return f"{called(found.segment)}{entry} {found.became}"
+    return f"{found.segment}{entry} {found.became}"
 
 
 def _sentence(found: JsonObject, first: int, second: int) -> str:
@@ -137,5 +138,5 @@ def _sentence(found: JsonObject, first: int, second: int) -> str:
         return f"no byte differs: both are turn {first}"
     if found["extends"]:
         return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes"
-    cause = f"; cause: {found['cause']}" if found["cause"] else ""
-    return f"byte {found['byte']:,} differs, in {found['layer']} ({called(found['segment'])}){cause}"
+    cause = f"; cause: {in_line(found['cause'])}" if found["cause"] else ""
+    return f"byte {found['byte']:,} differs, in {found['layer']} ({in_line(found['segment'])}){cause}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from quire.cli.shown import shown
 from quire.errors import CallError, QuireError
 
 # name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
@@ -171,9 +172,9 @@ def main() -> None:
 
 def report(error: QuireError) -> None:
     """Print an error on stderr: what happened, then the next step."""
-    click.echo(_styled("error: ", "red") + str(error), err=True)
+    click.echo(_styled("error: ", "red") + shown(str(error)), err=True)
     if error.hint:
-        click.echo(_styled("hint: ", "yellow") + error.hint, err=True)
+        click.echo(_styled("hint: ", "yellow") + shown(error.hint), err=True)
 
 
 def _styled(text: str, colour: str) -> str:

@@ -15,6 +15,7 @@ from quire import providers
 from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
 from quire.cli.as_sent import Folds, policies
 from quire.cli.common import console, db_option, json_option, print_json, print_table
+from quire.cli.shown import in_line
 from quire.cli.source import load_usable
 from quire.engine import policy_for, policy_of
 from quire.errors import BudgetError, NotFound
@@ -174,10 +175,10 @@ def _show(request: Request, built: Built | Refused) -> None:
     title = f"{request.provider}:{request.model}, turn {built.turn}, step {built.step}"
     print_table(("part", "says", "tokens"), rows, title=title)
     for name, value in request.headers.items():
-        console().print(f"header {name}: {value}")
+        console().print(in_line(f"header {name}: {value}"))
     for one in request.left_out:
         what = f"tool {one['tool']}" if "tool" in one else f"entry {one['entry']}"
-        console().print(f"left out: {what}: {one['reason']}")
+        console().print(in_line(f"left out: {what}: {one['reason']}"))
 
 
 def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
