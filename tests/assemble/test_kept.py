@@ -1,0 +1,128 @@
+"""What stays, over random threads: pins in every request, originals behind every handle, bytes in every process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from thread_strategies import any_thread, logs, policies
+
+from quire.assemble import Built, Policy, requests
+from quire.assemble.blocks import block, normal
+from quire.assemble.leaves import handle_of
+from quire.assemble.turn import entry_text
+from quire.items import identity
+from quire.log.hashing import chain, sha256_hex
+from quire.log.sqlite import SqliteStore
+from quire.recall.originals import original
+from quire.values import Entry
+
+pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
+
+
+@given(any_thread, policies())
+def test_what_is_pinned_stands_in_every_request_after_it_was_first_shown(
+    entries: list[Entry], policy: Policy
+) -> None:
+    numbered, shown = list(chain(entries)), set[int]()
+    made = [one for one in requests(numbered, policy) if isinstance(one, Built)]
+    for one in made:
+        text = _text(one)
+        for entry, words in _pinned(numbered, policy):
+            if entry.seq in shown:
+                assert words in text or normal(words) in one.prompt.l1, (entry, one.turn, one.step)
+        shown |= {seq for message in one.prompt.messages for seq in message.seqs}
+
+
+def _pinned(entries: list[Entry], policy: Policy) -> list[tuple[Entry, str]]:
+    """What the thread pins: entries and spans by themselves, and items that no later entry attaches again."""
+    out = []
+    for entry in entries:
+        pin = entry.meta.get("pin")
+        if pin and entry.kind in ("user", "respond", "think", "result", "note"):
+            whole = entry_text(entry)
+            out.append((entry, pin if isinstance(pin, str) and pin in whole else whole))
+        items = [entry.body["item"]] if entry.kind == "attach" else entry.attached
+        for item in items:
+            if item["metadata"].get("pin") and not _again(item, entries, entry.seq):
+                out.append((entry, block(item, policy.times).text))
+    return [(entry, words) for entry, words in out if words.strip()]
+
+
+def _again(item: dict[str, object], entries: list[Entry], seq: int) -> bool:
+    later = [
+        one
+        for entry in entries
+        if entry.seq >= seq
+        for one in ([entry.body["item"]] if entry.kind == "attach" else entry.attached)
+    ]
+    return sum(identity(one) == identity(item) for one in later) > 1
+
+
+def _text(one: Built) -> str:
+    parts = [part for message in one.prompt.messages for part in message.parts]
+    return "\n".join([one.prompt.system, *(getattr(part, "text", "") for part in parts)])
+
+
+@given(logs, policies())
+def test_what_is_left_out_or_cut_is_found_behind_its_handle(entries: list[Entry], policy: Policy) -> None:
+    numbered = list(chain(entries))
+    made = [one for one in requests(numbered, policy) if isinstance(one, Built)]
+    if not made:
+        return
+    left = {one.entry for one in made[-1].left_out}
+    edits = [edit for one in made if one.rebase for edit in one.rebase["edits"]]
+    cut = {edit["entry"] for edit in edits if edit["action"] in ("handle", "cut")}
+    with SqliteStore(":memory:") as store:
+        stored = store.append("t", [Entry(one.kind, one.body) for one in numbered])
+        for seq in sorted(left | cut):
+            entry = stored[seq - 1]
+            assert original(store, "t", handle_of(entry.id), 1, 10**6).text == entry_text(entry).removesuffix(
+                "\n"
+            )
+    for edit in edits:
+        if edit["action"] == "cut":
+            assert handle_of(numbered[edit["entry"] - 1].id) in edit["replacement"]
+
+
+HASHES = """
+import json, sys
+import msgspec
+from quire import Policy
+from quire.assemble import requests
+from quire.log.hashing import sha256_hex
+from quire.values import Entry
+for line in sys.stdin:
+    policy, bodies = json.loads(line)
+    made = list(requests([Entry(body["kind"], body) for body in bodies], msgspec.convert(policy, Policy)))
+    print(sha256_hex(msgspec.json.encode(made)))
+"""
+
+
+@settings(max_examples=3)
+@given(st.lists(st.tuples(logs, policies()), min_size=8, max_size=8))
+def test_another_process_gives_the_same_bytes(cases: list[tuple[list[Entry], Policy]]) -> None:
+    lines = [
+        json.dumps([msgspec.to_builtins(policy), [one.body for one in entries]]) for entries, policy in cases
+    ]
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", HASHES],
+            input="\n".join(lines),
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parent,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    here = [sha256_hex(msgspec.json.encode(list(requests(entries, policy)))) for entries, policy in cases]
+    assert told == {"\n".join([*here, ""])}
