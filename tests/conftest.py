@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from quire.assemble import Assembly, Built
-from quire.values import Prompt
+from quire.providers import Rendering
+from quire.values import Prompt, Request
 
 # Started in the background of a script, the suite would ignore Ctrl-C, and so would every program it interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -42,26 +44,63 @@ def shared_data(name: str = "") -> Path:
 
 @pytest.fixture(autouse=True)
 def prefix_rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every request built in any test extends its predecessor, unless the test says why it does not."""
-    made: dict[int, tuple[Assembly, Prompt]] = {}
-    broken: list[str] = []
-    ask = Assembly.request
+    """Every request built in any test extends its predecessor, unless the test says why it does not.
 
-    def watched(self: Assembly) -> Built:
-        built = ask(self)
-        before = made.get(id(self))
-        if before is not None and before[0] is self and not _extends(before[1], built.prompt):
-            broken.append(f"turn {built.turn}.{built.step} (epoch {built.epoch})")
-        made[id(self)] = (self, built.prompt)
-        return built
-
-    monkeypatch.setattr(Assembly, "request", watched)
+    Within an epoch it does so in every test (but where `everywhere` says why not), and where a prompt extends another
+    its bytes do, in every format.
+    """
+    watch = Watch()
+    monkeypatch.setattr(Assembly, "request", watch.asking(Assembly.request))
+    monkeypatch.setattr(Rendering, "request", watch.rendering(Rendering.request))
     yield
     marked = request.node.get_closest_marker("moves_prefix")
     if marked is None:
-        assert not broken, f"these requests do not extend the one before: {broken[:3]}"
+        assert not watch.moved, f"these requests do not extend the one before: {watch.moved[:3]}"
     else:
         assert marked.kwargs.get("reason"), "a test that moves the prefix says why"
+    if marked is None or not marked.kwargs.get("everywhere"):
+        assert not watch.unexplained, (
+            f"these requests move the prefix within an epoch: {watch.unexplained[:3]}"
+        )
+
+
+class Watch:
+    """The newest request of every assembly and rendering, and those that did not extend the one before."""
+
+    def __init__(self) -> None:
+        self.moved: list[str] = []
+        self.unexplained: list[str] = []
+        self._built: WeakKeyDictionary[Assembly, Built] = WeakKeyDictionary()
+        self._rendered: WeakKeyDictionary[Rendering, tuple[Prompt, Request]] = WeakKeyDictionary()
+
+    def asking(self, ask: Callable[[Assembly], Built]) -> Callable[[Assembly], Built]:
+        def watched(assembly: Assembly) -> Built:
+            built = ask(assembly)
+            before = self._built.get(assembly)
+            if before is not None and not _extends(before.prompt, built.prompt):
+                named = f"turn {built.turn}.{built.step} (epoch {built.epoch})"
+                self.moved.append(named)
+                if before.epoch == built.epoch and before.rebase is built.rebase is None:
+                    self.unexplained.append(named)
+            self._built[assembly] = built
+            return built
+
+        return watched
+
+    def rendering(
+        self, render: Callable[[Rendering, Prompt], Request]
+    ) -> Callable[[Rendering, Prompt], Request]:
+        def watched(rendering: Rendering, prompt: Prompt) -> Request:
+            made = render(rendering, prompt)
+            before, request = self._rendered.get(rendering, (None, made))
+            told = any("moves the prefix" in one["reason"] for one in made.left_out)
+            goes_on = before is not None and before.epoch == prompt.epoch and _extends(before, prompt)
+            if goes_on and not told and not made.prefix.startswith(request.prefix):
+                self.unexplained.append(f"{made.target}, {len(prompt.messages)} messages")
+            self._rendered[rendering] = (prompt, made)
+            return made
+
+        return watched
 
 
 def _extends(before: Prompt, now: Prompt) -> bool:

@@ -139,6 +139,7 @@ def test_of_two_versions_attached_in_one_turn_the_older_is_explained() -> None:
     assert made.left_out == (LeftOut(1, "a newer version was attached in the same turn"),)
 
 
+@pytest.mark.moves_prefix(reason="asked where nothing is sent: amid the model's words", everywhere=True)
 @given(logs, policies())
 def test_asking_changes_nothing(entries: list[Entry], policy: Policy) -> None:
     """Requests asked for at every entry leave the thread as if none had been asked."""

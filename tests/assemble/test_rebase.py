@@ -461,3 +461,19 @@ def test_an_answer_without_usage_that_was_spoken_to_has_ended() -> None:
     assert len(made) == 2
     assert "first answer" in str(made[1].prompt)
     assert not made[1].left_out
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        values.note("n", meta={"pins": 5}),
+        values.note("n", meta={"pins": [[1]], "shown": 5}),
+        values.attach({"id": "a", "type": "text", "content": "c", "metadata": {"source": ["x"]}}),
+        Entry("rebase", {"kind": "rebase", "reason": "r", "before_seq": 0, "library": [], "freed": 0,
+                         "edits": [{"entry": 2, "action": "handle", "replacement": None, "freed": 0}],
+                         "meta": {"opening": "x", "pinned": [5]}}),
+    ],
+)  # fmt: skip
+def test_free_fields_that_cannot_be_used_are_as_if_absent(entry: Entry) -> None:
+    thread = chain([values.user("q"), values.respond("a"), entry, values.user("q2"), values.respond("b")])
+    assert all(isinstance(one, Built) for one in requests(thread, Policy()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from test_invariants import any_thread, policies
+from thread_strategies import logs, policies
 
 from quire.assemble import Built, Policy, requests
 from quire.assemble.layers import enclose
@@ -15,7 +15,7 @@ from quire.values import Entry
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
 
 
-@given(any_thread, policies)
+@given(logs, policies())
 def test_hashes_that_are_kept_are_those_of_the_envelope(entries: list[Entry], policy: Policy) -> None:
     sealing = Sealing()
     for one in requests(entries, policy):

@@ -228,7 +228,9 @@ def test_harmless_calls_run_side_by_side_and_others_one_at_a_time(tmp_path: Path
     assert most == {"read": 3, "write": 1}
 
 
-@pytest.mark.moves_prefix(reason="the plan is asked for before what it leads to joins the user's message")
+@pytest.mark.moves_prefix(
+    reason="the plan is asked for before what it leads to joins the user's message", everywhere=True
+)
 def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_message(tmp_path: Path) -> None:
     asked: list[str] = []
 

@@ -24,6 +24,7 @@ from quire.assemble.tail import Tail
 from quire.assemble.when import BREAKER
 from quire.assemble.write import Decision, decide, effective
 from quire.errors import BudgetError
+from quire.log.usable import usable
 from quire.tokens import Calibration, Calibrations
 from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
 
@@ -74,6 +75,7 @@ class Assembly:
 
     def feed(self, entry: Entry) -> None:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
+        entry = usable(entry)
         if entry.kind == "sent" and entry.meta.get("aside"):
             self._memo = None
             return  # a question beside the conversation: a plan, a summary
