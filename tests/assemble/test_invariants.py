@@ -18,7 +18,7 @@ from quire.items import identity
 from quire.log.hashing import chain, sha256_hex
 from quire.providers import openai_chat
 from quire.tokens import counter
-from quire.values import Call, Entry, Envelope, LeftOut, Result, Text
+from quire.values import Call, Entry, Envelope, JsonObject, LeftOut, Result, Text
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the epochs are compared one by one")
 
@@ -55,33 +55,45 @@ def test_within_an_epoch_each_request_extends_the_one_before(entries: list[Entry
 
 
 @given(logs, policies())
-def test_every_call_has_its_result_directly_behind_its_group(entries: list[Entry], policy: Policy) -> None:
-    for one in built(entries, policy):
-        waiting: list[str] = []
-        for message in one.prompt.messages:
-            if message.role == "tool":
-                assert [part.call_id for part in message.parts if isinstance(part, Result)] == waiting
-                waiting = []
-            else:
-                assert not waiting
-                waiting = [part.call_id for part in message.parts if isinstance(part, Call)]
-        assert not waiting
-
-
-@given(any_thread, policies())
-def test_no_request_exceeds_the_budget(entries: list[Entry], policy: Policy) -> None:
-    count = counter().count
+def test_every_request_is_whole_within_its_budget_and_enclosed(entries: list[Entry], policy: Policy) -> None:
+    """Calls have their results, the budget holds, and an envelope is enough to put the request together again."""
+    decided = not any(entry.kind == "sent" for entry in entries)
     for one in built(entries, policy):
         body = openai_chat.render(one.prompt).body
-        size = sum(4 + _message_size(message, count) for message in body["messages"])
-        size += (
-            count(
-                json.dumps(list(one.prompt.tools), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-            )
-            if one.prompt.tools
-            else 0
+        _paired(one)
+        _rebuilt(one, body["messages"])
+        if decided:  # what a log says was sent is sent again as it was
+            _within(one, body["messages"], policy)
+
+
+def _paired(one: Built) -> None:
+    """Every call has its result directly behind its group."""
+    waiting: list[str] = []
+    for message in one.prompt.messages:
+        if message.role == "tool":
+            assert [part.call_id for part in message.parts if isinstance(part, Result)] == waiting
+            waiting = []
+        else:
+            assert not waiting
+            waiting = [part.call_id for part in message.parts if isinstance(part, Call)]
+    assert not waiting
+
+
+def _rebuilt(one: Built, messages: list[JsonObject]) -> None:
+    sealed = msgspec.json.encode(enclose(one, chat_messages(one)))
+    again, tools = rebuild(msgspec.json.decode(sealed, type=Envelope))
+    assert again == messages
+    assert tools == list(one.prompt.tools)
+
+
+def _within(one: Built, messages: list[JsonObject], policy: Policy) -> None:
+    count = counter().count
+    size = sum(4 + _message_size(message, count) for message in messages)
+    if one.prompt.tools:
+        size += count(
+            json.dumps(list(one.prompt.tools), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         )
-        assert size <= one.tokens <= policy.limit
+    assert size <= one.tokens <= policy.limit
 
 
 def _message_size(message: dict[str, object], count: object) -> int:
@@ -201,14 +213,3 @@ def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(
         if entry.kind == "sent":
             replayed.append(openai_chat.render(again.request().prompt).prefix)
     assert replayed == sent
-
-
-@given(logs, policies())
-def test_an_envelope_is_enough_to_put_its_request_together_again(
-    entries: list[Entry], policy: Policy
-) -> None:
-    for one in built(entries, policy):
-        sealed = msgspec.json.encode(enclose(one, chat_messages(one)))
-        messages, tools = rebuild(msgspec.json.decode(sealed, type=Envelope))
-        assert messages == openai_chat.render(one.prompt).body["messages"]
-        assert tools == list(one.prompt.tools)

@@ -10,7 +10,7 @@ from quire import Policy, values
 from quire.values import Entry
 
 words = st.text(st.sampled_from("ab cd\n`<>/#\\é中"), max_size=40)
-long = st.integers(1, 60).map(lambda n: "\n".join(f"line {i} of the long result" for i in range(n)))
+long = st.integers(1, 40).map(lambda n: "\n".join(f"line {i} of the long result" for i in range(n)))
 texts = st.one_of(words, long, st.just(""), st.just("  \n"))
 ids = st.sampled_from(["c1", "c2", "c3"])
 seldom = st.integers(0, 7).map(lambda n: n == 7)
@@ -138,7 +138,7 @@ logs = st.one_of(threads, sent_threads, agent_threads)
 def policies(draw: st.DrawFn) -> Policy:
     shares = st.sampled_from([{}, {}, {}, {"L2": 0.2}, {"L4": 0.5}, {"L5": 0.3}])
     return Policy(
-        budget=draw(st.sampled_from([150, 400, 1_000, 4_000, 100_000])),
+        budget=draw(st.sampled_from([200, 600, 1_000, 1_500, 2_500, 100_000])),
         promote=draw(st.sampled_from(["at-rebase", "each-turn"])),
         handles=draw(st.sampled_from([0.0, 0.125, 0.25])),
         floor=draw(st.sampled_from([0.375, 0.5])),
