@@ -180,7 +180,8 @@ class Assembly:
     def _send_again(self) -> None:
         """The reply broke off and its request was made once more: what came of it counts no more."""
         for group in self._tail.groups:
-            for entry in group.entries:
+            results = [result for _, result in group.pairs if result is not None]
+            for entry in (*group.entries, *results):
                 self._absent.leave(entry.seq, "cut off; the request was sent again")
         self._tail.groups = []
         self._close(final=True)
