@@ -70,7 +70,7 @@ def test_whatever_was_reported_a_small_request_can_be_sent_one_day(points: list[
     for number, (words, total) in enumerate(points):
         log += [sent("a", total), values.respond("word " * words), values.user(f"q{number}")]
     assembly = Assembly(Policy(budget=8000, model=A)).extend(chain(log))
-    last, (estimate, total) = assembly.calibration, (assembly._estimate, points[-1][1])
+    last, (estimate, total) = assembly.asked.calibrations.of(A), (assembly.asked.estimate, points[-1][1])
     assert last.room(8000) >= 1
     if total > 8000 and last.offset >= 8000:
         assert last.room(8000) == max(1, 8000 * estimate // total)

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 from quire.assemble import rebase
 from quire.assemble.absent import Absent
+from quire.assemble.asked import Asked
 from quire.assemble.blocks import block, normal
-from quire.assemble.built import Built
+from quire.assemble.built import Built, build
 from quire.assemble.epoch import Epoch, merge_tools, ordered
 from quire.assemble.exchange import Exchange
 from quire.assemble.layers import check_shares
 from quire.assemble.pins import Pin, pins_of
-from quire.assemble.plan import opening_within, room_of
 from quire.assemble.policy import Policy
 from quire.assemble.references import unique
 from quire.assemble.summary import Summarise, extract
@@ -25,7 +25,6 @@ from quire.assemble.when import BREAKER
 from quire.assemble.write import Decision, decide, effective
 from quire.errors import BudgetError
 from quire.log.usable import usable
-from quire.tokens import Calibration, Calibrations
 from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
 
 
@@ -41,8 +40,6 @@ class Assembly:
         self.step = 0
         self._absent = Absent()
         self.rebases: list[JsonObject] = []
-        # What each model reported: one that counts otherwise says nothing about the others.
-        self.calibrations = Calibrations()
         self._tail = Tail()
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
@@ -55,10 +52,7 @@ class Assembly:
         self._stable = 0
         # The rebase that the log holds for the request at hand.
         self.recorded: JsonObject | None = None
-        self._at: int | None = None
-        self._last_at: int | None = None
-        self._last_model = ""
-        self._estimate = 0
+        self.asked = Asked()
         # What looking ahead has decided already; dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
 
@@ -83,8 +77,7 @@ class Assembly:
             self._pass()
         before = self._exchange
         self._exchange = before.after(entry, self._tail.is_context(entry))
-        if entry.at is not None:
-            self._at = entry.at
+        self.asked = self.asked.at(entry)
         self.entries[entry.seq] = entry
         self.pins += pins_of(entry, self.entries, self.pins, self.policy.times)
         if entry.kind == "sent":
@@ -141,21 +134,14 @@ class Assembly:
         self._tail.attached = [pair for pair in self._tail.attached if pair[0] not in older]
         self._tail.say(entry, blocks)
 
-    def _feed_think(self, entry: Entry) -> None:
-        self._speak(entry)
-
-    def _feed_respond(self, entry: Entry) -> None:
-        self._speak(entry)
-
-    def _feed_call(self, entry: Entry) -> None:
-        self._speak(entry)
-
-    def _speak(self, entry: Entry) -> None:
+    def _feed_spoken(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
         beside = self._tail.is_context(entry)
         self._tail.speak(entry, not self._exchange.speaking or "message" in entry.wire)
         if not beside:
             self._exchange = self._exchange.spoke()
+
+    _feed_think = _feed_respond = _feed_call = _feed_spoken
 
     def _feed_result(self, entry: Entry) -> None:
         if self._tail.answer(entry):
@@ -186,7 +172,7 @@ class Assembly:
         self._tail.groups = []
         self._close(final=True)
         self.epoch.sent = len(self.epoch.strip.leaves)
-        self._last_at, self._exchange = self._at, self._exchange.again()
+        self.asked, self._exchange = self.asked.passed(self.asked.estimate), self._exchange.again()
 
     def _pass_sent(self) -> None:
         """A request that was really sent stands in front of the model's words; nothing is decided again."""
@@ -195,12 +181,7 @@ class Assembly:
             self._pass(sent=True)
 
     def _feed_sent(self, entry: Entry) -> None:
-        """What the provider counted of the newest request corrects our own count."""
-        usage = entry.body.get("usage")
-        total = usage.get("input_total") if isinstance(usage, dict) else None
-        self._last_model = f"{entry.body.get('provider')}:{entry.body.get('model')}"
-        if total and self._estimate:
-            self.calibrations = self.calibrations.observe(self._last_model, self._estimate, total)
+        self.asked = self.asked.reported(entry)
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
@@ -225,11 +206,11 @@ class Assembly:
             self._apply(decision.record)
         self._stable = self.epoch.sent
         self.epoch.pass_by()
-        self._estimate = self.epoch.total_tokens()
+        self.asked = self.asked.passed(self.epoch.total_tokens())
         self.requests += 1
         self.step += 1
         self._exchange = self._exchange.passed(sent)
-        self._last_at, self._memo, self.recorded = self._at, None, None
+        self._memo, self.recorded = None, None
         self._tail.forget_counts()
 
     def _decide(self) -> Decision:
@@ -261,18 +242,7 @@ class Assembly:
     @property
     def cold(self) -> bool:
         """Whether the provider's cache holds nothing for this thread: the first request, a pause, another model."""
-        if self.requests == 0 or (self._last_model and self.policy.model not in ("", self._last_model)):
-            return True
-        if self.policy.ttl_s is None or self._at is None or self._last_at is None:
-            return False
-        return self._at - self._last_at > self.policy.ttl_s * 1000
-
-    @property
-    def calibration(self) -> Calibration:
-        """How the model that is asked counts; without a model's name, the one that was asked last."""
-        if self.policy.model:
-            return self.calibrations.of(self.policy.model)
-        return self.calibrations.by_model.get(self._last_model) or Calibration()
+        return self.requests == 0 or self.asked.is_cold(self.policy)
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -327,22 +297,6 @@ class Assembly:
 
     def _built(self, record: JsonObject | None) -> Built:
         """How things stand, as the request at this point."""
-        strip, policy = self.epoch.strip, effective(self)
-        user = strip.turn_starts[-1] if strip.turn_starts else None
-        newest = strip.leaves[user].user if user is not None else None
         waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached)
-        return Built(
-            query=newest.entry.text if newest else "",
-            user=user,
-            prompt=self.epoch.prompt(
-                opening_within(self.epoch, policy.opening * room_of(self.epoch, policy))
-            ),
-            turn=self.turn,
-            step=self.step + (not self._exchange.sent),
-            rebase=record,
-            head_tokens=self.epoch.head_tokens(),
-            sizes=tuple(strip.sizes),
-            blocks=self.epoch.l2,
-            said=self.epoch.said,
-            left_out=self.left_out + waiting,
-        )
+        step = self.step + (not self._exchange.sent)
+        return build(self.epoch, effective(self), (self.turn, step), record, self.left_out + waiting)

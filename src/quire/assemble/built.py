@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from quire.assemble.blocks import Block
+from quire.assemble.epoch import Epoch
+from quire.assemble.plan import opening_within, room_of
+from quire.assemble.policy import Policy
 from quire.assemble.turn import Said
 from quire.tokens import tools_tokens
 from quire.values import JsonObject, LeftOut, Prompt
@@ -34,6 +37,32 @@ class Built(msgspec.Struct, frozen=True):
     @property
     def tokens(self) -> int:
         return self.head_tokens + sum(self.sizes)
+
+
+def build(
+    epoch: Epoch,
+    policy: Policy,
+    number: tuple[int, int],
+    record: JsonObject | None,
+    left_out: tuple[LeftOut, ...],
+) -> Built:
+    """What stands in an epoch, as the request of this turn and step."""
+    strip = epoch.strip
+    user = strip.turn_starts[-1] if strip.turn_starts else None
+    newest = strip.leaves[user].user if user is not None else None
+    return Built(
+        prompt=epoch.prompt(opening_within(epoch, policy.opening * room_of(epoch, policy))),
+        turn=number[0],
+        step=number[1],
+        rebase=record,
+        head_tokens=epoch.head_tokens(),
+        sizes=tuple(strip.sizes),
+        blocks=epoch.l2,
+        said=epoch.said,
+        query=newest.entry.text if newest else "",
+        user=user,
+        left_out=left_out,
+    )
 
 
 class Refused(msgspec.Struct, frozen=True):

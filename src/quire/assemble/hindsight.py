@@ -82,8 +82,8 @@ def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extra
             leaves, late = leaves + len(steps[-1].leaves), late + len(steps[-1].late)
             whole.tools_moved = False
         whole.feed(entry)
-    start.calibrations, start.entries = whole.calibrations, whole.entries
-    start._last_model = whole._last_model
+    model = policy.model or whole.asked.model
+    start.asked, start.entries = _change(whole.asked, model=model, now=None, last=None), whole.entries
     start.carried.results = whole.carried.results
     return Trail(steps, start)
 

@@ -66,7 +66,7 @@ def decide(assembly: Assembly) -> Decision:
 
 def effective(assembly: Assembly) -> Policy:
     """The policy with its budget in our own tokens, where the provider's reports show that it counts otherwise."""
-    policy, found = assembly.policy, assembly.calibration
+    policy, found = assembly.policy, assembly.asked.calibration(assembly.policy)
     # A report that would more than double the room is not believed: the ceiling always wins.
     limit = min(2 * policy.limit, found.room(policy.limit))
     return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
