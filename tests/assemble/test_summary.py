@@ -122,3 +122,7 @@ def test_first_words_are_the_texts_own_and_end_with_a_word(text: str, length: in
         assert text.startswith(head)
         assert length <= len(head) <= length + 16
         assert text[len(head)] == " " or len(head) == length
+
+
+def test_names_parted_by_commas_are_read_too() -> None:
+    assert earlier("Named: ORDER_77812, src/alpha.py").named == ("ORDER_77812", "src/alpha.py")

@@ -55,7 +55,7 @@ def earlier(text: str) -> Earlier:
             who = told[1]
             lines.append(Line(who, told[2]))
         elif line.startswith(_NAMED):
-            named += line.removeprefix(_NAMED).split()
+            named += line.removeprefix(_NAMED).replace(",", " ").split()
         elif counted := _UNLISTED.fullmatch(line):
             before = before[0] + int(counted[1]), before[1] + int(counted[2])
         elif who:
