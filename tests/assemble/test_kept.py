@@ -22,7 +22,7 @@ from quire.items import identity
 from quire.log.hashing import chain, sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.recall.originals import original
-from quire.values import Entry
+from quire.values import Entry, JsonObject
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
 
@@ -35,34 +35,41 @@ def test_what_is_pinned_stands_in_every_request_after_it_was_first_shown(
     made = [one for one in requests(numbered, policy) if isinstance(one, Built)]
     for one in made:
         text = _text(one)
-        for entry, words in _pinned(numbered, policy):
+        for entry, forms in _pinned(numbered, policy):
             if entry.seq in shown:
-                assert words in text or normal(words) in one.prompt.l1, (entry, one.turn, one.step)
+                held = any(words in text or normal(words) in one.prompt.l1 for words in forms)
+                assert held, (entry, one.turn, one.step)
         shown |= {seq for message in one.prompt.messages for seq in message.seqs}
 
 
-def _pinned(entries: list[Entry], policy: Policy) -> list[tuple[Entry, str]]:
-    """What the thread pins: entries and spans by themselves, and items that no later entry attaches again."""
+def _pinned(entries: list[Entry], policy: Policy) -> list[tuple[Entry, list[str]]]:
+    """What the thread pins: entries and spans by themselves, and items that no later entry attaches again.
+
+    An item may stand in the form in which another entry attached the same content.
+    """
     out = []
     for entry in entries:
         pin = entry.meta.get("pin")
         if pin and entry.kind in ("user", "respond", "think", "result", "note"):
             whole = entry_text(entry)
-            out.append((entry, pin if isinstance(pin, str) and pin in whole else whole))
-        items = [entry.body["item"]] if entry.kind == "attach" else entry.attached
-        for item in items:
+            out.append((entry, [pin if isinstance(pin, str) and pin in whole else whole]))
+        for item in _items(entry):
             if item["metadata"].get("pin") and not _again(item, entries, entry.seq):
-                out.append((entry, block(item, policy.times).text))
-    return [(entry, words) for entry, words in out if words.strip()]
+                same = [one for other in entries for one in _items(other) if _is_same(one, item)]
+                out.append((entry, [block(one, policy.times).text for one in same]))
+    return [(entry, forms) for entry, forms in out if forms[0].strip()]
 
 
-def _again(item: dict[str, object], entries: list[Entry], seq: int) -> bool:
-    later = [
-        one
-        for entry in entries
-        if entry.seq >= seq
-        for one in ([entry.body["item"]] if entry.kind == "attach" else entry.attached)
-    ]
+def _items(entry: Entry) -> list[JsonObject]:
+    return [entry.body["item"]] if entry.kind == "attach" else list(entry.attached)
+
+
+def _is_same(one: JsonObject, other: JsonObject) -> bool:
+    return (identity(one), one["content"]) == (identity(other), other["content"])
+
+
+def _again(item: JsonObject, entries: list[Entry], seq: int) -> bool:
+    later = [one for entry in entries if entry.seq >= seq for one in _items(entry)]
     return sum(identity(one) == identity(item) for one in later) > 1
 
 
