@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import values
-from quire.assemble import Built, Policy, requests
+from quire.assemble import Assembly, Built, Policy, requests
 from quire.assemble.cuts import first_words
-from quire.assemble.earlier import Line, earlier, written
+from quire.assemble.earlier import Line, Missing, earlier, unlisted, written
 from quire.assemble.summary import Gone, extract
 from quire.log.hashing import chain
 from quire.tokens import counter
@@ -17,10 +19,25 @@ from quire.values import Entry
 
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
 phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)
+# Requests that become equal once they are cut, or look like a summary's own lines; decisions, one each.
+asked = st.builds(
+    "{}{}".format, st.sampled_from(["", "Please change the module number ", "Named: "]), phrases
+)
+decided = st.builds(
+    "We must {} {}".format, st.sampled_from(["go on as it was with", "keep"]), st.integers(0, 99)
+)
+limits = st.integers(16, 300)
 
 
 def summary(entries: list[Entry], limit: int, before: str = "") -> str:
     return extract(Gone(tuple(chain(entries)), before, limit))
+
+
+def went(text: str) -> tuple[int, int]:
+    """How many requests and decisions a summary accounts for: told, or said to be not listed."""
+    told = earlier(text)
+    asked = sum(one.who == "User" for one in told.lines)
+    return asked + told.missing.requests, len(told.lines) - asked + told.missing.decisions
 
 
 def turns(first: int, last: int) -> list[Entry]:
@@ -45,12 +62,9 @@ def test_where_not_even_first_words_fit_the_oldest_go_and_are_counted() -> None:
     told = earlier(text)
     asked = [int(one.text.split()[1].strip(":")) for one in told.lines if one.who == "User"]
     assert asked == list(range(60 - len(asked), 60)), "the newest stay"
-    assert told.requests == 60 - len(asked) > 0
-    assert told.decisions == 60, "decisions give way to requests"
-    again = earlier(summary(turns(60, 70), 220, text))
-    assert again.requests + sum(one.who == "User" for one in again.lines) == 70, (
-        "none is forgotten in the count"
-    )
+    assert told.missing.requests == 60 - len(asked) > 0
+    assert told.missing.decisions == 60, "decisions give way to requests"
+    assert went(summary(turns(60, 70), 220, text)) == (70, 70), "none is forgotten in the count"
 
 
 def test_requests_and_decisions_are_carried_on_over_many_rebases() -> None:
@@ -105,13 +119,111 @@ def test_no_words_can_be_taken_for_another_line(words: str) -> None:
     again = earlier("\n".join(written(lines)))
     assert again.lines == tuple(lines)
     assert not again.named
-    assert not again.requests
+    assert again.missing == Missing()
 
 
-@given(st.lists(phrases, max_size=20), st.integers(30, 400), phrases)
-def test_a_summary_stays_within_its_limit(said: list[str], limit: int, before: str) -> None:
+@given(st.lists(phrases | decided, max_size=20), st.integers(0, 400), phrases | st.just(""))
+def test_a_summary_is_never_longer_than_its_limit(said: list[str], limit: int, before: str) -> None:
     entries = [values.user(text) if n % 2 else values.respond(text) for n, text in enumerate(said)]
-    assert counter().count(summary(entries, limit, before)) <= limit * 1.1
+    assert counter().count(summary(entries, limit, before)) <= limit
+
+
+@given(st.lists(st.tuples(st.lists(asked, max_size=6), st.lists(decided, max_size=6), limits), max_size=12))
+def test_what_is_told_and_what_is_not_listed_are_all_that_went(
+    rebases: list[tuple[list[str], list[str], int]],
+) -> None:
+    text, requested, settled = "", 0, 0
+    for said, decisions, limit in rebases:
+        text = summary([*map(values.user, said), *map(values.respond, decisions)], limit, text)
+        requested, settled = requested + len(said), settled + len(decisions)
+        assert went(text) == (requested, settled)
+        assert counter().count(text) <= limit
+
+
+plain = st.builds("{}{}".format, st.sampled_from(["", "Please change the module "]), st.integers(0, 10**9))
+
+
+@given(st.lists(plain, min_size=1, max_size=30), st.integers(40, 300))
+def test_the_newest_request_is_told_and_no_older_one_is_told_at_greater_length(
+    said: list[str], limit: int
+) -> None:
+    text = ""
+    for one in said:
+        text = summary([values.user(f"{one} {'word ' * 60}")], limit, text)
+    told = [one.text for one in earlier(text).lines]
+    assert told[-1][:12] == f"{said[-1]} word word word"[:12]
+    # A cut waits for the end of a word that ends soon.
+    assert all(len(one) <= len(told[-1]) + 16 for one in told)
+
+
+def test_lines_that_were_cut_to_the_same_words_are_told_once_and_counted() -> None:
+    text = ""
+    for n in range(100):
+        text = summary([values.user(f"Please change the module {n}, " + "word " * 40)], 120, text)
+    told = earlier(text)
+    assert went(text) == (100, 0)
+    assert "change the module 99" in text
+    assert told.missing.requests == 100 - len(told.lines)
+
+
+def test_equal_requests_are_told_once_where_the_newest_stood_and_counted() -> None:
+    text = summary([values.user(words) for words in ("go on", "look", "go on", "go on")], 100)
+    assert text == "Not listed: 2 requests\nUser: look\ngo on"
+
+
+@given(st.builds(Missing, st.integers(0, 10**6), st.integers(0, 10**6)))
+def test_how_many_are_not_listed_is_read_back(missing: Missing) -> None:
+    assert earlier(unlisted(missing)).missing == missing
+
+
+def long_thread(seed: int) -> list[Entry]:
+    size = random.Random(seed).randint
+    out: list[Entry] = []
+    for n in range(80):
+        out.append(values.user(f"Please change the module number {n} " + "word " * size(0, 60)))
+        if size(0, 1):
+            out.append(values.call(f"c{n}", "read", {"path": f"src/m_{n}.py"}))
+            out.append(values.result(f"c{n}", None, "line of text\n" * size(1, 100)))
+        out.append(values.respond("We must go on. " + "Filler text. " * size(0, 60)))
+    return list(chain(out))
+
+
+@pytest.mark.moves_prefix(reason="many rebases are made")
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_the_rebases_of_a_thread_had_room_for_its_summary_accounts_for_all_that_went(
+    seed: int,
+) -> None:
+    entries = long_thread(seed)
+    asked = {entry.seq for entry in entries if entry.kind == "user"}
+    gone, summed_up = set[int](), list[bool]()
+    for record in Assembly(Policy(budget=1_000, opening=0.25)).extend(entries).rebases:
+        gone |= {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"} & asked
+        summed_up.append("summary" in record)
+        assert not summed_up[-1] or went(record["summary"])[0] == len(gone)
+    assert summed_up[-1]
+    assert not all(summed_up), "some had no room for any summary"
+
+
+@pytest.mark.moves_prefix(reason="many rebases are made")
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_summary_gets_a_tenth_of_what_goes_beside_the_one_before_whatever_is_pinned(pinned: bool) -> None:
+    asked: list[Gone] = []
+
+    def tiny(gone: Gone) -> str:
+        asked.append(gone)
+        return "tiny summary"
+
+    entries = [values.user("alpha beta " * 700, meta={"pin": True} if pinned else {})]
+    for n in range(90):
+        entries += [values.respond("filler text here " * 40), values.user(f"q {n} " + "w " * 20)]
+    for _ in requests(entries, Policy(budget=8_000, summary=0.25), tiny):
+        pass
+    later = [one for one in asked if one.before]
+    assert later
+    for one in later:
+        # Each message is four tokens more than its words.
+        goes = sum(counter().count(entry.text) + 4 for entry in one.entries)
+        assert one.limit <= counter().count(one.before) + goes / 10
 
 
 @given(phrases, st.integers(1, 60))

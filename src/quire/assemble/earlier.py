@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 SPEAKERS = ("User", "Assistant")
 _LINE = re.compile(r"(User|Assistant): (.*)")
 _LABEL = re.compile(r"(User|Assistant|Named|Not listed): ")
-_UNLISTED = re.compile(r"Not listed: (\d{1,9}) requests, (\d{1,9}) decisions")
-_NAMED = "Named: "
+_UNLISTED = re.compile(r"Not listed: (?=\d)(?:(\d{1,9}) requests)?(?:, )?(?:(\d{1,9}) decisions)?")
+NAMED = "Named: "
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -21,14 +21,27 @@ class Line(msgspec.Struct, frozen=True):
     text: str
 
 
+class Missing(msgspec.Struct, frozen=True):
+    """How many went that no line tells, or that a line tells for another."""
+
+    requests: int = 0
+    decisions: int = 0
+
+    def and_also(self, lines: Iterable[Line]) -> Missing:
+        """These, and the lines given."""
+        speakers = [one.who for one in lines]
+        return Missing(
+            self.requests + speakers.count(SPEAKERS[0]), self.decisions + speakers.count(SPEAKERS[1])
+        )
+
+
 class Earlier(msgspec.Struct, frozen=True):
     """The parts of a summary; a model's own words are prose."""
 
     lines: tuple[Line, ...]
     named: tuple[str, ...]
     prose: str
-    requests: int
-    decisions: int
+    missing: Missing
 
 
 def written(lines: Sequence[Line]) -> list[str]:
@@ -40,26 +53,28 @@ def written(lines: Sequence[Line]) -> list[str]:
     ]
 
 
-def unlisted(requests: int, decisions: int) -> str:
-    """Says how many lines had to go, if any."""
-    told = f"Not listed: {requests} requests, {decisions} decisions"
-    return told if requests or decisions else ""
+def unlisted(missing: Missing) -> str:
+    """Says how many requests and decisions no line tells, if any."""
+    counts = ((missing.requests, "requests"), (missing.decisions, "decisions"))
+    told = ", ".join(f"{number} {what}" for number, what in counts if number)
+    return f"Not listed: {told}" if told else ""
 
 
 def earlier(text: str) -> Earlier:
     """The parts of a summary that the built-in one, or another, has written."""
-    lines, named, prose, before = list[Line](), list[str](), list[str](), (0, 0)
+    lines, named, prose, missing = list[Line](), list[str](), list[str](), Missing()
     who = ""
     for line in text.split("\n"):
         if told := _LINE.fullmatch(line):
             who = told[1]
             lines.append(Line(who, told[2]))
-        elif line.startswith(_NAMED):
-            named += line.removeprefix(_NAMED).replace(",", " ").split()
+        elif line.startswith(NAMED):
+            named += line.removeprefix(NAMED).replace(",", " ").split()
         elif counted := _UNLISTED.fullmatch(line):
-            before = before[0] + int(counted[1]), before[1] + int(counted[2])
+            requests, decisions = (int(number or 0) for number in counted.groups())
+            missing = Missing(missing.requests + requests, missing.decisions + decisions)
         elif who:
             lines.append(Line(who, line))
         else:
             prose.append(line)
-    return Earlier(tuple(lines), tuple(named), "\n".join(prose).strip(), *before)
+    return Earlier(tuple(lines), tuple(named), "\n".join(prose).strip(), missing)

@@ -29,6 +29,8 @@ class Leaf(msgspec.Struct, frozen=True):
     handled: Message | None = None
     handled_tokens: int = 0
     user: UserTurn | None = None
+    # How much of it is the summary of what went before; the rest is pinned.
+    summary_tokens: int = 0
 
 
 def leaf(message: Message, turn: int, entries: Sequence[Entry] = (), user: UserTurn | None = None) -> Leaf:

@@ -70,8 +70,10 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     if request is not None and request < opening:
         request = None
     asked = strip.leaves[request].tokens if request is not None else 0
-    gone = strip.sums[drop] - strip.sums[opening] - asked if drop else 0
-    told = old[0].tokens if summed_up else 0
+    told = old[0].summary_tokens if summed_up else 0
+    # What stands beside the old summary, pins say, is told in front again.
+    pinned = old[0].tokens - told if summed_up else 0
+    gone = strip.sums[drop] - strip.sums[opening] - asked - pinned if drop else 0
     # A tenth of what goes, beside the summary that already stands for what went before.
     limit = min(int(policy.summary * room), told + (gone - told) // 10) if rung.summary and drop else 0
     kept = strip.total - gone + limit - strip.shortened(max(opening, drop), handle)

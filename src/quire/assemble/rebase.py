@@ -14,6 +14,7 @@ from quire.assemble.policy import Policy
 from quire.assemble.references import Library
 from quire.assemble.turn import UserTurn, query_alone
 from quire.errors import DataError
+from quire.tokens import counter
 from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
 
 SUMMARY_HEADING = "# Summary of the earlier conversation"
@@ -38,7 +39,9 @@ def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> E
     after.opening = len(after.strip.leaves)
     after.whole = epoch.whole and not record["before_seq"]
     if front := front_text(record):
-        after.strip.add(leaf(Message("user", (Text(front),)), SUMMARY_TURN))
+        told = leaf(Message("user", (Text(front),)), SUMMARY_TURN)
+        tokens = counter().count(record.get("summary") or "")
+        after.strip.add(msgspec.structs.replace(told, summary_tokens=tokens))
     for one in leaves[begins:]:
         _carry(after, one, edited, policy, state)
     after.fold = len(after.strip.leaves)

@@ -1,20 +1,21 @@
 """The built-in summary of turns that leave: extractive, deterministic, offline.
 
-Keeps what later turns refer back to: every request of the user and every decision, if only by their first words,
-then the files, ids and amounts that were named. A summariser is a function `(Gone) -> str`; a model can take
-this one's place.
+Keeps what later turns refer back to: every request of the user and every decision, if only by their first words
+or in the number of those not listed, then the files, ids and amounts that were named. A summariser is a function
+`(Gone) -> str`; a model can take this one's place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from quire.assemble.cuts import first_words, truncate
-from quire.assemble.earlier import SPEAKERS, Earlier, Line, earlier, unlisted, written
+from quire.assemble.earlier import NAMED, SPEAKERS, Line, Missing, earlier, unlisted, written
 from quire.assemble.turn import result_text
 from quire.tokens import counter
 from quire.values import Entry
@@ -45,23 +46,61 @@ _DECISION = re.compile(
 _SHARES = ((0.25, 160), (0.4, 30), (0.6, 16), (0.9, 12))
 _MOST, _SHORTEST = _SHARES[-1]
 _LONGEST = _SHARES[0][1]
+# So many of the newest requests, a sixth of all at most, are told at twice the length of the other lines.
+_NEWEST, _PART = 3, 6
 
 
 def extract(gone: Gone) -> str:
     """Requests and decisions in their order, then the facts that were named, as much as the limit holds."""
-    if gone.limit <= 0:
-        return ""
     told = earlier(gone.before)
     prose = _fitted(told.prose, gone.limit // 2)
     limit = gone.limit - _count(prose)
-    lines, others = _listed([*told.lines, *_said(gone.entries)], told, limit)
-    limit -= _count(others) + 1
+    lines, missing = _listed([*told.lines, *_said(gone.entries)], told.missing, limit)
+    limit -= _count(unlisted(missing)) + 1
     length = max(min(most, _length(lines, limit * share)) for share, most in _SHARES)
     known = set(facts("\n".join([prose, *_cut(lines, length)])))
     named = _named(_facts(gone.entries, told.named, known), limit - _size(lines, length))
     # What the facts leave goes back to the lines.
-    length = max(length, _length(lines, limit - _count(named)))
-    return "\n".join(part for part in (prose, others, *_cut(lines, length), named) if part)
+    length = max(length, _length(lines, limit - _count(_words(named))))
+    return _within(_Draft(prose, missing, tuple(lines), length, tuple(named)), gone.limit)
+
+
+class _Draft(msgspec.Struct, frozen=True):
+    """The parts of a summary that is being fitted."""
+
+    prose: str
+    missing: Missing
+    lines: tuple[Line, ...]
+    length: int
+    named: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = (self.prose, unlisted(self.missing), *_cut(self.lines, self.length), _words(self.named))
+        return "\n".join(part for part in parts if part)
+
+    def fits(self, limit: int) -> bool:
+        return _count(str(self)) <= limit
+
+    def without_one(self) -> _Draft:
+        """The draft with the line that matters least counted instead of told."""
+        least = _leaving(self.lines)[0]
+        kept = [*self.lines]
+        del kept[least]
+        return replace(self, lines=tuple(kept), missing=self.missing.and_also([self.lines[least]]))
+
+
+def _within(draft: _Draft, limit: int) -> str:
+    """The draft as text of at most so many tokens: names give way first, then other prose, then lines."""
+    if not replace(draft, named=()).fits(limit):
+        draft = replace(draft, named=())
+    while draft.named and not draft.fits(limit):
+        draft = replace(draft, named=draft.named[:-1])
+    if not draft.fits(limit):
+        draft = replace(draft, prose="")
+    while draft.lines and not draft.fits(limit):
+        draft = draft.without_one()
+    # What cannot even say how much it leaves out says nothing.
+    return str(draft) if draft.fits(limit) else ""
 
 
 def _said(entries: Sequence[Entry]) -> Iterator[Line]:
@@ -75,26 +114,28 @@ def _said(entries: Sequence[Entry]) -> Iterator[Line]:
             yield from (Line("Assistant", _flat(one)) for one in settled)
 
 
-def _listed(lines: Iterable[Line], told: Earlier, limit: int) -> tuple[list[Line], str]:
-    """The lines that can be told at least by their first words; of the others, how many there were.
+def _listed(lines: Sequence[Line], missing: Missing, limit: int) -> tuple[list[Line], Missing]:
+    """The lines that can be told at least by their first words, and how many are missing with all others.
 
-    Decisions give way to requests, older ones to newer ones.
+    Equal ones are told once. Decisions give way to requests, older ones to newer ones.
     """
-    distinct = dict.fromkeys(lines)
-    kept = [one for who in SPEAKERS for one in distinct if one.who == who]
-    over = _size(kept, _SHORTEST) + _count(unlisted(told.requests, told.decisions)) - limit * _MOST
-    # How many have gone is told where there is room for more than that.
-    note = _count(unlisted(10, 10))
-    counted = note * 4 <= limit
-    over += note if over > 0 and counted else 0
-    leaving = set[Line]()
-    for one in [one for who in reversed(SPEAKERS) for one in kept if one.who == who]:
-        if over > 0:
-            over -= _count(first_words(one.text, _SHORTEST)) + 1
-            leaving.add(one)
-    asked = sum(one.who == SPEAKERS[0] for one in leaving)
-    gone = unlisted(told.requests + asked, told.decisions + len(leaving) - asked)
-    return [one for one in kept if one not in leaving], gone if counted else ""
+    newest = {one: place for place, one in enumerate(lines)}
+    missing = missing.and_also(one for place, one in enumerate(lines) if newest[one] != place)
+    kept = [one for who in SPEAKERS for one in sorted(newest, key=newest.__getitem__) if one.who == who]
+    size, sizes = _size(kept, _SHORTEST), [_count(text) + 1 for text in _cut(kept, _SHORTEST)]
+    gone = set[int]()
+    for place in _leaving(kept):
+        if size + _count(unlisted(missing)) <= limit * _MOST:
+            break
+        size -= sizes[place]
+        missing = missing.and_also([kept[place]])
+        gone.add(place)
+    return [one for place, one in enumerate(kept) if place not in gone], missing
+
+
+def _leaving(lines: Sequence[Line]) -> list[int]:
+    """The places of lines in the order in which they give way."""
+    return [place for who in reversed(SPEAKERS) for place, one in enumerate(lines) if one.who == who]
 
 
 def _length(lines: Sequence[Line], room: float) -> int:
@@ -111,12 +152,22 @@ def _size(lines: Sequence[Line], length: int) -> int:
 
 
 def _cut(lines: Sequence[Line], length: int) -> list[str]:
-    return written([Line(one.who, first_words(one.text, length)) for one in lines])
+    """Requests, then decisions, each by its first words; of the newest requests twice as many."""
+    asked = sum(one.who == SPEAKERS[0] for one in lines)
+    newest = range(asked - min(_NEWEST, asked // _PART), asked)
+    lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
+    cut = [Line(one.who, first_words(one.text, most)) for one, most in zip(lines, lengths, strict=True)]
+    return written(cut)
 
 
 def _fitted(text: str, limit: int) -> str:
+    """A text of at most so many tokens, cut at a sentence where there is one."""
     tokens = _count(text)
-    return text if tokens <= limit else truncate(text, int(len(text) * limit / tokens))
+    characters, cut = len(text), text
+    while cut and _count(cut) > limit:
+        characters = min(characters * 9 // 10, int(len(text) * limit / tokens))
+        cut = truncate(text, characters) if characters > 0 else ""
+    return cut
 
 
 def facts(text: str) -> list[str]:
@@ -140,10 +191,10 @@ def _facts(entries: Sequence[Entry], before: Sequence[str], known: set[str]) -> 
     return sorted(score, key=lambda fact: -score[fact])
 
 
-def _named(words: Sequence[str], room: float) -> str:
-    """As many words as fit, on one line."""
-    label, kept = "Named:", list[str]()
-    room -= _count(label) + 1
+def _named(words: Sequence[str], room: float) -> list[str]:
+    """As many words as fit on one line."""
+    kept = list[str]()
+    room -= _count(NAMED)
     for word in words:
         cost = _count(f" {word}")
         if cost <= room:
@@ -151,7 +202,11 @@ def _named(words: Sequence[str], room: float) -> str:
             kept.append(word)
         elif room < 2:
             break
-    return f"{label} {' '.join(kept)}" if kept else ""
+    return kept
+
+
+def _words(named: Sequence[str]) -> str:
+    return f"{NAMED}{' '.join(named)}" if named else ""
 
 
 def _text(entry: Entry) -> str:

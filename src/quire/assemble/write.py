@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -157,11 +157,23 @@ def _before_seq(leaves: list[Leaf], plan: Plan) -> int:
 
 def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[str]]:
     """The summary of what leaves, and why another than the one asked for; none where nothing leaves."""
-    before = assembly.rebases[-1].get("summary", "") if assembly.rebases else ""
-    if not plan.summary_limit or not plan.drop:
-        return (before if not plan.drop else ""), []
-    entries = tuple(assembly.entries[seq] for seq in sorted(gone) if seq in assembly.entries)
+    if not plan.drop:
+        return (assembly.rebases[-1].get("summary", "") if assembly.rebases else ""), []
+    if not plan.summary_limit:
+        return "", []
+    before, untold = _told(assembly.rebases)
+    entries = tuple(assembly.entries[seq] for seq in sorted(gone | untold) if seq in assembly.entries)
     return summed_up(Gone(entries, before, plan.summary_limit), assembly.summarise)
+
+
+def _told(rebases: Sequence[JsonObject]) -> tuple[str, set[int]]:
+    """The newest summary, and what has left since at rebases that had no room for one."""
+    untold = set[int]()
+    for record in reversed(rebases):
+        if record.get("summary"):
+            return record["summary"], untold
+        untold |= {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"}
+    return "", untold
 
 
 def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
