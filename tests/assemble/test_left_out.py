@@ -83,8 +83,9 @@ def test_a_note_shown_again_with_its_images_stays_in_the_library(how: str) -> No
         assert not one.left_out
 
 
-def test_an_answer_that_was_cut_off_takes_its_results_along_and_all_are_explained() -> None:
+def test_words_before_the_first_user_are_no_part_of_an_answer_that_was_cut_off() -> None:
     sent = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "", "segments": []}
     entries = [values.call("c", "n", {}), values.result("c", None, "zz"), Entry("sent", sent)]
     (one,) = built([*entries, Entry("sent", sent), values.user("q"), values.respond("a")], Policy())
-    assert [left.entry for left in one.left_out] == [1, 2]
+    assert one.left_out == ()
+    assert [message.seqs for message in one.prompt.messages] == [(1,), (2,), (5,)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire import Policy, values
 from quire.assemble import Assembly
 from quire.assemble.write import effective
-from quire.engine import Thread, open_store
+from quire.engine import Thread, open_store, policy_for
 from quire.log.hashing import chain
 from quire.values import Entry, Reply, Usage
 
@@ -65,12 +65,18 @@ def test_images_are_part_of_the_budget_and_leave_it_at_a_rebase() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 200_000)), min_size=1, max_size=8))
-def test_whatever_was_reported_a_small_request_can_be_sent_one_day(points: list[tuple[int, int]]) -> None:
-    log = [values.user("q")]
+def test_whatever_was_reported_a_small_request_can_be_sent(points: list[tuple[int, int]]) -> None:
+    log = [values.system("word " * 400), values.user("q")]
     for number, (words, total) in enumerate(points):
         log += [sent("a", total), values.respond("word " * words), values.user(f"q{number}")]
     assembly = Assembly(Policy(budget=8000, model=A)).extend(chain(log))
-    last, (estimate, total) = assembly.asked.calibrations.of(A), (assembly.asked.estimate, points[-1][1])
-    assert last.room(8000) >= 1
-    if total > 8000 and last.offset >= 8000:
-        assert last.room(8000) == max(1, 8000 * estimate // total)
+    assert assembly.request().tokens <= 2 * 8000
+
+
+@pytest.mark.parametrize(("target", "tokens"), [("openai-chat:gpt-5", 1500), ("deepseek:deepseek-chat", 8)])
+def test_an_image_counts_for_what_the_model_is_shown(target: str, tokens: int) -> None:
+    plain, shown = (
+        Assembly(policy_for(target)).extend(chain([values.user("what is this?", images=images)]))
+        for images in ([], [IMAGE] * 3)
+    )
+    assert shown.request().tokens - plain.request().tokens == 3 * tokens

@@ -155,10 +155,12 @@ class Assembly:
     def _request_sent(self, entry: Entry, before: Exchange) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
         begins = "usage" not in entry.body
-        if begins and before.streaming:
+        if self.turn and before.asks(entry, beside=False):
+            # It was really sent: nothing is decided again.
+            self._exchange = self._exchange.recorded()
+            self._pass(sent=True)
+        elif begins and before.streaming:
             self._send_again()
-        elif not before.streaming and (before.reported or not before.speaking):
-            self._pass_sent()
         elif begins:
             self._close()  # what was said before it is no part of the answer that begins
         self._exchange = self._exchange.streams(begins)
@@ -166,19 +168,12 @@ class Assembly:
     def _send_again(self) -> None:
         """The reply broke off and its request was made once more: what came of it counts no more."""
         for group in self._tail.groups:
-            results = [result for _, result in group.pairs if result is not None]
-            for entry in (*group.entries, *results):
+            for entry in group.entries:
                 self._absent.leave(entry.seq, "cut off; the request was sent again")
         self._tail.groups = []
         self._close(final=True)
-        self.epoch.sent = len(self.epoch.strip.leaves)
+        self.epoch.pass_by()
         self.asked, self._exchange = self.asked.passed(self.asked.estimate), self._exchange.again()
-
-    def _pass_sent(self) -> None:
-        """A request that was really sent stands in front of the model's words; nothing is decided again."""
-        if self.turn and not self._exchange.sent:
-            self._exchange = self._exchange.recorded()
-            self._pass(sent=True)
 
     def _feed_sent(self, entry: Entry) -> None:
         self.asked = self.asked.reported(entry)

@@ -88,7 +88,7 @@ class Epoch:
     def say(self, turn: UserTurn, number: int, policy: Policy) -> Leaf:
         """Place a user turn, referring to what the model has."""
         self.said = say(turn, self.known, number, policy.promote)
-        one = leaf(self.said.message, number, user=turn)
+        one = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens)
         self.strip.add(one)
         return one
 

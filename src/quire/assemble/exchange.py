@@ -24,17 +24,26 @@ class Exchange(msgspec.Struct, frozen=True):
     decided: bool = False
     # What the answer used is known: another report behind it is of another request.
     reported: bool = False
+    # More was told since the request at hand was sent: sent once more, it is another.
+    told: bool = False
 
     def asks(self, entry: Entry, beside: bool) -> bool:
         """Whether a request stands in front of this entry: it was sent here, or the model begins to speak.
 
         `beside`: a call made beside the user's words, to give them context.
         """
-        if self.sent or self.speaking:
-            return False
         if entry.kind == "sent":
-            return not self.streaming and not entry.meta.get("aside")
-        return entry.kind in SPOKEN and not beside
+            return not entry.meta.get("aside") and self._sends("usage" not in entry.body)
+        return entry.kind in SPOKEN and not (beside or self.sent or self.speaking)
+
+    def _sends(self, begins: bool) -> bool:
+        """Whether a `sent` entry is of a request of its own: not the end of a stream, nor the report of an answer.
+
+        A stream that begins while one is open is the same request once more, unless more was told since.
+        """
+        if self.streaming:
+            return begins and self.told
+        return self.reported or not self.speaking
 
     def after(self, entry: Entry, beside: bool) -> Exchange:
         """An entry has come: what is not the model's ends its words, the user's and a tool's begin a round."""
@@ -47,14 +56,20 @@ class Exchange(msgspec.Struct, frozen=True):
         ended = self.speaking and told
         # What is told behind an answer without words is for a request of its own.
         sent = self.sent and (self.streaming or not told)
-        return _to(self, speaking=False, sent=sent, streaming=self.streaming and not ended)
+        return _to(
+            self,
+            speaking=False,
+            sent=sent,
+            streaming=self.streaming and not ended,
+            told=self.told or (told and sent),
+        )
 
     def spoke(self) -> Exchange:
-        return _to(self, speaking=True, sent=False)
+        return _to(self, speaking=True, sent=False, told=False)
 
     def passed(self, sent: bool = False) -> Exchange:
         """The request goes by; what was decided for it is used up."""
-        return _to(self, sent=sent or self.sent, decided=False)
+        return _to(self, sent=sent, decided=False, reported=False, told=False)
 
     def recorded(self) -> Exchange:
         return _to(self, decided=True)
@@ -63,5 +78,5 @@ class Exchange(msgspec.Struct, frozen=True):
         return _to(self, streaming=going_on, reported=not going_on)
 
     def again(self) -> Exchange:
-        """Asked while an answer is streamed, its request would be sent again."""
-        return _to(self, sent=True) if self.streaming else self
+        """Asked while an answer is streamed, its request would be sent again; with more told, it is another."""
+        return _to(self, sent=not self.told) if self.streaming else self

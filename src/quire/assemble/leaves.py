@@ -33,12 +33,18 @@ class Leaf(msgspec.Struct, frozen=True):
     summary_tokens: int = 0
 
 
-def leaf(message: Message, turn: int, entries: Sequence[Entry] = (), user: UserTurn | None = None) -> Leaf:
+def leaf(
+    message: Message,
+    turn: int,
+    entries: Sequence[Entry] = (),
+    user: UserTurn | None = None,
+    image_tokens: int = IMAGE_TOKENS,
+) -> Leaf:
     """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
     if message.role == "tool":
         return _results_leaf(message, turn, {entry.seq: entry.id for entry in entries})
     spelling = sum(_spelling_tokens(part) for part in message.parts)
-    tokens = message_tokens(message, image_tokens=IMAGE_TOKENS) + spelling
+    tokens = message_tokens(message, image_tokens=image_tokens) + spelling
     return Leaf(message, tokens, turn, None, tokens, user)
 
 

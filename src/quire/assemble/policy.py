@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from quire.errors import CallError
+from quire.tokens import IMAGE_TOKENS
 
 Promote = Literal["at-rebase", "each-turn"]
 # rent: rebase when keeping has cost as much as cutting would (ski rental); full: only when the budget is reached.
@@ -38,6 +39,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ttl_s: int | None = 300
     model: str = ""
     unused_turns: int = 20
+    # What an image counts for; a model that takes none is told `[image]`.
+    image_tokens: int = IMAGE_TOKENS
     late_tools: bool = False
     thinking: bool = False
     times: bool = False

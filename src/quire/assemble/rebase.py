@@ -145,7 +145,8 @@ def _carry_user(
     assert one.user is not None  # the caller asked
     context = tuple((call, _cut_result(result, edited)) for call, result in one.user.context)
     if policy.promote == "each-turn" and one.turn < state.turn:
-        after.strip.add(leaf(query_alone(one.user), one.turn, user=one.user))
+        alone = leaf(query_alone(one.user), one.turn, user=one.user, image_tokens=policy.image_tokens)
+        after.strip.add(alone)
     elif one.user.blocks or context != one.user.context:
         user = msgspec.structs.replace(one.user, context=context)
         # What the current turn brings is never older than the library: it may be an update to it.

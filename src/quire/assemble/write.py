@@ -67,9 +67,22 @@ def decide(assembly: Assembly) -> Decision:
 def effective(assembly: Assembly) -> Policy:
     """The policy with its budget in our own tokens, where the provider's reports show that it counts otherwise."""
     policy, found = assembly.policy, assembly.asked.calibration(assembly.policy)
-    # A report that would more than double the room is not believed: the ceiling always wins.
-    limit = min(2 * policy.limit, found.room(policy.limit))
+    # A report that would more than double the room is not believed: the ceiling always wins. Nor is one that leaves
+    # no room for what may not be cut: what caused it may be gone, and only another request can tell.
+    limit = found.room(policy.limit)
+    if limit < _least(assembly.epoch) and found.offset > 0:
+        limit = found.unseen_apart().room(policy.limit)
+    limit = min(2 * policy.limit, limit)
     return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
+
+
+def _least(epoch: Epoch) -> int:
+    """The tokens that no rebase could take away: the head, the current user's message, the newest group of calls."""
+    strip = epoch.strip
+    start = strip.last_legal()
+    request = strip.turn_of(start)
+    asked = strip.sizes[request] if request is not None else 0
+    return epoch.head_tokens() + asked + strip.total - strip.sums[start]
 
 
 def _moving(assembly: Assembly) -> str:

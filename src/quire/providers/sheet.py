@@ -169,6 +169,8 @@ class Rendering:
         # What all written messages rest on; when it changes, they are written anew.
         self.ground = ground
         self.taken: list[Message] = []
+        # Where requests ended in front of the last of them.
+        self.ended: list[int] = []
         self.sheet = Sheet(self.info, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = Settler(self.writer.ids(self.info))
@@ -176,14 +178,17 @@ class Rendering:
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)
+        ended = prompt.ends[: bisect_left(prompt.ends, known)]
         ground = (prompt.epoch, prompt.fold, any(is_offered(tool, self.info) for tool in prompt.tools))
-        if ground != self.ground or list(prompt.messages[:known]) != self.taken:
+        same = list(prompt.messages[:known]) == self.taken and list(ended) == self.ended
+        if ground != self.ground or not same:
             self._start(ground)
             known = 0
         for place in range(known, len(prompt.messages)):
             message = prompt.messages[place]
             if _ended(prompt, place):
                 self._seal()
+                self.ended.append(place)
             self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)

@@ -11,7 +11,11 @@ from quire.assemble import Policy
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.providers.models import ModelInfo, model_info
+from quire.tokens import IMAGE_TOKENS
 from quire.values import JsonObject
+
+# `[image]`, where a model takes none.
+NO_IMAGE_TOKENS = 8
 
 
 def open_store(path: str | Path) -> SqliteStore:
@@ -56,6 +60,7 @@ def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
         "read": info.r,
         "write": info.w,
         "ttl_s": info.ttl_s[0] if info.ttl_s else None,
+        "image_tokens": IMAGE_TOKENS if info.features.images else NO_IMAGE_TOKENS,
         "late_tools": bool(info.features.late_tools),
         "thinking": info.wire != "openai-chat" or info.features.reasoning_content != "never",
     }

@@ -40,12 +40,12 @@ class Calibration(msgspec.Struct, frozen=True):
         return Count(max(0, round(self.scale * estimate + self.offset)), exact=False, vocabulary=DEFAULT)
 
     def room(self, limit: int) -> int:
-        """How many of our own tokens a limit in the model's leaves."""
-        left = int((limit - self.offset) / max(self.scale, 1 / PLAUSIBLE))
-        if left > 0 or not self.reported:
-            return max(1, left)
-        # Nothing would be left: what we do not see must grow with what we do, or no request could ever be sent.
-        return max(1, limit * self.estimate // self.reported)
+        """How many of our own tokens a limit in the model's leaves, beside what we do not see."""
+        return max(0, int((limit - self.offset) / max(self.scale, 1 / PLAUSIBLE)))
+
+    def unseen_apart(self) -> Calibration:
+        """The same without what we do not see: it may be gone."""
+        return msgspec.structs.replace(self, offset=0.0)
 
     def observe(self, estimate: int, reported: int) -> Calibration:
         """Learn from a reply's total input; a reply that reported nothing (aborted) teaches nothing."""
