@@ -226,6 +226,8 @@ class Request(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     # What could not be carried over to this provider, and why: {"entry", "reason"}; for a tool in front also "tool".
     left_out: tuple[JsonObject, ...] = ()
+    # How many of the body's messages the request before this one held; 0 where there was none or nobody knows.
+    stable: int = 0
 
     @property
     def prefix(self) -> bytes:

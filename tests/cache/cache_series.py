@@ -81,12 +81,13 @@ def messages(wire: str) -> st.SearchStrategy[JsonObject]:
     return st.builds(_MESSAGES[wire], roles, texts, st.sampled_from(NUMBERS))
 
 
-def series(data: st.DataObject, wire: str, length: int = 8) -> Iterator[JsonObject]:
+def series(data: st.DataObject, wire: str, length: int = 8, marked: bool = True) -> Iterator[JsonObject]:
     """A thread's bodies one after the other; each is changed in place once the next is asked for."""
-    body: JsonObject = {LISTS.get(wire, "messages"): [], **_system(wire)}
+    body: JsonObject = {LISTS.get(wire, "messages"): [], **(_system(wire) if marked else {})}
+    changes = [_grow, _grow, _grow, _edit, _cut, *([_mark, _retool, _set] if marked else [_widen, _empty])]
     for _ in range(data.draw(st.integers(1, length))):
         listed = body[LISTS.get(wire, "messages")]
-        change = data.draw(st.sampled_from([_grow, _grow, _grow, _edit, _cut, _mark, _retool, _set]))
+        change = data.draw(st.sampled_from(changes))
         change(data, wire, body, listed)
         yield body
 
@@ -118,6 +119,18 @@ def _cut(data: st.DataObject, wire: str, body: JsonObject, listed: list[JsonObje
     if listed:
         place = _place(data, listed)
         del listed[place : place + data.draw(st.integers(1, 3))]
+
+
+def _widen(data: st.DataObject, wire: str, body: JsonObject, listed: list[JsonObject]) -> None:
+    blocks = listed[_place(data, listed)].get("content") if listed else None
+    if isinstance(blocks, list):
+        blocks += [{**block, "text": data.draw(texts)} for block in blocks[:1] if "text" in block]
+
+
+def _empty(data: st.DataObject, wire: str, body: JsonObject, listed: list[JsonObject]) -> None:
+    message = listed[_place(data, listed)] if listed else {}
+    if "content" in message:
+        message["content"].clear()
 
 
 def _mark(data: st.DataObject, wire: str, body: JsonObject, listed: list[JsonObject]) -> None:

@@ -16,7 +16,7 @@ from conftest import shared_data
 from quire import assemble, values
 from quire.assemble import Built, Policy
 from quire.log.hashing import chain
-from quire.providers import import_, render, rendering
+from quire.providers import import_, marked, render, rendering
 from quire.providers.lives import Pauses, lives
 from quire.providers.marks import Marker, mark
 from quire.providers.models import ModelInfo, model_info
@@ -64,9 +64,9 @@ def rendered(entries: list[Entry], target: str, policy: Policy) -> list[tuple[Bu
     info = model_info(target)
     out = []
     for built in assemble.requests(entries, policy):
-        body = render(built.prompt, target).body
-        out.append((built, mark(body, built.prompt, info, key="thread")))
-        assert prefix_bytes(out[-1][1], info.wire) == prefix_bytes(body, info.wire)
+        request = marked(render(built.prompt, target), built.prompt, key="thread")
+        out.append((built, request.body))
+        assert prefix_bytes(request.body, info.wire) == request.prefix
     return out
 
 
@@ -120,9 +120,10 @@ def test_marking_on_is_the_same_as_marking_anew(
     kept, marker, times = rendering(target), Marker(info), [0]
     for built in itertools.chain(*(assemble.requests(entries, policy) for entries in several)):
         times.append(times[-1] + data.draw(st.sampled_from([MINUTE, 6 * MINUTE, 90 * MINUTE])))
-        body = kept.request(built.prompt).body
-        anew = mark(copy.deepcopy(body), built.prompt, info, times=times)
-        assert marker.mark(body, built.prompt, times=times) == anew
+        request = kept.request(built.prompt)
+        how: dict[str, Any] = {"stable": request.stable, "times": times}
+        anew = mark(copy.deepcopy(request.body), built.prompt, info, **how)
+        assert marker.mark(request.body, built.prompt, **how) == anew
 
 
 @pytest.mark.moves_prefix(reason="a small budget makes the thread rebase")
@@ -223,10 +224,10 @@ def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
         "messages": [{"role": "user", "content": [{"type": "text", "text": said(3000, "w")}]}],
     }
     times = [*range(0, 30 * MINUTE, MINUTE), 40 * MINUTE]
-    marked = mark(body, None, info, times=times)
-    assert marked["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
-    assert marked["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
-    assert validate({**marked, "model": info.model, "max_tokens": 1}, "anthropic") == []
+    made = mark(body, None, info, times=times)
+    assert made["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert made["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
+    assert validate({**made, "model": info.model, "max_tokens": 1}, "anthropic") == []
 
 
 @pytest.mark.proves("openai", "cache marks")
@@ -269,11 +270,11 @@ def test_marked_real_traces_cost_a_fraction_of_unmarked_ones(target: str) -> Non
     with path.open() as lines:
         messages: Any = json.loads(next(lines))["messages"]
     entries = list(chain(import_("openai-chat", messages)))
-    marked, off = Simulator(target, tokenize=words), Simulator(target, tokenize=words)
+    on, off = Simulator(target, tokenize=words), Simulator(target, tokenize=words)
     sums = [0.0, 0.0]
     for number, (_, body) in enumerate(rendered(entries, target, Policy())):
         plain = _without_marks(body)
-        for which, (cache, sent) in enumerate(((marked, body), (off, plain))):
+        for which, (cache, sent) in enumerate(((on, body), (off, plain))):
             sums[which] += cache.step(number * 20_000, sent).money.amount_usd or 0.0
     assert sums[0] < sums[1] / 3
 

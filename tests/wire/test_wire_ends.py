@@ -12,8 +12,9 @@ from quire import providers, values
 from quire.assemble import Assembly
 from quire.engine import policy_for
 from quire.log.hashing import chain
+from quire.providers.prefix import LAYOUTS
 from quire.providers.rules import validate
-from quire.values import Entry
+from quire.values import Entry, Request
 
 TARGETS = (
     "openai-chat:gpt-5",
@@ -48,8 +49,8 @@ def sent(target: str) -> Entry:
     return Entry("sent", {**body, "usage": {"input_total": 0}})
 
 
-def prefixes(target: str, steps: list[str]) -> Iterator[tuple[bytes, bool]]:
-    """The prefix of each request that is really sent, and whether a rebase explains what moved."""
+def requests(target: str, steps: list[str]) -> Iterator[tuple[Request, bool]]:
+    """Each request that is really sent, and whether a rebase explains what moved."""
     assembly, keeps = Assembly(policy_for(target)), providers.rendering(target)
     log = list[Entry]()
 
@@ -63,17 +64,32 @@ def prefixes(target: str, steps: list[str]) -> Iterator[tuple[bytes, bool]]:
         if kind not in ("user", "note"):
             built = assembly.request()
             request = keeps.request(built.prompt)
-            assert providers.render(built.prompt, target).lines == request.lines
+            assert providers.render(built.prompt, target) == request
             assert validate(request) == []
-            yield request.prefix, built.rebase is not None
+            yield request, built.rebase is not None
             append(*([Entry("rebase", built.rebase)] if built.rebase else []), sent(target))
         append(*told(kind, number))
 
 
+threads = st.lists(st.sampled_from(["user", "note", "respond", "call", "empty"]), max_size=12)
+
+
 @pytest.mark.parametrize("target", TARGETS)
-@given(st.lists(st.sampled_from(["user", "note", "respond", "call", "empty"]), max_size=12))
+@given(threads)
 def test_a_request_extends_the_one_before_it_whoever_spoke_since(target: str, steps: list[str]) -> None:
     before = b""
-    for prefix, rebased in prefixes(target, steps):
-        assert rebased or prefix.startswith(before)
-        before = prefix
+    for request, rebased in requests(target, steps):
+        assert rebased or request.prefix.startswith(before)
+        before = request.prefix
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@given(threads)
+def test_a_request_says_how_many_messages_the_one_before_it_held(target: str, steps: list[str]) -> None:
+    messages = LAYOUTS[providers.model_info(target).wire].messages
+    before = Request("", "", {messages: []})
+    for request, rebased in requests(target, steps):
+        # What nobody answered is asked once more.
+        again = request.prefix == before.prefix and request.stable == before.stable
+        assert again or request.stable == (0 if rebased else len(before.body[messages]))
+        before = request

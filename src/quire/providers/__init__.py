@@ -95,7 +95,7 @@ def marker(target: str) -> Marker:
 def marked(request: Request, prompt: Prompt | None = None, by: Marker | None = None, **how: Any) -> Request:
     """The request with cache marks, put there by its thread's marker; its prefix stays what it was."""
     by = by or marker(request.target)
-    return msgspec.structs.replace(request, body=by.mark(request.body, prompt, **how))
+    return msgspec.structs.replace(request, body=by.mark(request.body, prompt, stable=request.stable, **how))
 
 
 def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:

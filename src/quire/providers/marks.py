@@ -13,7 +13,7 @@ from typing import Any
 from quire.providers.lives import Lives, Pauses, lives
 from quire.providers.models import ModelInfo
 from quire.providers.places import Places, Placing
-from quire.providers.spots import Path, Spot, Spots
+from quire.providers.spots import Path, Spot
 from quire.values import Json, JsonObject, Prompt
 
 # Content that may carry OpenAI's breakpoint; assistant output may not.
@@ -30,37 +30,51 @@ def mark(body: JsonObject, prompt: Prompt | None, info: ModelInfo, **how: Any) -
 class Marker:
     """Marks one thread's requests for one model, each from where it leaves the one before.
 
-    Messages that are the very same objects as before are taken to be what they were, as in a `Rendering`.
+    Of bodies that a `Rendering` wrote, messages that are the very same objects as before are taken to be what they
+    were. Other bodies may be changed in place: nothing is kept of them.
     """
 
     def __init__(self, info: ModelInfo) -> None:
         self.info = info
-        self._spots, self._placing, self._pauses = Spots(info.wire), Placing(info), Pauses()
+        self._placing, self._pauses = Placing(info), Pauses()
 
     def mark(
         self,
         body: JsonObject,
         prompt: Prompt | None,
         *,
+        stable: int = 0,
         times: Sequence[int] = (),
         previous_id: str | None = None,
         key: str = "",
     ) -> JsonObject:
         """The body with cache marks; a body that has marks already keeps them.
 
+        `stable` is `Request.stable`, of bodies that a `Rendering` wrote.
         `times` are the moments (ms) at which the thread's requests were made: long pauses ask for the longer life.
         `previous_id` is the id of the reply before, for the provider's own account of what it could not reuse.
         """
         self._pauses.go_on(times)
-        marked = self._marked(body, prompt) if self.info.engine in _MARKERS else body
+        marked = self._marked(body, prompt, stable) if self.info.engine in _MARKERS else body
         return self._routed(_diagnosed(marked, self.info, previous_id), key)
 
-    def _marked(self, body: JsonObject, prompt: Prompt | None) -> JsonObject:
-        row = self._spots.row(body)
+    def _marked(self, body: JsonObject, prompt: Prompt | None, stable: int) -> JsonObject:
+        places = self._placed(body, prompt, stable)
+        row = places.row
         if not row.spots or row.marked or body.get("cache_control") or body.get("prompt_cache_options"):
             return body
         life = lives(self._pauses, self.info, row.sizes)
-        return _MARKERS[self.info.engine](body, self._placing.places(row, prompt), life, self.info)
+        return _MARKERS[self.info.engine](body, places, life, self.info)
+
+    def _placed(self, body: JsonObject, prompt: Prompt | None, stable: int) -> Places:
+        if not stable:
+            return Placing(self.info).places(body, prompt)
+        places = self._placing.places(body, prompt, stable)
+        if not places.stand_in(body):
+            # Even what a rendering wrote was changed in place.
+            self._placing = Placing(self.info)
+            places = self._placing.places(body, prompt, stable)
+        return places
 
     def _routed(self, body: JsonObject, key: str) -> JsonObject:
         """The key that leads a thread's requests to one cache; where life is free, the longer one after long pauses."""
@@ -83,7 +97,7 @@ def _mark_anthropic(body: JsonObject, places: Places, life: Lives, info: ModelIn
     for place in reversed(places.all[-info.max_breakpoints :]):
         # The longer life may not stand behind the shorter one; what lasts stands in front.
         long = life.tail_long or (life.head_long and place in places.lasting)
-        body = write(body, places.row[place].path, long)
+        body = write(body, places.row.spots[place].path, long)
     return body
 
 
@@ -104,8 +118,9 @@ def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
 
 def _mark_openai(body: JsonObject, places: Places, life: Lives, info: ModelInfo) -> JsonObject:
     """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
-    carrying = [places.row[place] for place in places.all if _openai_markable(places.row[place])]
-    explicit = bool(carrying) and carrying[-1] is places.row[-1]
+    spots = places.row.spots
+    carrying = [spots[place] for place in places.all if _openai_markable(spots[place])]
+    explicit = bool(carrying) and carrying[-1] is spots[-1]
     most = info.max_breakpoints if explicit else info.max_breakpoints - 1
     for spot in carrying[-most:]:
         body = _changed_body(body, spot.path, _with_breakpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from operator import getitem
 from typing import NamedTuple
 
 import msgspec
@@ -11,15 +12,15 @@ import msgspec
 from quire.providers.models import ModelInfo
 from quire.providers.running import Running
 from quire.providers.simulate.said import said
-from quire.providers.spots import Row, Spot
+from quire.providers.spots import Row, Spot, Spots
 from quire.tokens import counter
-from quire.values import Call, Message, Part, Prompt, Text
+from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Text
 
 
 class Places(msgspec.Struct, frozen=True):
     """Where marks go, as places in the row: `lasting` is written once an epoch, `moving` by every request."""
 
-    row: list[Spot]
+    row: Row
     lasting: tuple[int, ...]
     moving: tuple[int, ...]
 
@@ -27,6 +28,11 @@ class Places(msgspec.Struct, frozen=True):
     def all(self) -> list[int]:
         """Each place once, in the order the provider compares them."""
         return sorted({*self.lasting, *self.moving})
+
+    def stand_in(self, body: JsonObject) -> bool:
+        """Whether the body holds at each place the block that was seen there."""
+        spots = [self.row.spots[place] for place in self.all]
+        return all(_block_at(body, spot) == spot.block for spot in spots)
 
 
 class Spoken(NamedTuple):
@@ -41,17 +47,21 @@ class Placing:
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
+        self._spots = Spots(info.wire)
         # The spots up to the first behind which a prefix is long enough to be stored.
         self._short: list[Spot] = []
         self._spoken: Running[Message, Spoken] = Running()
 
-    def places(self, row: Row, prompt: Prompt | None) -> Places:
+    def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> Places:
         """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
+        row = self._spots.row(body)
+        if row.marked:
+            return Places(row, (), ())
         enough = self._enough(row.spots)
         lasting = [_settled(row, place) for place in (row.head, self._lasting(row, prompt))]
-        moving = [_settled(row, place) for place in (_stable(row, prompt), len(row.spots) - 1)]
+        moving = [_settled(row, place) for place in (_stable(row, prompt, stable), len(row.spots) - 1)]
         return Places(
-            row.spots,
+            row,
             tuple(place for place in lasting if place >= enough),
             tuple(place for place in moving if place >= enough),
         )
@@ -103,8 +113,20 @@ def _first_behind(spots: list[Spot], info: ModelInfo) -> int:
     return len(spots)
 
 
-def _stable(row: Row, prompt: Prompt | None) -> int:
-    """The spot where the request before this one ended; counted from the end, where the two differ least."""
+def _block_at(body: JsonObject, spot: Spot) -> Json:
+    try:
+        return reduce(getitem, spot.path, body)  # type: ignore[arg-type]
+    except (LookupError, TypeError):
+        return None
+
+
+def _stable(row: Row, prompt: Prompt | None, stable: int) -> int:
+    """The spot where the request before this one ended.
+
+    Where nobody knows how many messages it held, counted from the end, where the two differ least.
+    """
+    if stable:
+        return row.behind(stable)
     if prompt is None:
         return row.ends[-1] if row.ends else -1
     since: Sequence[Message] = prompt.messages[prompt.stable :]

@@ -163,14 +163,23 @@ class Rendering:
             lines=self.lining.of(body),
             headers=self.writer.headers(sheet),
             left_out=tuple(sheet.left_out),
+            stable=self._stable(prompt, len(sheet.messages), len(body[LAYOUTS[self.writer.format].messages])),
         )
+
+    def _stable(self, prompt: Prompt, written: int, shown: int) -> int:
+        """How many of the messages shown were in the request before; some may stand in front of those written."""
+        if not prompt.stable or prompt.ends[-1:] != (prompt.stable,):
+            return 0
+        # Where nothing has come since, the request is made once more.
+        held = written if prompt.stable >= len(prompt.messages) else self.held.get(prompt.stable, 0)
+        return held and held + shown - written
 
     def _start(self, ground: tuple[int, int, bool]) -> None:
         # What all written messages rest on; when it changes, they are written anew.
         self.ground = ground
         self.taken: list[Message] = []
-        # Where requests ended in front of the last of them.
-        self.ended: list[int] = []
+        # Of each request that ended: how many messages were taken, and how many written for it.
+        self.held: dict[int, int] = {}
         self.sheet = Sheet(self.info, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = Settler(self.writer.ids(self.info))
@@ -180,7 +189,7 @@ class Rendering:
         known = len(self.taken)
         ended = prompt.ends[: bisect_left(prompt.ends, known)]
         ground = (prompt.epoch, prompt.fold, any(is_offered(tool, self.info) for tool in prompt.tools))
-        same = list(prompt.messages[:known]) == self.taken and list(ended) == self.ended
+        same = list(prompt.messages[:known]) == self.taken and list(ended) == list(self.held)
         if ground != self.ground or not same:
             self._start(ground)
             known = 0
@@ -188,7 +197,6 @@ class Rendering:
             message = prompt.messages[place]
             if _ended(prompt, place):
                 self._seal()
-                self.ended.append(place)
             self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)
@@ -200,7 +208,7 @@ class Rendering:
         self.writer.end(shown)
         if len(shown.messages) > len(self.sheet.messages):
             self.sheet.messages = shown.messages
-        self.sheet.sealed = len(self.sheet.messages)
+        self.sheet.sealed = self.held[len(self.taken)] = len(self.sheet.messages)
 
 
 def _ended(prompt: Prompt, place: int) -> bool:

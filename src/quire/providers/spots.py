@@ -55,6 +55,15 @@ class Row(msgspec.Struct, frozen=True):
         since = self.ends[-1] + 1 if self.ends else 0
         return self.size, _sizes(self.spots[since:]) if since else self.size
 
+    def behind(self, messages: int) -> int:
+        """The spot that ends the first so many messages; where they hold nothing, the end of tools and system."""
+        for place in range(len(self.spots) - 1, -1, -1):
+            spot = self.spots[place]
+            # Messages may lead as part of the system prompt.
+            if spot.side == "head" or int(spot.path[1]) < messages:
+                return place
+        return -1
+
     def before_user(self, count: int) -> int:
         """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
         place = len(self.spots)
