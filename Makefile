@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo test lint format bench serve clean
+.PHONY: help setup demo test nightly lint format bench serve clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
 
@@ -16,6 +16,9 @@ demo: .venv/.ready   ## the main job end to end on the embedded defaults
 
 test: .venv/.ready   ## the whole suite
 	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+nightly: .venv/.ready ## the suite with 10,000 random cases for each property
+	@HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: .venv/.ready   ## ruff and strict mypy
 	@.venv/bin/ruff check src tests bench scripts
