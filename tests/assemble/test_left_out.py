@@ -6,7 +6,7 @@ import pytest
 
 from quire import values
 from quire.assemble import Built, Policy, requests
-from quire.values import Entry, JsonObject
+from quire.values import Entry, JsonObject, LeftOut
 
 pytestmark = pytest.mark.moves_prefix(reason="what is left out leaves at a rebase")
 
@@ -89,3 +89,20 @@ def test_words_before_the_first_user_are_no_part_of_an_answer_that_was_cut_off()
     (one,) = built([*entries, Entry("sent", sent), values.user("q"), values.respond("a")], Policy())
     assert one.left_out == ()
     assert [message.seqs for message in one.prompt.messages] == [(1,), (2,), (5,)]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [[], [values.call("c", "n", {}), values.result("c", None, "first")]],
+    ids=["no call", "answered"],
+)
+def test_a_result_that_no_call_waits_for_is_left_out(before: list[Entry]) -> None:
+    thread = [
+        values.user("q"),
+        *before,
+        values.result("c", None, "again"),
+        values.respond("a"),
+        values.user("r"),
+    ]
+    *_, last = built([*thread, values.respond("b")], Policy())
+    assert last.left_out == (LeftOut(len(before) + 2, "no call waits for this result"),)

@@ -150,7 +150,7 @@ class Assembly:
             self.carried.late[entry.seq] = ("", False)
             self.carried.results[entry.seq] = entry
         else:
-            self._absent.leave(entry.seq, "a result whose call is not in the log")
+            self._absent.leave(entry.seq, "no call waits for this result")
 
     def _request_sent(self, entry: Entry, before: Exchange) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
