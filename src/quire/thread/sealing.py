@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from itertools import compress, count
-from operator import ne
 
 from quire import providers
 from quire.assemble import Built
 from quire.assemble.layers import current_place, enclose
+from quire.providers.running import leading
 from quire.values import Envelope
 
 
@@ -35,7 +34,8 @@ class Sealing:
         """The hash of every message but the current user's."""
         front = max(place, 0)
         history = lines[:front] + lines[place + 1 :]
-        same = next(compress(count(), map(ne, self._history, history)), min(len(self._history), len(history)))
+        # Lines that are kept are the very same objects.
+        same = leading(self._history, history)
         if self._front.count > same:
             self._front = Hash()
         self._front.extend(history[self._front.count : front])
