@@ -9,7 +9,8 @@ import click
 from quire.cli.common import db_option, json_option, print_json, print_text, read_json
 from quire.cli.records_db import now_ms, open_records, words_option
 from quire.errors import CallError
-from quire.records import Builder, Built, Config, Record, Records, config, configured
+from quire.records import Builder, Built, Config, Records, config, configured
+from quire.records.record import Record
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,7 +10,8 @@ import click
 from quire.cli.common import called, print_json, print_table, read_text
 from quire.cli.json_text import value_or_lines
 from quire.errors import CallError, FormatError
-from quire.records import Reaction, Record
+from quire.records.react import Reaction
+from quire.records.record import Record
 from quire.records.record import to_json
 from quire.values import Json
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection as AnyCollection
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -104,7 +105,7 @@ class Recall:
         thread: str | None = None,
         before: int | None = None,
         kinds: str | Iterable[str] | None = None,
-        exclude: Collection[int | str] = (),
+        exclude: AnyCollection[int | str] = (),
         neighbours: int = 0,
     ) -> list[Hit]:
         """The k best entries, best first; equal scores in the order of the log.
@@ -160,7 +161,7 @@ class Recall:
         return held
 
     def _allowed(
-        self, held: Scope, thread: str | None, before: int | None, exclude: Collection[int | str]
+        self, held: Scope, thread: str | None, before: int | None, exclude: AnyCollection[int | str]
     ) -> Bools:
         """Rows outside `exclude` and in front of `before`, both of which speak of one thread."""
         allowed = np.ones(held.seq.size, np.bool_)
