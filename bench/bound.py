@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from peers import PEERS, Sizes, points
-from quire.cli.common import print_table
+from quire.cli.output import print_table
 from reuse import PRICES, budgets, load, measure_peer
 from traces import parser
 

@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from quire.cli.common import print_table
+from quire.cli.output import print_table
 from quire.formats import clean
 from quire.tokens import counter
 from traces import ROOT, TRACES, parser

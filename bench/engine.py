@@ -22,15 +22,15 @@ import msgspec
 
 from quire import providers, values
 from quire.assemble import Policy
-from quire.cli.common import print_table
-from quire.engine import Thread
+from quire.cli.output import print_table
 from quire.log.sqlite import SqliteStore
 from quire.providers.simulate import Simulator
 from quire.send.connect import transport_for
 from quire.send.local import LocalServer, tiny_model, weights
-from quire.send.requant import faster
 from quire.send.summarise import INSTRUCTION
 from quire.send.transport import close
+from quire.send.weights import faster
+from quire.thread import Thread
 from quire.values import JsonObject, Request
 from traces import WORDS, files, parser, texts
 
@@ -345,12 +345,7 @@ def summary(gguf: Any, of: Texts) -> list[dict[str, Any]]:
     with LocalServer(gguf, ctx=CTX, cache_ram_mib=0) as server:
         found = asyncio.run(Bench(server, 40).summary(coming(0, 420, of)))
     return [
-        {
-            "summary by": name,
-            "prompt tokens": one.tokens,
-            "cached": one.read,
-            "processed": one.processed,
-        }
+        {"summary by": name, "prompt tokens": one.tokens, "cached": one.read, "processed": one.processed}
         for name, one in found.items()
     ]
 

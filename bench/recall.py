@@ -18,10 +18,10 @@ import numpy as np
 
 from embedded import embedder
 from locomo import DRAGON, KS, Conversation, Question, Rank, entries, load, measure
-from quire.cli.common import print_table
-from quire.engine import open_store
+from quire.cli.output import print_table
 from quire.recall import Indexer, Recall
-from quire.recall.words import content, stem
+from quire.recall.query import content, stem
+from quire.thread import open_store
 from traces import parser
 
 NAMES = ("single-hop", "multi-hop", "temporal", "open-domain", "adversarial")

@@ -19,7 +19,7 @@ import numpy as np
 
 from embedded import embedder
 from locomo import DATA, Conversation, load, raw_conversations
-from quire.cli.common import print_table
+from quire.cli.output import print_table
 from quire.recall import Collection, Document
 from recall import _Bm25
 from traces import parser

@@ -18,12 +18,11 @@ import numpy as np
 
 from embedded import embedder
 from locomo import KS, Conversation, Question, entries, load
-from quire.cli.common import print_table
+from quire.cli.output import print_table
 from quire.recall import Collection
-from quire.recall.document import indexed
-from quire.recall.fusion import WEIGHTS, standard
-from quire.recall.question import Query, ask
-from quire.recall.searchable import document
+from quire.recall.document import document, indexed
+from quire.recall.query import Query, ask
+from quire.recall.rank import WEIGHTS, standard
 from traces import parser
 
 NAMES = ("words", "meaning", "speaker", "likely_speaker", "asks", "length", "person", "time", "name")

@@ -27,13 +27,13 @@ import numpy as np
 from embedded import Remembered
 from locomo import DATA, load
 from quire import values
-from quire.cli.common import print_table
-from quire.engine import open_store
-from quire.log.connect import transaction
+from quire.cli.output import print_table
+from quire.log.connection import transaction
 from quire.log.sqlite import SqliteStore
-from quire.recall import Recall, vectors
+from quire.recall import Recall, meaning
 from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
-from quire.recall.question import Query, ask
+from quire.recall.query import Query, ask
+from quire.thread import open_store
 from quire.values import Entry
 from traces import parser
 
@@ -81,12 +81,12 @@ def give_vectors(store: SqliteStore, embedder: Remembered, seeds: Any) -> None:
         one, other = (seeds[rng.integers(0, len(seeds), len(some))] for _ in range(2))
         near = one + rng.uniform(0.2, 0.7, (len(some), 1)).astype(np.float32) * other
         with transaction(conn):
-            vectors.save(conn, embedder, "entry", some, near / np.linalg.norm(near, axis=1, keepdims=True))
+            meaning.save(conn, embedder, "entry", some, near / np.linalg.norm(near, axis=1, keepdims=True))
     words = {word for (text,) in conn.execute("SELECT words FROM recall_entries") for word in text.split()}
     kept = sorted(word for word in words if word.isalpha())
     with transaction(conn):
         made = _noise(rng, len(kept), seeds.shape[1])
-        vectors.save(conn, embedder, "word", kept, made / np.linalg.norm(made, axis=1, keepdims=True))
+        meaning.save(conn, embedder, "word", kept, made / np.linalg.norm(made, axis=1, keepdims=True))
 
 
 def _noise(rng: Any, rows: int, width: int) -> Any:

@@ -22,10 +22,10 @@ import msgspec
 import numpy as np
 
 from embedded import embedder
-from quire.cli.common import print_table
-from quire.engine import open_store
+from quire.cli.output import print_table
 from quire.recall import Indexer, Query, Recall, query_for
-from quire.recall.searchable import KINDS, document
+from quire.recall.document import KINDS, document
+from quire.thread import open_store
 from quire.values import Entry
 from recall import _Bm25
 from traces import TRACES, conversations, entries, parser

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from quire.cli.common import print_table
+from quire.cli.output import print_table
 from quire.errors import MissingPart
 from quire.formats import clean
 from quire.log.sqlite import SqliteStore

@@ -24,7 +24,7 @@ from quire import Policy
 from quire.assemble import DROP_ONLY, TWO_TIER, Built, requests, reused_tokens
 from quire.assemble.hindsight import optimum, trail
 from quire.assemble.summary import extract
-from quire.cli.common import print_table
+from quire.cli.output import print_table
 from quire.providers import render
 from quire.providers.rules import validate
 from quire.values import Entry
@@ -349,11 +349,7 @@ def tables(rows: list[dict[str, Any]]) -> Iterable[Table]:
         yield named, HEADER, [_cells(row) for row in first]
         yield f"{named}: cost by price set, in thousands", ("", *map(_priced, PRICES)), list(_by_price(mine))
     ours = [row for row in summed if row["strategy"] == "Quire"]
-    yield (
-        "Quire's cost over the optimum",
-        ("", *map(_priced, PRICES)),
-        _over_optimum(ours),
-    )
+    yield ("Quire's cost over the optimum", ("", *map(_priced, PRICES)), _over_optimum(ours))
 
 
 HEADER = (

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 
 from quire.assemble.summary import Gone, extract
-from quire.assemble.turn import result_text
-from quire.cli.common import print_table
+from quire.assemble.user_message import result_text
+from quire.cli.output import print_table
 from quire.tokens import counter
 from quire.values import Entry
 from traces import conversations, entries, files, parser

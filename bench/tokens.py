@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from quire import values
-from quire.cli.common import print_json, print_table
+from quire.cli.output import print_json, print_table
 from quire.tokens import Ledger, counter, message_tokens, uncalibrated
-from quire.tokens.vocabulary import RELATIVE
+from quire.tokens.counting import RELATIVE
 from quire.values import Call, Message, Result, Text
 from traces import ROOT, TRACES, parser
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from quire.providers import openai_chat
+from quire.providers.wires import openai_chat
 from quire.values import Entry
 
 ROOT = Path(__file__).resolve().parent.parent

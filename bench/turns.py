@@ -21,10 +21,11 @@ from typing import Any
 from peers import llama_index_memory, points, size
 from quire import Policy, Thread
 from quire.assemble import Assembly
-from quire.cli.common import print_table
-from quire.engine import open_store
+from quire.cli.output import print_table
 from quire.log.hashing import chain
-from quire.providers import openai_chat, rendering
+from quire.providers import rendering
+from quire.providers.wires import openai_chat
+from quire.thread import open_store
 from quire.values import SPOKEN, Entry, Reply, Usage
 from traces import ROOT, conversations, files, parser, synthetic
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
-from quire.cli.common import print_json, print_table
+from quire.cli.output import print_json, print_table
 from quire.items import Window, item
 from quire.values import Item
 from traces import files, parser, texts

@@ -15,14 +15,14 @@ import quire
 from quire.assemble import Built, Policy, requests, reused_tokens
 from quire.assemble.layers import layer_tokens
 from quire.cli.assemble import LEGEND, show_request, walk
-from quire.engine import Thread, open_store
 from quire.formats import clean, markdown, replay
 from quire.items import Window, from_text
 from quire.log.entries import encode
 from quire.send.connect import transport_for
 from quire.send.cycle import run_sync
 from quire.send.local import LocalServer, weights
-from quire.send.runner import Runner
+from quire.send.protocol import Runner
+from quire.thread import Thread, open_store
 from quire.values import Entry
 
 out = Console(highlight=False, emoji=False, soft_wrap=True)
@@ -59,7 +59,7 @@ def killed_and_reopened(db: Path) -> None:
     """A child appends and is killed; what it acknowledged is there and verifies."""
     title("a thread survives a kill")
     child = (
-        "import sys, quire\nfrom quire.engine import open_store\n"
+        "import sys, quire\nfrom quire.thread import open_store\n"
         "store = open_store(sys.argv[1])\n"
         "for n in range(10_000):\n"
         "    print(store.append('killed', [quire.user(f'line {n}')])[0].seq, flush=True)\n"

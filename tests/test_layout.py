@@ -14,11 +14,11 @@ from conftest import ROOT
 
 SRC = ROOT / "src" / "quire"
 RANKS = [
-    {"values", "entry", "errors", "nearest", "__init__"},
+    {"values", "entry", "errors", "__init__"},
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
-    {"recall", "records", "send", "archive", "audit", "emulate"},
-    {"engine", "thread"},
+    {"recall", "records", "send", "notes", "archive", "audit", "emulate"},
+    {"thread", "thread_recall", "observe"},
     {"server", "cli", "testing"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.

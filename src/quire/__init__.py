@@ -25,10 +25,10 @@ from quire.values import (
 
 if TYPE_CHECKING:
     from quire.assemble import Assembly, Policy, requests
-    from quire.engine import Thread, open_store
     from quire.items import Window
     from quire.providers import render
     from quire.providers.rules import validate
+    from quire.thread import Thread, open_store
     from quire.tokens import count
 
 __version__ = "0.1.0"
@@ -38,8 +38,8 @@ _LAZY = {
     "Assembly": "quire.assemble",
     "Policy": "quire.assemble",
     "requests": "quire.assemble",
-    "Thread": "quire.engine",
-    "open_store": "quire.engine",
+    "Thread": "quire.thread",
+    "open_store": "quire.thread",
     "Window": "quire.items",
     "render": "quire.providers",
     "validate": "quire.providers.rules",
@@ -78,7 +78,7 @@ __all__ = [
 
 def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:
     """A thread of the database at `path`, both made when they are not there yet."""
-    from quire.engine import Thread, open_store
+    from quire.thread import Thread, open_store
 
     return Thread(open_store(path), thread, policy)
 

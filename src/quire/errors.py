@@ -16,6 +16,9 @@ QuireError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class QuireError(Exception):
     """Base of all; `hint` is the next step for whoever must act."""
@@ -103,3 +106,14 @@ class ProviderError(QuireError):
         self.status = status
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+
+
+# The name that was probably meant, for hints; a name that is far off is not suggested.
+
+# Two letters exchanged in a short name (lgo, log) still pass; nope and openai do not.
+_NEAR = 0.66
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name most like this one, or "" where none is like it."""
+    return next(iter(get_close_matches(name, list(known), 1, _NEAR)), "")

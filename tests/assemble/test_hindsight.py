@@ -13,9 +13,8 @@ from thread_strategies import agent_threads, threads
 
 from quire import values
 from quire.assemble import DROP_ONLY, Assembly, Policy, reused_tokens
-from quire.assemble.hindsight import optimum, trail
+from quire.assemble.hindsight import numbered, optimum, trail
 from quire.assemble.policy import When
-from quire.assemble.walk import numbered
 from quire.cli.plan import measure
 from quire.errors import BudgetError
 from quire.values import Entry

@@ -12,11 +12,11 @@ from thread_strategies import any_thread, logs, policies
 from quire import values
 from quire.assemble import Assembly, Built, Policy, Refused, requests
 from quire.assemble.layers import enclose, rebuild
-from quire.engine import chat_messages
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.log.hashing import chain, sha256_hex
-from quire.providers import openai_chat
+from quire.providers.wires import openai_chat
+from quire.thread import chat_messages
 from quire.tokens import counter
 from quire.values import Call, Entry, Envelope, JsonObject, LeftOut, Result, Text
 

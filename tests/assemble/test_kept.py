@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from thread_strategies import any_thread, logs, policies
 
 from quire.assemble import Built, Policy, requests
-from quire.assemble.blocks import block, normal
-from quire.assemble.leaves import handle_of
-from quire.assemble.turn import entry_text
+from quire.assemble.messages import handle_of
+from quire.assemble.user_message import block, entry_text, normal
 from quire.items import identity
 from quire.log.hashing import chain, sha256_hex
 from quire.log.sqlite import SqliteStore
-from quire.recall.originals import original
+from quire.recall.tool import original
 from quire.values import Entry, JsonObject
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")

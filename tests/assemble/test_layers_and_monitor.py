@@ -9,13 +9,13 @@ import pytest
 
 from quire import Policy, values
 from quire.assemble import Built, requests
-from quire.assemble.blocks import block
-from quire.assemble.cuts import sections, truncate
 from quire.assemble.layers import enclose, envelope, layer, layer_tokens, segment
-from quire.assemble.monitor import Moved, watch
-from quire.engine import Thread, chat_messages, open_store
+from quire.assemble.summary import sections, truncate
+from quire.assemble.user_message import block
 from quire.items import identity
 from quire.log.hashing import sha256_hex
+from quire.observe import Moved, watch
+from quire.thread import Thread, chat_messages, open_store
 from quire.values import Envelope, JsonObject, Reply, Usage
 
 ITEM = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}

@@ -72,10 +72,7 @@ def test_a_note_shown_again_with_its_images_stays_in_the_library(how: str) -> No
         entries += (
             [values.user(f"q{n}", attached)]
             if how == "field"
-            else [
-                *map(values.attach, attached),
-                values.user(f"q{n}"),
-            ]
+            else [*map(values.attach, attached), values.user(f"q{n}")]
         )
         entries += [values.respond("a")]
     for one in built(entries, Policy(promote="each-turn")):

@@ -13,7 +13,7 @@ from quire.assemble import Built, requests, reused_tokens
 from quire.assemble.rebase import SUMMARY_HEADING
 from quire.errors import CallError
 from quire.log.hashing import chain, sha256_hex
-from quire.providers.marks import mark
+from quire.providers.cache_marks import mark
 from quire.providers.models import model_info
 from quire.providers.simulate import simulate
 from quire.values import Entry

@@ -10,13 +10,13 @@ import pytest
 from quire import values
 from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, requests, reused_tokens
 from quire.assemble.layers import enclose
-from quire.assemble.leaves import handle_of
+from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
 from quire.assemble.summary import Gone
-from quire.engine import chat_messages
 from quire.errors import BudgetError, DataError
 from quire.log.hashing import chain
 from quire.providers import render
+from quire.thread import chat_messages
 from quire.tokens import counter, tools_tokens
 from quire.values import Entry, Result
 
@@ -384,12 +384,7 @@ def test_pinned_calls_attachments_and_items_that_no_library_holds_stay_verbatim(
     ]
     made = built(entries, Policy(budget=2_000, unused_turns=3))
     assert sum(one.rebase is not None for one in made) > 2
-    for words in (
-        "the ATTACHED words",
-        "the SELECTED words",
-        "PLUMBAGO",
-        "no more than SEVEN",
-    ):
+    for words in ("the ATTACHED words", "the SELECTED words", "PLUMBAGO", "no more than SEVEN"):
         assert all(words in str(one.prompt) for one in made[2:]), words
     assert 'lookup {"x":"PLUMBAGO"}' in str(made[-1].prompt)
     assert not any("no such span" in str(one.prompt) for one in made)

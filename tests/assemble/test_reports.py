@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from quire import Policy, values
 from quire.assemble import Assembly
-from quire.assemble.write import effective
-from quire.engine import Thread, open_store, policy_for
+from quire.assemble.rebase_decision import effective
 from quire.log.hashing import chain
+from quire.thread import Thread, open_store, policy_for
 from quire.values import Entry, Reply, Usage
 
 A, B = "openai-chat:a", "openai-chat:b"

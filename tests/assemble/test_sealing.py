@@ -8,8 +8,8 @@ from thread_strategies import logs, policies
 
 from quire.assemble import Built, Policy, requests
 from quire.assemble.layers import enclose
-from quire.engine import chat_messages
-from quire.thread.sealing import Sealing
+from quire.observe import Sealing
+from quire.thread import chat_messages
 from quire.values import Entry
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.assemble import Assembly, Built, Policy, requests
-from quire.assemble.cuts import first_words
-from quire.assemble.earlier import Line, Missing, earlier, unlisted, written
-from quire.assemble.summary import Gone, extract
+from quire.assemble.summary import Gone, Line, Missing, earlier, extract, first_words, unlisted, written
 from quire.log.hashing import chain
 from quire.tokens import counter
 from quire.values import Entry

@@ -13,8 +13,8 @@ from quire import providers
 from quire.assemble import Built, Policy, requests
 from quire.assemble.layers import enclose
 from quire.cli.main import quire as command
-from quire.engine import Thread, chat_messages, open_store, policy_for
 from quire.log.hashing import sha256_hex
+from quire.thread import Thread, chat_messages, open_store, policy_for
 from quire.values import JsonObject, Request
 
 TARGET = "anthropic:claude-opus-5-5"

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
-from quire.engine import Thread, open_store
 from quire.providers import marked, marker, model_info, rendering
-from quire.providers.marks import mark
+from quire.providers.cache_marks import mark
 from quire.providers.simulate import blocks
+from quire.thread import Thread, open_store
 from quire.values import Entry, JsonObject, Prompt, Reply, Request, Usage
 
 # The models that go on where their own words end, and those that want another's turn behind them.

@@ -14,7 +14,7 @@ import pytest
 from cache_bodies import MINUTE, assistant, claude, text, user
 from click.testing import CliRunner
 
-from quire.cli.emulate import emulate
+from quire.cli.models import emulate
 from quire.cli.simulate import simulate
 from quire.errors import FormatError
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quire.errors import CallError
 from quire.providers.simulate import Simulator, simulate
-from quire.providers.simulate.radix import RadixTree, shared
+from quire.providers.simulate.engine_caches import RadixTree, shared
 from quire.values import JsonObject
 
 OLD, NEW = "openai-chat:gpt-4o", "openai-chat:gpt-5.6"

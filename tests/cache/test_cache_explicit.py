@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quire.log.hashing import sha256_hex
-from quire.providers.explicit import Kept, Plan, plan
+from quire.providers.gemini_cache import Kept, Plan, plan
 from quire.providers.models import ModelInfo, Prices, model_info
 
 PRO = model_info("gemini:gemini-2.5-pro")

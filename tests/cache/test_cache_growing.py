@@ -14,10 +14,10 @@ from cache_series import LISTS, WIRES, series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.providers.lives import Pauses
-from quire.providers.running import Running
+from quire.providers.cache_marks import Pauses
+from quire.providers.growing import Running
 from quire.providers.simulate import Block, Simulator, blocks
-from quire.providers.simulate.radix import Node, RadixTree
+from quire.providers.simulate.engine_caches import Node, RadixTree
 from quire.providers.simulate.reading import Reader
 from quire.providers.spots import Spots
 from quire.values import JsonObject

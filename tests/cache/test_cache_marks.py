@@ -17,8 +17,7 @@ from quire import assemble, values
 from quire.assemble import Built, Policy
 from quire.log.hashing import chain
 from quire.providers import import_, marked, render, rendering
-from quire.providers.lives import Pauses, lives
-from quire.providers.marks import Marker, mark
+from quire.providers.cache_marks import Marker, Pauses, lives, mark
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes
 from quire.providers.rules import validate

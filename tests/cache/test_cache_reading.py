@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.providers.simulate import Simulator, blocks
+from quire.providers.simulate.blocks import said
 from quire.providers.simulate.reading import Reader
-from quire.providers.simulate.said import IMAGE_TOKENS, said
+from quire.tokens.counting import IMAGE_TOKENS
 from quire.values import JsonObject
 
 scalars = st.one_of(

@@ -23,16 +23,15 @@ from rich.console import Console
 from quire import values
 from quire.archive import load
 from quire.cli.chat import chat
-from quire.cli.chat_blocks import finished_blocks, tail, with_notes
-from quire.cli.chat_screen import Rich, Written
-from quire.cli.chat_usage import totals
-from quire.cli.line import line_of
-from quire.engine import open_store
+from quire.cli.chat_screen import Rich, Written, finished_blocks, tail, with_notes
+from quire.cli.chat_session import totals
+from quire.cli.output import line_of
 from quire.errors import CallError
-from quire.providers.simulate.seen import Shares
-from quire.providers.simulate.steps import StepCache
+from quire.providers.simulate.blocks import Shares
+from quire.providers.simulate.prefix_caches import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
+from quire.thread import open_store
 from quire.values import Call, Entry, JsonObject
 
 # A server that speaks the plainest of the formats, reached without any SDK.

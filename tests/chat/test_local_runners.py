@@ -9,18 +9,20 @@ from typing import Any, Literal
 
 import pytest
 
-from quire.engine import Thread, open_store
 from quire.errors import MissingPart
+from quire.notes.index import NoteIndex
+from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
 from quire.send.local import LocalServer, weights
-from quire.send.requant import faster
-from quire.send.runner import Limits, Runner
-from quire.send.runners import agent, chat, planned, project, qa, sources
+from quire.send.note_search import sources
+from quire.send.protocol import Limits, Runner
+from quire.send.runners import agent, chat, planned, project, qa
 from quire.send.tools import tool
 from quire.send.transport import close
-from quire.send.vault import NoteIndex, Vault
+from quire.send.weights import faster
+from quire.thread import Thread, open_store
 
 pytestmark = pytest.mark.xdist_group("local")
 

@@ -11,18 +11,29 @@ from typing import Any
 import pytest
 
 from quire import values
-from quire.engine import Thread, open_store
+from quire.notes.index import NoteIndex
+from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
-from quire.send.localsearch import local_search_tool
-from quire.send.planner import PLANNER, attached, plan_schema, read_plan
-from quire.send.runner import Limits, Runner
-from quire.send.runners import agent, chat, planned, project, qa, question_of, sources, sources_text
+from quire.send.note_search import local_search_tool, sources, sources_text
+from quire.send.protocol import Limits, Runner
+from quire.send.runners import (
+    PLANNER,
+    agent,
+    attached,
+    chat,
+    plan_schema,
+    planned,
+    project,
+    qa,
+    question_of,
+    read_plan,
+)
 from quire.send.tools import Toolbox, tool
 from quire.send.transport import close
-from quire.send.vault import NoteIndex, Vault
 from quire.testing import Emulator, emulator
+from quire.thread import Thread, open_store
 from quire.values import Call, Entry, JsonObject, Text, Think
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -362,7 +373,7 @@ def test_a_runner_without_anything_to_answer_fails_at_once(thread: Thread, index
 
 
 def test_a_prepared_call_says_what_may_be_shown_and_run_again(thread: Thread, index: NoteIndex) -> None:
-    from quire.send.planner import call_entry
+    from quire.send.runners import call_entry
 
     box = Toolbox(local_search_tool(index))
     made = call_entry(Entry("user", {"kind": "user", "text": "q"}, 7), 1, "localSearch", {"query": "q"}, box)

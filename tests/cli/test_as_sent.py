@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from quire import values
 from quire.assemble import Policy
 from quire.cli.main import quire
-from quire.engine import Thread, open_store
 from quire.log.entries import encode_lines
+from quire.thread import Thread, open_store
 from quire.values import Entry, Reply, Request, Usage
 
 pytestmark = pytest.mark.moves_prefix(reason="the policy changes on the way")

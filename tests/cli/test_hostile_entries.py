@@ -18,16 +18,15 @@ from hypothesis import strategies as st
 
 from quire import providers
 from quire.assemble import Built, Policy, unsent
-from quire.cli.as_sent import policies, requests_under
+from quire.cli.assemble import policies, requests_under
 from quire.cli.diff import compare
 from quire.cli.main import quire
 from quire.cli.plan import measure
-from quire.engine import chat_messages
 from quire.errors import QuireError
 from quire.formats import replay
-from quire.log.entries import check
+from quire.log.entries import check, usable
 from quire.log.hashing import chain
-from quire.log.usable import usable
+from quire.thread import chat_messages
 from quire.values import Entry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "log"))

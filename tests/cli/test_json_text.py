@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from quire.cli.json_text import value_or_lines
 from quire.cli.main import quire
+from quire.cli.output import value_or_lines
 from quire.errors import FormatError, QuireError
 
 LONG = "9" * 5000

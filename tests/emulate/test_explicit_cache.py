@@ -8,8 +8,7 @@ import pytest
 from calling import call
 
 from quire.emulate import Emulator
-from quire.providers.explicit import Plan
-from quire.providers.keeper import Errand, Keeper, lasting
+from quire.providers.gemini_cache import Errand, Keeper, Plan, lasting
 from quire.providers.models import model_info
 from quire.providers.rules import validate
 from quire.providers.usage import usage

@@ -12,8 +12,8 @@ from calling import call
 
 from quire.emulate import Emulator
 from quire.providers import http_body, marked, parse_reply, render
+from quire.providers.convert import project
 from quire.providers.models import model_info
-from quire.providers.project import project
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.values import Call, Entry, JsonObject, Prompt, Text, Think, result, user

@@ -9,25 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.errors import FormatError
-from quire.formats import replay, stream
-from quire.formats.stream import Event, Stream
+from quire.formats import protocol_stream, replay
+from quire.formats.protocol_stream import Event, Stream
 
 spoken = texts(REPLAY, size=20)
 delimiters = st.sampled_from("$§")
 
 
 def said(text: str, delimiter: str = "$") -> list[tuple[str, str]]:
-    return [(event.kind, event.text) for event in stream.read(text, delimiter)]
+    return [(event.kind, event.text) for event in protocol_stream.read(text, delimiter)]
 
 
 def fed(chunks: list[str], delimiter: str) -> list[Event]:
     reader = Stream(delimiter)
-    return stream.merge([piece for chunk in chunks for piece in reader.feed(chunk)] + reader.finish())
+    return protocol_stream.merge(
+        [piece for chunk in chunks for piece in reader.feed(chunk)] + reader.finish()
+    )
 
 
 @given(spoken, delimiters, st.data())
 def test_any_split_gives_the_same_events_as_the_whole(text: str, delimiter: str, data: st.DataObject) -> None:
-    whole = stream.read(text, delimiter)
+    whole = protocol_stream.read(text, delimiter)
     assert fed(list(text), delimiter) == whole
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -36,7 +38,7 @@ def test_any_split_gives_the_same_events_as_the_whole(text: str, delimiter: str,
 
 @given(spoken, delimiters)
 def test_no_text_is_lost(text: str, delimiter: str) -> None:
-    assert "".join(event.raw for event in stream.read(text, delimiter)) == text
+    assert "".join(event.raw for event in protocol_stream.read(text, delimiter)) == text
 
 
 @given(spoken, delimiters)
@@ -52,7 +54,7 @@ def test_what_is_waiting_stays_small(text: str, delimiter: str) -> None:
 def test_rendered_events_are_read_as_they_were(value: replay.Replay) -> None:
     events = [*value.history, *value.current]
     text = "\n\n".join(replay.render_event(event) for event in events)
-    kept = [(event.kind, event.text) for event in stream.read(text)]
+    kept = [(event.kind, event.text) for event in protocol_stream.read(text)]
     wanted = []
     for event in events:
         if isinstance(event, replay.Exchange):
@@ -122,9 +124,9 @@ def test_text_is_handed_on_as_soon_as_it_is_certain() -> None:
 
 
 def test_a_call_is_read_or_refused() -> None:
-    (event,) = stream.read('$call: {"name": "t", "args": {"a": 1}}')
-    assert stream.call_of(event) == ("t", {"a": 1})
-    assert stream.call_of(stream.read('$call: {"name": "t"}')[0]) == ("t", {})
+    (event,) = protocol_stream.read('$call: {"name": "t", "args": {"a": 1}}')
+    assert protocol_stream.call_of(event) == ("t", {"a": 1})
+    assert protocol_stream.call_of(protocol_stream.read('$call: {"name": "t"}')[0]) == ("t", {})
     for text in ("{", "[]", '{"name": 3}', "9" * 5000, "[" * 100_000):
         with pytest.raises(FormatError):
-            stream.call_of(stream.read(f"$call: {text}")[0])
+            protocol_stream.call_of(protocol_stream.read(f"$call: {text}")[0])

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import shared_data
 from quire import providers
-from quire.formats import clean, replay, stream
+from quire.formats import clean, protocol_stream, replay
 
 FILES = [
     "pi_large_session",
@@ -30,6 +30,6 @@ def test_real_threads_come_back(name: str) -> None:
             text = replay.render(value)
             assert replay.parse(text) == value
             assert replay.read(replay.to_json(value)) == value
-            assert "".join(event.raw for event in stream.read(text)) == text
+            assert "".join(event.raw for event in protocol_stream.read(text)) == text
         talk = clean.project_thread(entries)
         assert clean.parse(clean.render(talk)) == talk

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from quire import values
-from quire.cli.schema import NAMES, schema
+from quire.cli.format import NAMES, schema
 from quire.errors import QuireError
 from quire.items import Window
 from quire.log.entries import check

@@ -91,12 +91,7 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"summary": texts},
     ),
     "sent": (
-        {
-            "provider": texts,
-            "model": texts,
-            "request_sha256": texts,
-            "segments": st.lists(texts, max_size=2),
-        },
+        {"provider": texts, "model": texts, "request_sha256": texts, "segments": st.lists(texts, max_size=2)},
         {"usage": objects, "cost": st.floats(0, 9) | objects, "stop": texts},
     ),
 }

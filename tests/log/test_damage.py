@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from quire import values
 from quire.errors import CallError, DamageError, NotFound, QuireError
 from quire.log.entries import check
-from quire.log.salvage import salvage
 from quire.log.sqlite import SqliteStore
+from quire.log.verify import salvage
 from quire.values import Entry
 
 TRIGGERS = ("entries_never_change", "entries_never_go_alone", "entries_only_at_the_end")

@@ -10,7 +10,7 @@ import pytest
 
 from quire import values
 from quire.errors import VersionError
-from quire.log.migrations import MIGRATIONS, statements
+from quire.log.connection import MIGRATIONS, statements
 from quire.log.sqlite import SqliteStore
 from quire.values import Entry
 

@@ -17,7 +17,7 @@ import pytest
 
 from quire import values
 from quire.errors import CallError
-from quire.log import migrations
+from quire.log import connection
 from quire.log.sqlite import SqliteStore
 
 NOBODY = 65534
@@ -91,8 +91,8 @@ def test_an_older_file_that_is_sealed_says_that_it_cannot_be_brought_up_to_date(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sealed(folder)
-    newer = (*migrations.MIGRATIONS, "CREATE TABLE more (n INTEGER);")
-    monkeypatch.setattr(migrations, "MIGRATIONS", newer)
+    newer = (*connection.MIGRATIONS, "CREATE TABLE more (n INTEGER);")
+    monkeypatch.setattr(connection, "MIGRATIONS", newer)
     with unprivileged(), pytest.raises(CallError, match=r"older Quire \(log lacks version 2\)"):
         SqliteStore(path)
 

@@ -142,7 +142,7 @@ def test_opening_waits_while_another_process_is_making_the_file(
         waits.append(seconds)
         maker.execute("ROLLBACK")
 
-    monkeypatch.setattr("quire.log.connect.time.sleep", wait)
+    monkeypatch.setattr("quire.log.connection.time.sleep", wait)
     with SqliteStore(path) as store:
         store.append("t", [values.user("x")])
     assert len(waits) == 1
@@ -154,7 +154,7 @@ def test_opening_a_file_that_stays_locked_is_a_conflict(
 ) -> None:
     maker = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
     maker.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr("quire.log.connect.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("quire.log.connection.BUSY_TIMEOUT_S", 0.01)
     with pytest.raises(ConflictError, match="locked by another process"):
         SqliteStore(tmp_path / "q.db")
     maker.close()

@@ -9,8 +9,7 @@ from entry_strategies import bodies, json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.log.entries import check
-from quire.log.usable import usable
+from quire.log.entries import check, usable
 from quire.values import Entry, attach, call, user
 
 

@@ -8,11 +8,13 @@ from click.testing import CliRunner, Result
 from hashed_words import HashedWords
 
 from quire import values
-from quire.cli import index, recall, records_db
+from quire.cli import recall
+from quire.cli import recall as index
+from quire.cli import store as records_db
 from quire.cli.main import quire
-from quire.engine import open_store
 from quire.errors import CallError
 from quire.recall import embed
+from quire.thread import open_store
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from hashed_words import HashedWords
 
 from quire import values
-from quire.engine import Thread, open_store
 from quire.log.sqlite import SqliteStore
-from quire.recall import Indexer, Recall, indexer
+from quire.recall import Indexer, Recall, index
+from quire.thread import Thread, open_store
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def filled(store: SqliteStore, count: int) -> None:
 def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexer, "_STEP", 4)
+    monkeypatch.setattr(index, "_STEP", 4)
     filled(store, 10)
     with pytest.raises(Stopped):
         Indexer(store, Stubborn(9)).run()

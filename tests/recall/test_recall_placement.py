@@ -11,15 +11,15 @@ from jsonschema import Draft202012Validator
 
 from quire import values
 from quire.assemble import Assembly, Policy
-from quire.assemble.leaves import handle_of
-from quire.engine import open_store
+from quire.assemble.messages import handle_of
 from quire.errors import CallError
 from quire.formats import clean
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool
 from quire.recall.placement import in_prompt, standing
-from quire.send.builtin.memory import recall_tool as built_in
+from quire.send.recall_tool import recall_tool as built_in
+from quire.thread import open_store
 from quire.tokens import counter
 from quire.values import Entry
 

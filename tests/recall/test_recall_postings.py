@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.recall import postings
-from quire.recall.postings import Postings
-from quire.recall.vocabulary import Vocabulary
+from quire.recall import words as postings
+from quire.recall.words import Postings, Vocabulary
 
 BAGS = st.lists(st.lists(st.sampled_from(["hat", "hats", "red", "shop", "42"]), max_size=6), max_size=12)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from quire import values
-from quire.engine import open_store
 from quire.log.sqlite import SqliteStore
 from quire.recall import Recall
-from quire.recall.searchable import TEXT_LIMIT, document
+from quire.recall.document import TEXT_LIMIT, document
+from quire.thread import open_store
 from quire.values import Entry, JsonObject
 
 FILLER = "lorem ipsum dolor sit amet "

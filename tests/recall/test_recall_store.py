@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
-from quire.engine import Thread, open_store
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
-from quire.recall.searchable import KINDS
+from quire.recall.document import KINDS
 from quire.recall.tables import HOOK
 from quire.records import Records
+from quire.thread import Thread, open_store
 from quire.values import Entry
 
 
@@ -309,7 +309,7 @@ def test_a_store_opens_where_numpy_and_the_stemmer_are_not_installed(tmp_path: P
 import sys
 for name in ("numpy", "Stemmer", "onnxruntime"):
     sys.modules[name] = None
-from quire.engine import Thread, open_store
+from quire.thread import Thread, open_store
 from quire import values
 with open_store({str(tmp_path / "q.db")!r}) as store:
     store.append("t", [values.user("a red hat")])

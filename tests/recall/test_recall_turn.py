@@ -9,8 +9,8 @@ import pytest
 
 from quire import values
 from quire.assemble import Policy
-from quire.engine import Thread, open_store
 from quire.log.sqlite import SqliteStore
+from quire.thread import Thread, open_store
 from quire.values import Reply, Usage
 
 TARGET = "openai-chat:gpt-4.1"

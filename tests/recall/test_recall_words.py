@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.recall.question import Query, ask, in_first_person
-from quire.recall.speech import speech
-from quire.recall.words import FORMS, FUNCTION_WORDS, content, stem, tokens
+from quire.recall.query import (
+    FORMS,
+    FUNCTION_WORDS,
+    Query,
+    ask,
+    content,
+    in_first_person,
+    speech,
+    stem,
+    tokens,
+)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from quire.errors import BudgetError, CallError
 from quire.formats import clean
 from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Record, Records, config, configured, keep_catalog, react
-from quire.records.fit import Part, assembled, fit, tokens_of
+from quire.records.gather import Part, assembled, fit, repeated, tokens_of
 from quire.records.shape import shape
-from quire.records.similar import repeated
 from quire.tokens import count
 from records.chatter import chatter, say
 

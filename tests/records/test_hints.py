@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.records import apply_hints
-from quire.records.limits import Limits
+from quire.records.paths import Limits
 
 TOOLS = {"tools": [{"name": "openrouter"}, {"name": "file-storage"}]}
 
@@ -87,10 +87,7 @@ def test_include_comes_before_exclude_and_exclude_before_transform() -> None:
 
 
 def test_merge_is_shallow_and_rules_do_not_see_each_other() -> None:
-    hints = {
-        "mode": "merge",
-        "transform": {"a": {"literal": {"new": 1}}, "b": {"template": "{{a.old}}"}},
-    }
+    hints = {"mode": "merge", "transform": {"a": {"literal": {"new": 1}}, "b": {"template": "{{a.old}}"}}}
     assert apply_hints({"a": {"old": "o", "more": 1}}, hints) == ({"a": {"new": 1}, "b": "o"}, None)
 
 

@@ -12,8 +12,8 @@ import pytest
 from quire.errors import CallError, MissingPart
 from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Records, keep_catalog, react
-from quire.records.relevance import Corpus, by_words, relevance
-from quire.records.similar import repeated
+from quire.records.find import Corpus, by_words, relevance
+from quire.records.gather import repeated
 from records.chatter import CONVERSATION, NEAR, REQUEST, say
 from records.test_seed import CONFIG, MESSAGE_2, TOOLS
 

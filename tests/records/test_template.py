@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.errors import DataError, FormatError, QuireError
-from quire.records.limits import Limits, Meter
+from quire.records.paths import Limits, Meter
 from quire.records.template import render
 
 CONTEXT = {

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.errors import CallError
-from quire.providers.facts import data
 from quire.providers.models import ModelInfo, known_models, model_info, providers, resolve, split_target
+from quire.providers.registry import data
 
 FILES = ("providers", "models", "prices", "caching", "rules", "shapes")
 

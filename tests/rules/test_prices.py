@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.providers.models import known_models, model_info
-from quire.providers.prices import cost, storage
 from quire.providers.simulate import simulate
+from quire.providers.usage import cost, storage
 from quire.values import Usage
 
 NEW_YEAR_MS = 1_798_761_600_000  # 2027-01-01T00:00:00Z

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from quire.providers.facts import data
+from quire.providers.registry import data
 
 ROOT = Path(__file__).resolve().parents[2]
 

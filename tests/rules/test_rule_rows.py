@@ -6,7 +6,7 @@ import pytest
 from rule_bodies import Body
 from rule_cases import ANTHROPIC, BEDROCK, BY_MEMORY, CASES, COMPATIBLE, DEFAULT_MODEL, GEMINI, OPENAI, Case
 
-from quire.providers.facts import data
+from quire.providers.registry import data
 from quire.providers.rules import Finding, validate
 
 

@@ -17,16 +17,13 @@ from typing import Any
 from send_parts import CALLS, TARGETS, answered, carry_out, new_thread, tool
 
 from quire import values
-from quire.engine import Thread
 from quire.log.sqlite import SqliteStore
-from quire.send.connect import transport_for
+from quire.send.connect import Retry, transport_for
 from quire.send.cycle import run_sync
 from quire.send.events import Event
-from quire.send.retrying import Retry
-from quire.send.runner import Limits, Runner
-from quire.send.speech import MESSAGES
-from quire.send.thread import Log
-from quire.send.told import Told
+from quire.send.protocol import MESSAGES, Limits, Log, Runner
+from quire.send.text_protocol import Told
+from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
 
 SHORT = {"max_tokens": 40}

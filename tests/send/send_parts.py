@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from quire.assemble import Policy
-from quire.engine import Thread
 from quire.log.sqlite import SqliteStore
-from quire.send.connect import transport_for
+from quire.send.connect import Retry, transport_for
 from quire.send.cycle import Outcome, run
 from quire.send.events import Event
-from quire.send.retrying import Retry
-from quire.send.runner import CHAT, Runner
+from quire.send.protocol import CHAT, Runner
 from quire.send.transport import close
+from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text, result
 
 # One target for each wire format; the emulator speaks for all of them.

@@ -13,20 +13,20 @@ import pytest
 from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 
 from quire.emulate import Emulator
-from quire.engine import Thread
 from quire.errors import ConflictError
 from quire.log.sqlite import SqliteStore
-from quire.send.claim import claimed
+from quire.log.turn_lock import claimed
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
-from quire.send.runner import Runner
+from quire.send.protocol import Runner
 from quire.send.transport import close
 from quire.testing import emulator
+from quire.thread import Thread
 
 HOLDER = """
 import sys
 from quire.log.sqlite import SqliteStore
-from quire.send.claim import claimed
+from quire.log.turn_lock import claimed
 with SqliteStore(sys.argv[1]) as store, claimed(store, "t"):
     print("held", flush=True)
     sys.stdin.read()

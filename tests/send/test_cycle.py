@@ -12,10 +12,11 @@ from send_parts import TARGETS, Noted, answered, carry_out, new_thread, ten_call
 
 from quire import values
 from quire.errors import CallError, ProviderError
-from quire.send.cycle import ask_aside, run
+from quire.send.cycle import run
 from quire.send.events import Event
-from quire.send.runner import Limits, Runner, Turn
+from quire.send.protocol import Limits, Runner, Turn
 from quire.send.transport import close
+from quire.send.turn_state import ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, Text, Think
 
@@ -77,11 +78,7 @@ def test_every_entry_is_in_the_log_before_it_is_acted_on(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("limits", "stop", "steps"),
-    [
-        (Limits(steps=3), "steps", 3),
-        (Limits(tokens=200), "tokens", 2),
-        (Limits(usd=0.0005), "money", 1),
-    ],
+    [(Limits(steps=3), "steps", 3), (Limits(tokens=200), "tokens", 2), (Limits(usd=0.0005), "money", 1)],
 )
 def test_a_limit_ends_the_turn_between_requests(
     limits: Limits, stop: str, steps: int, tmp_path: Path

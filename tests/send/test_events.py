@@ -12,9 +12,8 @@ from send_parts import TARGETS, Noted, carry_out, new_thread
 from quire import values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
-from quire.send.deltas import Piece, pieces
-from quire.send.events import Event, Growing, Journal, missed, read_id
-from quire.send.runner import Runner
+from quire.send.events import Event, Growing, Journal, Piece, missed, pieces, read_id
+from quire.send.protocol import Runner
 from quire.testing import Cut, emulator
 from quire.values import SPOKEN, Call, Entry, Text, Think
 

@@ -19,15 +19,14 @@ from quire.assemble import Policy
 from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
 from quire.providers.explain import Event
-from quire.providers.keeper import Errand
+from quire.providers.gemini_cache import Errand
 from quire.providers.prefix import lined, prefix_bytes
-from quire.providers.simulate.seen import Shares
-from quire.providers.simulate.steps import StepCache
+from quire.providers.simulate.blocks import Shares
+from quire.providers.simulate.prefix_caches import StepCache
 from quire.providers.usage import usage
-from quire.send.connect import transport_for
+from quire.send.cached_transport import Keeping
+from quire.send.connect import Retry, transport_for
 from quire.send.cycle import run
-from quire.send.keeping import Keeping
-from quire.send.retrying import Retry
 from quire.send.transport import close
 from quire.testing import Refuse, emulator
 from quire.values import JsonObject, Request, Usage

@@ -23,7 +23,6 @@ from test_kills_amid_cycles import Nursery, Trial, nursery
 
 from quire import values
 from quire.assemble import Policy
-from quire.engine import Thread
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
@@ -38,10 +37,11 @@ from quire.send.local import (
     tiny_model,
     weights,
 )
-from quire.send.requant import faster
-from quire.send.runner import Runner
+from quire.send.protocol import Runner
 from quire.send.summarise import ByModel
-from quire.send.text import Text
+from quire.send.text_protocol import Text
+from quire.send.weights import faster
+from quire.thread import Thread
 
 __all__ = ["nursery"]
 pytestmark = pytest.mark.xdist_group("llama")

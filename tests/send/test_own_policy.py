@@ -14,13 +14,13 @@ from send_parts import TARGETS, carry_out, new_thread
 
 from quire.assemble import Policy
 from quire.cli.main import quire
-from quire.engine import Thread, policy_for, policy_of
-from quire.send.aside import ask_aside
 from quire.send.connect import transport_for
-from quire.send.runner import CHAT, Turn
+from quire.send.protocol import CHAT, Turn
 from quire.send.summarise import summary_request
 from quire.send.transport import close
+from quire.send.turn_state import ask_aside
 from quire.testing import emulator
+from quire.thread import Thread, policy_for, policy_of
 from quire.values import Entry
 
 TARGET = TARGETS["openai-chat"]

@@ -12,17 +12,17 @@ from send_parts import TARGETS, Noted, carry_out, new_thread, ten_calls, tool
 from quire import values
 from quire.assemble import Policy
 from quire.emulate import Emulator
-from quire.engine import Thread
 from quire.errors import CallError, ProviderError
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
 from quire.send.connect import transport_for
-from quire.send.resume import last_target, look
-from quire.send.runner import Limits, Runner
-from quire.send.standing import standing, without_cut
+from quire.send.cycle import last_target, look
+from quire.send.protocol import Limits, Runner
 from quire.send.tools import Toolbox
 from quire.send.tools import tool as make_tool
+from quire.send.turn_state import standing, without_cut
 from quire.testing import emulator
+from quire.thread import Thread
 from quire.values import Call, Entry, Text
 
 PROVIDERS = ["anthropic", "openai-chat"]

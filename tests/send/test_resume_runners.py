@@ -12,18 +12,17 @@ import pytest
 from send_parts import TARGETS, carry_out, tool_results
 
 from quire.assemble import Policy
-from quire.engine import Thread
 from quire.log.sqlite import SqliteStore
+from quire.notes.index import NoteIndex
+from quire.notes.vault import Vault
 from quire.providers.rules import validate
-from quire.send.cycle import Decision, Outcome
-from quire.send.planner import PLANNER
-from quire.send.resume import look
-from quire.send.runner import Limits, Runner
-from quire.send.runners import agent, planned, qa
+from quire.send.cycle import Decision, Outcome, look
+from quire.send.protocol import Limits, Runner
+from quire.send.runners import PLANNER, agent, planned, qa
 from quire.send.summarise import ByModel
 from quire.send.tools import tool
-from quire.send.vault import NoteIndex, Vault
 from quire.testing import Emulator, emulator
+from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text
 
 TARGET = TARGETS["anthropic"]

@@ -18,10 +18,10 @@ from quire import values
 from quire.cli.main import quire
 from quire.errors import CallError, QuireError
 from quire.log.sqlite import SqliteStore
-from quire.providers.simulate.seen import Shares
-from quire.providers.simulate.steps import StepCache
+from quire.providers.simulate.blocks import Shares
+from quire.providers.simulate.prefix_caches import StepCache
 from quire.send import weights
-from quire.send.runner import Limits, Runner
+from quire.send.protocol import Limits, Runner
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, Text
 

@@ -11,10 +11,10 @@ from send_parts import TARGETS, carry_out, new_thread
 from quire import values
 from quire.assemble import Policy
 from quire.assemble.summary import extract
-from quire.engine import Thread
 from quire.send.cycle import Outcome
 from quire.send.summarise import ByModel
 from quire.testing import Refuse, emulator
+from quire.thread import Thread
 
 TARGET = TARGETS["openai-chat"]
 # Cuts every few turns; handles and rent stay out of the way.

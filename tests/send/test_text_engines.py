@@ -13,8 +13,8 @@ from send_parts import Noted, new_thread
 
 from quire import values
 from quire.send.cycle import Outcome, run
-from quire.send.runner import Runner
-from quire.send.text import Text, TextStream
+from quire.send.protocol import Runner
+from quire.send.text_protocol import Text, TextStream
 from quire.values import JsonObject, Request
 
 TARGET = "llamacpp:m"

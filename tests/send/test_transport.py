@@ -15,12 +15,9 @@ from send_parts import TARGETS
 
 from quire import providers
 from quire.errors import CallError, ProviderError
-from quire.send.connect import transport_for
-from quire.send.endpoints import ENDPOINTS
-from quire.send.refusals import message_of, refusal, retry_after
-from quire.send.retrying import Retry, Retrying
-from quire.send.sse import Reader
-from quire.send.transport import Transport, close
+from quire.send.connect import Retry, Retrying, transport_for
+from quire.send.http import Reader
+from quire.send.transport import ENDPOINTS, Transport, close, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Request, Text
 

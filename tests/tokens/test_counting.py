@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from quire.errors import FormatError
 from quire.tokens import count, counter, counting
-from quire.tokens.vocabulary import BASE, RELATIVE
+from quire.tokens.counting import BASE, RELATIVE
 from quire.values import Count
 
 MEGABYTE = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from quire.cli.tokens import tokens
+from quire.cli.format import tokens
 from quire.errors import CallError, FormatError
 from quire.tokens import count
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.tokens import vocabulary_for
-from quire.tokens.vocabulary import BASE, RELATIVE, UNKNOWN, vocabulary
+from quire.tokens.counting import BASE, RELATIVE, UNKNOWN, vocabulary
 
 EXACT = {
     "o200k_base": "gpt-4o gpt-4o-mini gpt-4.1 gpt-4.1-nano gpt-5 gpt-5.3-codex gpt-5.5 o1 o3-mini o4-mini gpt-oss-120b "

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from running import run
 
 from quire.errors import CallError, NotFound
-from quire.send.builtin import builtin, calculate
-from quire.send.builtin.arithmetic import evaluate
-from quire.send.builtin.pieces import piece
-from quire.send.builtin.root import Root
+from quire.items.folder import Root
+from quire.send.builtin import builtin, calculate, evaluate
+from quire.send.files import matcher, piece
 from quire.send.tools import Toolbox
 
 PYTHON = '''"""A module."""
@@ -147,7 +146,7 @@ def test_grep_finds_lines_and_counts_what_it_leaves_out(root: Path) -> None:
 
 def test_a_pattern_that_explodes_is_stopped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "bad.txt").write_text("a" * 60 + "!\n")
-    monkeypatch.setattr("quire.send.builtin.files.matcher", lambda p, i: _quick(p, i))
+    monkeypatch.setattr("quire.send.files.matcher", lambda p, i: _quick(p, i))
     before = time.monotonic()
     result = run(box(root), {"pattern": "(a|aa)+$"}, "grep")
     assert result == {
@@ -158,8 +157,6 @@ def test_a_pattern_that_explodes_is_stopped(root: Path, monkeypatch: pytest.Monk
 
 
 def _quick(pattern: str, ignore_case: bool):  # type: ignore[no-untyped-def]
-    from quire.send.builtin.search import matcher
-
     return matcher(pattern, ignore_case, seconds=0.2)
 
 

@@ -9,12 +9,12 @@ from running import run
 
 from quire import values
 from quire.assemble import Policy
-from quire.assemble.leaves import handle_of
-from quire.engine import Thread, open_store
+from quire.assemble.messages import handle_of
 from quire.log.sqlite import SqliteStore
 from quire.send.builtin import builtin
-from quire.send.builtin.memory import recall_tool
+from quire.send.recall_tool import recall_tool
 from quire.send.tools import Tool
+from quire.thread import Thread, open_store
 from quire.values import Entry
 
 

@@ -17,12 +17,20 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.errors import CallError, DamageError
-from quire.send.builtin.root import Root
-from quire.send.localsearch import Document, documents, local_search, local_search_tool, sources, sources_text
-from quire.send.timerange import TimeRange, time_range
+from quire.items.folder import Root
+from quire.notes.index import NoteIndex, Passage, Watching
+from quire.notes.vault import Vault
+from quire.send.note_search import (
+    Document,
+    TimeRange,
+    documents,
+    local_search,
+    local_search_tool,
+    sources,
+    sources_text,
+    time_range,
+)
 from quire.send.tools import Toolbox
-from quire.send.vault import NoteIndex, Passage, Vault
-from quire.send.vault.watch import Watching
 from quire.values import Entry
 
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import values
-from quire.assemble.blocks import block
+from quire.assemble.user_message import block
 from quire.errors import CallError, FormatError, NotFound
 from quire.items import identity
+from quire.items.folder import Root
 from quire.log.hashing import sha256_hex
-from quire.send.builtin.root import Root
-from quire.send.vault import Vault
-from quire.send.vault.chunks import chunks
-from quire.send.vault.markup import Link, blocks, links, prose, read_front_matter, split_front_matter, tags
+from quire.notes.index import chunks
+from quire.notes.note import Link, blocks, links, prose, read_front_matter, split_front_matter, tags
+from quire.notes.vault import Vault
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")  # fmt: skip
 
@@ -226,7 +226,7 @@ def test_query_blocks_are_answered(vault: Vault, query: str, answer: str) -> Non
 def test_a_querys_answer_is_kept_until_its_note_or_the_vault_changes(
     vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quire.send.vault import vault as module
+    from quire.notes import vault as module
 
     made: list[str] = []
     evaluate = module.evaluate
@@ -246,7 +246,7 @@ def test_a_querys_answer_is_kept_until_its_note_or_the_vault_changes(
 
 @given(st.text(st.sampled_from('LISTABEFROMWHERE #"[]()=<>!,.-&|1a\n'), max_size=40))
 def test_no_query_breaks_the_vault(text: str) -> None:
-    from quire.send.vault.dataview import evaluate
+    from quire.notes.dataview import evaluate
 
     def resolve(name: str) -> str:
         raise NotFound(name)

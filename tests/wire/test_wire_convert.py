@@ -13,7 +13,7 @@ from conftest import shared_data
 from quire.errors import FormatError
 from quire.log.entries import check, decode_lines, encode_lines
 from quire.providers import FORMATS, export, import_, render
-from quire.providers.project import project
+from quire.providers.convert import project
 from quire.values import Entry, Prompt
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from quire.providers import http_body, render, sdk_kwargs
-from quire.providers.facts import data, providers
+from quire.providers.registry import data, providers
 from quire.providers.rules import validate
 from quire.providers.spelling import Spelling
 from quire.values import Call, Image, JsonObject, Message, Prompt, Request, Result, Text

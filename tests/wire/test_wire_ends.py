@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from quire import providers, values
 from quire.assemble import Assembly
-from quire.engine import policy_for
 from quire.log.hashing import chain
 from quire.providers.prefix import LAYOUTS
 from quire.providers.rules import validate
+from quire.thread import policy_for
 from quire.values import Entry, Request
 
 TARGETS = (

@@ -12,11 +12,11 @@ from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
 
 from quire import providers, values
 from quire.cli.main import quire
-from quire.engine import Thread
 from quire.log.entries import check
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
-from quire.send.text import prompt_sections
+from quire.send.text_protocol import prompt_sections
+from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
 
 

@@ -17,7 +17,7 @@ from wire_rich import RICH
 from quire.errors import FormatError, ProviderError
 from quire.log.entries import check
 from quire.providers import FORMATS, import_, parse_reply, render, stream
-from quire.providers.project import project
+from quire.providers.convert import project
 from quire.providers.rules import validate
 from quire.values import Entry, Prompt, call, note, respond, result, think, user
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from quire.providers import parse_reply, render, sdk_kwargs
-from quire.providers.own import same_model
-from quire.providers.project import project
+from quire.providers.convert import project
+from quire.providers.native_blocks import same_model
 from quire.values import Entry, JsonObject, Message, Prompt, Request, Text, respond, think, user
 
 OPUS, SONNET = "anthropic:claude-opus-5-5", "anthropic:claude-sonnet-5"

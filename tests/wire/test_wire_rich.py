@@ -14,8 +14,8 @@ from wire_prompts import TARGETS
 from wire_rich import RICH
 
 from quire.providers import FORMATS, export, import_, render
-from quire.providers.own import strange_kinds
-from quire.providers.project import project
+from quire.providers.convert import project
+from quire.providers.native_blocks import strange_kinds
 from quire.providers.rules import validate
 from quire.values import Entry, JsonObject, Message, Prompt, Text
 
@@ -156,11 +156,7 @@ def test_a_providers_own_search_is_left_out_elsewhere_and_the_request_says_so() 
 
 UNSIGNED = [
     ("anthropic", "anthropic:claude-opus-5-5", {"type": "thinking", "thinking": "hm"}),
-    (
-        "bedrock",
-        "bedrock:anthropic.claude-opus-5-5",
-        {"reasoningContent": {"reasoningText": {"text": "hm"}}},
-    ),
+    ("bedrock", "bedrock:anthropic.claude-opus-5-5", {"reasoningContent": {"reasoningText": {"text": "hm"}}}),
 ]
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from wire_prompts import TARGETS, growing
 
 from quire.providers import render, sdk_kwargs
-from quire.providers.facts import resolve
+from quire.providers.registry import resolve
 from quire.values import Prompt, Request
 
 FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 12

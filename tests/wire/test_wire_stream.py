@@ -13,9 +13,9 @@ from wire_replies import REPLIES
 from quire.errors import FormatError, ProviderError
 from quire.log.entries import check
 from quire.providers import export, parse_reply, render, stream
-from quire.providers.facts import resolve
+from quire.providers.convert import project
 from quire.providers.incoming import LIMIT_BLOCKS, plain
-from quire.providers.project import project
+from quire.providers.registry import resolve
 from quire.values import Message, Prompt, Text, user
 
 FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 4

@@ -1,11 +1,8 @@
 """Threads as chat files: markdown that people read and edit, with the entries in a comment at its end."""
 
 from quire.archive.autosave import Saved, autosave, file_name
-from quire.archive.load import Loaded, Notes, load
-from quire.archive.parse import parse
-from quire.archive.project import export_markdown, project
-from quire.archive.render import render
-from quire.archive.value import Chat, Context, Message
+from quire.archive.chat_file import Chat, Context, Message, parse, render
+from quire.archive.load import Loaded, Notes, export_markdown, load, project
 
 __all__ = [
     "Chat",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.archive.load import load
-from quire.archive.project import export_markdown
+from quire.archive.load import export_markdown, load
 from quire.errors import CallError, QuireError
 from quire.log.hashing import sha256_hex
 from quire.log.store import Store

@@ -1,9 +1,9 @@
 """From a log to a prompt that fits: selection, library and references, layers, budget, rebase. Pure."""
 
-from quire.assemble.assembly import Assembly
-from quire.assemble.built import Built, Refused, reused_tokens
+from quire.assemble.fit import Built, Refused, reused_tokens
+from quire.assemble.hindsight import ask, requests, unsent
 from quire.assemble.policy import DROP_ONLY, TWO_TIER, Policy
-from quire.assemble.walk import ask, requests, unsent
+from quire.assemble.state import Assembly
 
 __all__ = [
     "DROP_ONLY",

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from quire.assemble.blocks import normal
-from quire.assemble.built import Built
+from quire.assemble.fit import Built
 from quire.assemble.policy import Policy, Promote
-from quire.assemble.references import references
-from quire.assemble.turn import user_text
+from quire.assemble.user_message import normal, references, user_text
 from quire.errors import BudgetError
 from quire.log.hashing import canonical, sha256_hex
 from quire.tokens import counter, text_tokens, tools_tokens

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from quire.assemble.blocks import block, normal
-from quire.assemble.epoch import Epoch
-from quire.assemble.turn import call_text, entry_text
+from quire.assemble.messages import Epoch
+from quire.assemble.user_message import block, call_text, entry_text, normal
 from quire.items import identity
 from quire.values import Call, Entry, Image, JsonObject, Message, ToolSet
 

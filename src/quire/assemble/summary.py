@@ -8,17 +8,153 @@ or in the number of those not listed, then the files, ids and amounts that were 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from quire.assemble.cuts import first_words, truncate
-from quire.assemble.earlier import NAMED, SPEAKERS, Line, Missing, earlier, unlisted, written
-from quire.assemble.turn import result_text
+from quire.assemble.user_message import result_text
 from quire.tokens import counter
 from quire.values import Entry
+
+# Where text is cut: at sentence ends, white space, sections and lines, never in mid-word where there is a choice.
+
+# What ends a word that a cut would part.
+_WORD = 16
+_SENTENCE = re.compile(r"[.!?](?=\s)")
+
+
+def truncate(text: str, limit: int) -> str:
+    """Cut to `limit` characters at a sentence end that keeps half, else white space, else hard; then '...'."""
+    if len(text) <= limit:
+        return text
+    cut = text[: limit + 1]
+    ends = [match.end() for match in _SENTENCE.finditer(cut) if match.end() <= limit]
+    if ends and ends[-1] >= limit / 2:
+        return f"{text[: ends[-1]]} ..."
+    space = max(text[:limit].rfind(" "), text[:limit].rfind("\n"), text[:limit].rfind("\t"))
+    return f"{text[:space]} ..." if space > 0 else f"{text[:limit]}..."
+
+
+def first_words(text: str, length: int) -> str:
+    """At least the first `length` characters, to the end of a word that ends soon; then ' ...'."""
+    end = text.find(" ", length)
+    if end < 0 or end > length + _WORD:
+        end = length if len(text) > length + _WORD else len(text)
+    return f"{text[:end]} ..." if end < len(text) else text
+
+
+_HEADING = re.compile(r"#{1,6} ")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+
+def sections(text: str, limit: int, count: int) -> str:
+    """The text before the first heading and the first sections, `count` in all, each cut to `limit` characters."""
+    parts = _sections(text)
+    shown = [truncate(part, limit) for part in parts[:count]]
+    more = len(parts) - count
+    if more > 0:
+        shown.append(f"[... {more} more section{'s' if more > 1 else ''} omitted ...]")
+    return "\n\n".join(shown)
+
+
+def _sections(text: str) -> list[str]:
+    """Split before each heading; a # line inside a code fence is no heading."""
+    parts: list[list[str]] = [[]]
+    fence = ""
+    for line in text.split("\n"):
+        mark = _FENCE.match(line)
+        if mark and (not fence or line.strip().startswith(fence)):
+            fence = "" if fence else mark.group(1)
+        elif not fence and _HEADING.match(line):
+            parts.append([])
+        parts[-1].append(line)
+    return [joined for part in parts if (joined := "\n".join(part).strip())]
+
+
+def lines_that_fit(text: str, characters: int) -> str:
+    """The longest run of whole first lines within `characters`; of a single long line, a cut at white space."""
+    if len(text) <= characters:
+        return text
+    cut = text[:characters]
+    end = max(cut.rfind("\n"), 0) or max(cut.rfind(" "), 0) or characters
+    return cut[:end]
+
+
+# An earlier summary, read back: what was listed, what was named, and how much went unlisted even then.
+
+SPEAKERS = ("User", "Assistant")
+_LINE = re.compile(r"(User|Assistant): (.*)")
+_LABEL = re.compile(r"(User|Assistant|Named|Not listed): ")
+_UNLISTED = re.compile(r"Not listed: (?=\d)(?:(\d{1,9}) requests)?(?:, )?(?:(\d{1,9}) decisions)?")
+NAMED = "Named: "
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One request or decision, on one line."""
+
+    who: str
+    text: str
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """How many went that no line tells, or that a line tells for another."""
+
+    requests: int = 0
+    decisions: int = 0
+
+    def and_also(self, lines: Iterable[Line]) -> Missing:
+        """These, and the lines given."""
+        speakers = [one.who for one in lines]
+        return Missing(
+            self.requests + speakers.count(SPEAKERS[0]), self.decisions + speakers.count(SPEAKERS[1])
+        )
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """The parts of a summary; a model's own words are prose."""
+
+    lines: tuple[Line, ...]
+    named: tuple[str, ...]
+    prose: str
+    missing: Missing
+
+
+def written(lines: Sequence[Line]) -> list[str]:
+    """One line each; who speaks is said where it changes, and where the words could be taken for a label."""
+    before = [None, *(one.who for one in lines)]
+    return [
+        f"{one.who}: {one.text}" if one.who != who or _LABEL.match(one.text) else one.text
+        for one, who in zip(lines, before, strict=False)
+    ]
+
+
+def unlisted(missing: Missing) -> str:
+    """Says how many requests and decisions no line tells, if any."""
+    counts = ((missing.requests, "requests"), (missing.decisions, "decisions"))
+    told = ", ".join(f"{number} {what}" for number, what in counts if number)
+    return f"Not listed: {told}" if told else ""
+
+
+def earlier(text: str) -> Earlier:
+    """The parts of a summary that the built-in one, or another, has written."""
+    lines, named, prose, missing = list[Line](), list[str](), list[str](), Missing()
+    who = ""
+    for line in text.split("\n"):
+        if told := _LINE.fullmatch(line):
+            who = told[1]
+            lines.append(Line(who, told[2]))
+        elif line.startswith(NAMED):
+            named += line.removeprefix(NAMED).replace(",", " ").split()
+        elif counted := _UNLISTED.fullmatch(line):
+            requests, decisions = (int(number or 0) for number in counted.groups())
+            missing = Missing(missing.requests + requests, missing.decisions + decisions)
+        elif who:
+            lines.append(Line(who, line))
+        else:
+            prose.append(line)
+    return Earlier(tuple(lines), tuple(named), "\n".join(prose).strip(), missing)
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -33,7 +169,7 @@ Summarise: TypeAlias = Callable[[Gone], str]
 
 # Things that later turns name again: paths, ids, amounts, codes, mail addresses. Two cheap patterns, the second
 # over distinct words only: one long alternation over all the text was six times slower.
-_WORD = re.compile(r"[\w@#$€£./~+-]{4,}")
+_TERM = re.compile(r"[\w@#$€£./~+-]{4,}")
 _TELLING = re.compile(
     r"\d|\w_\w|/\w|@|[$€£]|^[A-Z]{5,}$|\.(?:py|tsx?|jsx?|md|json|toml|ya?ml|go|rs|c|h|java|txt|sh|sql|css|html)$"
 )
@@ -172,7 +308,7 @@ def _fitted(text: str, limit: int) -> str:
 
 def facts(text: str) -> list[str]:
     """The telling words of a text, in order of appearance, each once."""
-    words = dict.fromkeys(word.strip("./-+~") for word in dict.fromkeys(_WORD.findall(text)))
+    words = dict.fromkeys(word.strip("./-+~") for word in dict.fromkeys(_TERM.findall(text)))
     return [word for word in words if len(word) >= 4 and _TELLING.search(word)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -12,15 +12,84 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
-from quire.assemble import Built, Policy, Refused, reused_tokens, unsent
+from quire.assemble import Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.layers import enclose, layer_tokens
-from quire.cli.as_sent import is_request, policies, requests_under
-from quire.cli.common import console, db_option, json_option
-from quire.cli.shown import in_line
-from quire.cli.source import load_usable
-from quire.engine import chat_messages
-from quire.errors import NotFound
+from quire.assemble.user_message import result_text
+from quire.cli.output import console, db_option, in_line, json_option, print_text
+from quire.cli.store import load_entries, load_usable, open_db
+from quire.errors import CallError, NotFound
+from quire.log.entries import encode
+from quire.log.hashing import canonical
+from quire.thread import chat_messages, policy_of
 from quire.values import Entry, JsonObject
+
+# A thread as it was sent: each request under the policy that its own `sent` entry keeps.
+
+# What one policy makes of a `sent` entry's body.
+Read = Callable[[JsonObject], Policy]
+
+
+def is_request(entry: Entry) -> bool:
+    """Whether the entry says that a request was made in the conversation, not beside it."""
+    return entry.kind == "sent" and not entry.meta.get("aside")
+
+
+def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) -> list[Policy]:
+    """For each entry, the policy in force: that of the next request sent, behind the last one that of the last."""
+    known: dict[bytes, Policy] = {}
+    sent = [_once(entry, known, read) if is_request(entry) else None for entry in entries]
+    now = next((policy for policy in reversed(sent) if policy is not None), usual)
+    backwards = []
+    for policy in reversed(sent):
+        now = policy or now
+        backwards.append(now)
+    return backwards[::-1]
+
+
+def _once(sent: Entry, known: dict[bytes, Policy], read: Read) -> Policy:
+    """The policy of a `sent` entry; a thread names few, and many times."""
+    key = canonical([sent.body["provider"], sent.body["model"], sent.meta.get("policy")])
+    if key not in known:
+        known[key] = _of(sent.body, read)
+    return known[key]
+
+
+def _of(sent: JsonObject, read: Read) -> Policy:
+    try:
+        return read(sent)
+    except CallError:
+        # A provider that is not known here, in a log from elsewhere: its requests are shown all the same.
+        return msgspec.structs.replace(read({**sent, "provider": "openai-chat", "model": ""}), model="")
+
+
+class Folds:
+    """One assembly for each policy that a thread was sent under, all fed the same entries."""
+
+    def __init__(self, under: Sequence[Policy]) -> None:
+        self._all: list[Assembly] = []
+        for policy in under:
+            if not any(one.policy == policy for one in self._all):
+                self._all.append(Assembly(policy))
+
+    def under(self, policy: Policy) -> Assembly:
+        return next(one for one in self._all if one.policy == policy)
+
+    def feed(self, entry: Entry) -> None:
+        for one in self._all:
+            one.feed(entry)
+
+
+def requests_under(
+    entries: Sequence[Entry], under: Sequence[Policy]
+) -> Iterator[tuple[Built | Refused, Policy]]:
+    """The requests of a thread, each as the policy in force there makes it."""
+    folds = Folds(under)
+    for entry, policy in zip(entries, under, strict=True):
+        assembly = folds.under(policy)
+        if assembly.asks(entry):
+            yield ask(assembly, entry), policy
+        folds.feed(entry)
+
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
@@ -216,3 +285,53 @@ def ranges(numbers: list[int]) -> str:
             runs.append([number, number])
     shown = ", ".join(f"{a}–{b}" if b > a else f"{a}" for a, b in runs)
     return f"{'entries' if len(numbers) > 1 else 'entry'} {shown}"
+
+
+# `quire show`: the original of anything that a request names or leaves out.
+
+
+@click.command()
+@click.argument("name", metavar="ENTRY|HANDLE")
+@click.option(
+    "--in", "source", metavar="THREAD|FILE", help="Where to look; needed for an entry given by its seq."
+)
+@json_option
+@db_option
+def show(name: str, source: str | None, as_json: bool, db: Path | None) -> None:
+    """Print the original of an entry: by id, by the handle a request shows, or by seq with --in.
+
+    \b
+    Examples:
+      quire show 3fa9c1d2e4b5
+      quire show 17 --in demo
+      quire show 3fa9c1d2e4b5 --in entries.jsonl --json
+    """
+    entry = _find(name, source, db)
+    print_text((encode(entry) if as_json else _original(entry)) + "\n")
+
+
+def _find(name: str, source: str | None, db: Path | None) -> Entry:
+    if source is None:
+        with open_db(db, create=False) as store:
+            found = store.find(name)
+        if found is not None:
+            return found[1]
+    else:
+        wanted = name.removeprefix("sha256:")
+        for entry in load_entries(source, db):
+            if str(entry.seq) == name or (
+                len(wanted) >= 6 and entry.id.removeprefix("sha256:").startswith(wanted)
+            ):
+                return entry
+    raise NotFound(
+        f"no entry is called {name!r}",
+        hint="Give an id, at least 6 of its hex digits, or a seq with --in THREAD|FILE.",
+    )
+
+
+def _original(entry: Entry) -> str:
+    if entry.kind == "result":
+        return result_text(entry)
+    if entry.kind == "attach":
+        return str(entry.body["item"]["content"])
+    return entry.text or encode(entry, ids=False)

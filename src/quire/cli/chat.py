@@ -3,22 +3,110 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+import platformdirs
 
-from quire.cli.chat_commands import run_command
-from quire.cli.chat_equip import Equipment, equipped
-from quire.cli.chat_input import ask_lines, piped_lines
+from quire.cli.chat_commands import COMMANDS, run_command
 from quire.cli.chat_screen import Plain, Rich, Screen
-from quire.cli.chat_session import Session
-from quire.cli.common import db_option
+from quire.cli.chat_session import Equipment, Session, equipped
+from quire.cli.connection import explicit_option
 from quire.cli.main import report
-from quire.cli.reach import explicit_option
-from quire.errors import QuireError
+from quire.cli.output import db_option
+from quire.errors import MissingPart, QuireError
 from quire.send.runners import NAMES
+
+if TYPE_CHECKING:
+    from quire.cli.chat_session import Session
+
+
+# Where a chat's lines come from: a prompt with history and completion, or a pipe.
+
+
+def piped_lines() -> Iterator[str]:
+    """Lines of standard input that say something; each is one turn."""
+    for line in sys.stdin:
+        if text := line.rstrip("\r\n").strip():
+            yield text
+
+
+def ask_lines(session: Session) -> Iterator[str]:
+    """What a person types, until Ctrl-D; Enter sends, Alt-Enter begins a new line."""
+    prompt = _prompt(session)
+    session.screen.greet(session)
+    while True:
+        try:
+            text = prompt.prompt("› ").strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text:
+            yield text
+
+
+def _prompt(session: Session) -> Any:
+    try:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.formatted_text import FormattedText
+        from prompt_toolkit.history import FileHistory
+        from prompt_toolkit.styles import Style
+    except ImportError as error:
+        raise MissingPart("the terminal chat is not installed", hint="pip install 'quire[chat]'") from error
+    history = Path(platformdirs.user_state_dir("quire")) / "chat-history"
+    history.parent.mkdir(parents=True, exist_ok=True)
+    return PromptSession(
+        history=FileHistory(str(history)),
+        completer=_completer(),
+        complete_while_typing=False,
+        key_bindings=_keys(),
+        bottom_toolbar=lambda: FormattedText(
+            [("class:bottom-toolbar", f" {session.status(_columns() - 2)} ")]
+        ),
+        style=Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "": ""}),
+    )
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def _keys() -> Any:
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def _(event: Any) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+def _completer() -> Any:
+    """Commands by their name, and paths behind those that take one."""
+    from prompt_toolkit.completion import Completer, Completion, PathCompleter
+    from prompt_toolkit.document import Document
+
+    paths = PathCompleter(expanduser=True)
+
+    class Commands(Completer):
+        def get_completions(self, document: Document, event: Any) -> Iterable[Completion]:
+            text = document.text_before_cursor
+            name, space, rest = text.partition(" ")
+            if text.startswith("/") and not space:
+                names = [one for one in COMMANDS if one.startswith(name)]
+                yield from (Completion(one, -len(name)) for one in names)
+            elif name in ("/attach", "/pin", "/export"):
+                yield from paths.get_completions(Document(rest.rpartition(" ")[2]), event)
+
+    return Commands()
+
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -99,8 +187,8 @@ def _opened(
     db: Path | None,
     screen: Screen,
 ) -> Iterator[Session]:
-    from quire.cli.common import default_db
-    from quire.engine import open_store
+    from quire.cli.output import default_db
+    from quire.thread import open_store
 
     place = db or default_db()
     place.parent.mkdir(parents=True, exist_ok=True)

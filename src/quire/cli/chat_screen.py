@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -13,14 +14,62 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from quire.cli.chat_blocks import finished_blocks, tail, with_notes
-from quire.cli.chat_typing import hide_typing
-from quire.cli.common import console, print_table
-from quire.cli.line import line_of
+from quire.cli.output import console, line_of, print_table
 from quire.send.events import Event
 
 if TYPE_CHECKING:
     from quire.cli.chat_session import Session
+
+
+# Markdown that is still being written: which of its blocks are finished.
+
+_NOTE = re.compile(r"^( {0,3})\[\^", re.M)
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+
+def finished_blocks(text: str) -> tuple[str, str]:
+    """Text up to the last blank line outside a code fence, and the rest: "a\\n\\nb" -> ("a\\n\\n", "b")."""
+    fence, end, at = "", 0, 0
+    for line in text.split("\n")[:-1]:
+        at += len(line) + 1
+        mark = _FENCE.match(line)
+        if mark and (not fence or line.strip().startswith(fence)):
+            fence = "" if fence else mark[1]
+        if not fence and not line.strip():
+            end = at
+    return text[:end], text[end:]
+
+
+def with_notes(text: str) -> str:
+    """Markdown whose footnotes are shown: "[^1]: [[tea]]" is text, not a definition to be swallowed."""
+    return _NOTE.sub(r"\1\\[^", text)
+
+
+def tail(text: str, limit: int) -> str:
+    """The last `limit` characters from a word's beginning on; code stays code, in its fence."""
+    if len(text) <= limit:
+        return text
+    if _FENCE.match(text):
+        begin, _, code = text.partition("\n")
+        return "\n".join([begin, code[-limit:].partition("\n")[2] or code[-limit:]])
+    start = text.find(" ", len(text) - limit)
+    return "… " + text[start + 1 if start >= 0 else len(text) - limit :]
+
+
+# What a person types while an answer is drawn: it waits for the prompt, and is not written into the answer.
+
+if sys.platform != "win32":
+    import termios
+
+
+def hide_typing() -> Callable[[], None]:
+    """Have the terminal show nothing that is typed; call the result to have it shown again."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        return lambda: None
+    before = termios.tcgetattr(sys.stdin)
+    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, silent)
+    return lambda: termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class Screen(Protocol):

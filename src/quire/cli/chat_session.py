@@ -3,34 +3,251 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from pathlib import Path
 
 import click
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from quire.archive import autosave
-from quire.cli.chat_attach import Attached, attached_items
-from quire.cli.chat_compact import Cut, compact
-from quire.cli.chat_equip import Kit
+from quire.assemble import Assembly, rebase
+from quire.assemble.fit import RUNGS
+from quire.assemble.rebase_decision import written
+from quire.assemble.summary import Summarise
+from quire.cli.chat_commands import Attached, attached_items
 from quire.cli.chat_screen import Plain, Screen
-from quire.cli.chat_usage import money, totals
-from quire.cli.line import shortened
-from quire.cli.reach import Reached, reach
-from quire.engine import Thread
-from quire.errors import QuireError
+from quire.cli.connection import Reached, is_embedded, reach
+from quire.cli.output import read_text, shortened
+from quire.errors import CallError, QuireError
 from quire.log.sqlite import SqliteStore
-from quire.send.claim import claimed
+from quire.log.turn_lock import claimed
+from quire.notes.index import NoteIndex
+from quire.notes.note import links, prose
+from quire.notes.vault import Vault
+from quire.providers.usage import cost
+from quire.send.builtin import builtin
 from quire.send.connect import has_explicit_cache
-from quire.send.cycle import Decision, Outcome, run
-from quire.send.resume import last_target, look
-from quire.send.runner import Runner, Turn
-from quire.send.runners import sources, sources_text
-from quire.send.standing import standing
+from quire.send.cycle import Decision, Outcome, last_target, look, run
+from quire.send.mcp import McpServer
+from quire.send.note_search import local_search_tool, sources, sources_text
+from quire.send.protocol import Runner, Turn
+from quire.send.runners import agent, chat, planned, project, qa, question_of
+from quire.send.summarise import ByModel
+from quire.send.tools import Tool, Toolbox
 from quire.send.transport import close
-from quire.send.vault.markup import links, prose
-from quire.values import Entry, JsonObject
+from quire.send.turn_state import standing
+from quire.thread import Thread, policy_for
+from quire.values import Entry, JsonObject, Usage
+
+# A cut on request: older turns leave now, although the budget does not ask for it; the model summarises them.
+
+# What stays verbatim is at most this part of what stands now.
+_KEEP = 0.5
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A rebase, the tokens of a request before and after it, and by whom what left is summarised."""
+
+    record: JsonObject
+    before: int
+    after: int
+    by: str = ""
+
+    @property
+    def frees(self) -> bool:
+        return bool(self.record["edits"]) and self.after < self.before
+
+    def told(self) -> str:
+        """One line for people."""
+        sizes = f"{self.before:,} tokens before, {self.after:,} after"
+        return f"{sizes}; {self.by}" if self.by else sizes
+
+
+async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None) -> Cut | None:
+    """Record a rebase that frees about half of the thread; None where nothing can go.
+
+    `say` hears that the model is being asked for the summary; without it the built-in one is made.
+    """
+    by_model = ByModel(thread.summarise)
+    cut = planned_rebase(thread, turn.target, by_model)
+    if not cut.frees:
+        return None
+    if say is not None and by_model.wanted is not None:
+        say(f"{turn.target} summarises what leaves …")
+        cut = await _by_model(thread, turn, by_model, cut)
+    thread.append(Entry("rebase", {**cut.record, "freed": cut.before - cut.after, "at": thread.clock()}))
+    return cut
+
+
+async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: Cut) -> Cut:
+    """The same cut with the model's summary, or with the built-in one and the reason for it."""
+    assert by_model.wanted is not None  # the caller asked
+    why = await by_model.ask(turn, by_model.wanted)
+    cut = planned_rebase(thread, turn.target, by_model)
+    if not why and cut.frees:
+        return msgspec.structs.replace(cut, by=f"summarised by {turn.target}")
+    return _instead(built_in, why or "summary was longer than what it stands for")
+
+
+def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> Cut:
+    """The cut that would be made now; nothing is recorded."""
+    policy = policy_for(target, thread.policy)
+    assembly = Assembly(policy, thread.summarise).extend(thread.store.read(thread.name)).ahead()
+    before = assembly.epoch.total_tokens()
+    # The rule cuts to a share of the budget: as if the budget were what stands now.
+    assembly.policy = msgspec.structs.replace(policy, budget=max(1, int(before * _KEEP * 2)), reply=0)
+    assembly.summarise = summarise
+    record = written(assembly, "asked", RUNGS[0])
+    after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
+    return Cut(record, before, after.total_tokens())
+
+
+def _instead(cut: Cut, why: str) -> Cut:
+    """The cut with the built-in summary, and written beside it why no model made one."""
+    meta = cut.record.get("meta", {})
+    record = {**cut.record, "meta": {**meta, "fallbacks": [why, *meta.get("fallbacks", [])]}}
+    return msgspec.structs.replace(cut, record=record, by=f"the built-in summary stands in ({why})")
+
+
+# What a chat is equipped with: tools, notes, a project; and the runner that these make.
+
+
+class Equipment(msgspec.Struct, frozen=True):
+    """What was asked for on the command line."""
+
+    runner: str | None = None
+    root: Path | None = None
+    vault: Path | None = None
+    project: Path | None = None
+    files: tuple[Path, ...] = ()
+    mcp: tuple[str, ...] = ()
+    system: str = ""
+    text_tools: bool = False
+    explicit_cache: bool = False
+
+
+class Kit:
+    """Equipment in working order; makes the runner for whatever thread and model are current."""
+
+    def __init__(self, wanted: Equipment, index: NoteIndex | None, foreign: tuple[Tool, ...]) -> None:
+        self.wanted, self.index, self.foreign = wanted, index, foreign
+
+    @property
+    def vault(self) -> Vault | None:
+        return self.index.vault if self.index is not None else None
+
+    def runner(self, thread: Thread, store: SqliteStore, reached: Reached) -> Runner:
+        """The runner asked for, else the one that makes use of what is there."""
+        name = self.wanted.runner or self._fitting()
+        base = self._base(name, thread, store, reached)
+        if self.wanted.project is None and name != "project":
+            return base
+        if self.wanted.project is None:
+            raise CallError("the project runner needs a prompt", hint="Name its file with --project.")
+        return project(base, prompt=read_text(str(self.wanted.project)).strip(), files=self.wanted.files)
+
+    def _fitting(self) -> str:
+        if self.wanted.root is not None or self.foreign:
+            return "agent"
+        return "qa" if self.index is not None else "chat"
+
+    def _base(self, name: str, thread: Thread, store: SqliteStore, reached: Reached) -> Runner:
+        system, options = self.wanted.system, reached.options
+        if name == "qa":
+            if self.index is None:
+                raise CallError("the qa runner needs notes", hint="Name their folder with --vault.")
+            return qa(self.index, system=system, **options)
+        if name == "planned":
+            return planned(self._tools(thread, store), system=system, **options)
+        if name == "agent" or (name == "project" and self._fitting() == "agent"):
+            # The local model's template takes tools, but it was not trained to call them.
+            native = not (self.wanted.text_tools or reached.is_local)
+            return agent(self._tools(thread, store), system=system, native=native, **options)
+        return chat(system, **options)
+
+    def _tools(self, thread: Thread, store: SqliteStore) -> Toolbox:
+        own = builtin(self.wanted.root, store, thread.name)
+        if self.index is not None:
+            own.append(local_search_tool(self.index, question=question_of(thread)))
+        return Toolbox(*own, *self.foreign)
+
+
+@contextlib.contextmanager
+def equipped(wanted: Equipment, screen: Screen) -> Iterator[Kit]:
+    """Notes indexed and servers started, for as long as the chat runs."""
+    with contextlib.ExitStack() as stack:
+        index = None
+        if wanted.vault is not None:
+            index = stack.enter_context(NoteIndex(Vault(wanted.vault)))
+            index_notes(index)
+        foreign: list[Tool] = []
+        for command in wanted.mcp:
+            server = command if command.startswith(("http://", "https://")) else shlex.split(command)
+            foreign += stack.enter_context(McpServer(server)).tools
+        yield Kit(wanted, index, tuple(foreign))
+
+
+def index_notes(index: NoteIndex) -> None:
+    """Bring the index up to date, with a bar on standard error when it takes a while."""
+    columns = (TextColumn("indexing notes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    from rich.console import Console
+
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("notes", total=None)
+        index.update(lambda done, total: bar.update(task, completed=done, total=total))
+
+
+# What a thread has used so far, from its `sent` entries.
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request that was answered: to whom, what it used, what it cost (None: not known)."""
+
+    target: str
+    usage: Usage
+    usd: float | None
+    purpose: str = ""
+
+    @property
+    def reported(self) -> bool:
+        """Whether the provider said what was used; a reply that was stopped did not come as far."""
+        return bool(self.usage.input_total or self.usage.output)
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """All requests of a thread together, and the newest one."""
+
+    requests: tuple[Asked, ...]
+    last: Usage
+    usd: float | None
+
+
+def totals(entries: Iterable[Entry]) -> Totals:
+    """The requests of a thread with what they used; money is known only when every price is."""
+    asked = tuple(_asked(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
+    amounts = [one.usd for one in asked if one.reported]
+    usd = sum(one for one in amounts if one is not None) if None not in amounts else None
+    own = [one for one in asked if not one.purpose and one.reported] or list(asked)
+    return Totals(asked, own[-1].usage if own else Usage(), usd)
+
+
+def _asked(entry: Entry) -> Asked:
+    target = f"{entry.body['provider']}:{entry.body['model']}"
+    usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
+    usd = 0.0 if is_embedded(target) else cost(usage, target, entry.at).amount_usd
+    return Asked(target, usage, usd, str(entry.meta.get("aside") or ""))
+
+
+def money(usd: float | None, reported: bool = True) -> str:
+    """An amount for people."""
+    if not reported:
+        return "not reported"
+    return "price not known" if usd is None else f"${usd:.4f}" if usd else "$0"
 
 
 class Session:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from quire import providers
-from quire.cli.common import (
+from quire.cli.output import (
     called,
     counted,
     db_option,
@@ -18,14 +18,13 @@ from quire.cli.common import (
     print_json,
     print_text,
     read_text,
+    value_or_lines,
 )
-from quire.cli.json_text import value_or_lines
-from quire.cli.source import load_entries
-from quire.cli.store import open_db
+from quire.cli.store import load_entries, open_db
 from quire.errors import CallError, FormatError, MissingPart
 from quire.log.entries import check, encode_lines
 from quire.log.shapes import short
-from quire.providers.own import strange_kinds
+from quire.providers.native_blocks import strange_kinds
 from quire.values import Entry
 
 # Chat files are text, not JSON; everything else is a wire format.
@@ -176,14 +175,14 @@ def export(source: str, format: str, db: Path | None) -> None:
 def _notes(vault: Path | None) -> Any:
     if vault is None:
         return None
-    from quire.send.vault import Vault
+    from quire.notes.vault import Vault
 
     return Vault(vault)
 
 
 def _chat_files() -> ModuleType:
     try:
-        return importlib.import_module("quire.archive.convert")
+        return importlib.import_module("quire.archive.load")
     except ModuleNotFoundError as error:
         raise MissingPart(
             "chat files are not part of this installation", hint="pip install 'quire[vault]'"

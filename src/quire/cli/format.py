@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import resources
 from typing import Any, NamedTuple
 
 import click
 
-from quire.cli.common import print_text, read_text, read_verbatim
+from quire.cli.output import json_option, print_json, print_text, read_text, read_verbatim
 from quire.errors import CallError
 from quire.formats import clean, json_, markdown, replay, xml
-from quire.formats.clean.value import DETAILS
-from quire.formats.markdown.value import PROFILES, WRAPS
-from quire.formats.replay.value import DELIMITERS
+from quire.formats.clean import DETAILS
+from quire.formats.markdown import PROFILES, WRAPS
+from quire.formats.replay import DELIMITERS
 from quire.log.entries import decode_lines
+from quire.tokens import counter
 from quire.values import Json
 
 
@@ -129,3 +131,60 @@ def _entries(text: str) -> Json:
 def _json(text: str, file: str) -> Json:
     hint = "quire format --help shows the shape; to read a text back, add --parse."
     return json_.load(text, "standard input" if file == "-" else file, hint)
+
+
+# `quire tokens`: how many tokens a file makes for a model.
+
+
+@click.command()
+@click.argument("file")
+@click.option(
+    "--model", "-m", default=None, help="Model name, also with provider: and vendor/ (default: o200k)."
+)
+@json_option
+def tokens(file: str, model: str | None, as_json: bool) -> None:
+    """Count the tokens of FILE (- for standard input) with the model's vocabulary.
+
+    \b
+    Examples:
+      quire tokens README.md
+      quire tokens - --model llama-3.3-70b < prompt.txt
+      quire tokens README.md --model anthropic:claude-opus-5-5 --json
+    """
+    text = read_text(file)
+    chosen = counter(model)
+    found = chosen.count(text)
+    if as_json:
+        print_json(
+            {
+                "tokens": found,
+                "exact": chosen.exact,
+                "vocabulary": chosen.vocabulary,
+                "factor": chosen.factor,
+                "model": model,
+                "bytes": len(text.encode()),
+                "note": chosen.note,
+            }
+        )
+        return
+    click.echo(
+        f"{found:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{found:,} tokens ({chosen.note})"
+    )
+
+
+# `quire schema`: the published JSON schemas, to the byte.
+
+NAMES = ("item", "window", "entry")
+
+
+@click.command()
+@click.argument("name", type=click.Choice(NAMES))
+def schema(name: str) -> None:
+    """Print the JSON schema of an item, a window or an entry.
+
+    \b
+    Examples:
+      quire schema window
+      quire schema entry > entry.schema.json
+    """
+    print_text(resources.files("quire.schemas").joinpath(f"{name}.json").read_text(encoding="utf-8"))

@@ -8,8 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from quire.cli.common import called, json_option, print_json, read_text
-from quire.cli.json_text import value_or_lines
+from quire.cli.output import called, json_option, print_json, read_text, value_or_lines
 from quire.errors import CallError, FormatError
 from quire.providers.rules import Finding, Note, Seen, detect, observe, unchecked, validate
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from quire.cli.shown import shown
+from quire.cli.output import shown
 from quire.errors import CallError, QuireError
 
 # name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
@@ -29,8 +29,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "format_",
         "Turn items or entries into markdown, xml, json, clean or replay, and back.",
     ),
-    "tokens": ("quire.cli.tokens", "tokens", "Count tokens for a model."),
-    "schema": ("quire.cli.schema", "schema", "Print the JSON schema of an item, a window or an entry."),
+    "tokens": ("quire.cli.format", "tokens", "Count tokens for a model."),
+    "schema": ("quire.cli.format", "schema", "Print the JSON schema of an item, a window or an entry."),
     "assemble": (
         "quire.cli.assemble",
         "assemble",
@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "plan",
         "What a thread cost, what each policy would have cost, and the optimum.",
     ),
-    "show": ("quire.cli.show", "show", "Print the original of an entry or a handle."),
+    "show": ("quire.cli.assemble", "show", "Print the original of an entry or a handle."),
     "diff": ("quire.cli.diff", "diff", "Find the first byte that differs between two turns' requests."),
     "render": ("quire.cli.render", "render", "Render a thread as a provider's request."),
     "import": ("quire.cli.convert", "import_", "Read a conversation from another format into a thread."),
@@ -57,15 +57,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "models",
         "What is known of each model: window, vocabulary, prices, minimum.",
     ),
-    "emulate": ("quire.cli.emulate", "emulate", "Run a strict local stand-in for a provider."),
+    "emulate": ("quire.cli.models", "emulate", "Run a strict local stand-in for a provider."),
     "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
-    "index": ("quire.cli.index", "index", "Bring the search index up to date."),
+    "index": ("quire.cli.recall", "index", "Bring the search index up to date."),
     "record": ("quire.cli.record", "record", "Create, read, search and update records."),
-    "build": ("quire.cli.build", "build", "Build the context of a consumer from records."),
-    "model": ("quire.cli.model", "model", "Install and serve the embedded local model."),
+    "build": ("quire.cli.record", "build", "Build the context of a consumer from records."),
+    "model": ("quire.cli.models", "model", "Install and serve the embedded local model."),
     "chat": ("quire.cli.chat", "chat", "Talk to a model in the terminal."),
     "run": ("quire.cli.run", "run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
-    "resume": ("quire.cli.resume", "resume", "Continue a cycle that was interrupted."),
+    "resume": ("quire.cli.run", "resume", "Continue a cycle that was interrupted."),
 }
 
 _NO_COMMAND = re.compile(r"No such command '([^']*)'\.$")
@@ -192,7 +192,7 @@ def _called_wrongly(error: click.ClickException) -> QuireError:
 
 def _meant(name: str, error: click.ClickException) -> str:
     """click knows only commands that are loaded; ours are loaded when used."""
-    from quire.nearest import nearest
+    from quire.errors import nearest
 
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     known = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []

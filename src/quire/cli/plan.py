@@ -8,23 +8,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from quire.assemble import (
-    DROP_ONLY,
-    TWO_TIER,
-    Assembly,
-    Built,
-    Policy,
-    Refused,
-    ask,
-    reused_tokens,
-    unsent,
-)
-from quire.assemble.hindsight import optimum, trail
-from quire.assemble.walk import numbered
-from quire.cli.as_sent import policies
-from quire.cli.assemble import is_chosen, policy_from, policy_options
-from quire.cli.common import console, counted, db_option, json_option, print_json, print_table
-from quire.cli.source import load_usable
+from quire.assemble import DROP_ONLY, TWO_TIER, Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
+from quire.assemble.hindsight import numbered, optimum, trail
+from quire.cli.assemble import is_chosen, policies, policy_from, policy_options
+from quire.cli.output import console, counted, db_option, json_option, print_json, print_table
+from quire.cli.store import load_usable
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 

@@ -2,16 +2,259 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
-from quire.cli import record_changes
-from quire.cli.common import db_option, json_option, print_json, print_table
-from quire.cli.record_lines import print_records
-from quire.cli.records_db import NO_MODEL, embedder, now_ms, open_records, words_option
-from quire.errors import CallError
-from quire.records.record import to_json, view
+from quire.cli.output import (
+    called,
+    confirm_deletion,
+    counted,
+    db_option,
+    json_option,
+    print_json,
+    print_table,
+    print_text,
+    read_json,
+    read_text,
+    value_of,
+    value_or_lines,
+)
+from quire.cli.store import NO_MODEL, embedder, now_ms, open_records, words_option
+from quire.errors import CallError, FormatError
+from quire.records import Builder, Built, Config, Records, config, configured, keep_catalog, react
+from quire.records.agent import Reaction
+from quire.records.record import Record, draft, fields_of, to_json, view
+from quire.values import Json, JsonObject
+
+# How records are read from files and printed, and what is said of the contexts that a change made new.
+
+
+def read_records(file: str) -> tuple[list[Json], bool]:
+    """The records of a file, and whether it is one that may hold many: a JSON list or JSON Lines."""
+    value, lines = value_or_lines(read_text(file), called(file), "record")
+    if lines is not None:
+        return [one for _, one in lines], True
+    return (value, True) if isinstance(value, list) else ([value], False)
+
+
+@contextmanager
+def content_of(file: str | None) -> Iterator[None]:
+    """What is wrong with the content of a file is the data's fault, not the call's."""
+    try:
+        yield
+    except CallError as error:
+        if file is None:
+            raise
+        raise FormatError(f"{called(file)}: {error}", hint=error.hint) from error
+
+
+def print_record(record: Record, as_json: bool, line: str) -> None:
+    if as_json:
+        print_json(to_json(record))
+    else:
+        click.echo(line)
+
+
+def print_records(records: Sequence[Record], as_json: bool) -> None:
+    """All fields as JSON, or a table of their heads."""
+    if as_json:
+        print_json([to_json(record) for record in records])
+        return
+    rows = [(one.id, one.version, one.schema_name, one.title, " ".join(one.tags)) for one in records]
+    print_table(["id", "version", "schema", "title", "tags"], rows)
+
+
+def report(reaction: Reaction) -> None:
+    """On stderr: which contexts are new, and which configurations are broken."""
+    for output in reaction.outputs:
+        click.echo(
+            f"context of {output.context['consumer_id']} is {output.id} version {output.version}", err=True
+        )
+    for problem in reaction.problems:
+        click.echo(f"warning: {problem}", err=True)
+
+
+# The commands of `quire record` that change something: create, update, delete, catalog, purge.
+
+
+def _json(_ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """The JSON of an option, or of the file that @FILE names."""
+    if value is None:
+        return None
+    if value.startswith("@"):
+        return read_json(value[1:])
+    hint = """Write it as '{"text": "…"}', or name a file: @FILE."""
+    try:
+        return value_of(value, f"--{param.name}", hint=hint)
+    except FormatError as error:
+        raise CallError(str(error), hint=error.hint) from error
+
+
+def _fields(command: Any) -> Any:
+    """The options that set a record's fields."""
+    options = [
+        click.option("--title", help="What it is called."),
+        click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; may be given again."),
+        click.option(
+            "--context", callback=_json, metavar="JSON", help="What it holds: a JSON object, or @FILE."
+        ),
+        click.option("--hints", callback=_json, metavar="JSON", help="llm_hints: a JSON object, or @FILE."),
+        click.option("--ttl", "ttl_s", type=float, metavar="SECONDS", help="Expires after so many seconds."),
+        click.option("--owner", help="Whose it is."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _options(fields: JsonObject) -> JsonObject:
+    """The fields that options give; they stand in front of a file's."""
+    named = {("llm_hints" if key == "hints" else key): value for key, value in fields.items()}
+    return {key: value for key, value in named.items() if value is not None and value != ()}
+
+
+@click.command(short_help="Keep a new record, from FILE or from options.")
+@click.argument("file", required=False)
+@click.option("--schema", "schema_name", help="Its schema, such as user.message.v1.")
+@_fields
+@db_option
+@json_option
+def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> None:
+    """Keep a new record, from FILE (or - for stdin) and the options; consumers it concerns get a new context.
+
+    FILE holds one record, or many as a JSON list or JSON Lines; many are kept all or none.
+
+    \b
+    Examples:
+      quire record create --schema note.v1 --title Plan --tag work --context '{"text": "Ship it"}'
+      quire record create record.json --ttl 3600
+      quire record create messages.jsonl
+    """
+    now = now_ms()
+    values, many = read_records(file) if file else ([{}], False)
+    with content_of(file):
+        given = [fields_of(value) for value in values]
+        drafts = [_draft(one | _options(fields), now) for one in given]
+    with open_records(db) as records:
+        made = records.create_all(drafts)
+        report(react(records, *made, now=now))
+    if many:
+        print_records(made, as_json)
+    else:
+        print_record(made[0], as_json, f"{made[0].id} version 1")
+
+
+def _draft(given: JsonObject, now: int) -> Record:
+    if "schema_name" not in given:
+        raise CallError("a record needs a schema", hint="Pass --schema, or a FILE with schema_name.")
+    return draft(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
+
+
+@click.command()
+@click.argument("id")
+@click.argument("file", required=False)
+@click.option(
+    "--version", type=int, required=True, help="The version you saw; another one there is a conflict."
+)
+@_fields
+@db_option
+@json_option
+def update(id: str, file: str | None, version: int, db: Path | None, as_json: bool, **fields: Any) -> None:
+    """Change what is given of a record; the rest stays. Consumers it concerns get a new context.
+
+    \b
+    Examples:
+      quire record update rec-1 --version 1 --title "New plan"
+      quire record update rec-1 changes.json --version 2
+    """
+    value = read_json(file) if file else {}
+    with content_of(file):
+        given = fields_of(value) | _options(fields)
+    if "schema_name" in given:
+        raise CallError("the schema of a record never changes", hint="Create a new record.")
+    now = now_ms()
+    with open_records(db, create=False) as records:
+        made = records.update(id, version, **given, now=now)
+        report(react(records, made, now=now))
+    print_record(made, as_json, f"{made.id} version {made.version}")
+
+
+@click.command()
+@click.argument("id")
+@click.option("--version", type=int, help="Only if it still is this version.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@db_option
+@json_option
+def delete(id: str, version: int | None, yes: bool, db: Path | None, as_json: bool) -> None:
+    """Delete a record for ever, with all its versions.
+
+    \b
+    Examples:
+      quire record delete rec-1
+      quire record delete rec-1 --yes
+    """
+    with open_records(db, create=False) as records:
+        if not yes:
+            version = _agreed(records.read_full(id), version)
+        records.delete(id, version)
+    print_json({"deleted": id}) if as_json else click.echo(f"deleted {id}")
+
+
+def _agreed(seen: Record, version: int | None) -> int:
+    """The version that may go: the one named in the question, or one that is a conflict without asking."""
+    if version in (None, seen.version):
+        called = f" {seen.title!r}" if seen.title else ""
+        versions = counted(seen.version, "version")
+        confirm_deletion(f"record {seen.id} ({seen.schema_name}{called}) with {versions}", name=seen.id)
+    return seen.version if version is None else version
+
+
+@click.command(short_help="Make or renew the record of all tools.")
+@click.argument("file", required=False)
+@db_option
+@json_option
+def catalog(file: str | None, db: Path | None, as_json: bool) -> None:
+    """Make or renew the tool.catalog.v1 record, from the tools in FILE or from the tool.v1 records.
+
+    \b
+    Examples:
+      quire record catalog tools.json
+      quire record create --schema tool.v1 --context '{"name": "echo"}' && quire record catalog
+    """
+    tools = read_json(file) if file else None
+    if tools is not None and not isinstance(tools, list):
+        raise FormatError(
+            f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].'
+        )
+    now = now_ms()
+    with open_records(db) as records:
+        made = keep_catalog(records, tools, now=now)
+        report(react(records, made, now=now))
+    print_record(
+        made, as_json, f"{made.id} version {made.version}: {counted(len(made.context['tools']), 'tool')}"
+    )
+
+
+@click.command()
+@db_option
+@json_option
+def purge(db: Path | None, as_json: bool) -> None:
+    """Remove the records whose time has passed.
+
+    \b
+    Examples:
+      quire record purge
+    """
+    with open_records(db, create=False) as records:
+        count = records.purge(now_ms())
+    print_json({"purged": count}) if as_json else click.echo(f"purged {count}")
+
+
+COMMANDS = (create, update, delete, catalog, purge)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,7 +269,7 @@ def record() -> None:
     """
 
 
-for _command in record_changes.COMMANDS:
+for _command in COMMANDS:
     record.add_command(_command)
 
 
@@ -130,3 +373,79 @@ def history(id: str, db: Path | None, as_json: bool) -> None:
     """
     with open_records(db, create=False) as records:
         print_records(records.history(id, now=now_ms()), as_json)
+
+
+# `quire build`: the context of a consumer, from its configuration and the records.
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("consumer")
+@click.option("--request", help="What is asked, as text.")
+@click.option("--trigger", metavar="ID", help="The record that asks; default: the newest one that triggers.")
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    help="The configuration; default: its context.config.v1 record.",
+)
+@click.option(
+    "--context-only", is_flag=True, help="Leave out the request: print the formatted_context alone."
+)
+@click.option("--dry-run", is_flag=True, help="Keep nothing: do not touch the consumer's context record.")
+@words_option
+@db_option
+@json_option
+def build(
+    consumer: str,
+    request: str | None,
+    trigger: str | None,
+    config_file: str | None,
+    context_only: bool,
+    dry_run: bool,
+    words: bool,
+    db: Path | None,
+    as_json: bool,
+) -> None:
+    """Build the context of CONSUMER, keep it as its context record, and print what its model receives.
+
+    \b
+    Examples:
+      quire build chat --request "What was that API key?"
+      quire build chat --trigger rec-12 --json
+    """
+    if request is not None and trigger is not None:
+        raise CallError(
+            "--request and --trigger exclude each other", hint="A trigger brings its own request."
+        )
+    now = now_ms()
+    with open_records(db, create=False, words=words) as records:
+        builder = Builder(_config(records, consumer, config_file, now))
+        asked_by = records.read_full(trigger, now=now) if trigger else None
+        if asked_by is None and request is None:
+            asked_by = _newest_trigger(records, builder, now)
+        built = builder.build(records, trigger=asked_by, request=request, now=now)
+        kept = None if dry_run else builder.keep(records, built, now=now)
+    _print(built, kept, context_only, as_json)
+
+
+def _config(records: Records, consumer: str, file: str | None, now: int) -> Config:
+    if file is None:
+        return configured(records, consumer, now=now)
+    found = config(read_json(file))
+    if found.consumer_id != consumer:
+        raise CallError(f"{file} configures {found.consumer_id!r}, not {consumer!r}")
+    return found
+
+
+def _newest_trigger(records: Records, builder: Builder, now: int) -> Record:
+    found = [one for selector in builder.config.update_triggers for one in records.select(selector, newest=1, keep=builder.triggered_by, now=now)]  # fmt: skip
+    if not found:
+        raise CallError("no record triggers this consumer", hint="Pass --request TEXT or --trigger ID.")
+    return max(found, key=lambda one: int(one.id.partition("-")[2]))
+
+
+def _print(built: Built, kept: Record | None, context_only: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({**built.context, "text": built.text, "record": kept.id if kept else None})
+    else:
+        print_text(built.formatted_context if context_only else built.text)

@@ -13,12 +13,11 @@ import msgspec
 
 from quire import providers
 from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
-from quire.cli.as_sent import Folds, policies
-from quire.cli.common import console, db_option, json_option, print_json, print_table
-from quire.cli.shown import in_line
-from quire.cli.source import load_usable
-from quire.engine import policy_for, policy_of
+from quire.cli.assemble import Folds, policies
+from quire.cli.output import console, db_option, in_line, json_option, print_json, print_table
+from quire.cli.store import load_usable
 from quire.errors import BudgetError, NotFound
+from quire.thread import policy_for, policy_of
 from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
 

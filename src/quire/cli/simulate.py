@@ -10,10 +10,18 @@ import click
 import msgspec
 from rich.text import Text
 
-from quire.cli.common import called, console, counted, json_option, print_json, print_table, read_text
-from quire.cli.json_text import value_of
+from quire.cli.output import (
+    called,
+    console,
+    counted,
+    json_option,
+    print_json,
+    print_table,
+    read_text,
+    value_of,
+)
 from quire.errors import FormatError
-from quire.providers.marks import mark
+from quire.providers.cache_marks import mark
 from quire.providers.models import model_info, resolve
 from quire.providers.rules import malformed
 from quire.providers.rules.check import spoken

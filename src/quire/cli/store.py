@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from quire.cli.common import default_db
-from quire.engine import open_store
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from quire.cli.output import default_db, read_text
 from quire.errors import CallError, DamageError, NotFound
+from quire.log.entries import decode_lines, usable
+from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
+from quire.records import Records
+from quire.thread import open_store
+from quire.values import Entry
 
 
 def open_db(path: Path | None, create: bool = True) -> SqliteStore:
@@ -41,3 +58,92 @@ def _check_there(file: Path) -> None:
             seq=1,
             hint="Restore it from a backup; if it never held a thread, `quire log new NAME` begins one in it.",
         )
+
+
+# THREAD|FILE: entries from a JSON Lines file, from standard input, or from a thread of the database.
+
+
+def load_usable(source: str, db: Path | None) -> list[Entry]:
+    """The entries as requests are made of them: what cannot be used of their free fields is left aside."""
+    return [usable(entry) for entry in load_entries(source, db)]
+
+
+def load_entries(source: str, db: Path | None) -> list[Entry]:
+    """The entries of a file of that name, else of a thread of that name; each with its id and seq."""
+    if source == "-" or os.path.isfile(source):
+        return list(chain(decode_lines(read_text(source))))
+    try:
+        opened = open_db(db, create=False)
+    except NotFound as error:
+        raise NotFound(f"there is no file called {source!r}, and {error}", hint=error.hint) from error
+    with opened as store:
+        if source not in {one.name for one in store.threads()}:
+            raise NotFound(
+                f"there is no file and no thread called {source!r}",
+                hint="`quire log list` shows the threads.",
+            )
+        return store.read(source)
+
+
+# Opening the records that a command works on, with the embedding model where it is installed.
+
+# Fewer vectors than this are made before a bar could be read.
+WORTH_SHOWING = 64
+NO_MODEL = "by words alone: the embedding model is not installed (quire model install minilm)"
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+words_option = click.option("--words", is_flag=True, help="Go by words alone, without the embedding model.")
+
+
+class LateMiniLM:
+    """The embedding model, loaded when the first text comes: most commands never need it."""
+
+    name = "all-MiniLM-L6-v2"
+    dimensions = 384
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        with _loading:  # a search and the indexer beside it may both come first
+            model = _model()
+        return model.encode(texts)
+
+
+_loading = threading.Lock()
+
+
+@cache
+def _model() -> Any:
+    from quire.recall.embed import minilm
+
+    return minilm()
+
+
+def embedder() -> LateMiniLM | None:
+    """The embedding model, or None where a part of it is not installed."""
+    parts = ("numpy", "onnxruntime", "tokenizers", "safetensors", "onnx")
+    if any(importlib.util.find_spec(part) is None for part in parts):
+        return None
+    from quire.recall.embed import find_weights
+
+    return LateMiniLM() if find_weights() else None
+
+
+@contextmanager
+def open_records(db: Path | None, create: bool = True, words: bool = False) -> Iterator[Records]:
+    """The records at --db; vectors that a command has to make first are shown on stderr."""
+    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    task = bar.add_task("embedding records")
+
+    def show(done: int, all: int) -> None:
+        if all >= WORTH_SHOWING:
+            bar.start()
+            bar.update(task, completed=done, total=all)
+
+    with open_db(db, create=create) as store:
+        try:
+            yield Records(store, None if words else embedder(), show)
+        finally:
+            bar.stop()

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from quire.emulate.caches import Caches
-from quire.emulate.emulated import Emulated, Outcome, Received
+from quire.emulate.provider import Emulated, Outcome, Received
 from quire.values import Json
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from quire.emulate.emulated import Emulated, Outcome, Received
+from quire.emulate.provider import Emulated, Outcome, Received
 from quire.providers.rules import validate
-from quire.providers.simulate.gemini import GeminiCache, seconds
+from quire.providers.simulate.prefix_caches import GeminiCache, seconds
 from quire.values import JsonObject
 
 _DEFAULT_TTL_S = 3600.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.emulate.chat import error
-from quire.emulate.exchange import Exchange, Voice, arguments, pieces
+from quire.emulate.script import Exchange, Voice, arguments, pieces
 from quire.values import Call, JsonObject, Text, Think
 
 

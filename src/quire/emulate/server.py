@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from quire.emulate.emulated import Emulated, Received
+from quire.emulate.provider import Emulated, Received
 from quire.emulate.script import Replies, Reply
 from quire.errors import CallError, MissingPart
 

@@ -1,7 +1,15 @@
 """Items: pieces of context with an identity, where they come from, and the window that holds them."""
 
-from quire.items.item import identity, item
-from quire.items.sources import from_error, from_file, from_region, from_repl, from_text, from_url
+from quire.items.sources import (
+    from_error,
+    from_file,
+    from_region,
+    from_repl,
+    from_text,
+    from_url,
+    identity,
+    item,
+)
 from quire.items.symbols import from_symbol
 from quire.items.window import Window
 

@@ -5,6 +5,8 @@ Adding is O(1) at any size: the oldest item that may go is always the first of t
 
 from __future__ import annotations
 
+import bisect
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -13,14 +15,165 @@ import msgspec
 
 from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireError
 from quire.items.cut import cut
-from quire.items.item import item, remade
-from quire.items.numbers import Numbers
-from quire.items.shape import MAX_ITEMS, MOST_ITEMS, WINDOW, is_capacity
-from quire.items.sizes import Sizes
-from quire.log.inputs import checked
-from quire.log.shapes import short
+from quire.items.sources import item, remade
+from quire.log.shapes import (
+    COUNTED,
+    INTEGER,
+    NULL,
+    OBJECT,
+    SHA256,
+    STRING,
+    Fields,
+    Listed,
+    Plain,
+    checked,
+    either,
+    one_of,
+    short,
+)  # fmt: skip
 from quire.tokens import Counter, counter
-from quire.values import Item, JsonObject, item_json
+from quire.values import ITEM_TYPES, Item, Json, JsonObject, item_json
+
+# The numbers of ctx-N: counted from 1, each used once, whatever is cleared, removed or evicted.
+
+_NUMBERED = re.compile(r"ctx-([0-9]+)")
+_DIGITS = 18
+_HINT = "Leave the id out to get the next one."
+
+
+class Numbers:
+    """Gives the next number, and takes given ones that were never used."""
+
+    def __init__(self, next: int = 1, unused: list[tuple[int, int]] | None = None) -> None:
+        self.next = next
+        # Ranges below `next` that a given id jumped over, in order. 0 is never counted to, but may be given.
+        self.unused = [(0, 1)] if unused is None else unused
+
+    @staticmethod
+    def after(ids: Iterable[str]) -> int:
+        """The number behind all of these."""
+        return max((int(id.removeprefix("ctx-")) for id in ids), default=0) + 1
+
+    def take(self) -> str:
+        """The next id."""
+        self.next += 1
+        return f"ctx-{self.next - 1}"
+
+    def check(self, id: str) -> int:
+        """The number of a given id; an error unless it is ctx-N and new."""
+        found = _NUMBERED.fullmatch(id) if isinstance(id, str) else None
+        if not found or len(found[1].lstrip("0")) > _DIGITS:
+            raise CallError(f"id {short(id)} is not ctx-N", hint=_HINT)
+        number = int(found[1])
+        if number < self.next and self._range_of(number) is None:
+            raise CallError(f"id {short(id)} was already used in this window", hint=_HINT)
+        return number
+
+    def claim(self, id: str) -> str:
+        """Use a given id; the counter moves past it."""
+        number = self.check(id)
+        if number >= self.next:
+            if number > self.next:
+                self.unused.append((self.next, number))
+            self.next = number + 1
+        elif (index := self._range_of(number)) is not None:
+            start, stop = self.unused[index]
+            self.unused[index : index + 1] = [r for r in ((start, number), (number + 1, stop)) if r[0] < r[1]]
+        return id
+
+    def _range_of(self, number: int) -> int | None:
+        index = bisect.bisect_right(self.unused, (number, float("inf"))) - 1
+        return index if index >= 0 and number < self.unused[index][1] else None
+
+
+# The JSON of items and windows: what may stand where. The published schemas say the same.
+
+MAX_ITEMS = 50
+MOST_ITEMS = 1000
+_ID = re.compile(r"ctx-[0-9]+")
+
+
+def is_capacity(value: Json) -> bool:
+    """An integer from 1 to 1000."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ITEMS
+
+
+CTX_ID = Plain(
+    "ctx- and digits",
+    {"type": "string", "pattern": "^ctx-[0-9]+$"},
+    lambda v: isinstance(v, str) and bool(_ID.fullmatch(v)),
+)
+CAPACITY = Plain(
+    f"an integer from 1 to {MOST_ITEMS}",
+    {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS},
+    is_capacity,
+)
+ITEM = Fields(
+    required={"content": STRING},
+    optional={
+        "id": CTX_ID,
+        "type": one_of(ITEM_TYPES),
+        "metadata": either(OBJECT, NULL),
+        "timestamp": INTEGER,
+        "sha256": SHA256,
+    },
+)
+LIMIT = either(COUNTED, NULL)
+WINDOW = Fields(
+    required={"items": Listed(ITEM)},
+    optional={
+        "max_items": CAPACITY,
+        # The same in camel case: read, never written.
+        "maxItems": CAPACITY,
+        "max_tokens": LIMIT,
+        "max_item_tokens": LIMIT,
+        "pinned": Listed(CTX_ID),
+        "next_id": COUNTED,
+    },
+)
+
+
+# Tokens of a window's items: counted once each, and only from the moment a limit or a reader asks.
+
+
+class Sizes:
+    """Each item's tokens, their sum, and the sum of those that are pinned."""
+
+    def __init__(self, with_: Counter) -> None:
+        self._with = with_
+        self._of: dict[str, int] | None = None
+        self.total = 0
+        self.pinned = 0
+
+    @property
+    def counting(self) -> bool:
+        return self._of is not None
+
+    def start(self, items: Iterable[Item], pinned: Iterable[str]) -> None:
+        """Count what is there, and from now on what comes; a second start does nothing."""
+        if self._of is None:
+            self._of = {one.id: self._with.count(one.content) for one in items}
+            self.total = sum(self._of.values())
+            self.pinned = sum(self._of[id] for id in pinned)
+
+    def count(self, content: str) -> int:
+        """The tokens of a content, 0 while nobody asks."""
+        return self._with.count(content) if self.counting else 0
+
+    def put(self, id: str, size: int) -> None:
+        if self._of is not None:
+            self._of[id] = size
+            self.total += size
+
+    def drop(self, id: str, pinned: bool) -> None:
+        if self._of is not None:
+            size = self._of.pop(id)
+            self.total -= size
+            self.pinned -= size if pinned else 0
+
+    def pin(self, id: str, pinned: bool) -> None:
+        if self._of is not None:
+            self.pinned += self._of[id] if pinned else -self._of[id]
 
 
 def now_ms() -> int:

@@ -3,19 +3,177 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import Any
 
-from quire.errors import CallError, FormatError
-from quire.log.hashing import entry_id
-from quire.log.inputs import hint_for, path_name
-from quire.log.kinds import SHAPES, entry_schema
-from quire.log.places import Places
-from quire.log.shapes import Fault, check_json, fit, short
-from quire.values import KINDS, Entry, Json, JsonObject
+import msgspec
 
-__all__ = ["SCHEMA", "check", "check_entry", "decode_line", "decode_lines", "encode", "encode_lines"]
+from quire.errors import CallError, FormatError
+from quire.log.hashing import entry_id, sha256_hex
+from quire.log.positions import Places
+from quire.log.shapes import (
+    ANYTHING,
+    BOOLEAN,
+    COUNTED,
+    ENTRY_ID,
+    INTEGER,
+    NATURAL,
+    NULL,
+    OBJECT,
+    SHA256,
+    STRING,
+    Fault,
+    Fields,
+    Listed,
+    Path,
+    Plain,
+    Shape,
+    check_json,
+    either,
+    fit,
+    hint_for,
+    json_schema,
+    one_of,
+    path_name,
+    short,
+)
+from quire.values import ITEM_TYPES, KINDS, Entry, Json, JsonObject, Usage
+
+# The kinds of entries and the fields each one has: the interchange format, as one table.
+
+NUMBER = Plain(
+    "a number", {"type": "number"}, lambda v: isinstance(v, int | float) and not isinstance(v, bool)
+)
+
+
+def _content_has_its_sha256(item: JsonObject, path: Path) -> None:
+    if "sha256" in item and item["sha256"] != (real := sha256_hex(item["content"])):
+        raise Fault(
+            (*path, "sha256"),
+            f"does not match the content, whose sha256 is {real}",
+            hint="Leave sha256 out, or correct it.",
+        )
+
+
+# An item in an entry may have any identity: a note's path, a URL, path#Lstart-Lend, ctx-N.
+ITEM = Fields(
+    required={"content": STRING},
+    optional={
+        "id": STRING,
+        "type": one_of(ITEM_TYPES),
+        "metadata": either(OBJECT, NULL),
+        "timestamp": INTEGER,
+        "sha256": SHA256,
+    },
+    also=_content_has_its_sha256,
+)
+
+TOOL = Fields(
+    required={"name": STRING, "description": STRING, "parameters": OBJECT},
+    optional={"category": STRING, "output": Listed(STRING), "example": STRING, "idempotent": BOOLEAN},
+)
+
+# An edit names its entry by seq, the only order; null says, as leaving it out does, that nothing replaces it.
+EDIT = Fields(
+    required={"entry": INTEGER, "action": STRING},
+    optional={"replacement": either(STRING, NULL), "freed": INTEGER},
+)
+
+
+class Read(msgspec.Struct, frozen=True):
+    """An object that may hold anything; but what is read of it, under these names, has one shape."""
+
+    names: tuple[str, ...]
+    shape: Plain
+
+    @property
+    def as_shape(self) -> Plain:
+        schema = {"type": "object", "properties": dict.fromkeys(self.names, self.shape.schema)}
+        return msgspec.structs.replace(OBJECT, schema=schema)
+
+    def fit(self, value: JsonObject, path: Path) -> None:
+        for name in self.names:
+            if name in value:
+                fit(self.shape, value[name], (*path, name))
+
+
+IMAGE = Read(("media_type", "data", "url"), STRING)
+# No provider counts beyond 2**63, and no price could be reckoned from it.
+_COUNT = Plain(
+    "a number below 2**63, or null",
+    {"type": ["number", "null"], "exclusiveMinimum": -(2**63), "exclusiveMaximum": 2**63},
+    lambda v: v is None or (NUMBER.fits(v) and abs(v) < 2**63),
+)
+USAGE = Read(Usage.__struct_fields__, _COUNT)
+
+
+def _images_are_readable(user: JsonObject, path: Path) -> None:
+    for index, image in enumerate(user.get("images", ())):
+        if isinstance(image, dict):
+            IMAGE.fit(image, (*path, "images", index))
+
+
+def _usage_counts(sent: JsonObject, path: Path) -> None:
+    USAGE.fit(sent.get("usage", {}), (*path, "usage"))
+
+
+_TEXT: dict[str, Shape] = {"text": STRING}
+
+# A hash that was only noted down: of a request, a segment, an item sent long ago. Nothing here could check it.
+_NOTED = STRING
+
+# kind -> its required fields and its optional ones.
+KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
+    "system": (_TEXT, {}),
+    "tools": ({"tools": Listed(TOOL)}, {}),
+    "attach": ({"item": ITEM}, {}),
+    "user": (_TEXT, {"attach": Listed(ITEM), "images": Listed(either(IMAGE.as_shape, STRING))}),
+    "think": (_TEXT, {}),
+    "call": ({"call_id": STRING, "name": STRING, "args": ANYTHING}, {}),
+    "result": ({"call_id": STRING}, {"outcome": STRING, "content": STRING, "error": BOOLEAN}),
+    "respond": (_TEXT, {}),
+    "note": (_TEXT, {}),
+    "rebase": (
+        {
+            "reason": STRING,
+            "before_seq": NATURAL,
+            "library": Listed(Fields(required={"id": STRING, "sha256": _NOTED})),
+            "edits": Listed(EDIT),
+            "freed": INTEGER,
+        },
+        {"summary": STRING},
+    ),
+    "sent": (
+        {"provider": STRING, "model": STRING, "request_sha256": _NOTED, "segments": Listed(_NOTED)},
+        {"usage": USAGE.as_shape, "cost": either(NUMBER, STRING, OBJECT, NULL), "stop": either(STRING, NULL)},
+    ),
+}
+
+# What every kind may carry besides; id and seq are the log's own.
+ON_ALL: dict[str, Shape] = {"at": INTEGER, "meta": OBJECT, "wire": OBJECT, "id": ENTRY_ID, "seq": COUNTED}
+
+# What has to be looked at as a whole.
+_ALSO = {"user": _images_are_readable, "sent": _usage_counts}
+
+SHAPES: dict[str, Fields] = {
+    kind: Fields(
+        required={"kind": one_of((kind,)), **required}, optional={**optional, **ON_ALL}, also=_ALSO.get(kind)
+    )
+    for kind, (required, optional) in KIND_FIELDS.items()
+}
+assert tuple(SHAPES) == KINDS
+
+
+def entry_schema() -> JsonObject:
+    """The JSON schema of one entry, kind by kind."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Entry",
+        "description": "One line of a thread's log. id and seq are given by the log and checked when present.",
+        "oneOf": [{"title": kind, **json_schema(shape)} for kind, shape in SHAPES.items()],
+    }
+
 
 SCHEMA: JsonObject = entry_schema()
 _HINT = "`quire schema entry` prints what each kind may hold."
@@ -163,3 +321,109 @@ def encode_lines(entries: Iterable[Entry], ids: bool = True) -> str:
 def encode_body(body: JsonObject) -> str:
     """A body as it is stored: compact, key order kept, no ASCII escapes."""
     return _writer.encode(body)
+
+
+# An entry as it can be used: what Quire reads of free fields, and cannot make sense of, is as if it were absent.
+#
+# `meta` and an item's `metadata` are anybody's: they are stored and exported as they came, whatever they hold.
+
+Reader = Callable[[Json], Json]
+
+
+def usable(entry: Entry) -> Entry:
+    """The entry itself, or one of the same id and seq without what cannot be used."""
+    if _FREE.keys().isdisjoint(entry.body):
+        return entry
+    read = {name: reader(entry.body[name]) for name, reader in _FREE.items() if name in entry.body}
+    if all(entry.body[name] == value for name, value in read.items()):
+        return entry
+    return Entry(entry.kind, {**entry.body, **read}, entry.seq, entry.id)
+
+
+def _read(fields: JsonObject, readers: dict[str, Reader]) -> JsonObject:
+    """The object with these fields as they are read; those that give nothing are left out."""
+    if readers.keys().isdisjoint(fields):
+        return fields
+    seen = {name: readers[name](value) if name in readers else value for name, value in fields.items()}
+    return {name: value for name, value in seen.items() if value is not None or name not in readers}
+
+
+def _words(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _strings(value: Json) -> list[str] | None:
+    """A list of strings; one alone is a list of one."""
+    return _members(value, lambda one: isinstance(one, str))
+
+
+def _seqs(value: Json) -> list[int] | None:
+    return _members(value, lambda one: isinstance(one, int) and not isinstance(one, bool))
+
+
+def _members(value: Json, fits: Callable[[Json], bool]) -> list[Json] | None:
+    given = value if isinstance(value, list) else [value]
+    return [one for one in given if fits(one)] or None
+
+
+def _seq(value: Json) -> int | None:
+    return next(iter(_seqs(value) or ()), None) if not isinstance(value, list) else None
+
+
+def _images(value: Json) -> list[Json] | None:
+    return _members(value, _is_image)
+
+
+def _is_image(value: Json) -> bool:
+    if not isinstance(value, dict):
+        return isinstance(value, str)
+    return all(isinstance(value.get(name, ""), str) for name in ("media_type", "data", "url"))
+
+
+_META: dict[str, Reader] = {
+    "pins": _seqs,
+    "shown": _strings,
+    "recalled": _words,
+    "recalled_ids": _strings,
+    "composer": _words,
+    # What a rebase keeps of itself.
+    "opening": _seq,
+    "pinned": _strings,
+}
+
+
+def _meta(meta: JsonObject) -> JsonObject:
+    return _read(meta, _META)
+
+
+_SOURCE: dict[str, Reader] = {"source": _words}
+_ACTIVE: dict[str, Reader] = {**_SOURCE, "images": _images}
+
+
+def _item(item: JsonObject) -> JsonObject:
+    metadata = item.get("metadata")
+    if not metadata:
+        return item
+    # Only an active note's images are sent; under that name others may keep what they like.
+    read = _read(metadata, _ACTIVE if metadata.get("source") == "active_note" else _SOURCE)
+    return item if read == metadata else {**item, "metadata": read}
+
+
+def _edit(edit: JsonObject) -> JsonObject:
+    """An edit that says nothing in place of its entry drops it."""
+    if edit.get("replacement") is not None:
+        return edit
+    kept = {key: value for key, value in edit.items() if key != "replacement"}
+    return {**kept, "action": "drop"} if edit["action"] in ("cut", "handle") else kept
+
+
+def _items(items: list[JsonObject]) -> list[JsonObject]:
+    return [_item(item) for item in items]
+
+
+def _edits(edits: list[JsonObject]) -> list[JsonObject]:
+    return [_edit(edit) for edit in edits]
+
+
+# The fields of a body that hold what is free.
+_FREE: dict[str, Reader] = {"meta": _meta, "item": _item, "attach": _items, "edits": _edits}

@@ -21,8 +21,7 @@ def canonical(value: Json) -> bytes:
         return _writer.encode(value).encode()
     except UnicodeEncodeError as error:
         raise FormatError(
-            f"text holds a lone surrogate ({error.object[error.start]!r})",
-            hint=NOT_UTF8_HINT,
+            f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(

@@ -6,6 +6,7 @@ A thread is a name for a branch; a branch is a stretch of entries behind some en
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,14 +16,42 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from quire.errors import CallError, ConflictError, DamageError, NotFound
-from quire.log import branches, migrations, verify
+from quire.log import branches, connection, verify
 from quire.log.branches import TIP, Row, Tip, bad_entry
-from quire.log.connect import connect, is_damage, transaction, translate
+from quire.log.connection import connect, is_damage, transaction, translate
 from quire.log.entries import check_entry, encode_body
 from quire.log.hashing import canonical, chain
-from quire.log.names import check_name, id_range
 from quire.log.store import Hook, Store, ThreadInfo, Verified
 from quire.values import Entry, Json
+
+# What a thread may be called, and how an entry's id may be shortened.
+
+MAX_NAME = 200
+_ID = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})\Z")
+
+
+def check_name(name: str) -> None:
+    """A CallError unless a name can stand on one line of a table and be typed again."""
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= MAX_NAME
+        or not name.isprintable()
+        or name != name.strip()
+    ):
+        raise CallError(
+            f"{name!r} cannot be a thread's name",
+            hint=f"Use 1 to {MAX_NAME} printable characters, no space at either end.",
+        )
+
+
+def id_range(prefix: str) -> tuple[str, str] | None:
+    """The ids that begin so, as a range low <= id < high; None for what no id begins with: 'ab' -> 'sha256:ab' …."""
+    match = _ID.match(prefix)
+    if match is None:
+        return None
+    low = f"sha256:{match[1]}"
+    return low, low + "g"  # behind every hexadecimal digit
+
 
 _INFO = """
 SELECT t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
@@ -47,10 +76,10 @@ class SqliteStore:
 
     def _open(self) -> sqlite3.Connection:
         conn = connect(self.path)
-        owners = [(migrations.OWNER, migrations.MIGRATIONS)]
+        owners = [(connection.OWNER, connection.MIGRATIONS)]
         owners += [(hook.name, hook.migrations) for hook in self.hooks]
         try:
-            migrations.migrate(conn, self.path, owners)
+            connection.migrate(conn, self.path, owners)
         except BaseException:
             conn.close()
             raise

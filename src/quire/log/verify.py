@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from quire.errors import DamageError, FormatError
+from quire.errors import DamageError, FormatError, NotFound
 from quire.log.branches import ROWS, SCAN, Piece, Row, bad_entry, holder, pieces
-from quire.log.connect import DamagedConnection, connect_to_read_damaged
+from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import encode_body
 from quire.log.hashing import entry_id
-from quire.log.migrations import MIGRATIONS, OWNER, migrate
 from quire.log.store import Verified
 from quire.values import Entry, JsonObject
 
@@ -198,3 +197,29 @@ def _unreadable(path: str | Path, cause: str) -> DamageError:
     return DamageError(
         f"{path} is damaged from entry 1 on, its list of threads cannot be read: {_line(cause)}", seq=1
     )
+
+
+# Reading what is sound in a damaged file: the entries before the first bad one, and nothing behind it.
+
+
+def salvage(path: str | Path, thread: str) -> Iterator[Entry]:
+    """The verified entries of a thread; ends with a DamageError that names the first bad one, if there is one."""
+    try:
+        conn = connect_to_read_damaged(path)
+    except sqlite3.Error as error:
+        raise NotFound(f"cannot open {path}: {error}", hint="Check the path.") from error
+    try:
+        yield from _sound(conn, thread)
+    except sqlite3.DatabaseError as error:
+        raise diagnose(path, str(error)) from error
+    finally:
+        conn.close()
+
+
+def _sound(conn: sqlite3.Connection, thread: str) -> Iterator[Entry]:
+    if not pieces(conn, thread):
+        raise NotFound(
+            f"no thread {thread!r} can be read",
+            hint="Only threads whose name is still readable can be salvaged.",
+        )
+    yield from verified_entries(conn, thread)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quire.errors import CallError
-from quire.providers.facts import resolve, split_target
 from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes, prefix_parts
-from quire.providers.sheet import Ask, Rendering
+from quire.providers.registry import resolve, split_target
+from quire.providers.rendering import Ask, Rendering
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request
 
 if TYPE_CHECKING:
-    from quire.providers.marks import Marker
+    from quire.providers.cache_marks import Marker
 
 __all__ = [
     "FORMATS",
@@ -49,13 +49,13 @@ __all__ = [
 
 # format -> the module that reads and writes it
 FORMATS: dict[str, str] = {
-    "openai-chat": "quire.providers.openai_chat",
-    "openai-responses": "quire.providers.openai_responses",
-    "anthropic": "quire.providers.anthropic",
-    "gemini": "quire.providers.gemini",
-    "bedrock": "quire.providers.bedrock",
-    "langchain": "quire.providers.langchain",
-    "openai-agents": "quire.providers.agents",
+    "openai-chat": "quire.providers.wires.openai_chat",
+    "openai-responses": "quire.providers.wires.openai_responses",
+    "anthropic": "quire.providers.wires.anthropic",
+    "gemini": "quire.providers.wires.gemini",
+    "bedrock": "quire.providers.wires.bedrock",
+    "langchain": "quire.providers.wires.langchain",
+    "openai-agents": "quire.providers.wires.openai_agents",
 }
 
 
@@ -87,7 +87,7 @@ def rendering(target: str, ask: Ask | None = None) -> Rendering:
 
 def marker(target: str) -> Marker:
     """Marks a thread's requests one after the other, each from where it leaves the one before."""
-    from quire.providers.marks import Marker
+    from quire.providers.cache_marks import Marker
 
     return Marker(model_info(target))
 

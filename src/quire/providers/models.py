@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from quire.providers.facts import (
+from quire.providers.registry import (
     Row,
     Wire,
     data,
@@ -22,7 +22,7 @@ from quire.providers.facts import (
     resolve,
     split_target,
 )
-from quire.tokens.vocabulary import vocabulary
+from quire.tokens.counting import vocabulary
 
 __all__ = [
     "Cache",

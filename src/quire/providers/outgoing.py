@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from quire.providers.hosted import answered_by_caller
+from quire.providers.convert import project
+from quire.providers.incoming import Original, Whole, regrouped
 from quire.providers.models import ModelInfo
-from quire.providers.origin import Original, Whole, regrouped
-from quire.providers.project import project
-from quire.providers.sheet import Sheet, Writer
+from quire.providers.provider_tools import answered_by_caller
+from quire.providers.rendering import Sheet, Writer
 from quire.values import Entry, Json, JsonObject
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import msgspec
 
 from quire.log.hashing import sha256_hex
+from quire.providers.models import ModelInfo
+from quire.providers.registry import data
+from quire.values import Json, JsonObject
 
 
 class Spelling(msgspec.Struct, frozen=True):
@@ -48,3 +54,83 @@ class Spelling(msgspec.Struct, frozen=True):
 def read_back(names: Iterable[str], spelling: Spelling) -> dict[str, str]:
     """What each spelled name stands for, for those that had to change: {"a_b_1f2e3d4c": "a.b"}."""
     return {spelled: name for name in names if (spelled := spelling.spell(name)) != name}
+
+
+# A call's arguments: the string a model wrote, the value it means, and an object where one is demanded.
+
+
+def parsed_arguments(text: str) -> tuple[Json, JsonObject]:
+    """A call's arguments and what `wire` must keep: the string itself, unless it can be written again."""
+    if not text:
+        return {}, {}
+    try:
+        args = json.loads(text, parse_constant=_refuse)
+        written = compact(args)
+        written.encode()  # an escaped lone surrogate parses, but no log can hold it
+    except (ValueError, RecursionError):
+        return text, {"arguments": text}
+    return args, {} if written == text else {"arguments": text}
+
+
+def compact(value: Json) -> str:
+    """JSON as models write arguments: no spaces, keys in the order given, no ASCII escapes."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def object_text(args: Json, text: str) -> str:
+    """Arguments as the text of a JSON object, for servers that parse them."""
+    if not isinstance(args, dict):
+        return compact(object_of(args))
+    return text or compact(args)
+
+
+def object_of(args: Json) -> JsonObject:
+    """Arguments as an object: what the model wrote instead of one stands under `arguments`."""
+    return args if isinstance(args, dict) else {"arguments": args}
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(f"{constant} is not JSON")
+
+
+# What differs between the servers that speak OpenAI's formats: a row of data each, plus the model's features.
+
+
+class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of data/dialects.json, where the fields are explained."""
+
+    note: Literal["developer", "system", "text"] = "system"
+    thinking: Literal["", "reasoning_content", "reasoning"] = ""
+    max_tokens: str = "max_tokens"
+    ids: Spelling = Spelling()
+    names: Spelling = Spelling()
+    json_arguments: bool = True
+    encrypted: bool = False
+    key_in: Literal["body", "extra", "header"] = "extra"
+
+
+@functools.cache
+def _rows() -> dict[str, Dialect]:
+    return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
+
+
+def dialect_of(info: ModelInfo) -> Dialect:
+    """How the provider of this model speaks Chat Completions."""
+    row = _rows().get(info.provider, Dialect())
+    if info.features.template and _MISTRALS.search(info.model.lower()):
+        # The template that comes with the model refuses other ids, whoever serves it.
+        return msgspec.structs.replace(row, ids=_rows()["mistral"].ids)
+    return row
+
+
+_MISTRALS = re.compile("mistral|mixtral|ministral|codestral|devstral|magistral|pixtral")
+
+
+def in_parts(info: ModelInfo) -> bool:
+    """Whether content is a list of parts even for text alone, so that a cache mark moves no byte."""
+    return info.cache.max_breakpoints > 0
+
+
+def alternates(info: ModelInfo) -> bool:
+    """Whether a chat template may insist on user and assistant taking turns."""
+    return info.features.template or not info.features.user_after_tool

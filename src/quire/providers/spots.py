@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from quire.providers.growing import Running, standing
 from quire.providers.prefix import MARKS
-from quire.providers.running import Running, standing
-from quire.providers.sheet import NO_REPLY
+from quire.providers.rendering import NO_REPLY
 from quire.values import Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]

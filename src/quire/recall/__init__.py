@@ -12,30 +12,29 @@ from quire.errors import MissingPart
 from quire.recall.tables import words_hook
 
 if TYPE_CHECKING:
-    from quire.recall.collection import Collection
     from quire.recall.document import Document, Found
     from quire.recall.embed import Embedder, minilm
-    from quire.recall.follow import query_for
-    from quire.recall.indexer import Indexer
+    from quire.recall.index import Indexer
     from quire.recall.placement import Placed, place
-    from quire.recall.question import Query
+    from quire.recall.query import Query, query_for
+    from quire.recall.rank import Collection
     from quire.recall.search import Hit, Recall
     from quire.recall.tool import RECALL_TOOL, recall_tool
 
 _WHERE = {
-    "Collection": "collection",
+    "Collection": "rank",
     "Document": "document",
     "Embedder": "embed",
     "Found": "document",
     "Hit": "search",
-    "Indexer": "indexer",
+    "Indexer": "index",
     "Placed": "placement",
-    "Query": "question",
+    "Query": "query",
     "RECALL_TOOL": "tool",
     "Recall": "search",
     "minilm": "embed",
     "place": "placement",
-    "query_for": "follow",
+    "query_for": "query",
     "recall_tool": "tool",
 }
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quire.recall.arrays import Array
+# numpy's arrays by what they hold; the element type is for the reader, numpy's own stubs are stricter than its rules.
+
+Array: TypeAlias = NDArray[Any]
+Floats: TypeAlias = NDArray[Any]
+Ints: TypeAlias = NDArray[Any]
+Bools: TypeAlias = NDArray[Any]
 
 
 class Column:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
 import msgspec
 
-from quire.recall.speech import Speech, speech
-from quire.recall.words import content
+from quire.recall.query import Speech, content, speech
+from quire.values import Entry, Json
 
 # The speaker of what tools return.
 TOOL = "tool"
@@ -74,3 +77,76 @@ def indexed(document: Document) -> Indexed:
         speech(document.text[:_BEGINNING]),
         document.meaning,
     )
+
+
+# Which entries can be found, and what of them: what was said, what tools returned, late notes and items.
+#
+# Not searched: system text, tool definitions, thinking (it is the model's own and never shown again), and the
+# log's bookkeeping. A call is found through its result, which carries the call's name and arguments; one that was
+# never answered is found itself.
+
+# What a search looks at unless it is told otherwise.
+KINDS: tuple[str, ...] = ("user", "respond", "result", "note", "attach", "call")
+ROLE = {"user": "user", "respond": "assistant", "result": TOOL, "note": "note"}
+# Of an entry so many characters are searched by words, items included; what is longer is hardly text.
+TEXT_LIMIT = 1_000_000
+
+
+def document(entry: Entry) -> Document:
+    """An entry as a document; its session is for whoever knows the entries around it."""
+    speaker = entry.meta.get("speaker") or ROLE.get(entry.kind, "")
+    text = _text(entry)[:TEXT_LIMIT]
+    return Document(
+        entry.id,
+        text,
+        extra=_extra(entry)[: TEXT_LIMIT - len(text)],
+        speaker=str(speaker),
+        date=date_words(entry.at),
+    )
+
+
+def date_words(at: int | None) -> str:
+    """A moment's day in words, UTC: 1683554160000 -> "8 May 2023"."""
+    if at is None or not 0 <= at < 253_402_300_800_000:
+        return ""
+    day = datetime.fromtimestamp(at / 1000, UTC)
+    return f"{day.day} {day:%B %Y}"
+
+
+def _text(entry: Entry) -> str:
+    if entry.kind == "result":
+        said = (entry.body.get("outcome"), entry.body.get("content"))
+        return "\n\n".join(str(part) for part in said if part)
+    if entry.kind == "call":
+        return f"{entry.name} {' '.join(_values(entry.args))}"
+    if entry.kind == "attach":
+        return "\n".join(_item(item) for item in entry.attached)
+    return entry.text
+
+
+def _extra(entry: Entry) -> str:
+    """Captions of what was shown (`meta.caption`, or of images), and the items a user brought."""
+    captions = [entry.meta.get("caption"), *(image.get("caption") for image in _images(entry))]
+    items = [_item(item) for item in entry.attached] if entry.kind == "user" else []
+    return "\n".join([str(caption) for caption in captions if caption] + items)
+
+
+def _images(entry: Entry) -> Iterable[dict[str, Json]]:
+    return (image for image in entry.body.get("images") or () if isinstance(image, dict))
+
+
+def _item(item: dict[str, Json]) -> str:
+    return f"{item.get('id', '')}\n{item.get('content', '')}"
+
+
+def _values(args: Json) -> Iterable[str]:
+    """The leaves of a call's arguments, with the names of fields."""
+    if isinstance(args, dict):
+        for name, value in args.items():
+            yield str(name)
+            yield from _values(value)
+    elif isinstance(args, list):
+        for value in args:
+            yield from _values(value)
+    elif args is not None:
+        yield str(args)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.recall.arrays import Floats, Ints
-from quire.recall.columns import Column
+from quire.recall.columns import Column, Floats, Ints
 
 REACH = 5
 # Taken over from the entry before (if it asks, or not), from those further back, and from those behind.

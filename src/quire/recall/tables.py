@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from quire.errors import MissingPart
-from quire.recall.document import indexed
-from quire.recall.searchable import KINDS, document
-from quire.recall.words import VERSION, stem
+from quire.recall.document import KINDS, document, indexed
+from quire.recall.query import VERSION, stem
 from quire.values import Entry
 
 _FIRST = """

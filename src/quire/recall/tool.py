@@ -2,17 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
 
-from quire.errors import CallError
-from quire.recall.originals import original
-from quire.recall.placement import PLACED, place
+from quire.assemble import Assembly, Policy
+from quire.assemble.user_message import entry_text
+from quire.errors import CallError, NotFound
+from quire.log.store import Store
+from quire.recall.placement import PLACED, in_prompt, place
 from quire.recall.search import Recall
-from quire.recall.shown import Shown
-from quire.values import JsonObject
+from quire.values import Entry, JsonObject
+
+# The text behind a handle: what an entry says whole, given piece by piece from a line on.
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of an entry's text: lines start to end of `count`, counted from 1."""
+
+    text: str
+    entry: Entry
+    start: int
+    end: int
+    count: int
+
+
+def original(store: Store, thread: str, handle: str, start: int, limit: int) -> Piece:
+    """As much of the text behind a handle as `limit` characters hold, from a line on; says where to go on."""
+    entry = find_handle(store, thread, handle)
+    lines = _lines(entry_text(entry), limit)
+    if not 1 <= start <= len(lines):
+        raise CallError(f"the text behind {handle} has {len(lines)} lines, not {start}")
+    end, used = start - 1, -1
+    while end < len(lines) and used + len(lines[end]) + 1 <= limit:
+        used, end = used + len(lines[end]) + 1, end + 1
+    text = "\n".join(lines[start - 1 : end])
+    if end < len(lines):
+        text += f"\n[… {len(lines) - end} more lines; recall again with start={end + 1} …]"
+    return Piece(text, entry, start, end, len(lines))
+
+
+def _lines(text: str, limit: int) -> list[str]:
+    """The lines of a text; one that is longer than a whole piece counts as several, so that its end can be read."""
+    lines = text.removesuffix("\n").split("\n")
+    return [line[at : at + limit] for line in lines for at in range(0, max(1, len(line)), limit)]
+
+
+def find_handle(store: Store, thread: str, handle: str) -> Entry:
+    """The entry that a handle names, if it is one of this thread's own."""
+    found = store.find(handle)
+    if found is not None:
+        entry = found[1]
+        # A fork shares its entries with the thread it was made of, at the same places.
+        own = store.read(thread, after=entry.seq - 1, limit=1)
+        if own and own[0].id == entry.id:
+            return entry
+    raise NotFound(
+        f"no entry of this conversation has the handle {handle!r}", hint="Handles are hexadecimal digits."
+    )
+
+
+# What the next request of a thread shows whole: such entries need not be found again.
+
+
+def shown_ahead(assembly: Assembly) -> frozenset[int]:
+    """The seqs of entries that the next request shows whole."""
+    if not assembly.entries:
+        return frozenset()
+    ahead = assembly.ahead()
+    return in_prompt(ahead.epoch.prompt(), ahead.left_out, ahead.entries)
+
+
+class Shown:
+    """What the next request of a thread shows whole, by its log alone, kept up with it."""
+
+    def __init__(self, store: Store, thread: str) -> None:
+        self._store, self._thread = store, thread
+        self._assembly, self._seq = Assembly(), 0
+        # A model may ask several times at once.
+        self._lock = threading.Lock()
+
+    def __call__(self) -> frozenset[int]:
+        with self._lock:
+            self._feed(self._store.read(self._thread, after=self._seq))
+            return shown_ahead(self._assembly)
+
+    def _feed(self, fresh: Sequence[Entry]) -> None:
+        """Take new entries in; requests under another policy than before are followed from the start."""
+        policy = next((found for entry in reversed(fresh) if (found := _policy(entry))), None)
+        if policy is not None and policy != self._assembly.policy:
+            self._assembly = Assembly(policy)
+            fresh = self._store.read(self._thread)
+        self._assembly.extend(fresh)
+        self._seq = fresh[-1].seq if fresh else self._seq
+
+
+def _policy(sent: Entry) -> Policy | None:
+    """The policy that a request was built under, as far as its entry names it; None for other entries."""
+    if sent.kind != "sent" or sent.meta.get("aside"):
+        return None
+    named = sent.meta.get("policy")
+    usual = msgspec.to_builtins(Policy())
+    known = {name: value for name, value in named.items() if name in usual} if isinstance(named, dict) else {}
+    try:
+        return msgspec.convert(usual | known, Policy)
+    except (msgspec.ValidationError, CallError):
+        return Policy()  # meta is free: what stands there need not be ours
+
 
 MOST = 20
 _CHARACTERS_A_TOKEN = 4
@@ -27,11 +125,7 @@ RECALL_TOOL: Final[JsonObject] = {
     "parameters": {
         "type": "object",
         "properties": {
-            "query": {
-                "description": "What to look for, in plain words.",
-                "type": "string",
-                "default": "",
-            },
+            "query": {"description": "What to look for, in plain words.", "type": "string", "default": ""},
             "handle": {
                 "description": (
                     "A handle, as 3f9a0c12bd45, that stands for a text that was cut; gives the whole text."

@@ -1,19 +1,27 @@
 """Records (breadcrumbs): stored documents, how a model sees them, and the context built from them."""
 
-from quire.records.builder import Builder
-from quire.records.carry import Carried, carry_out
-from quire.records.catalog import catalog, keep_catalog, registered
+from quire.records.agent import (
+    AgentReply,
+    Carried,
+    Reaction,
+    ToolRequest,
+    carry_out,
+    catalog,
+    configured,
+    keep_catalog,
+    parse_reply,
+    react,
+    registered,
+)
+from quire.records.builder import Builder, Built
 from quire.records.config import Config, Formatting, Output, Source, config
+from quire.records.find import Hit
 from quire.records.hints import apply_hints
-from quire.records.hit import Hit
-from quire.records.limits import Limits
-from quire.records.output import Built
-from quire.records.react import Reaction, configured, react
+from quire.records.paths import Limits
 from quire.records.record import Record, View, draft, view
-from quire.records.reply import AgentReply, ToolRequest, parse_reply
+from quire.records.rows import TABLES, records_hook
 from quire.records.selector import Match, Selector
 from quire.records.store import Records
-from quire.records.tables import TABLES, records_hook
 
 __all__ = [
     "TABLES",

@@ -134,9 +134,7 @@ def _source(value: JsonObject, number: int) -> Source:
     if value.get("conversation_scope") not in (None, "all", "current"):
         raise CallError(f"{where}: conversation_scope is all or current, not {value['conversation_scope']!r}")
     return msgspec.structs.replace(
-        source,
-        selector=selector(chosen, where),
-        current_session=value.get("conversation_scope") == "current",
+        source, selector=selector(chosen, where), current_session=value.get("conversation_scope") == "current"
     )
 
 

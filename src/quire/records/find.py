@@ -2,18 +2,302 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from math import log
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
+from quire.errors import MissingPart
+from quire.log.connection import transaction
 from quire.records import rows
-from quire.records.file import RecordFile
-from quire.records.hit import Hit
-from quire.records.meaning import Meaning
-from quire.records.ranking import ranked
-from quire.records.record import Record, decode
-from quire.records.relevance import Corpus, words_of
-from quire.records.rows import number
+from quire.records.record import Record, View, decode, session, view
+from quire.records.rows import RecordFile, number
 from quire.records.selector import Selector
+from quire.records.shape import role, searchable
+from quire.values import JsonObject
+
+if TYPE_CHECKING:
+    from quire.recall.document import Document
+    from quire.recall.embed import Embedder
+
+
+# A record that a search found, and how it is shown.
+
+PREVIEW = 80
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A record that was found: its score (what the order goes by, the sum of `parts`), how much of the query it
+    holds itself from 0 to 1, and, where asked for, what its hints show of it.
+    """
+
+    record: Record
+    score: float
+    relevance: float
+    parts: dict[str, float] = {}
+    view: View | None = None
+
+    @property
+    def preview(self) -> str:
+        """The beginning of what it says, on one line."""
+        text = " ".join((searchable(self.record).strip() or self.record.title).split())
+        return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+
+    def with_context(self) -> Hit:
+        return msgspec.structs.replace(self, view=view(self.record))
+
+    def to_json(self) -> JsonObject:
+        """The record's head and score; with its context where that was asked for."""
+        shown: JsonObject = {
+            "id": self.record.id,
+            "schema_name": self.record.schema_name,
+            "title": self.record.title,
+            "tags": list(self.record.tags),
+            "version": self.record.version,
+            "score": round(self.score, 4),
+            "relevance": round(self.relevance, 4),
+            "parts": {part: round(value, 4) for part, value in self.parts.items() if value},
+        }
+        if self.view is not None:
+            shown["context"] = self.view.context
+            shown |= {"error": self.view.error} if self.view.error else {}
+        return shown
+
+
+# Records by meaning: an embedder's vectors, kept with the version they were made of, and their cosines.
+#
+# Vectors are derived and made when first needed, in small transactions: what was made before a kill stays.
+
+# How many texts are remembered besides the stored vectors: those of requests and of de-duplication.
+REMEMBERED: Final = 2000
+BATCH: Final = 32
+# Called with how many vectors are made, and how many will be.
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+class Meaning:
+    """How near texts come to each other in meaning: an embedder that remembers, and keeps vectors with records."""
+
+    def __init__(self, embedder: Embedder, progress: Progress | None = None) -> None:
+        self.embedder, self.progress = embedder, progress
+        self.name, self.dimensions = embedder.name, embedder.dimensions
+        self._seen: dict[str, Any] = {}
+
+    def embed(self, texts: Sequence[str]) -> list[Any]:
+        """A vector for each text, computed once."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._seen]
+        if len(self._seen) + len(new) > REMEMBERED:
+            self._seen.clear()
+            new = list(dict.fromkeys(texts))
+        if new:
+            self._seen.update(zip(new, self.embedder.encode(new), strict=True))
+        return [self._seen[text] for text in texts]
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        """The vectors of texts as one array."""
+        import numpy
+
+        return numpy.stack(self.embed(texts)) if texts else numpy.empty((0, self.dimensions), numpy.float32)
+
+    def cosines(self, query: str, vectors: Sequence[Any]) -> list[float]:
+        """The cosine of the query with each vector."""
+        asked = self.embed([query])[0]
+        return [float(vector @ asked) for vector in vectors]
+
+    def vectors(self, conn: Any, records: Sequence[Record], texts: Sequence[str]) -> list[Any]:
+        """The vector of each record; those that are missing are made first."""
+        import numpy
+
+        self.keep(conn, records, texts)
+        stored = self._stored(conn, records) if records else {}
+        # A record that changed meanwhile has no vector yet; it is near to nothing this once.
+        none = numpy.zeros(self.dimensions, numpy.float32)
+        return [stored.get(one.id, none) for one in records]
+
+    def keep(self, conn: Any, records: Sequence[Record], texts: Sequence[str]) -> int:
+        """Make and store the vectors that are missing; returns how many there were."""
+        there = self._stored(conn, records) if records else {}
+        missing = [(one, text) for one, text in zip(records, texts, strict=True) if one.id not in there]
+        done = 0
+        for batch in _batches(missing):
+            vectors = self.embedder.encode([text for _, text in batch])
+            with transaction(conn):
+                for (record, _), vector in zip(batch, vectors, strict=True):
+                    self._keep(conn, record, vector)
+            done += len(batch)
+            if self.progress:
+                self.progress(done, len(missing))
+        return len(missing)
+
+    def _stored(self, conn: Any, records: Sequence[Record]) -> dict[str, Any]:
+        import numpy
+
+        numbers = [number(record.id) for record in records]
+        query = "SELECT n, version, vector FROM record_vectors WHERE model = ? AND n BETWEEN ? AND ?"
+        found = {
+            (f"rec-{n}", version): vector
+            for n, version, vector in conn.execute(query, (self.name, min(numbers), max(numbers)))
+        }
+        return {
+            record.id: numpy.frombuffer(found[record.id, record.version], dtype=numpy.float32)
+            for record in records
+            if (record.id, record.version) in found
+        }
+
+    def _keep(self, conn: Any, record: Record, vector: Any) -> None:
+        """Store a vector, unless its record has changed or gone meanwhile."""
+        conn.execute(
+            "INSERT OR REPLACE INTO record_vectors SELECT n, ?, version, ? FROM records WHERE n = ? AND version = ?",
+            (self.name, vector.astype("float32").tobytes(), number(record.id), record.version),
+        )
+
+
+def _batches(pairs: Sequence[tuple[Record, str]]) -> list[Sequence[tuple[Record, str]]]:
+    return [pairs[at : at + BATCH] for at in range(0, len(pairs), BATCH)]
+
+
+# How much texts have to do with a query, from 0 to 1, the best of them near 1.
+#
+# By words: the share of the query's words that a text holds, rare words counting more. By meaning, where cosines
+# are given: how near a text comes to the nearest. Together words count 0.7 (of 0.5 to 0.9 the best on recorded
+# conversations), less where no text holds a fifth of the query's words, and nothing where none holds any.
+
+WORDS: Final = 0.7
+ENOUGH: Final = 0.2
+# The cosine of texts that have nothing to do with each other.
+UNRELATED: Final = 0.25
+
+
+class Corpus(msgspec.Struct, frozen=True):
+    """Of how many texts the ones at hand were taken, and in how many of them each word of the query stands."""
+
+    size: int
+    holding: dict[str, int]
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a text that are worth searching, each once: 'The API keys' -> ('api', 'keys')."""
+    try:
+        from quire.recall.query import FUNCTION_WORDS, tokens
+    except ImportError as error:
+        raise _missing() from error
+    return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS))
+
+
+@lru_cache(maxsize=8192)
+def terms_of(text: str) -> frozenset[str]:
+    """The same with forms and endings joined: 'The API keys' -> {'api', 'key'}."""
+    try:
+        from quire.recall.query import content, stem
+    except ImportError as error:
+        raise _missing() from error
+    return frozenset(stem(content(text)))
+
+
+def _missing() -> MissingPart:
+    return MissingPart("searching records needs numpy and PyStemmer", hint="pip install 'quire[records]'")
+
+
+def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
+    """The share of the query's words in each text, weighed by how few texts hold them."""
+    wanted, held = sorted(terms_of(query)), [terms_of(text) for text in texts]
+    size, holding = _counted(held, wanted) if corpus is None else _given(corpus)
+    weight = {word: _weight(min(holding.get(word, 0), size), size) for word in wanted}
+    whole = sum(weight.values()) or 1.0
+    return [sum(weight[word] for word in wanted if word in words) / whole for words in held]
+
+
+def _counted(held: Sequence[frozenset[str]], wanted: Sequence[str]) -> tuple[int, dict[str, int]]:
+    return len(held), dict(Counter(word for words in held for word in wanted if word in words))
+
+
+def _given(corpus: Corpus) -> tuple[int, dict[str, int]]:
+    joined = {term: number for word, number in corpus.holding.items() for term in terms_of(word)}
+    return corpus.size, joined
+
+
+def _weight(holding: int, size: int) -> float:
+    return log(1 + (size - holding + 0.5) / (holding + 0.5))
+
+
+def relevance(
+    query: str, texts: Sequence[str], cosines: Sequence[float] | None = None, corpus: Corpus | None = None
+) -> list[float]:
+    """Words and meaning together, each as a share of the best."""
+    words = by_words(query, texts, corpus)
+    if cosines is None:
+        return _shares(words)
+    near = _shares([cosine if cosine >= UNRELATED else 0.0 for cosine in cosines])
+    trust = WORDS * min(max(words, default=0.0) / ENOUGH, 1.0)
+    return [trust * word + (1 - trust) * close for word, close in zip(_shares(words), near, strict=True)]
+
+
+def _shares(values: Sequence[float]) -> list[float]:
+    best = max(values, default=0.0)
+    return [max(value, 0.0) / best if best > 0 else 0.0 for value in values]
+
+
+# Records in the order in which they answer a query, by recall's hybrid index; and how relevant each is.
+#
+# The index decides the order: it also hears what was said around a message. Relevance says how much of the query a
+# record holds itself, so that what merely stands beside an answer does not pass for one.
+
+
+# The session of messages that name none: they stand beside each other all the same.
+UNNAMED: Final = "session:"
+
+
+def ranked(
+    query: str,
+    records: Sequence[Record],
+    texts: Sequence[str],
+    *,
+    meaning: Meaning | None = None,
+    vectors: Sequence[Any] | None = None,
+    corpus: Corpus | None = None,
+) -> list[Hit]:
+    """Those of the records that have anything to do with the query, the best first."""
+    cosines = meaning.cosines(query, vectors) if meaning and vectors else None
+    shares = relevance(query, texts, cosines, corpus)
+    # No text is near to everything by its vector, and says nothing.
+    near = {
+        one.id: share if text.strip() else 0.0
+        for one, text, share in zip(records, texts, shares, strict=True)
+    }
+    if not any(near.values()):
+        return []
+    found = _collection(records, texts, meaning, vectors).search(query, len(records))
+    by_id = {one.id: one for one in records}
+    return [Hit(by_id[one.id], round(one.score, 6), near[one.id], one.parts) for one in found]
+
+
+def _collection(
+    records: Sequence[Record], texts: Sequence[str], meaning: Meaning | None, vectors: Sequence[Any] | None
+) -> Any:
+    try:
+        import numpy
+
+        from quire.recall.document import Document
+        from quire.recall.rank import Collection
+    except ImportError as error:
+        raise MissingPart(
+            "searching records needs numpy and PyStemmer", hint="pip install 'quire[records]'"
+        ) from error
+
+    def document(record: Record, text: str) -> Document:
+        speaker = role(record)
+        place = session(record) or UNNAMED if speaker else ""
+        return Document(record.id, text, speaker=speaker, session=place)
+
+    collection = Collection(meaning)
+    collection.upsert(document(*pair) for pair in zip(records, texts, strict=True))
+    if vectors:
+        collection.put_vectors([one.id for one in records], numpy.stack(vectors))
+    return collection
+
 
 # Up to FEW records are compared one by one; of more, the MOST that share words with the query.
 FEW: Final = 2000

@@ -5,18 +5,25 @@ Messages come as exchanges: a question with its answer, and what was said betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from math import sqrt
+from typing import Final, TypeAlias
 
 import msgspec
 
+from quire.errors import BudgetError
+from quire.formats import clean
+from quire.formats.clean import Clean, Detail, Tool
 from quire.records.config import Source
 from quire.records.record import Record, session
 from quire.records.rows import number
 from quire.records.selector import Selector
-from quire.records.shape import SPOKEN, role
+from quire.records.shape import SPOKEN, Shape, role
 from quire.records.store import Records
+from quire.tokens import count
+from quire.values import JsonObject
 
 RECENT: Final = 10
 MOST: Final = 1000
@@ -125,3 +132,186 @@ def _between(first: Record, second: Record, beside: Callable[[Record, int], Reco
         between.append(after)
         after = beside(after, 1)
     return between if after and after.id == second.id else []
+
+
+# Which texts say the same: by the cosine of their embeddings where there is an embedder, else by shared words.
+#
+# Texts that differ in a number, a code or a 'not' are never the same, however alike they look.
+
+_WORD = re.compile(r"\w+(?:['’]\w+)?")
+_FACT = re.compile(r"\S*\d\S*")
+_NOT = re.compile(r"\b(?:not?|never|none|cannot|without|nothing)\b|n['’]t\b", re.IGNORECASE)
+
+Embed: TypeAlias = Callable[[Sequence[str]], Iterable[Iterable[float]]]
+Alike: TypeAlias = Callable[[int, int], float]
+
+
+def repeated(
+    texts: Sequence[str], threshold: float, embed: Embed | None = None, pinned: Iterable[int] = ()
+) -> dict[int, int]:
+    """The texts that repeat another, each with the one that stays: the pinned, else the later.
+
+    ["a b", "c", "a b"] -> {0: 2}
+    """
+    alike = by_meaning(texts, embed) if embed else by_words(texts)
+    facts = [_facts(text) for text in texts]
+    kept, dropped = list(dict.fromkeys(pinned)), dict[int, int]()
+    for at in reversed([at for at in range(len(texts)) if at not in kept]):
+        same = next((one for one in kept if facts[one] == facts[at] and alike(one, at) >= threshold), None)
+        if same is None:
+            kept.append(at)
+        else:
+            dropped[at] = same
+    return dropped
+
+
+def by_words(texts: Sequence[str]) -> Alike:
+    """The cosine of two sets of single words and word pairs."""
+    sets = [_shingles(text) for text in texts]
+
+    def alike(one: int, other: int) -> float:
+        a, b = sets[one], sets[other]
+        return len(a & b) / sqrt(len(a) * len(b)) if a and b else float(texts[one] == texts[other])
+
+    return alike
+
+
+def by_meaning(texts: Sequence[str], embed: Embed) -> Alike:
+    """The cosine of two embeddings, which have length 1."""
+    vectors = [tuple(map(float, vector)) for vector in embed(texts)]
+
+    def alike(one: int, other: int) -> float:
+        return sum(a * b for a, b in zip(vectors[one], vectors[other], strict=True))
+
+    return alike
+
+
+def _shingles(text: str) -> frozenset[tuple[str, ...]]:
+    words = _WORD.findall(text.casefold())
+    return frozenset([*((word,) for word in words), *pairwise(words)])
+
+
+def _facts(text: str) -> tuple[frozenset[str], bool]:
+    """What must agree: every word that holds a digit, and whether something is denied."""
+    return frozenset(fact.strip(".,;:!?()") for fact in _FACT.findall(text.casefold())), bool(
+        _NOT.search(text)
+    )
+
+
+# Cut what was picked to a number of tokens, counted over the rendered text; everything left out has its reason.
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One record's shape, how much it matters, and the group it stays or goes with; a pinned one never goes."""
+
+    id: str
+    shape: Shape
+    weight: float
+    group: str
+    pinned: bool = False
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    value: Clean
+    shown: tuple[str, ...]
+    tokens: int
+    left_out: tuple[JsonObject, ...] = ()
+
+
+def tokens_of(value: Clean) -> int:
+    """The o200k tokens of everything rendered, the request included."""
+    return count(clean.render(value)).tokens
+
+
+def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail = "full") -> Fitted:
+    """All parts if they fit; else tools in at most half the budget, and of the rest what matters most."""
+    everything = assembled(parts, request, detail)
+    if budget is None or tokens_of(everything) <= budget:
+        return Fitted(everything, tuple(part.id for part in parts), tokens_of(everything))
+    pinned = [part for part in parts if part.pinned]
+    least = tokens_of(assembled(pinned, request, "full"))
+    if least > budget:
+        what = "the request and its trigger need" if pinned else "the request alone needs"
+        raise BudgetError(f"{what} {least:,} tokens, but max_tokens is {budget:,}")
+    tools, detail, dropped = _fit_tools(parts, max(budget - least, 0) // 2, detail)
+    kept = _fit_groups(
+        [part for part in parts if part.shape.section != "tools"], tools, request, budget, detail
+    )
+    value = assembled(kept, request, detail, tools)
+    shown = tuple(part.id for part in parts if part in kept or (part.shape.section == "tools" and tools))
+    left_out = [{"record": part.id, "reason": _reason(budget)} for part in parts if part.id not in shown]
+    return Fitted(value, shown, tokens_of(value), (*dropped, *left_out))
+
+
+def _reason(budget: int) -> str:
+    return f"over the budget of {budget:,} tokens"
+
+
+def assembled(
+    parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[Tool] | None = None
+) -> Clean:
+    """The clean value of some parts, in their order; a tool's name counts once, its last word wins."""
+    shown = listed(parts) if tools is None else tuple(tools)
+    if detail == "short":
+        shown = tuple(Tool(tool.name, tool.description) for tool in shown)
+    return Clean(
+        tools=shown,
+        conversation=tuple(
+            part.shape.message for part in parts if part.shape.message and part.shape.message.content
+        ),
+        tool_results=tuple(part.shape.result for part in parts if part.shape.result),
+        request=request,
+        detail=detail if shown else "full",
+    )
+
+
+def listed(parts: Sequence[Part]) -> tuple[Tool, ...]:
+    return tuple({tool.name: tool for part in parts for tool in part.shape.tools}.values())
+
+
+def _fit_tools(
+    parts: Sequence[Part], share: int, detail: Detail
+) -> tuple[tuple[Tool, ...], Detail, list[JsonObject]]:
+    """The tools within a share of the budget: in full, else short, else as many of them as fit."""
+    tools = listed(parts)
+
+    def fits(number: int, detail: Detail) -> bool:
+        return tokens_of(assembled((), "", detail, tools[:number])) <= share
+
+    if fits(len(tools), detail):
+        return tools, detail, []
+    kept = _most(len(tools), lambda number: fits(number, "short"))
+    reason = "more tools than half the budget holds"
+    return tools[:kept], "short", [{"tool": tool.name, "reason": reason} for tool in tools[kept:]]
+
+
+def _fit_groups(
+    parts: Sequence[Part], tools: tuple[Tool, ...], request: str, budget: int, detail: Detail
+) -> list[Part]:
+    """The groups that matter most, as many as fit, in the order they had; pinned parts first of all."""
+    weights: dict[str, float] = {}
+    for part in parts:
+        weights[part.group] = max(weights.get(part.group, 0.0), part.weight)
+    places = {part.group: at for at, part in enumerate(parts)}
+    ranked = sorted(weights, key=lambda group: (-weights[group], -places[group]))
+
+    def kept(number: int) -> list[Part]:
+        chosen = set(ranked[:number])
+        return [part for part in parts if part.pinned or part.group in chosen]
+
+    def fits(number: int) -> bool:
+        return tokens_of(assembled(kept(number), request, detail, tools)) <= budget
+
+    return kept(_most(len(ranked), fits))
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """The greatest number up to `limit` that fits; 0 is taken to fit."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

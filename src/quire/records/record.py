@@ -11,8 +11,7 @@ import msgspec
 from quire.errors import CallError
 from quire.log.hashing import canonical
 from quire.records.hints import apply_hints, check_hints
-from quire.records.limits import check_depth
-from quire.records.paths import as_text
+from quire.records.paths import as_text, check_depth
 from quire.values import Json, JsonObject
 
 # What a catalog of tools shows when it brings no hints of its own.

@@ -6,12 +6,17 @@ import heapq
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from quire.errors import CallError
+from quire.errors import CallError, ConflictError, DamageError, NotFound
+from quire.log.connection import is_damage, migrate, transaction, translate
 from quire.records.record import Record, decode, encode
 from quire.records.selector import Selector
+from quire.values import Entry
 
 
 def number(id: str) -> int:
@@ -120,3 +125,130 @@ def by_change(conn: sqlite3.Connection, selector: Selector, now: int | None) -> 
         query = f"SELECT change, body FROM records WHERE {wanted} ORDER BY change DESC"
         cursors.append(conn.execute(query, values))
     return (body for _, body in heapq.merge(*cursors, key=lambda row: -row[0]))
+
+
+# The tables of records, in the file that holds the threads. Every version is kept until its record is deleted.
+
+_FIRST = """
+CREATE TABLE records (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    schema_name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    -- The number of its newest change: the order of 'recent' and 'latest', whatever clocks say.
+    change INTEGER NOT NULL,
+    expires_at INTEGER,
+    body TEXT NOT NULL
+);
+CREATE INDEX records_by_schema ON records (schema_name, n);
+CREATE INDEX records_by_schema_change ON records (schema_name, change);
+CREATE INDEX records_by_change ON records (change);
+CREATE INDEX records_by_expiry ON records (expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE record_tags (
+    tag TEXT NOT NULL,
+    n INTEGER NOT NULL REFERENCES records (n) ON DELETE CASCADE,
+    PRIMARY KEY (tag, n)
+) WITHOUT ROWID;
+CREATE INDEX record_tags_by_record ON record_tags (n);
+CREATE TABLE record_changes (
+    change INTEGER PRIMARY KEY AUTOINCREMENT,
+    n INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    UNIQUE (n, version)
+);
+-- What each record is found by; both are derived, and written with the record or from it.
+CREATE VIRTUAL TABLE record_words USING fts5 (text, tokenize = 'porter unicode61 remove_diacritics 2');
+CREATE TABLE record_vectors (
+    n INTEGER NOT NULL REFERENCES records (n) ON DELETE CASCADE,
+    model TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    vector BLOB NOT NULL,
+    PRIMARY KEY (n, model)
+) WITHOUT ROWID;
+"""
+
+
+class RecordTables:
+    """The hook that gives a store its record tables; threads are none of its business."""
+
+    name: str = "records"
+    migrations: tuple[str, ...] = (_FIRST,)
+
+    def appended(self, conn: Any, thread: str, entries: Sequence[Entry]) -> None:
+        """Records do not follow from entries."""
+
+    def deleted(self, conn: Any, thread: str) -> None:
+        """Records outlive threads."""
+
+
+TABLES: Final = RecordTables()
+
+
+def records_hook() -> RecordTables:
+    """What a store is opened with to hold records: SqliteStore(path, hooks=(records_hook(),))."""
+    return TABLES
+
+
+# The file that records share with a log store: its connection, its errors in our words, the record as it stands.
+
+CONFLICT_HINT = "Read the record again, then update it with the version it has now."
+
+
+class RecordStore(Protocol):
+    """A log store that lets others keep tables in its file."""
+
+    @property
+    def path(self) -> str | Path: ...
+
+    def connection(self) -> sqlite3.Connection: ...
+
+
+class RecordFile:
+    """The tables of records in a store's file; they are there from the first use on."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self.store = store
+        with self.guard() as conn:
+            migrate(conn, store.path, [(TABLES.name, TABLES.migrations)])
+
+    @contextmanager
+    def guard(self) -> Iterator[sqlite3.Connection]:
+        """The connection; whatever goes wrong with it is one of our errors."""
+        try:
+            yield self.store.connection()
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise DamageError(f"the records of {self.store.path} cannot be read: {error}") from error
+            raise translate(error, self.store.path) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """The same, for changes: all of them or none."""
+        with self.guard() as conn, transaction(conn):
+            yield conn
+
+    def wipe(self) -> None:
+        """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
+        with self.guard() as conn:
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def current(self, id: str, now: int | None) -> Record:
+        """A record at its newest version, if there is one and its time has not passed."""
+        with self.guard() as conn:
+            row = conn.execute("SELECT body FROM records WHERE n = ?", (number(id),)).fetchone()
+        if row is None:
+            raise NotFound(f"there is no record {id!r}", hint="`quire record list` shows them.")
+        record = decode(row[0])
+        if record.expired(now):
+            raise NotFound(f"record {id!r} has expired", hint="`quire record purge` removes what has.")
+        return record
+
+    def seen(self, id: str, version: int, now: int | None) -> Record:
+        """The record, if it still is the version that the caller saw."""
+        record = self.current(id, now)
+        if record.version != version:
+            raise ConflictError(
+                f"{id} is at version {record.version} ({record.title or record.schema_name}), not {version}",
+                hint=CONFLICT_HINT,
+            )
+        return record

@@ -8,9 +8,8 @@ from typing import Final
 import msgspec
 
 from quire.errors import CallError
-from quire.records.extract import extract
-from quire.records.limits import Limits, Meter
-from quire.records.paths import MISSING, as_text, look_up
+from quire.records.expressions import extract
+from quire.records.paths import MISSING, Limits, Meter, as_text, look_up
 from quire.records.record import Record
 from quire.values import Json, JsonObject
 

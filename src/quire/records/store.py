@@ -13,11 +13,9 @@ import msgspec
 
 from quire.errors import CallError, NotFound
 from quire.records import find, rows
-from quire.records.file import RecordFile, RecordStore
-from quire.records.hit import Hit
-from quire.records.meaning import Meaning, Progress
+from quire.records.find import Hit, Meaning, Progress
 from quire.records.record import Record, View, checked, decode, draft, expiry, tag_list, view
-from quire.records.rows import number
+from quire.records.rows import RecordFile, RecordStore, number
 from quire.records.selector import Selector
 from quire.records.shape import searchable
 from quire.values import JsonObject

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from quire.errors import FormatError
-from quire.records.limits import Meter
-from quire.records.paths import MISSING, as_text, look_up
+from quire.records.paths import MISSING, Meter, as_text, look_up
 from quire.values import Json, JsonObject
 
 # Braces cannot stand inside a tag, so finding tags is linear whatever the template holds.

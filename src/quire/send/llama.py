@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from quire.send.gguf_head import chat_template
+from quire.send.weights import chat_template
 
 
 def main() -> None:

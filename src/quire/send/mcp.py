@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from quire.errors import CallError, MissingPart, ProviderError
-from quire.send.tools.cuts import at_lines
-from quire.send.tools.tool import Output, Tool
+from quire.items.cut import at_lines
+from quire.send.tools import Output, Tool
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:

@@ -2,30 +2,189 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from quire.assemble.blocks import block, escaped
+from quire import providers, values
 from quire.assemble.layers import system_text
+from quire.assemble.user_message import block, escaped, shown
 from quire.items import from_file
-from quire.send.localsearch import Source, local_search_tool, sources, sources_text
-from quire.send.planner import call_entry, plan
-from quire.send.runner import CHAT, Limits, Runner, Turn
-from quire.send.speech import MESSAGES
-from quire.send.standing import newest_turn
-from quire.send.thread import Log
-from quire.send.told import Told, tool_text
+from quire.log.store import Store
+from quire.notes.index import NoteIndex
+from quire.providers.registry import resolve, split_target
+from quire.send.note_search import local_search_tool
+from quire.send.protocol import CHAT, MESSAGES, Limits, Log, Runner, Turn
+from quire.send.text_protocol import Told, tool_text
+from quire.send.tool_schema import faults
 from quire.send.tools import Tool, Toolbox
-from quire.send.vault import NoteIndex
-from quire.values import Entry, Item, JsonObject, item_json
+from quire.send.turn_state import ask_aside, newest_turn
+from quire.tokens import counter
+from quire.values import Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, item_json
 
-__all__ = [
-    "CHAT", "NAMES", "Limits", "Runner", "Source", "agent", "chat", "planned", "project", "qa", "question_of",
-    "sources", "sources_text",
-]  # fmt: skip
+# Choosing tools before the model answers: it is asked, beside the conversation, for a JSON array of calls.
+
+PLANNER = """You choose the tools that are needed to answer a user's message. You do not answer it.
+Reply with a JSON array and nothing else. Each element is {"tool": NAME, "args": {…}}, with the arguments that
+the tool's schema asks for. Reply with [] when no tool is needed."""
+# Servers whose replies can be held to a schema, so that even a small model writes valid calls.
+_CONSTRAINED = frozenset({"llamacpp", "vllm", "sglang", "ollama"})
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The calls that can be run, and what was wrong with the others."""
+
+    calls: tuple[tuple[str, JsonObject], ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) -> list[Entry]:
+    """The calls to run before the model answers; after a reply that cannot be used it is told why, once."""
+    if not len(tools):
+        return []
+    asked = [question(turn.user.text, attached(turn.thread.store, turn.thread.name, turn.user), tools)]
+    found = Plan()
+    for _ in range(attempts):
+        request = planner_request(asked, turn.target, tools)
+        reply = await ask_aside(turn, request, "plan")
+        said = "".join(entry.text for entry in reply.entries if entry.kind == "respond")
+        found = read_plan(said, tools, most)
+        if not found.problems:
+            break
+        asked += [
+            said or "[]",
+            f"This cannot be used: {'; '.join(found.problems)}. Reply with the JSON array alone.",
+        ]
+    return [call_entry(turn.user, n, name, args, tools) for n, (name, args) in enumerate(found.calls, 1)]
+
+
+def call_entry(user: Entry, number: int, name: str, args: JsonObject, tools: Toolbox) -> Entry:
+    """A call chosen before the model speaks: its result stands in the user's message."""
+    tool = tools.get(name)
+    meta: JsonObject = {"placement": "context"}
+    if tool is not None and tool.shown:
+        meta["shown"] = list(tool.shown)
+    if tool is not None and tool.idempotent:
+        meta["idempotent"] = True
+    return values.call(f"plan-{user.seq}-{number}", name, args, meta=meta)
+
+
+def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
+    """L5, the metadata of L3, and the tools with their schemas; never an item's content."""
+    catalog = [
+        json.dumps(
+            {"name": one.name, "description": one.description, "parameters": one.parameters},
+            ensure_ascii=False,
+        )
+        for one in tools
+    ]
+    parts = ["# Tools\n" + "\n".join(catalog)]
+    if items:
+        parts.append("# Attached context\n" + "\n".join(map(_metadata, items)))
+    return "\n\n".join([*parts, f"# User message\n{text}"])
+
+
+def _metadata(item: JsonObject) -> str:
+    meta = item.get("metadata") or {}
+    kind = meta.get("source") or item.get("type", "code")
+    return f"- {shown(block(item).id)} ({kind}, {counter().count(item['content']):,} tokens)"
+
+
+def attached(store: Store, thread: str, user: Entry) -> list[JsonObject]:
+    """The items of a turn: those attached since the turn before, and the user entry's own."""
+    before: list[JsonObject] = []
+    end = user.seq - 1
+    while end > 0:
+        begin = max(0, end - 64)
+        for entry in reversed(store.read(thread, after=begin, limit=end - begin)):
+            if entry.kind == "user":
+                return [*before, *user.attached]
+            before = [*entry.attached, *before] if entry.kind == "attach" else before
+        end = begin
+    return [*before, *user.attached]
+
+
+def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Request:
+    """The planner's own small request: its instruction and the question, nothing of the conversation."""
+    messages = tuple(
+        Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(asked)
+    )
+    extra: dict[str, Any] = {}
+    if resolve(split_target(target)[0])[0] in _CONSTRAINED:
+        schema = {"name": "plan", "schema": plan_schema(tools)}
+        extra = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        # Held to a schema, a small model may still fill a string for ever.
+        extra |= {"max_tokens": 400, "temperature": 0}
+    return providers.render(Prompt(PLANNER, "", (), messages), target, **extra)
+
+
+def plan_schema(tools: Toolbox, most: int = 6) -> JsonObject:
+    """What a plan looks like: an array of calls of these tools."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"tool": {"const": one.name}, "args": one.parameters},
+            "required": ["tool", "args"],
+            "additionalProperties": False,
+        }
+        for one in tools
+    ]
+    return {"type": "array", "items": {"anyOf": calls}, "maxItems": most}
+
+
+def read_plan(text: str, tools: Toolbox, most: int = 6) -> Plan:
+    """The calls in a reply, each checked against its tool's schema; repeated ones once, at most `most`."""
+    array = _array(text)
+    if array is None:
+        return Plan((), ("it holds no JSON array",))
+    calls: list[tuple[str, JsonObject]] = []
+    problems: list[str] = []
+    for element in array:
+        problem, call = _checked(element, tools)
+        if problem:
+            problems.append(problem)
+        elif call is not None and call not in calls:
+            calls.append(call)
+    return Plan(tuple(calls[:most]), tuple(problems))
+
+
+def _checked(element: Json, tools: Toolbox) -> tuple[str, tuple[str, JsonObject] | None]:
+    if not isinstance(element, dict):
+        return f"{json.dumps(element)[:60]} is no call", None
+    name = element.get("tool") or element.get("name")
+    args: Json = next((element[key] for key in ("args", "arguments", "input") if key in element), {})
+    tool = tools.get(name) if isinstance(name, str) else None
+    if tool is None:
+        return f"there is no tool {name!r}", None
+    if wrong := faults(args, tool.parameters):
+        return f"{name}: {wrong[0]}", None
+    return "", (tool.name, args)
+
+
+def _array(text: str) -> list[Json] | None:
+    """The first JSON array of a reply, whatever stands around it."""
+    decoder = json.JSONDecoder()
+    for start in _starts(text):
+        try:
+            value, _ = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, list):
+            return value
+    return None
+
+
+def _starts(text: str) -> Iterator[int]:
+    at = text.find("[")
+    for _ in range(50):
+        if at < 0:
+            return
+        yield at
+        at = text.find("[", at + 1)
+
 
 NAMES = ("chat", "qa", "planned", "agent", "project")
 AGENT_LIMITS = Limits(steps=25)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from quire import providers
-from quire.assemble.cuts import truncate
-from quire.assemble.summary import Gone, Summarise, extract
+from quire.assemble.summary import Gone, Summarise, extract, truncate
 from quire.errors import ProviderError
-from quire.send.aside import ask_aside
-from quire.send.runner import Turn
+from quire.send.protocol import Turn
+from quire.send.turn_state import ask_aside
 from quire.tokens import counter
 from quire.values import Call, Message, Prompt, Request, Text, Usage
 

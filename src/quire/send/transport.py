@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import html
+import re
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Protocol
 
-from quire.providers.explicit import Served
-from quire.values import JsonObject, Request
+import msgspec
+
+from quire.errors import ProviderError
+from quire.providers.gemini_cache import Served
+from quire.providers.registry import resolve, split_target
+from quire.values import Json, JsonObject, Request
 
 
 class Transport(Protocol):
@@ -31,3 +39,143 @@ def served(transport: Transport, request: Request) -> Served | None:
     told = getattr(transport, "served", None)
     found: Served | None = told(request) if told is not None else None
     return found
+
+
+# Where each provider is reached, and what its key is called; nothing here reads the environment.
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A provider's address and the environment variables its key is usually kept in, first one first."""
+
+    base_url: str
+    keys: tuple[str, ...] = ()
+    # A server of one's own usually asks for no key.
+    needs_key: bool = True
+
+
+ENDPOINTS: dict[str, Endpoint] = {
+    "anthropic": Endpoint("https://api.anthropic.com", ("ANTHROPIC_API_KEY",)),
+    "openai": Endpoint("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "azure": Endpoint("", ("AZURE_OPENAI_API_KEY",)),
+    "gemini": Endpoint("https://generativelanguage.googleapis.com", ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+    # boto3 finds credentials and region by its own rules.
+    "bedrock": Endpoint("", ("AWS_BEARER_TOKEN_BEDROCK",), needs_key=False),
+    "deepseek": Endpoint("https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
+    "xai": Endpoint("https://api.x.ai/v1", ("XAI_API_KEY",)),
+    "groq": Endpoint("https://api.groq.com/openai/v1", ("GROQ_API_KEY",)),
+    "mistral": Endpoint("https://api.mistral.ai/v1", ("MISTRAL_API_KEY",)),
+    "openrouter": Endpoint("https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
+    "vllm": Endpoint("http://127.0.0.1:8000/v1", ("VLLM_API_KEY",), needs_key=False),
+    "sglang": Endpoint("http://127.0.0.1:30000/v1", ("SGLANG_API_KEY",), needs_key=False),
+    "llamacpp": Endpoint("http://127.0.0.1:8080/v1", ("LLAMA_API_KEY",), needs_key=False),
+    "ollama": Endpoint("http://127.0.0.1:11434/v1", ("OLLAMA_API_KEY",), needs_key=False),
+}
+
+
+def endpoint_for(target: str) -> Endpoint:
+    """The endpoint of "provider:model"."""
+    return ENDPOINTS[resolve(split_target(target)[0])[0]]
+
+
+# A provider's failures in Quire's words: what happened, whether to try again, what to do next.
+
+RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+# A limit that waiting does not lift.
+_FINAL = ("insufficient_quota", "billing", "credit balance", "exceeded your current quota")
+
+_LONGEST = 300
+_PAGE = re.compile(r"\s*<(!doctype|html|head|body|\?xml)", re.IGNORECASE)
+_TITLE = re.compile(r"<title[^>]*>([^<]+)", re.IGNORECASE)
+
+
+def refusal(
+    provider: str,
+    status: int,
+    said: Json,
+    headers: Mapping[str, str] | None = None,
+    endpoint: Endpoint | None = None,
+) -> ProviderError:
+    """The error of an HTTP status; `said` is the reply's body, as JSON or text."""
+    message = message_of(said) or "no message"
+    final = any(word in f"{message} {said}".lower() for word in _FINAL)
+    return ProviderError(
+        f"{provider} answered {status}: {message}",
+        status=status,
+        retryable=status in RETRYABLE and not final,
+        hint=_hint(status, endpoint),
+        retry_after_s=retry_after(headers or {}),
+    )
+
+
+def unreachable(provider: str, base_url: str, error: BaseException) -> ProviderError:
+    """The error of a connection that was not made, or broke."""
+    what = str(error) or type(error).__name__
+    return ProviderError(
+        f"the connection to {provider} failed: {what}",
+        retryable=True,
+        hint=f"Check that {base_url} can be reached." if base_url else "Check the network.",
+    )
+
+
+def timed_out(provider: str, timeout_s: float) -> ProviderError:
+    return ProviderError(
+        f"{provider} sent nothing for {timeout_s:g} s",
+        retryable=True,
+        hint="Try again, or allow more time with timeout_s.",
+    )
+
+
+def message_of(said: Json) -> str:
+    """The sentence in an error body: {"error": {"message": …}}, {"message": …}, [{…}] or text."""
+    if isinstance(said, list):
+        said = said[0] if said else None
+    if isinstance(said, dict):
+        inner = said.get("error")
+        if isinstance(inner, dict | str):
+            return message_of(inner)
+        said = said.get("message") or said.get("Message") or said.get("detail")
+    return _one_line(str(said or ""))
+
+
+def _one_line(said: str) -> str:
+    """Words without line breaks, cut where long; of a web page, its title."""
+    if _PAGE.match(said):
+        title = _TITLE.search(said)
+        said = f"a web page ({html.unescape(title[1])})" if title else "a web page"
+    words = " ".join(said.split())
+    return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How long a provider asks to wait: seconds, milliseconds or a date."""
+    lower = {key.lower(): value for key, value in headers.items()}
+    try:
+        if "retry-after-ms" in lower:
+            return max(0.0, float(lower["retry-after-ms"]) / 1000)
+        return max(0.0, float(lower["retry-after"])) if "retry-after" in lower else None
+    except ValueError:
+        return _until(lower.get("retry-after", ""), lower.get("date", ""))
+
+
+def _until(date: str, now: str) -> float | None:
+    """The seconds from the reply's own date to another; a clock of ours would only add its own error."""
+    try:
+        since = parsedate_to_datetime(now) if now else datetime.now(UTC)
+        return max(0.0, (parsedate_to_datetime(date) - since).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _hint(status: int, endpoint: Endpoint | None) -> str:
+    keys = " or ".join(endpoint.keys) if endpoint else ""
+    if status in (401, 403):
+        return f"Check the API key ({keys})." if keys else "Check the API key."
+    if status == 404:
+        return "Check the model's name and the base URL."
+    if status in (400, 413, 422):
+        return "`quire lint` shows which rule a request breaks."
+    if status in RETRYABLE:
+        return "It was tried several times; `quire resume` goes on later."
+    if status == 402:
+        return "Check the account at the provider."
+    return "Check the base URL and what the provider says of this status."

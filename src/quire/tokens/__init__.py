@@ -1,10 +1,18 @@
 """Token counts: a counter per vocabulary, the budget's count, incremental ledgers, calibration."""
 
-from quire.tokens.budget import IMAGE_TOKENS, MESSAGE_TOKENS, message_tokens, text_tokens, tools_tokens
-from quire.tokens.calibration import Calibration, Calibrations, uncalibrated
-from quire.tokens.counting import Counter, VocabularyCounter, count, counter
-from quire.tokens.ledger import Ledger, entry_tokens
-from quire.tokens.vocabulary import vocabulary_for
+from quire.tokens.calibration import Calibration, Calibrations, Ledger, entry_tokens, uncalibrated
+from quire.tokens.counting import (
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
+    Counter,
+    VocabularyCounter,
+    count,
+    counter,
+    message_tokens,
+    text_tokens,
+    tools_tokens,
+    vocabulary_for,
+)
 
 __all__ = [
     "IMAGE_TOKENS",

@@ -13,33 +13,73 @@ from typing import TypeAlias
 import msgspec
 
 from quire.errors import CallError
-from quire.providers.rules import (
-    anthropic,
-    bedrock,
-    blank,
-    breakpoints,
-    chat,
-    claude,
-    compaction,
-    gemini,
-    gemini_setup,
-    marks,
-    names,
-    pairs,
-    responses,
-    thinking,
-)
-from quire.providers.rules.check import Check, make_check
-from quire.providers.rules.detect import detect
-from quire.providers.rules.finding import Finding, found
-from quire.providers.rules.grammar import shape
-from quire.providers.rules.memory import issue, observe
-from quire.providers.rules.seen import Seen
-from quire.providers.rules.turns import anthropic_talk, converse_talk
-from quire.providers.rules.unchecked import Note, unchecked_notes
-from quire.values import Json, Request
+from quire.providers.registry import resolve
+from quire.providers.rules import bedrock, claude, claude_blocks, claude_turns, gemini, openai
+from quire.providers.rules.check import Check, Finding, Seen, found, make_check
+from quire.providers.rules.claude import remember_compaction
+from quire.providers.rules.claude_turns import anthropic_talk, converse_talk
+from quire.providers.rules.detect import Note, detect, unchecked_notes
+from quire.providers.rules.gemini import contents, remember_parts
+from quire.providers.rules.grammar import obj, objects, shape
+from quire.providers.rules.openai import remember_items
+from quire.values import Json, JsonObject, Request
 
 __all__ = ["Finding", "Note", "Seen", "detect", "issue", "malformed", "observe", "unchecked", "validate"]
+
+# Filling a server's memory: what a reply issued, or what a request shows to have been issued.
+
+
+def issue(seen: Seen, body: JsonObject, provider: str, reply: Json) -> None:
+    """Record what `reply` (the provider's JSON) gave out in answer to `body`."""
+    _ISSUE[resolve(provider)[1]](seen, body, obj(reply))
+
+
+def observe(seen: Seen, body: JsonObject, provider: str) -> None:
+    """Record what a request carries, as given out where it stands; for logs of requests without their replies."""
+    wire = resolve(provider)[1]
+    if wire == "anthropic":
+        claude_blocks.remember(seen, anthropic_talk(body))
+    elif wire == "bedrock":
+        claude_blocks.remember(seen, converse_talk(body))
+    elif wire == "gemini":
+        remember_parts(seen, contents(body))
+
+
+def _remember_anthropic(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+    content = [block for _, block in objects(reply.get("content"), "")]
+    messages = [one for _, one in objects(body.get("messages"), "")]
+    whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
+    claude_blocks.remember(seen, anthropic_talk(whole), since=len(messages))
+    remember_compaction(seen, content)
+
+
+def _remember_bedrock(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+    message = obj(obj(reply.get("output")).get("message"))
+    messages = [one for _, one in objects(body.get("messages"), "")]
+    whole = {**body, "messages": [*messages, {"role": "assistant", "content": message.get("content")}]}
+    claude_blocks.remember(seen, converse_talk(whole), since=len(messages))
+
+
+def _remember_gemini(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+    for _, candidate in objects(reply.get("candidates"), ""):
+        remember_parts(seen, contents({"contents": [obj(candidate.get("content"))]}))
+
+
+def _remember_responses(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+    remember_items(seen, reply.get("output"))
+
+
+def _nothing(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+    """Chat signs nothing."""
+
+
+_ISSUE: dict[str, Callable[[Seen, JsonObject, JsonObject], None]] = {
+    "anthropic": _remember_anthropic,
+    "bedrock": _remember_bedrock,
+    "gemini": _remember_gemini,
+    "openai-responses": _remember_responses,
+    "openai-chat": _nothing,
+}
 
 
 def validate(
@@ -122,64 +162,64 @@ def _encode(body: Json) -> tuple[bytes | None, list[Finding]]:
 
 def _anthropic(check: Check, encoded: bytes) -> Iterator[Finding]:
     talk = anthropic_talk(check.body)
-    yield from anthropic.anthropic_shape(check)
-    yield from pairs.speakers(talk)
-    yield from pairs.pairs(check, talk)
-    yield from blank.blank(check, talk)
-    yield from marks.marks(check, talk)
+    yield from claude_turns.anthropic_shape(check)
+    yield from claude_turns.speakers(talk)
+    yield from claude_turns.pairs(check, talk)
+    yield from claude_turns.blank(check, talk)
+    yield from claude_blocks.marks(check, talk)
     yield from claude.prefill(check, talk)
-    yield from thinking.thinking(check, talk)
+    yield from claude_blocks.thinking(check, talk)
     yield from claude.betas(check, talk)
     yield from claude.late_system(check, talk)
     yield from claude.tool_choice(check)
     yield from claude.thinking_mode(check)
-    yield from names.names(anthropic.anthropic_names(talk))
-    yield from names.unique(anthropic.tool_names(talk))
-    yield from compaction.edits(check)
-    yield from compaction.compaction(check, talk)
+    yield from claude_turns.names(claude_turns.anthropic_names(talk))
+    yield from claude_turns.unique(claude_turns.tool_names(talk))
+    yield from claude.edits(check)
+    yield from claude.compaction(check, talk)
     yield from claude.size(check, encoded)
     yield from claude.sampling(check)
     yield from claude.prewarm(check)
-    yield from anthropic.version(check, talk)
+    yield from claude_turns.version(check, talk)
 
 
 def _bedrock(check: Check, encoded: bytes) -> Iterator[Finding]:
     talk = converse_talk(check.body)
     yield from bedrock.bedrock_shape(check)
-    yield from pairs.speakers(talk)
+    yield from claude_turns.speakers(talk)
     yield from bedrock.blank_blocks(talk)
     yield from bedrock.empty_errors(talk)
     yield from bedrock.converse_order(check, talk)
     yield from bedrock.tools_defined(check, talk)
     yield from bedrock.cache_points(check, talk)
-    yield from names.names(bedrock.converse_names(talk))
+    yield from claude_turns.names(bedrock.converse_names(talk))
     if "claude" in check.info.model:
         yield from claude.prefill(check, talk)
-        yield from thinking.thinking(check, talk)
+        yield from claude_blocks.thinking(check, talk)
         yield from claude.late_system(check, talk)
         yield from bedrock.converse_model(check)
 
 
 def _chat(check: Check, encoded: bytes) -> Iterator[Finding]:
-    yield from chat.chat_shape(check)
-    yield from chat.chat_pairs(check)
+    yield from openai.chat_shape(check)
+    yield from openai.chat_pairs(check)
     # A local server's template takes any name.
     if not check.info.features.template:
-        yield from names.names(chat.chat_names(check))
-    yield from breakpoints.breakpoints(check)
+        yield from claude_turns.names(openai.chat_names(check))
+    yield from openai.breakpoints(check)
     if check.info.provider == "mistral":
-        yield from chat.mistral(check)
-    yield from chat.deepseek(check)
-    yield from chat.alternation(check)
+        yield from openai.mistral(check)
+    yield from openai.deepseek(check)
+    yield from openai.alternation(check)
 
 
 def _responses(check: Check, encoded: bytes) -> Iterator[Finding]:
-    yield from responses.responses_shape(check)
-    yield from responses.reasoning(check)
-    yield from responses.responses_pairs(check)
-    yield from breakpoints.breakpoints(check)
-    yield from responses.state(check)
-    yield from names.names(responses.responses_names(check))
+    yield from openai.responses_shape(check)
+    yield from openai.reasoning(check)
+    yield from openai.responses_pairs(check)
+    yield from openai.breakpoints(check)
+    yield from openai.state(check)
+    yield from claude_turns.names(openai.responses_names(check))
 
 
 def _gemini(check: Check, encoded: bytes) -> Iterator[Finding]:
@@ -187,18 +227,18 @@ def _gemini(check: Check, encoded: bytes) -> Iterator[Finding]:
     yield from gemini.order(check)
     yield from gemini.responses(check)
     yield from gemini.signatures(check)
-    yield from gemini_setup.cached(check)
-    yield from gemini_setup.least(check)
-    yield from gemini_setup.schemas(check)
-    yield from gemini_setup.function_names(check)
+    yield from gemini.cached(check)
+    yield from gemini.least(check)
+    yield from gemini.schemas(check)
+    yield from gemini.function_names(check)
 
 
 _Rules: TypeAlias = Callable[[Check, bytes], Iterator[Finding]]
 _SHAPES: dict[str, Callable[[Check], Iterator[Finding]]] = {
-    "anthropic": anthropic.anthropic_shape,
+    "anthropic": claude_turns.anthropic_shape,
     "bedrock": bedrock.bedrock_shape,
-    "openai-chat": chat.chat_shape,
-    "openai-responses": responses.responses_shape,
+    "openai-chat": openai.chat_shape,
+    "openai-responses": openai.responses_shape,
     "gemini": gemini.gemini_shape,
 }
 _RULES: dict[str, _Rules] = {

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from quire.providers.rules.check import Check
+from quire.providers.rules.check import Check, Finding, found, where
 from quire.providers.rules.claude import forced, modes
-from quire.providers.rules.finding import Finding, found, where
-from quire.providers.rules.grammar import grammar_of, misfits, shape
-from quire.providers.rules.marks import TTLS, Mark, out_of_order, too_many, ttl_of
-from quire.providers.rules.pairs import pairs
-from quire.providers.rules.shape import obj, objects, text
-from quire.providers.rules.turns import Block, Talk
+from quire.providers.rules.claude_blocks import TTLS, Mark, out_of_order, too_many, ttl_of
+from quire.providers.rules.claude_turns import Block, Talk, pairs
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
 

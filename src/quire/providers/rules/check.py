@@ -2,14 +2,76 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from quire.errors import FormatError
+from quire.log.hashing import canonical
 from quire.providers.models import ModelInfo, Wire, model_info, resolve
-from quire.providers.rules.seen import Seen
+from quire.providers.registry import data
 from quire.values import Json, JsonObject
+
+# What a server has given out: signatures with the prefix they are bound to, and items that belong together.
+#
+# A strict server keeps one of these (`complete=True`): what it does not know is forged. A linter builds one from
+# a list of requests (`complete=False`): it can tell that something changed, not that something is foreign.
+
+
+class Issued(msgspec.Struct, frozen=True):
+    """One signed block: the prefix before it, its own content, and the signatures of its whole reply."""
+
+    prefix: str
+    content: str
+    reply: tuple[str, ...] = ()
+
+
+class Seen:
+    """A server's memory of what it issued; `enforce` is false for accounts that may change the prefix."""
+
+    def __init__(self, *, complete: bool = True, enforce: bool = True) -> None:
+        self.complete = complete
+        self.enforce = enforce
+        self.signed: dict[str, Issued] = {}
+        # Compaction blocks: signature -> content. Gemini's parts: signature -> content.
+        self.sealed: dict[str, str] = {}
+        # OpenAI's items: function_call id -> its reasoning's id; reasoning id -> its follower's id.
+        self.reasoning_of: dict[str, str] = {}
+        self.follower_of: dict[str, str] = {}
+
+    def sign(self, signature: str, issued: Issued) -> None:
+        """Remember a block; the first one to carry a signature stays."""
+        self.signed.setdefault(signature, issued)
+
+
+def chain(pieces: Iterable[tuple[str, Json]]) -> Iterator[tuple[str, str]]:
+    """The running hash before each piece, and the piece's own: (role, block), ... -> (prefix, content), ..."""
+    running = hashlib.sha256()
+    for role, piece in pieces:
+        content = fingerprint(piece)
+        yield running.hexdigest(), content
+        running.update(f"{role}\n{content}\n".encode())
+
+
+def fingerprint(piece: Json) -> str:
+    """A hash of a block without its cache marks and nulls, which are no part of what a signature binds."""
+    bare = _bare(piece)
+    try:
+        return hashlib.sha256(canonical(bare)).hexdigest()
+    except FormatError:
+        # Not JSON text: the rule about that says so; here any stable name will do.
+        return hashlib.sha256(repr(bare).encode(errors="backslashreplace")).hexdigest()
+
+
+def _bare(piece: Json) -> Json:
+    if not isinstance(piece, dict):
+        return piece
+    bare: JsonObject = {k: v for k, v in piece.items() if k != "cache_control" and v is not None}
+    if isinstance(bare.get("content"), list):
+        bare["content"] = [_bare(inner) for inner in bare["content"]]
+    return bare
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -30,11 +92,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def make_check(
-    body: JsonObject,
-    provider: str,
-    model: str | None,
-    seen: Seen | None,
-    headers: Mapping[str, str] | None,
+    body: JsonObject, provider: str, model: str | None, seen: Seen | None, headers: Mapping[str, str] | None
 ) -> Check:
     """Put together what `validate` was given; the model may also be named in the body."""
     owner, wire = resolve(provider)
@@ -101,3 +159,53 @@ def _betas(body: JsonObject, headers: dict[str, str] | None) -> frozenset[str] |
 
 def _text(value: Json) -> str:
     return value if isinstance(value, str) else ""
+
+
+# A finding: which row of a provider's rules a request breaks, where, and how to mend it.
+#
+# The rows' texts are data (data/rules.json); a rule names its row and what it saw.
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`path` is a JSON path ($.messages[3].content[0]); `message` is what the provider would answer."""
+
+    row: str
+    path: str
+    message: str
+    fix: str
+    status: int = 400
+
+
+def found(row: str, path: str, **seen: Json) -> Finding:
+    """A finding of a row of the table; `seen` fills in its texts. {where} is the place as providers write it."""
+    facts = data("rules")["rows"][row]
+    values = {"where": where(path), **_places(path), **seen}
+    return Finding(
+        row, path, facts["error"].format_map(values), facts["fix"].format_map(values), facts["status"]
+    )
+
+
+def limit(name: str) -> Json:
+    """A number or pattern that the rules compare with."""
+    return data("rules")["limits"][name]
+
+
+def at(path: str, name: str) -> str:
+    """The path of a member: $.a.b, or $.a['$ref'] where the name is no word."""
+    if re.fullmatch(r"[A-Za-z_]\w*", name):
+        return f"{path}.{name}"
+    quoted = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{path}['{quoted}']"
+
+
+def where(path: str) -> str:
+    """A path as the providers' errors write it: $.messages[3].content[0] -> messages.3.content.0."""
+    return (
+        path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").replace("'", "") or "body"
+    )
+
+
+def _places(path: str) -> dict[str, str]:
+    """The first two indexes of a path: n the message, m the block."""
+    indexes = [*re.findall(r"\[(\d+)\]", path), "0", "0"]
+    return {"n": indexes[0], "m": indexes[1]}

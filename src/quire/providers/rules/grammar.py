@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.providers.facts import data
-from quire.providers.rules.finding import Finding, at, found
+from quire.providers.registry import data
+from quire.providers.rules.check import Finding, at, found
 from quire.values import Json, JsonObject
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -206,3 +206,24 @@ def _named(value: Json) -> str:
         if Kind(name).takes(value):
             return _a(name)
     return "null" if value is None else type(value).__name__
+
+
+# Readers that never raise: what has the wrong type is passed over here, and found by the grammar.
+
+
+def objects(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
+    """The objects of a list, with their paths; anything else is passed over."""
+    if isinstance(value, list | tuple):
+        for index, one in enumerate(value):
+            if isinstance(one, dict):
+                yield f"{path}[{index}]", one
+
+
+def obj(value: Json) -> JsonObject:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: Json) -> str:
+    """The value if it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""

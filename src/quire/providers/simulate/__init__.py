@@ -1,8 +1,7 @@
 """Prompt caches, simulated: what a sequence of requests reads, writes and costs at each provider and engine."""
 
-from quire.providers.simulate.blocks import Block
+from quire.providers.simulate.blocks import Block, Cause
 from quire.providers.simulate.predict import Predicted, Simulator, simulate
 from quire.providers.simulate.reading import blocks
-from quire.providers.simulate.seen import Cause
 
 __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]

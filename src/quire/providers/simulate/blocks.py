@@ -2,19 +2,116 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from quire.log.hashing import canonical
+from quire.log.hashing import canonical, sha256_hex
+from quire.providers.growing import Running, leading
 from quire.providers.prefix import MARKS
-from quire.providers.simulate.said import kind_of, said
+from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter
+from quire.tokens.counting import BASE, DEFAULT
 from quire.values import Json, JsonObject
+
+# What of a block is counted: its text, and the tokens that no text stands for.
+
+# Encrypted reasoning is base64: four characters hold three bytes, about four of which made a token.
+OPAQUE_CHARACTERS_PER_TOKEN = 5
+
+# Blocks that name their kind by their only key (Bedrock, Gemini).
+_KEYED = {
+    "toolUse": "tool_use",
+    "toolResult": "tool_result",
+    "reasoningContent": "thinking",
+    "functionCall": "tool_use",
+    "functionResponse": "tool_result",
+    "image": "image",
+    "inlineData": "image",
+    "fileData": "image",
+    "cachePoint": "cachePoint",
+    "toolSpec": "tool",
+}
+
+
+def kind_of(part: JsonObject) -> str:
+    """What a block is: its `type`, or the key that says it."""
+    if isinstance(part.get("type"), str):
+        return str(part["type"])
+    return next((kind for key, kind in _KEYED.items() if key in part), "text")
+
+
+def said(part: JsonObject) -> tuple[str, int]:
+    """What of a block is counted: its text, and the tokens that no text stands for."""
+    source = _inner(part.get("source"))
+    if part.get("type") == "document" and source.get("type") in ("text", "content"):
+        return _text_of(source.get("data") or source.get("content")), 0
+    if _is_media(part):
+        return "", IMAGE_TOKENS
+    return _text_of(part), _opaque(part) + IMAGE_TOKENS * _media_inside(part)
+
+
+def _is_media(part: JsonObject) -> bool:
+    return "image" in kind_of(part) or part.get("type") in ("input_file", "document", "file", "input_audio")
+
+
+def _media_inside(part: JsonObject) -> int:
+    """How many images or files a tool's result holds."""
+    result = _inner(part.get("toolResult") or part)
+    inner = result.get("content")
+    return sum(isinstance(one, dict) and _is_media(one) for one in inner) if isinstance(inner, list) else 0
+
+
+def _opaque(part: JsonObject) -> int:
+    """The tokens of reasoning that is only there encrypted."""
+    inner = _inner(part.get("reasoningContent") or part)
+    thinking = _inner(inner.get("reasoningText") or inner)
+    if thinking.get("thinking") or (thinking.get("text") and "reasoningContent" in part):
+        return 0
+    hidden = part.get("encrypted_content") or inner.get("redactedContent")
+    if part.get("type") in ("thinking", "redacted_thinking"):
+        hidden = part.get("signature") or part.get("data")
+    return len(hidden) // OPAQUE_CHARACTERS_PER_TOKEN if isinstance(hidden, str | bytes) else 0
+
+
+# Fields that say what a block is or belongs to, and are no text of their own.
+_SILENT = frozenset(
+    {"type", "id", "tool_use_id", "toolUseId", "tool_call_id", "call_id", "signature", "thoughtSignature", "data",
+     "encrypted_content", "redactedContent", "status", "role", "index", "phase", "annotations", "is_error", "strict"}
+)  # fmt: skip
+# Fields that hold JSON of the model's or the tool's own, counted as JSON.
+_JSON = frozenset({"input", "args", "response", "json", "toolSpec", "definition", "tools"})
+
+
+def _text_of(value: Json) -> str:
+    """Every text in a block: names, arguments, contents; JSON fields as compact JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "\n".join(filter(None, map(_text_of, value)))
+    if not isinstance(value, dict) or _is_media(value):
+        return ""
+    found = []
+    for key, inner in value.items():
+        if key in _SILENT:
+            continue
+        found.append(_compact(inner) if key in _JSON and not isinstance(inner, str) else _text_of(inner))
+    return "\n".join(filter(None, found))
+
+
+def _compact(value: Json) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _inner(value: Json) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
 
 Section = Literal["tools", "system", "messages"]
 
@@ -138,3 +235,160 @@ def _life(part: JsonObject) -> int:
     inner = part.get("content")
     lives = [_life(one) for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
     return next((life for life in lives if life), 0)
+
+
+# Tokens of blocks, each text looked at once: as counts for engines that match blocks, as ids for the rest.
+
+Tokenize: TypeAlias = Callable[[str], Sequence[int]]
+
+
+class Counted:
+    """Counts and ids of blocks for one model; `tokenize` replaces the model's own vocabulary."""
+
+    def __init__(self, model: str, tokenize: Tokenize | None = None) -> None:
+        self._counter = counter(model)
+        self._tokenize = tokenize
+        self.exact = tokenize is not None or self._counter.exact
+        self._counts: dict[tuple[bytes, bool], int] = {}
+        self._rows: dict[tuple[bytes, bool], array[int]] = {}
+
+    def count(self, block: Block) -> int:
+        """The tokens of a block, the framing of the message it opens included."""
+        key = (block.digest, block.opens)
+        if key not in self._counts:
+            text = len(self._tokenize(block.text)) if self._tokenize else self._counter.count(block.text)
+            self._counts[key] = text + block.extra + (MESSAGE_TOKENS if block.opens else 0)
+        return self._counts[key]
+
+    def ids(self, block: Block) -> array[int]:
+        """The block's tokens; what no text stands for becomes ids that only the same block has."""
+        key = (block.digest, block.opens)
+        if key not in self._rows:
+            encode = self._tokenize or encoder(self._counter.vocabulary)
+            stand_in = -1 - int.from_bytes(block.digest[:3], "big")
+            framing = [-1 - sum(block.role.encode())] * MESSAGE_TOKENS if block.opens else []
+            self._rows[key] = array("i", [*framing, *encode(block.text), *[stand_in] * block.extra])
+        return self._rows[key]
+
+    def spoken(self, text: str) -> array[int]:
+        """The ids of an answer as it will stand in the next request."""
+        return self.ids(Block("messages", "assistant", "text", b"", text, digest=sha256_hex(text).encode()))
+
+    def row(self, blocks: Sequence[Block]) -> array[int]:
+        """The ids of a whole request."""
+        ids = array("i")
+        for block in blocks:
+            ids.extend(self.ids(block))
+        return ids
+
+
+class Tally:
+    """The tokens of a thread's requests, each counted from where its blocks part with those of the one before."""
+
+    def __init__(self, counted: Counted) -> None:
+        self._counted = counted
+        self.count = counted.count
+        self._ends: Running[Block, int] = Running()
+        self._lengths: Running[Block, int] = Running()
+        self._blocks: Sequence[Block] = ()
+        self._ids = array("i")
+
+    def ends(self, blocks: Sequence[Block]) -> list[int]:
+        """The tokens up to and including each block."""
+        return self._ends.along(blocks, 0, lambda total, block: total + self.count(block))
+
+    def ids(self, blocks: Sequence[Block]) -> array[int]:
+        """The ids of a whole request."""
+        same = leading(self._blocks, blocks)
+        lengths = self._lengths.along(blocks, 0, lambda total, block: total + len(self._counted.ids(block)))
+        self._ids = self._ids[: lengths[same - 1] if same else 0]
+        self._ids.extend(self._counted.row(blocks[same:]))
+        self._blocks = blocks
+        return self._ids
+
+
+@functools.cache
+def encoder(vocabulary: str) -> Tokenize:
+    """Text to ids in a vocabulary; o200k where that vocabulary is not installed."""
+    if vocabulary not in BASE:
+        try:
+            from splintr import Tokenizer
+        except ImportError:
+            return encoder(DEFAULT)
+        ordinary: Tokenize = Tokenizer.from_pretrained(vocabulary).encode_ordinary
+        return ordinary
+    from rs_bpe import openai
+
+    native: Tokenize = getattr(openai, vocabulary)().encode
+    return native
+
+
+# What an engine is shown of a request, and what it says of it.
+
+# Why less was read from the cache than the request before left there.
+Cause = Literal["", "first", "ttl", "minimum", "marker", "moved", "in-flight", "evicted"]
+PromptIds: TypeAlias = Callable[[JsonObject], Sequence[int]]
+
+
+class Shares(msgspec.Struct, frozen=True):
+    """How a cache splits a request's tokens; what is neither read nor written is plain."""
+
+    read: int = 0
+    # Written for the provider's shorter and longer life.
+    write_short: int = 0
+    write_long: int = 0
+    cause: Cause = ""
+    note: str = ""
+    # Tokens kept in explicit caches since the request before, times hours.
+    storage_token_hours: float = 0.0
+
+
+class Seen:
+    """One request as engines see it: its blocks, and its tokens as counts or as ids."""
+
+    def __init__(
+        self, body: JsonObject, blocks: list[Block], tally: Tally, prompt_ids: PromptIds | None = None
+    ) -> None:
+        self.body = body
+        self.blocks = blocks
+        self._tally = tally
+        self._prompt_ids = prompt_ids
+
+    def setting(self, name: str) -> Json:
+        """A field of the body, also where the OpenAI SDK puts what it does not know."""
+        extra = self.body.get("extra_body") or {}
+        return self.body.get(name, extra.get(name))
+
+    def count(self, block: Block) -> int:
+        """The tokens of one block."""
+        return self._tally.count(block)
+
+    @functools.cached_property
+    def ends(self) -> list[int]:
+        """The tokens up to and including each block."""
+        return self._tally.ends(self.blocks)
+
+    @functools.cached_property
+    def ids(self) -> array[int]:
+        """The whole prompt as token ids."""
+        if self._prompt_ids is not None:
+            return array("i", self._prompt_ids(self.body))
+        return self._tally.ids(self.blocks)
+
+    @functools.cached_property
+    def total_counted(self) -> int:
+        return self.ends[-1] if self.blocks else 0
+
+
+class Engine(Protocol):
+    """A prompt cache: looks a request up, keeps what it would keep, and says how the tokens split."""
+
+    # Whether the prompt is a row of ids here, or one of counted blocks: it decides what the total is.
+    by_ids: bool
+    # Whether the model's answers are kept as well as its prompts.
+    keeps_answers: bool
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares: ...
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """The model answered this prompt, and `held` of it was computed upon; engines that keep answers keep it."""

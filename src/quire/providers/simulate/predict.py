@@ -10,23 +10,43 @@ from typing import Any
 import msgspec
 
 from quire.errors import CallError
+from quire.providers.growing import Running, leading
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.prices import Money, cost, storage
-from quire.providers.running import Running, leading
-from quire.providers.simulate.anthropic import AnthropicCache
-from quire.providers.simulate.blocks import Block
-from quire.providers.simulate.breakpoints import BreakpointCache
-from quire.providers.simulate.counted import Counted, Tally, Tokenize
-from quire.providers.simulate.gemini import GeminiCache
-from quire.providers.simulate.none import NoCache
-from quire.providers.simulate.pages import BlockCache
-from quire.providers.simulate.radix import RadixCache
+from quire.providers.simulate.blocks import (
+    Block,
+    Cause,
+    Counted,
+    Engine,
+    PromptIds,
+    Seen,
+    Shares,
+    Tally,
+    Tokenize,
+)
+from quire.providers.simulate.engine_caches import BlockCache, RadixCache, SlotCache
+from quire.providers.simulate.marked_caches import AnthropicCache, BreakpointCache
+from quire.providers.simulate.prefix_caches import GeminiCache, StepCache, UnitCache
 from quire.providers.simulate.reading import Reader, blocks
-from quire.providers.simulate.seen import Cause, Engine, PromptIds, Seen, Shares
-from quire.providers.simulate.slot import SlotCache
-from quire.providers.simulate.steps import StepCache
-from quire.providers.simulate.units import UnitCache
+from quire.providers.usage import Money, cost, storage
 from quire.values import JsonObject, Usage
+
+# Providers without a prompt cache that is known.
+
+
+class NoCache:
+    """Reads nothing, writes nothing."""
+
+    by_ids = False
+    keeps_answers = False
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        return Shares(note=f"no prompt cache of {self._info.provider} is known")
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """Nothing is kept."""
 
 
 class Predicted(msgspec.Struct, frozen=True):

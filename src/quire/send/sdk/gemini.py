@@ -8,11 +8,9 @@ from typing import Any
 
 from quire.errors import MissingPart, ProviderError
 from quire.providers import sdk_kwargs
+from quire.providers.gemini_cache import Errand
 from quire.providers.incoming import plain
-from quire.providers.keeper import Errand
-from quire.send.endpoints import ENDPOINTS
-from quire.send.refusals import refusal, timed_out, unreachable
-from quire.send.transport import Transport
+from quire.send.transport import ENDPOINTS, Transport, refusal, timed_out, unreachable
 from quire.values import JsonObject, Request
 
 try:

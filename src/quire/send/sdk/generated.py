@@ -10,8 +10,7 @@ import httpx2
 from quire.errors import ProviderError
 from quire.providers import sdk_kwargs
 from quire.providers.incoming import plain
-from quire.send.endpoints import Endpoint
-from quire.send.refusals import refusal, timed_out, unreachable
+from quire.send.transport import Endpoint, refusal, timed_out, unreachable
 from quire.values import JsonObject, Request
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quire.errors import MissingPart
-from quire.send.endpoints import ENDPOINTS
-from quire.send.transport import Transport
+from quire.send.transport import ENDPOINTS, Transport
 
 try:
     import openai

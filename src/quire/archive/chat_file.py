@@ -1,0 +1,342 @@
+"""What a chat file shows: front matter, messages with their context and time, and the comment."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from quire.errors import CallError, FormatError
+from quire.formats.text import Marks, well_formed
+from quire.values import Json, JsonObject
+
+Role = Literal["user", "ai"]
+
+COMMENT = "<!-- quire: "
+COMMENT_END = " -->"
+# A line of text that begins like one of these gets a backslash in front.
+MARKS = Marks(["**user**:", "**ai**:", "[Context:", "[Timestamp:", "<!-- quire:", "<!-- copilot-context:"])
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What was attached to a message, by name."""
+
+    notes: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.notes or self.urls or self.tags or self.folders)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message; `at` is Unix milliseconds of a whole second."""
+
+    role: Role
+    text: str
+    context: Context = Context()
+    at: int | None = None
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """A whole chat file; `comment` is the JSON object that holds the entries."""
+
+    created: str = ""
+    model: str = ""
+    topic: str = ""
+    tags: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
+    comment: JsonObject | None = None
+
+
+# Times in chat files: YYYY/MM/DD HH:mm:ss in UTC, nothing smaller than a second.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STAMP = re.compile(r"(\d{4})[/-](\d{2})[/-](\d{2})[ T](\d{2}):(\d{2}):(\d{2})", re.ASCII)
+
+
+def moment(at: int) -> datetime:
+    """A time in milliseconds as a date; one that no calendar has is an error."""
+    try:
+        return _EPOCH + timedelta(milliseconds=at)
+    except OverflowError as error:
+        raise CallError(
+            f"{at} ms is outside the years 1 to 9999", hint="Times are Unix milliseconds."
+        ) from error
+
+
+def stamp(at: int) -> str:
+    """1737972000000 -> 2025/01/27 10:00:00."""
+    # Years before 1000 keep their four digits, which strftime does not promise.
+    when = moment(at)
+    return f"{when.year:04}/{when.month:02}/{when.day:02} {when.hour:02}:{when.minute:02}:{when.second:02}"
+
+
+def iso(at: int) -> str:
+    """1737972000000 -> 2025-01-27T10:00:00Z."""
+    return stamp(at).replace("/", "-").replace(" ", "T") + "Z"
+
+
+def read_stamp(text: str) -> int | None:
+    """Milliseconds of a stamp, taken as UTC; None for anything that is no time."""
+    match = _STAMP.match(text.strip())
+    if match is None:
+        return None
+    try:
+        when = datetime(*map(int, match.groups()), tzinfo=UTC)  # type: ignore[misc,arg-type]  # six numbers
+    except ValueError:
+        return None
+    return (when - _EPOCH) // timedelta(milliseconds=1)
+
+
+def whole_second(at: int | None) -> int | None:
+    """A time as a chat file can show it; None where there is none, or no calendar has it."""
+    if at is None:
+        return None
+    try:
+        moment(at)
+    except CallError:
+        return None
+    return at // 1000 * 1000
+
+
+# The front matter of a chat file: four flat fields out; in, those of older chats as well.
+
+_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:@+-]*[A-Za-z0-9_./@+-])?(?: [A-Za-z0-9_./@+]+)*\Z", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z", re.ASCII)
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+# YAML breaks lines at these, or refuses them.
+_BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_KEY = re.compile(r"([A-Za-z_][\w-]*):(?: (.*))?\Z", re.ASCII)
+
+
+def render_front(created: str, model: str, topic: str, tags: tuple[str, ...]) -> str:
+    """The block between the lines of dashes, both included."""
+    listed = "".join(f"\n  - {_scalar(tag)}" for tag in tags) if tags else " []"
+    lines = [f"created: {_scalar(created)}", f"model: {_scalar(model)}", f"topic: {_scalar(topic)}"]
+    return "\n".join(["---", *lines, f"tags:{listed}", "---"])
+
+
+def _scalar(text: str) -> str:
+    """A YAML string: bare where nothing can be misread, else in double quotes."""
+    bare = _PLAIN.match(text) and text.lower() not in _WORDS
+    if bare or _TIME.match(text):
+        return text
+    return _BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def split_front(text: str) -> tuple[dict[str, Json], str]:
+    """The fields of the front matter, and what stands behind it; none where there is no front matter."""
+    if not text.startswith("---\n"):
+        return {}, text
+    end = text.find("\n---", 3)
+    while end >= 0 and text[end + 4 : end + 5] not in ("", "\n"):
+        end = text.find("\n---", end + 1)
+    if end < 0:
+        return {}, text
+    return _fields(text[4 : max(4, end)].split("\n")), text[end + 5 :]
+
+
+def _fields(lines: list[str]) -> dict[str, Json]:
+    """Flat YAML: key: value, key: [a, b], and key: with a list below; anything else is passed over."""
+    out: dict[str, Json] = {}
+    key = ""
+    for line in lines:
+        if match := _KEY.match(line):
+            key, value = match[1], (match[2] or "").strip()
+            out[key] = _listed(value) if value.startswith("[") else _read(value)
+        elif line.lstrip().startswith("- ") and key:
+            before = out[key] if isinstance(out[key], list) else []
+            out[key] = [*before, _read(line.lstrip()[2:].strip())]
+    return out
+
+
+def _read(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] == '"':
+        try:
+            return str(json.loads(value))
+        except ValueError:
+            return value[1:-1]
+    if len(value) >= 2 and value[0] == value[-1] == "'":
+        return value[1:-1].replace("''", "'")
+    return value
+
+
+def _listed(value: str) -> list[str]:
+    inner = value.removeprefix("[").removesuffix("]").strip()
+    return [_read(part.strip()) for part in inner.split(",")] if inner else []
+
+
+def created_of(fields: dict[str, Json]) -> str:
+    """When a chat began: `created`, or `epoch` in milliseconds as older chats have it."""
+    if isinstance(fields.get("created"), str):
+        return str(fields["created"])
+    epoch = str(fields.get("epoch", ""))
+    return iso(int(epoch)) if epoch.isdecimal() and len(epoch) <= 14 else ""
+
+
+# Reading a chat file: ours to the byte, older and hand-written ones as far as they can be understood.
+
+_START = re.compile(r"^\*\*(user|ai)\*\*:(?: |$)", re.M)
+_TIMESTAMP = re.compile(r"\[Timestamp: (.*)\]")
+_CONTEXT = re.compile(r"\[Context: (.*)\]")
+_OURS = re.compile(rf"^{re.escape(COMMENT)}(.*){re.escape(COMMENT_END)}$", re.M)
+# The comment of older chats: it says nothing that the messages do not.
+_OLDER = re.compile(r"^<!-- copilot-context:.*?-->\n*", re.M | re.S)
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def parse(text: str) -> Chat:
+    """A chat file's value; a text that holds no chat is an error."""
+    text = text.removeprefix("\ufeff")
+    if text.startswith("---\r\n"):
+        text = text.replace("\r\n", "\n")
+    fields, body = split_front(text)
+    comment, body = _take_comment(_OLDER.sub("", body))
+    messages = tuple(_messages(body.removesuffix("\n")))
+    if not messages and comment is None and not fields:
+        raise FormatError(
+            "this is no chat file: no front matter, no message and no comment was found",
+            hint="Messages begin with **user**: or **ai**: at the start of a line.",
+        )
+    return Chat(
+        created=created_of(fields),
+        model=_text(fields.get("model") or fields.get("modelKey")),
+        topic=_text(fields.get("topic")),
+        tags=_tags(fields.get("tags")),
+        messages=messages,
+        comment=comment,
+    )
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _tags(value: Json) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(value.split()) if value else ()
+    return tuple(value or ())
+
+
+def _take_comment(body: str) -> tuple[JsonObject | None, str]:
+    """The last comment that can be read, and the body without any; messages may stand behind it."""
+    found: JsonObject | None = None
+    for match in _OURS.finditer(body):
+        try:
+            value = json.loads(match[1])
+        except (ValueError, RecursionError):
+            continue
+        found = value if isinstance(value, dict) else found
+    return found, re.sub(r"\n?\n?" + _OURS.pattern, "", body, flags=re.M)
+
+
+def _messages(body: str) -> list[Message]:
+    starts = list(_START.finditer(body))
+    out = []
+    for place, match in enumerate(starts):
+        last = place + 1 == len(starts)
+        own = body[match.end() :] if last else body[match.end() : starts[place + 1].start()]
+        out.append(_message(match[1], own if last else _without_joint(own)))
+    return out
+
+
+def _without_joint(text: str) -> str:
+    """A message without the blank line that separates it from the next."""
+    return text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n")
+
+
+def _message(role: str, text: str) -> Message:
+    lines = text.split("\n")
+    at, context = None, Context()
+    end = len(lines)
+    while end and not lines[end - 1].strip():
+        end -= 1
+    if end and (match := _TIMESTAMP.fullmatch(lines[end - 1].rstrip())):
+        at = read_stamp(match[1])
+        lines = lines[: end - 1]
+        end = len(lines)
+    if end and (match := _CONTEXT.fullmatch(lines[end - 1])):
+        context = parse_context(match[1])
+        lines = lines[: end - 1]
+    return Message("user" if role == "user" else "ai", MARKS.unguard("\n".join(lines)), context, at)
+
+
+def parse_context(text: str) -> Context:
+    """The names behind each heading; headings that are not known are passed over."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for part in _split(text, "|"):
+        name, colon, names = part.partition(": ")
+        if colon:
+            groups[name.strip()] = tuple(_unescaped(one) for one in _split(names, ","))
+    found = {field: groups.get(name, ()) for field, name in _HEADINGS.items()}
+    return Context(**found)
+
+
+_HEADINGS = {"notes": "Notes", "urls": "URLs", "tags": "Tags", "folders": "Folders"}
+
+
+def _split(text: str, sign: str) -> list[str]:
+    """Parts between unescaped signs; one space after each sign, and one before a bar, belong to it."""
+    parts, begin, at = [], 0, 0
+    while at < len(text):
+        if text[at] == "\\":
+            at += 2
+            continue
+        if text[at] == sign:
+            parts.append(text[begin:at].removesuffix(" ") if sign == "|" else text[begin:at])
+            begin = at + (2 if text[at + 1 : at + 2] == " " else 1)
+            at = begin
+            continue
+        at += 1
+    return [*parts, text[begin:]]
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
+
+
+# A chat file's text: front matter, messages with a blank line between, the comment.
+
+_ESCAPES = {ord(sign): f"\\{sign}" for sign in ",|]\\"} | {ord("\n"): "\\n"}
+
+
+def render(chat: Chat) -> str:
+    """The file's whole text; it ends with one newline."""
+    parts = [render_front(chat.created, chat.model, chat.topic, chat.tags)]
+    parts += [render_message(message) for message in chat.messages]
+    if chat.comment is not None:
+        parts.append(render_comment(chat.comment))
+    return well_formed("\n\n".join(parts) + "\n")
+
+
+def render_message(message: Message) -> str:
+    """`**user**: text`, then the context and the time where there are any."""
+    lines = [f"**{message.role}**: {MARKS.guard(message.text)}"]
+    if message.context:
+        lines.append(f"[Context: {render_context(message.context)}]")
+    if message.at is not None:
+        if message.at % 1000:
+            raise CallError(f"{message.at} ms is not a whole second", hint="A chat file shows whole seconds.")
+        lines.append(f"[Timestamp: {stamp(message.at)}]")
+    return "\n".join(lines)
+
+
+def render_context(context: Context) -> str:
+    """Notes: a.md, b.md | URLs: …; only what there is."""
+    groups = {"Notes": context.notes, "URLs": context.urls, "Tags": context.tags, "Folders": context.folders}
+    return " | ".join(
+        f"{name}: {', '.join(one.translate(_ESCAPES) for one in names)}"
+        for name, names in groups.items()
+        if names
+    )
+
+
+def render_comment(value: JsonObject) -> str:
+    """The entries on one line that no content can end."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return COMMENT + text.replace(">", "\\u003e") + COMMENT_END

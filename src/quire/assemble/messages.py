@@ -1,0 +1,352 @@
+"""The messages that stand in an epoch, each with its size and what it shrinks to in the handle tier."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from quire.assemble.policy import Policy
+from quire.assemble.user_message import INTERRUPTED, Block, Library, Said, UserTurn, result_text, say
+from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
+from quire.tokens.counting import part_tokens
+from quire.values import Call, Entry, JsonObject, Message, Part, Prompt, Result, Text, Think
+
+# A result up to this many tokens is shorter than the handle that would replace it is useful.
+SMALL = 160
+_HEAD, _TAIL = 240, 160
+# Names that every provider takes as they are; others are spelled anew, with a mark behind, up to 64 characters.
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MARK_TOKENS = 9
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """One message in place. `handled` is the same with its tool results as handles (None: no shorter)."""
+
+    message: Message
+    tokens: int
+    turn: int
+    handled: Message | None = None
+    handled_tokens: int = 0
+    user: UserTurn | None = None
+    # How much of it is the summary of what went before; the rest is pinned.
+    summary_tokens: int = 0
+
+
+def leaf(
+    message: Message,
+    turn: int,
+    entries: Sequence[Entry] = (),
+    user: UserTurn | None = None,
+    image_tokens: int = IMAGE_TOKENS,
+) -> Leaf:
+    """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
+    if message.role == "tool":
+        return _results_leaf(message, turn, {entry.seq: entry.id for entry in entries})
+    spelling = sum(_spelling_tokens(part) for part in message.parts)
+    tokens = message_tokens(message, image_tokens=image_tokens) + spelling
+    return Leaf(message, tokens, turn, None, tokens, user)
+
+
+def _results_leaf(message: Message, turn: int, ids: dict[int, str]) -> Leaf:
+    """A leaf of results, each counted once: what it is, and what it shrinks to."""
+    sizes = [part_tokens(part, counter()) for part in message.parts]
+    framing = MESSAGE_TOKENS * max(1, len(sizes))
+    tokens = framing + sum(sizes)
+    if tokens <= SMALL:
+        return Leaf(message, tokens, turn, None, tokens)
+    parts = tuple(
+        _handled(part, size, ids.get(seq, ""))
+        for part, size, seq in zip(message.parts, sizes, message.seqs, strict=True)
+    )
+    if parts == message.parts:
+        return Leaf(message, tokens, turn, None, tokens)
+    shorter = [
+        size if new is old else part_tokens(new, counter())
+        for old, new, size in zip(message.parts, parts, sizes, strict=True)
+    ]
+    return Leaf(message, tokens, turn, Message("tool", parts, message.seqs), framing + sum(shorter))
+
+
+def _spelling_tokens(part: Part) -> int:
+    """Room for a call's name that cannot be sent as it is: what it may take more than its own tokens."""
+    if not isinstance(part, Call) or _PLAIN.fullmatch(part.name):
+        return 0
+    return max(0, min(64, len(part.name)) + _MARK_TOKENS - counter().count(part.name))
+
+
+def _handled(part: Part, tokens: int, entry_id: str) -> Part:
+    if not isinstance(part, Result) or not entry_id or tokens <= SMALL:
+        return part
+    text = handle_text(part.text, tokens, handle_of(entry_id))
+    return msgspec.structs.replace(part, text=text, wire={})
+
+
+def handle_of(entry_id: str) -> str:
+    """The short name of an entry's original: the first 12 hex digits of its id."""
+    return entry_id.removeprefix("sha256:")[:12]
+
+
+def handle_text(text: str, tokens: int, handle: str) -> str:
+    """Head and tail of a long text around the handle of the whole."""
+    head, tail = _head(text), _tail(text)
+    mark = f"[… {tokens} tokens in all; the whole text: recall with handle {handle} …]"
+    return "\n".join(part for part in (head, mark, tail) if part)
+
+
+def _head(text: str) -> str:
+    """The first lines that fit, or a cut at white space: never in mid-word where there is a choice."""
+    cut = text[:_HEAD]
+    end = cut.rfind("\n")
+    if end < _HEAD // 2:
+        end = max(end, cut.rfind(" "))
+    return cut[: end if end > 0 else _HEAD].rstrip()
+
+
+def _tail(text: str) -> str:
+    cut = text[-_TAIL:]
+    start = cut.find("\n")
+    if start < 0 or start > _TAIL // 2:
+        start = min((i for i in (start, cut.find(" ")) if i >= 0), default=-1)
+    return cut[start + 1 :].strip()
+
+
+def assistant(entries: Sequence[Entry], thinking: bool) -> Message:
+    """One message of the model from the entries of its run; empty text is left out."""
+    kept = [(part, entry.seq) for entry in entries if (part := _spoken(entry, thinking)) is not None]
+    return Message("assistant", tuple(part for part, _ in kept), tuple(seq for _, seq in kept))
+
+
+def _spoken(entry: Entry, thinking: bool) -> Part | None:
+    if entry.kind == "think":
+        return Think(entry.text, entry.wire) if thinking else None
+    if entry.kind == "respond":
+        # A blank text may still carry a provider's own block: a signature, a server tool's result.
+        return Text(entry.text, entry.wire) if entry.text.strip() or entry.wire.get("block") else None
+    raw = entry.wire.get("arguments")
+    return Call(entry.call_id, entry.name, entry.args, entry.wire, raw if isinstance(raw, str) else "")
+
+
+def results(pairs: Sequence[tuple[Entry, Entry | None]]) -> Message:
+    """The results of one group of calls, in the calls' order; a missing one is shown as interrupted."""
+    parts = tuple(_result(call, result) for call, result in pairs)
+    # An interrupted call has no result entry; its own seq stands for the result it should have had.
+    return Message("tool", parts, tuple((result or call).seq for call, result in pairs))
+
+
+def _result(call: Entry, result: Entry | None) -> Result:
+    if result is None:
+        return Result(call.call_id, call.name, INTERRUPTED, error=True)
+    return Result(call.call_id, call.name, result_text(result), bool(result.body.get("error")), result.wire)
+
+
+# The leaves of an epoch in order, with running sums, so that a cut is found without walking the thread.
+
+
+class Strip:
+    """Leaves only join at the end; `sums` and `handled` are running totals in front of each leaf."""
+
+    def __init__(self, leaves: Iterable[Leaf] = ()) -> None:
+        self.leaves: list[Leaf] = []
+        # The same leaves' messages and sizes, as a request shows them.
+        self.messages: list[Message] = []
+        self.sizes: list[int] = []
+        self.sums: list[int] = [0]
+        self.handled: list[int] = [0]
+        self.turn_starts: list[int] = []
+        self.group_starts: list[int] = []
+        # Leaves that the handle tier would shorten.
+        self.long: list[int] = []
+        for one in leaves:
+            self.add(one)
+
+    def add(self, leaf: Leaf) -> None:
+        index = len(self.leaves)
+        if leaf.user is not None:
+            self.turn_starts.append(index)
+        elif leaf.message.role == "assistant":
+            self.group_starts.append(index)
+        if leaf.handled is not None:
+            self.long.append(index)
+        self.leaves.append(leaf)
+        self.messages.append(leaf.message)
+        self.sizes.append(leaf.tokens)
+        self.sums.append(self.sums[-1] + leaf.tokens)
+        self.handled.append(self.handled[-1] + leaf.handled_tokens)
+
+    def copy(self) -> Strip:
+        twin = Strip()
+        twin.__dict__ = {name: places[:] for name, places in self.__dict__.items()}
+        return twin
+
+    @property
+    def total(self) -> int:
+        return self.sums[-1]
+
+    def newest_user(self) -> Leaf | None:
+        return self.leaves[self.turn_starts[-1]] if self.turn_starts else None
+
+    def last_legal(self) -> int:
+        """Where the part that is never cut begins: the newest group, or the user who has just spoken."""
+        user = self.turn_starts[-1] if self.turn_starts else 0
+        return max(user, self.group_starts[-1]) if self.group_starts else user
+
+    def legal_at_or_before(self, index: int, everywhere: bool) -> int:
+        """The deepest place at or before `index` where a kept part may begin (0: nothing goes).
+
+        A turn's start always; a group of calls in the current turn, or in any turn when `everywhere`.
+        """
+        index = min(index, self.last_legal())
+        turn = self._below(self.turn_starts, index)
+        group = self._below(self.group_starts, index)
+        current = self.turn_starts[-1] if self.turn_starts else 0
+        return max(turn, group) if everywhere or group > current else turn
+
+    def legal_at_or_after(self, index: int, everywhere: bool) -> int:
+        """The first legal place at or after `index`; the never-cut part's start when there is none before it."""
+        index = min(index, self.last_legal())
+        turns = bisect_left(self.turn_starts, index)
+        candidates = [self.turn_starts[turns]] if turns < len(self.turn_starts) else []
+        current = self.turn_starts[-1] if self.turn_starts else 0
+        groups = bisect_left(self.group_starts, index if everywhere else max(index, current + 1))
+        if groups < len(self.group_starts):
+            candidates.append(self.group_starts[groups])
+        return min(candidates, default=self.last_legal())
+
+    def deepest_keeping(self, tokens: float, everywhere: bool) -> int:
+        """The deepest legal start whose tail still holds at least `tokens`."""
+        index = bisect_right(self.sums, self.total - tokens) - 1
+        return self.legal_at_or_before(index, everywhere) if index > 0 else 0
+
+    def front_within(self, room: float) -> int:
+        """The last legal place that leaves at most `room` tokens in front of it."""
+        return self.legal_at_or_before(bisect_right(self.sums, room) - 1, everywhere=True)
+
+    def shortened(self, start: int, end: int) -> int:
+        """The tokens freed when the leaves in [start, end) become handles."""
+        return self.sums[end] - self.sums[start] - (self.handled[end] - self.handled[start])
+
+    def longest_within(self, room: float) -> int:
+        """The earliest legal start whose tail, with the request of the turn it cuts into, fits into `room`."""
+        start = self._tail_within(room)
+        request = self.turn_of(start)
+        return start if request is None else self._tail_within(room - self.leaves[request].tokens)
+
+    def _tail_within(self, room: float) -> int:
+        return self.legal_at_or_after(bisect_left(self.sums, self.total - room), everywhere=True)
+
+    def shallowest_handled(self, end: int, room: float, everywhere: bool) -> int:
+        """The earliest legal start whose leaves up to `end`, as handles, fit into `room`."""
+        index = bisect_left(self.handled, self.handled[end] - room)
+        return min(end, self.legal_at_or_after(index, everywhere)) if index < end else end
+
+    def first_long(self, start: int, end: int) -> int:
+        """The first leaf in [start, end) that a handle would shorten; `end` when there is none."""
+        at = bisect_left(self.long, start)
+        return min(self.long[at], end) if at < len(self.long) else end
+
+    def turn_of(self, index: int) -> int | None:
+        """The user leaf of the turn that a group at `index` belongs to, if it stands before it."""
+        at = bisect_right(self.turn_starts, index) - 1
+        return self.turn_starts[at] if at >= 0 and self.turn_starts[at] < index else None
+
+    @staticmethod
+    def _below(places: list[int], index: int) -> int:
+        at = bisect_right(places, index) - 1
+        return places[at] if at >= 0 else 0
+
+
+# What stands in one epoch: L1, tools, the library folded into L2, and the leaves behind them.
+
+SUMMARY_TURN = -1
+
+
+class Epoch:
+    """The derived state of an epoch; a function of the entries and the policy, kept to be extended."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.l1: list[str] = []
+        self.tools: tuple[JsonObject, ...] = ()
+        self.l2: tuple[Block, ...] = ()
+        self.known = Library()
+        self.strip = Strip()
+        # How many of the first leaves are the thread's opening, which every rebase lets stand.
+        self.opening = 0
+        # Whether no rebase has dropped anything yet.
+        self.whole = True
+        # How many leaves stood when the epoch began, and how many were in the newest request.
+        self.fold = 0
+        self.sent = 0
+        # How many leaves each of its requests had that went by.
+        self.ends: list[int] = []
+        # The newest turn's L3, for the envelope.
+        self.said: Said | None = None
+        self._head: tuple[object, int] = ((), 0)
+
+    def copy(self) -> Epoch:
+        twin = Epoch()
+        twin.__dict__.update(self.__dict__)
+        twin.l1, twin.known, twin.strip = self.l1[:], self.known.copy(), self.strip.copy()
+        twin.ends = self.ends[:]
+        return twin
+
+    def pass_by(self) -> None:
+        """A request goes by that holds everything so far."""
+        self.sent = len(self.strip.leaves)
+        if self.ends[-1:] != [self.sent]:
+            self.ends.append(self.sent)
+
+    @property
+    def l1_text(self) -> str:
+        return "\n\n".join(part for part in self.l1 if part)
+
+    @property
+    def l2_text(self) -> str:
+        return "\n\n".join(one.text for one in self.l2)
+
+    def prompt(self, opening: int = 0) -> Prompt:
+        """Everything that the request at this point says."""
+        return Prompt(
+            self.l1_text,
+            self.l2_text,
+            self.tools,
+            tuple(self.strip.messages),
+            epoch=self.number,
+            fold=self.fold,
+            stable=self.sent,
+            opening=opening,
+            ends=tuple(self.ends[: bisect_right(self.ends, self.sent)]),
+        )
+
+    def head_tokens(self) -> int:
+        """Tokens in front of the messages: tools, system prompt, library; counted again only when they change."""
+        key = (tuple(self.l1), self.l2, self.tools)
+        if self._head[0] != key:
+            system = self.prompt().system
+            self._head = (key, (text_tokens(system) if system else 0) + tools_tokens(self.tools))
+        return self._head[1]
+
+    def total_tokens(self) -> int:
+        return self.head_tokens() + self.strip.total
+
+    def say(self, turn: UserTurn, number: int, policy: Policy) -> Leaf:
+        """Place a user turn, referring to what the model has."""
+        self.said = say(turn, self.known, number, policy.promote)
+        one = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens)
+        self.strip.add(one)
+        return one
+
+
+def ordered(tools: dict[str, JsonObject]) -> tuple[JsonObject, ...]:
+    """Tools in name order, as they are frozen for an epoch."""
+    return tuple(tools[name] for name in sorted(tools))
+
+
+def merge_tools(known: dict[str, JsonObject], entry: Entry) -> dict[str, JsonObject]:
+    """The tools after a `tools` entry: they join by name; meta.replace makes them the whole set."""
+    joined = {} if entry.meta.get("replace") else dict(known)
+    joined.update({tool["name"]: tool for tool in entry.tools})
+    return joined

@@ -1,0 +1,369 @@
+"""Deciding on a rebase and writing it down: the rule, the rungs, the summary, the pins."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.assemble import rebase
+from quire.assemble.fit import NO_CUT, RUNGS, Plan, Rung
+from quire.assemble.fit import plan as plan_cut
+from quire.assemble.left_out import holds_context
+from quire.assemble.messages import SUMMARY_TURN, Epoch, Leaf, handle_of
+from quire.assemble.pins import pinned_words
+from quire.assemble.policy import Policy
+from quire.assemble.rebase import edits as edits_of
+from quire.assemble.rebase import folded, superseded
+from quire.assemble.summary import Gone, Summarise, extract, lines_that_fit
+from quire.assemble.user_message import Block, result_text
+from quire.errors import BudgetError
+from quire.tokens import counter, text_tokens, tools_tokens
+from quire.values import Entry, JsonObject, Result, Text
+
+if TYPE_CHECKING:
+    from quire.assemble.state import Assembly
+
+
+# Anybody's summariser, held to its contract: what is no summary never replaces history, and the record says why.
+
+# A model counts words, not tokens: a summary a little too long is not worth another rung.
+_OVER = 1.25
+
+
+def summed_up(gone: Gone, summarise: Summarise) -> tuple[str, list[str]]:
+    """The summary of what leaves, by the summariser, else by the built-in one, else none; and what went wrong."""
+    fallbacks: list[str] = []
+    for one in dict.fromkeys((summarise, extract)):
+        text, wrong = _asked(one, gone)
+        if not wrong:
+            return text, fallbacks
+        fallbacks.append(wrong)
+    return "", fallbacks
+
+
+def _asked(summarise: Summarise, gone: Gone) -> tuple[str, str]:
+    """What a summariser says, or why it cannot be used."""
+    try:
+        given: object = summarise(gone)
+    except Exception as error:  # a summariser is anybody's code, and asks over a network
+        return "", f"summary failed: {str(error) or type(error).__name__}"
+    if inspect.isawaitable(given):
+        if inspect.iscoroutine(given):
+            given.close()
+        return "", "summary failed: returned a coroutine; pass a plain function"
+    if given is not None and not isinstance(given, str):
+        return "", f"summary was no text but {type(given).__name__}"
+    return _checked((given or "").strip(), gone.limit)
+
+
+def _checked(text: str, limit: int) -> tuple[str, str]:
+    if not text:
+        return "", "summary was empty"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return "", f"summary was no valid text: {error.reason}"
+    return ("", "summary was longer than allowed") if counter().count(text) > limit * _OVER else (text, "")
+
+
+# When to rebase: rent until the rent paid equals the price of moving (ski rental); at once when the cache is cold,
+# or when the next request could not fit anyway.
+
+# A cold cache is worth a cut that frees this share of what would be kept.
+COLD_SHARE = 0.05
+# With less room than this, or this share of the budget, the next request cannot fit: an answer and what is said
+# to it take more.
+BRIM = 64
+BRIM_SHARE = 1 / 62
+# Cutting one request early spares what is new in it a second writing, unless there is no next one: two to one.
+LAST = 0.5
+# After a rebase that freed less than this share, only the budget itself may ask for the next.
+BREAKER = 0.10
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """What the rule looks at, at one request, all in tokens."""
+
+    fits: bool
+    kept: int
+    removed: int
+    # Of what would be kept behind the first changed byte, how much the provider still has cached.
+    cached: int
+    # What no request has held before, and what is left of the budget.
+    new: int
+    room: int
+    cold: bool
+    rent: float
+    broken: bool = False
+
+
+def rent_after(moment: Moment, policy: Policy) -> float:
+    """The rent paid so far, this request's share for what could be gone included."""
+    return moment.rent + policy.read * moment.removed
+
+
+def reason_to_cut(moment: Moment, policy: Policy) -> str:
+    """Why to cut now, or '': 'budget', 'cold', 'rent' or 'brim'."""
+    if not moment.fits:
+        return "budget"
+    if policy.when == "full" or moment.removed <= 0 or moment.broken:
+        return ""
+    if moment.cold:
+        return "cold" if moment.removed >= COLD_SHARE * moment.kept else ""
+    price = (policy.write - policy.read) * moment.cached
+    if rent_after(moment, policy) >= price:
+        return "rent"
+    spared = (policy.write - policy.read) * moment.new + policy.read * moment.removed
+    return "brim" if moment.room < min(BRIM, BRIM_SHARE * policy.limit) and spared >= LAST * price else ""
+
+
+_NOTHING_PINNED = "Raise the budget, or put less into the largest of these."
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The rebase to record, if one is due, and the rent owed after this request."""
+
+    record: JsonObject | None
+    rent: float
+
+
+def decide(assembly: Assembly) -> Decision:
+    """Apply the rule to the request at hand; the tail has been closed."""
+    epoch, policy = assembly.epoch, effective(assembly)
+    moving = _moving(assembly)
+    plan = plan_cut(epoch, policy)
+    new = epoch.strip.total - epoch.strip.sums[epoch.sent]
+    moment = Moment(
+        fits=policy.fits(epoch.head_tokens(), epoch.strip.total),
+        kept=plan.kept,
+        removed=plan.removed,
+        cached=max(0, plan.kept - plan.same - new),
+        new=new,
+        room=policy.limit - epoch.total_tokens(),
+        cold=assembly.cold or bool(moving),
+        rent=assembly.rent,
+        broken=assembly.broken,
+    )
+    cutting = reason_to_cut(moment, policy)
+    if not cutting and not moving:
+        return Decision(None, rent_after(moment, policy))
+    reason = "+".join(part for part in (moving, cutting) if part)
+    return Decision(_fitting(assembly, reason, bool(cutting)), 0.0)
+
+
+def effective(assembly: Assembly) -> Policy:
+    """The policy with its budget in our own tokens, where the provider's reports show that it counts otherwise."""
+    policy, found = assembly.policy, assembly.asked.calibration(assembly.policy)
+    # A report that would more than double the room is not believed: the ceiling always wins. Nor is one that leaves
+    # no room for what may not be cut: what caused it may be gone, and only another request can tell.
+    limit = found.room(policy.limit)
+    if limit < _least(assembly.epoch) and found.offset > 0:
+        limit = found.unseen_apart().room(policy.limit)
+    limit = min(2 * policy.limit, limit)
+    return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
+
+
+def _least(epoch: Epoch) -> int:
+    """The tokens that no rebase could take away: the head, the current user's message, the newest group of calls."""
+    strip = epoch.strip
+    start = strip.last_legal()
+    request = strip.turn_of(start)
+    asked = strip.sizes[request] if request is not None else 0
+    return epoch.head_tokens() + asked + strip.total - strip.sums[start]
+
+
+def _moving(assembly: Assembly) -> str:
+    """Why the prefix breaks at this request whatever the budget says."""
+    if assembly.tools_moved:
+        return "tools"
+    strip = assembly.epoch.strip
+    if assembly.policy.promote == "each-turn" and any(
+        holds_context(strip.leaves[place], assembly.turn) for place in strip.turn_starts
+    ):
+        return "promotion"
+    return ""
+
+
+def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
+    """The record of the first rung whose result fits the budget."""
+    tried, policy = None, effective(assembly)
+    for rung in RUNGS if cutting else (None, *RUNGS):
+        record = written(assembly, reason, rung)
+        if record == tried:
+            continue
+        tried = record
+        after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
+        if policy.fits(after.head_tokens(), after.strip.total):
+            return {**record, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
+    assert tried is not None  # RUNGS is not empty
+    return _with_results_cut(assembly, tried)
+
+
+def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
+    """A rebase entry's fields for one rung; None cuts nothing and only folds."""
+    epoch, policy = assembly.epoch, effective(assembly)
+    kept = {pin.item for pin in assembly.pins if pin.item}
+    library = folded(epoch, policy, assembly.turn, cutting=rung is not None, pinned=kept)
+    head = _head_after(assembly, library) if rung is not None else None
+    nothing = msgspec.structs.replace(NO_CUT, opening=epoch.opening)
+    plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
+    edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
+    edits += superseded(epoch, plan, library, assembly.turn)
+    gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
+    summary, fallbacks = _summary(assembly, plan, gone)
+    record: JsonObject = {
+        "kind": "rebase",
+        "reason": reason,
+        "before_seq": _before_seq(epoch.strip.leaves, plan),
+        "library": [{"id": one.id, "sha256": one.sha256} for one in library],
+        "edits": edits,
+        "freed": 0,
+    }
+    if summary:
+        record["summary"] = summary
+    opening = max((seq for one in epoch.strip.leaves[: plan.opening] for seq in one.message.seqs), default=0)
+    return _with_pins(assembly, record, {"opening": opening, "pinned": [], "fallbacks": fallbacks})
+
+
+def _with_pins(assembly: Assembly, record: JsonObject, meta: JsonObject) -> JsonObject:
+    """The record with what is pinned and would have no place after it, told in front."""
+    before = assembly.rebases[-1].get("meta", {}).get("pinned", []) if assembly.rebases else []
+    if before or assembly.pins:
+        bare = {**record, "meta": {**meta, "pinned": []}}
+        after = rebase.apply(assembly.epoch, bare, assembly.policy, assembly.carried)
+        meta = {**meta, "pinned": pinned_words(assembly.pins, before, assembly.epoch, after)}
+    told = {key: value for key, value in meta.items() if value}
+    bare = {key: value for key, value in record.items() if key != "meta"}
+    return {**bare, "meta": told} if told else bare
+
+
+def _spared(assembly: Assembly) -> set[int]:
+    """Results that are pinned whole: no handle and no cut could free anything."""
+    return {pin.seq for pin in assembly.pins if pin.result}
+
+
+def _head_after(assembly: Assembly, library: list[Block]) -> int:
+    """What stands in front of the messages once the library is folded."""
+    after = assembly.epoch.copy()
+    after.l2 = tuple(library)
+    return after.head_tokens()
+
+
+def _before_seq(leaves: list[Leaf], plan: Plan) -> int:
+    """The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep."""
+    kept = [seq for one in leaves[plan.drop :] for seq in one.message.seqs]
+    return min(kept, default=0) if plan.drop else 0
+
+
+def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[str]]:
+    """The summary of what leaves, and why another than the one asked for; none where nothing leaves."""
+    if not plan.drop:
+        return (assembly.rebases[-1].get("summary", "") if assembly.rebases else ""), []
+    if not plan.summary_limit:
+        return "", []
+    before, untold = _told(assembly.rebases)
+    entries = tuple(assembly.entries[seq] for seq in sorted(gone | untold) if seq in assembly.entries)
+    return summed_up(Gone(entries, before, plan.summary_limit), assembly.summarise)
+
+
+def _told(rebases: Sequence[JsonObject]) -> tuple[str, set[int]]:
+    """The newest summary, and what has left since at rebases that had no room for one."""
+    untold = set[int]()
+    for record in reversed(rebases):
+        if record.get("summary"):
+            return record["summary"], untold
+        untold |= {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"}
+    return "", untold
+
+
+def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
+    """The last rung: the largest results of the current turn cut at a line boundary, or a clear refusal."""
+    policy = effective(assembly)
+    edits = list(record["edits"])
+    while True:
+        trial = _with_pins(assembly, {**record, "edits": edits}, record.get("meta", {}))
+        after = rebase.apply(assembly.epoch, trial, policy, assembly.carried)
+        over = max(after.total_tokens() - policy.limit, after.strip.total - policy.ceiling("L4"))
+        if over <= 0:
+            return {**trial, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
+        done = {edit["entry"] for edit in edits if edit["action"] == "cut"} | _spared(assembly)
+        largest = _largest_result(after.strip.leaves, assembly.turn, assembly.carried.results, done)
+        if largest is None:
+            raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
+        edits = [edit for edit in edits if edit["entry"] != largest[0]] + [
+            _cut(assembly.entries, largest, over)
+        ]
+
+
+def _largest_result(
+    leaves: list[Leaf], turn: int, results: Container[int], done: Container[int]
+) -> tuple[int, str] | None:
+    found = [
+        (counter().count(text), seq, text)
+        for one in leaves
+        if one.turn == turn
+        for seq, text in _results(one, results)
+        if seq not in done
+    ]
+    size, seq, text = max(found, key=lambda one: (one[0], one[1]), default=(0, 0, ""))
+    return (seq, text) if size > 48 else None
+
+
+def _results(one: Leaf, results: Container[int]) -> Iterator[tuple[int, str]]:
+    """What tools gave in a message: as results, beside the user's words, or late, as a note."""
+    if one.user is not None:
+        yield from ((result.seq, result_text(result)) for _, result in one.user.context if result is not None)
+        return
+    for part, seq in zip(one.message.parts, one.message.seqs, strict=True):
+        if isinstance(part, Result) or (isinstance(part, Text) and seq in results):
+            yield seq, part.text
+
+
+def _cut(entries: dict[int, Entry], largest: tuple[int, str], over: int) -> JsonObject:
+    seq, whole = largest
+    tokens = counter().count(whole)
+    wanted = max(0, tokens - over - 40)
+    # Characters per token of this very text, with a little air: counting again decides in the end.
+    kept = lines_that_fit(whole, int(len(whole) / tokens * wanted * 0.95))
+    handle = handle_of(entries[seq].id) if seq in entries else ""
+    mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
+    text = f"{kept}\n{mark}" if kept else mark
+    return {"entry": seq, "action": "cut", "replacement": text, "freed": tokens - counter().count(text)}
+
+
+def _too_large(assembly: Assembly, after: Epoch) -> str:
+    """Names what may not be cut, with its size."""
+    prompt, pinned = after.prompt(), _pinned_results(assembly, after)
+    parts = {
+        "system prompt": text_tokens(prompt.l1) if prompt.l1 else 0,
+        "context library": text_tokens(prompt.l2) if prompt.l2 else 0,
+        "tools": tools_tokens(prompt.tools),
+        "the user's message": sum(
+            o.tokens for o in after.strip.leaves if o.user is not None and o.turn == assembly.turn
+        ),
+        "pinned text": sum(o.tokens for o in after.strip.leaves if o.turn == SUMMARY_TURN),
+        "pinned results": pinned,
+        "the newest calls and results": sum(
+            o.tokens for o in after.strip.leaves if o.user is None and o.turn == assembly.turn
+        )
+        - pinned,
+    }
+    named = ", ".join(f"{name} {size}" for name, size in sorted(parts.items(), key=lambda p: -p[1]) if size)
+    given, ours = assembly.policy.limit, effective(assembly).limit
+    # A model may count more than we do: then fewer of our tokens fit.
+    counted = f" ({ours} by this count)" if ours != given else ""
+    return f"{after.total_tokens()} tokens may not be cut but the budget is {given}{counted}: {named}"
+
+
+def _pinned_results(assembly: Assembly, after: Epoch) -> int:
+    spared = _spared(assembly)
+    return sum(
+        counter().count(text)
+        for one in after.strip.leaves
+        if one.turn == assembly.turn and one.user is None
+        for seq, text in _results(one, assembly.carried.results)
+        if seq in spared
+    )

@@ -1,0 +1,343 @@
+"""The fold over a thread: entries are fed in order, a request can be asked for at any point.
+
+Everything here is derived from the entries and the policy; throwing it away and feeding the log again
+gives the same bytes. `request` looks ahead on a copy and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from quire.assemble import rebase
+from quire.assemble.fit import Built, build
+from quire.assemble.layers import check_shares
+from quire.assemble.left_out import Absent
+from quire.assemble.messages import Epoch, merge_tools, ordered
+from quire.assemble.pending import Tail
+from quire.assemble.pins import Pin, pins_of
+from quire.assemble.policy import Policy
+from quire.assemble.rebase_decision import BREAKER, Decision, decide, effective
+from quire.assemble.round_state import Exchange
+from quire.assemble.summary import Summarise, extract
+from quire.assemble.user_message import block, normal, unique
+from quire.errors import BudgetError
+from quire.log.entries import usable
+from quire.tokens import Calibration, Calibrations
+from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
+
+# What is known of the models that a thread asked: which was last, when, and how each of them counts.
+
+_to = msgspec.structs.replace
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One value that every entry moves on; times are those of the entries."""
+
+    # What each model reported: one that counts otherwise says nothing about the others.
+    calibrations: Calibrations = Calibrations()
+    model: str = ""
+    # Our own count of the newest request.
+    estimate: int = 0
+    now: int | None = None
+    last: int | None = None
+
+    def at(self, entry: Entry) -> Asked:
+        return _to(self, now=entry.at) if entry.at is not None else self
+
+    def passed(self, estimate: int) -> Asked:
+        """A request of so many of our tokens goes by."""
+        return _to(self, estimate=estimate, last=self.now)
+
+    def reported(self, sent: Entry) -> Asked:
+        """What the provider counted of the newest request corrects our own count."""
+        usage = sent.body.get("usage")
+        total = usage.get("input_total") if isinstance(usage, dict) else None
+        model, known = f"{sent.body.get('provider')}:{sent.body.get('model')}", self.calibrations
+        if total and self.estimate:
+            known = known.observe(model, self.estimate, total)
+        return _to(self, model=model, calibrations=known)
+
+    def calibration(self, policy: Policy) -> Calibration:
+        """How the policy's model counts; where it names none, the one that was asked last."""
+        if policy.model:
+            return self.calibrations.of(policy.model)
+        return self.calibrations.by_model.get(self.model) or Calibration()
+
+    def is_cold(self, policy: Policy) -> bool:
+        """Whether a cache that was filled holds nothing any more: after a pause, for another model."""
+        if self.model and policy.model not in ("", self.model):
+            return True
+        if policy.ttl_s is None or self.now is None or self.last is None:
+            return False
+        return self.now - self.last > policy.ttl_s * 1000
+
+
+class Assembly:
+    """A thread as it would be sent: feed entries, ask for the next request."""
+
+    def __init__(self, policy: Policy | None = None, summarise: Summarise = extract) -> None:
+        self.policy = policy or Policy()
+        self.summarise = summarise
+        self.epoch = Epoch()
+        self.carried = rebase.Carried({}, {}, {})
+        self.turn = 0
+        self.step = 0
+        self._absent = Absent()
+        self.rebases: list[JsonObject] = []
+        self._tail = Tail()
+        # Every entry fed that carries text, for summaries and handles.
+        self.entries: dict[int, Entry] = {}
+        self.pins: list[Pin] = []
+        self.rent = 0.0
+        self.broken = False
+        self.requests = 0
+        self.tools_moved = False
+        self._exchange = Exchange()
+        self._stable = 0
+        # The rebase that the log holds for the request at hand.
+        self.recorded: JsonObject | None = None
+        self.asked = Asked()
+        # What looking ahead has decided already; dropped when the request is passed.
+        self._memo: tuple[int, Decision] | None = None
+
+    # Feeding
+
+    def extend(self, entries: Iterable[Entry]) -> Assembly:
+        for entry in entries:
+            self.feed(entry)
+        return self
+
+    def asks(self, entry: Entry) -> bool:
+        """Whether a request stands in front of this entry: it was sent here, or the model begins to speak."""
+        return self.turn > 0 and self._exchange.asks(entry, self._tail.is_context(entry))
+
+    def feed(self, entry: Entry) -> None:
+        """Take one entry in; the request that stands in front of it, if any, is passed first."""
+        entry = usable(entry)
+        if entry.kind == "sent" and entry.meta.get("aside"):
+            self._memo = None
+            return  # a question beside the conversation: a plan, a summary
+        if entry.kind != "sent" and self.asks(entry):
+            self._pass()
+        before = self._exchange
+        self._exchange = before.after(entry, self._tail.is_context(entry))
+        self.asked = self.asked.at(entry)
+        self.entries[entry.seq] = entry
+        self.pins += pins_of(entry, self.entries, self.pins, self.policy.times)
+        if entry.kind == "sent":
+            self._request_sent(entry, before)
+        getattr(self, f"_feed_{entry.kind}")(entry)
+
+    def _feed_system(self, entry: Entry) -> None:
+        if not normal(entry.text):
+            self._absent.leave(entry.seq, "empty message")
+        elif not self.epoch.l1 and not self.requests:
+            self.epoch.l1.append(normal(entry.text))
+        else:
+            self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
+            self.carried.late[entry.seq] = (normal(entry.text), True)
+
+    def _feed_note(self, entry: Entry) -> None:
+        # A note without words may set the effort from here on.
+        if entry.text.strip() or entry.wire.get("effort"):
+            self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
+            self.carried.late[entry.seq] = (normal(entry.text), False)
+        else:
+            self._absent.leave(entry.seq, "empty message")
+
+    def _feed_tools(self, entry: Entry) -> None:
+        known = self.carried.tools
+        self.carried.tools = merge_tools(known, entry)
+        if self.carried.tools == known:
+            return
+        if not self.requests:
+            self.epoch.tools = ordered(self.carried.tools)
+        elif self.policy.late_tools and set(known) <= set(self.carried.tools):
+            new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)
+            self._tail.late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
+        else:
+            self.tools_moved = True
+
+    def _feed_attach(self, entry: Entry) -> None:
+        self._tail.attached.append((entry.seq, entry.body["item"]))
+
+    def _feed_user(self, entry: Entry) -> None:
+        self._close()
+        self.turn += 1
+        self.step = 0
+        self.carried.turn = self.turn
+        for seq, item in self._tail.attached:
+            self._absent.attach(seq, item)
+        attached = [(seq, block(item, self.policy.times)) for seq, item in self._tail.attached]
+        said = [block(item, self.policy.times) for item in entry.attached]
+        blocks = tuple(unique([*(one for _, one in attached), *said]))
+        self.carried.versions.update({(one.id, one.sha256): one for one in blocks})
+        older = [seq for seq, one in attached if one not in blocks]
+        for seq in older:
+            self._absent.leave(seq, "a newer version was attached in the same turn")
+        self._tail.attached = [pair for pair in self._tail.attached if pair[0] not in older]
+        self._tail.say(entry, blocks)
+
+    def _feed_spoken(self, entry: Entry) -> None:
+        """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
+        beside = self._tail.is_context(entry)
+        self._tail.speak(entry, not self._exchange.speaking or "message" in entry.wire)
+        if not beside:
+            self._exchange = self._exchange.spoke()
+
+    _feed_think = _feed_respond = _feed_call = _feed_spoken
+
+    def _feed_result(self, entry: Entry) -> None:
+        if self._tail.answer(entry):
+            self.carried.results[entry.seq] = entry
+        elif self._tail.answer_late(entry):
+            self.carried.late[entry.seq] = ("", False)
+            self.carried.results[entry.seq] = entry
+        else:
+            self._absent.leave(entry.seq, "no call waits for this result")
+
+    def _request_sent(self, entry: Entry, before: Exchange) -> None:
+        """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
+        begins = "usage" not in entry.body
+        if self.turn and before.asks(entry, beside=False):
+            # It was really sent: nothing is decided again.
+            self._exchange = self._exchange.recorded()
+            self._pass(sent=True)
+        elif begins and before.streaming:
+            self._send_again()
+        elif begins:
+            self._close()  # what was said before it is no part of the answer that begins
+        self._exchange = self._exchange.streams(begins)
+
+    def _send_again(self) -> None:
+        """The reply broke off and its request was made once more: what came of it counts no more."""
+        for group in self._tail.groups:
+            for entry in group.entries:
+                self._absent.leave(entry.seq, "cut off; the request was sent again")
+        self._tail.groups = []
+        self._close(final=True)
+        self.epoch.pass_by()
+        self.asked, self._exchange = self.asked.passed(self.asked.estimate), self._exchange.again()
+
+    def _feed_sent(self, entry: Entry) -> None:
+        self.asked = self.asked.reported(entry)
+
+    def _feed_rebase(self, entry: Entry) -> None:
+        self._close(final=True)
+        self._apply(entry.body)
+        self._exchange, self.recorded = self._exchange.recorded(), entry.body
+
+    # Closing the tail and passing a request
+
+    def _close(self, final: bool = False) -> None:
+        for one in self._tail.close(self.epoch, self.turn, self.policy, final):
+            self._absent.leave(one.entry, one.reason)
+
+    def _pass(self, sent: bool = False) -> None:
+        """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
+        self._close(final=True)
+        try:
+            decision = self._decide()
+        except BudgetError:
+            decision = Decision(None, self.rent)
+        self.rent = decision.rent
+        if decision.record is not None:
+            self._apply(decision.record)
+        self._stable = self.epoch.sent
+        self.epoch.pass_by()
+        self.asked = self.asked.passed(self.epoch.total_tokens())
+        self.requests += 1
+        self.step += 1
+        self._exchange = self._exchange.passed(sent)
+        self._memo, self.recorded = None, None
+        self._tail.forget_counts()
+
+    def _decide(self) -> Decision:
+        # A request that is sent again is the same request: nothing is decided twice.
+        if self._exchange.decided or (self._exchange.sent and not self.tools_moved):
+            return Decision(None, self.rent)
+        if self._memo is not None and self._memo[0] == len(self.entries):
+            return self._memo[1]
+        return decide(self)
+
+    def _apply(self, record: JsonObject) -> None:
+        old, before = self.epoch, self.epoch.total_tokens()
+        self.epoch = rebase.apply(old, record, self.policy, self.carried)
+        for seq in [s for s, (_, always) in self.carried.late.items() if always or self._names(record, s)]:
+            del self.carried.late[seq]
+        self._absent.rebased(
+            old, self.epoch, record["reason"], self.turn, self.policy.promote, self.carried.results
+        )
+        self.rebases.append(record)
+        self.rent, self.tools_moved = 0.0, False
+        self.broken = record["freed"] < BREAKER * before and bool(record["edits"])
+
+    @staticmethod
+    def _names(record: JsonObject, seq: int) -> bool:
+        return any(edit["entry"] == seq for edit in record["edits"])
+
+    # Asking
+
+    @property
+    def cold(self) -> bool:
+        """Whether the provider's cache holds nothing for this thread: the first request, a pause, another model."""
+        return self.requests == 0 or self.asked.is_cold(self.policy)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What no request holds any more, and why."""
+        return self._absent.all
+
+    def copy(self) -> Assembly:
+        """A twin to look ahead on."""
+        twin = Assembly.__new__(Assembly)
+        twin.__dict__.update(self.__dict__)
+        twin.epoch = self.epoch.copy()
+        twin.carried = rebase.Carried(
+            self.carried.tools,
+            self.carried.versions,
+            dict(self.carried.late),
+            self.turn,
+            self.carried.results,
+        )
+        twin._absent, twin.rebases = self._absent.copy(), self.rebases[:]
+        twin._tail = self._tail.copy()
+        return twin
+
+    def ahead(self) -> Assembly:
+        """A twin with the tail closed: how things stand when the next request is made."""
+        twin = self.copy()
+        if self._exchange.streaming:
+            # Asked now, the request would be sent again without what came of it.
+            twin._tail.groups, twin._exchange = [], self._exchange.again()
+        twin._close(final=True)
+        return twin
+
+    def request(self) -> Built:
+        """The request that would be sent now; with the rebase that has to be recorded first, if one is due."""
+        if self.turn == 0:
+            raise BudgetError(
+                "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
+            )
+        twin = self.ahead()
+        if twin._exchange.sent:
+            twin.epoch.sent = self._stable
+        decision = twin._decide()
+        self._memo = (len(self.entries), decision)
+        if decision.record is not None:
+            twin._apply(decision.record)
+        built = twin._built(decision.record)
+        check_shares(built, self.policy)
+        return built
+
+    def request_as_sent(self) -> Built:
+        """The request that the log says was sent here: what it records is all that was decided."""
+        return self.ahead()._built(self.recorded)
+
+    def _built(self, record: JsonObject | None) -> Built:
+        """How things stand, as the request at this point."""
+        waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached)
+        step = self.step + (not self._exchange.sent)
+        return build(self.epoch, effective(self), (self.turn, step), record, self.left_out + waiting)

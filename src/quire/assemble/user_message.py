@@ -1,0 +1,310 @@
+"""One user turn as a message: recalled text, tool block, references, new blocks, then the query."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from quire.assemble.policy import Promote
+from quire.items import identity
+from quire.log.hashing import canonical, sha256_hex
+from quire.tokens import counter
+from quire.values import Entry, Image, Json, JsonObject, Message, Part, Text
+
+# An item as the text a model reads: its identity, its block, and how an update to it is written.
+
+# Unicode White_Space and U+FEFF; str.strip() takes a slightly different set.
+_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+_SPACE += "\u2028\u2029\u202f\u205f\u3000\ufeff"
+_TAGS = {
+    "note": ("note_context", ("title", "path")),
+    "active_note": ("active_note", ("title", "path")),
+    "url": ("url_content", ("url",)),
+    "selection": ("selected_text", ("title", "path", "start_line", "end_line")),
+    "dataview": ("dataview", ("path", "query")),
+}
+_UPDATE = "note_context_update"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One attached item, ready to be shown or referred to."""
+
+    id: str
+    sha256: str
+    text: str
+    tag: str
+    content: str
+    promotable: bool
+    images: tuple[JsonObject, ...] = ()
+
+
+def normal(text: str) -> str:
+    """Line ends as \\n and no white space around, as in L1 to L3."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip(_SPACE)
+
+
+def shown(id: str) -> str:
+    """An identity on one line: control characters as \\xNN."""
+    return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", id)
+
+
+def block(item: JsonObject, times: bool = False) -> Block:
+    """The block of an item; which wrapper it gets is said by metadata.source."""
+    meta = item.get("metadata") or {}
+    source, id, content = meta.get("source"), identity(item), item["content"]
+    tag = _TAGS[source][0] if source in _TAGS else "context_item"
+    images = tuple(meta.get("images") or ()) if source == "active_note" else ()
+    return Block(
+        id=id,
+        sha256=item.get("sha256") or sha256_hex(content),
+        text=normal(_wrapped(item, meta, times)),
+        tag=tag,
+        content=content,
+        promotable=source != "selection" and not meta.get("images"),
+        images=images,
+    )
+
+
+def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
+    source = meta.get("source")
+    if source not in _TAGS:
+        head = (
+            f'<context_item id="{_attribute(identity(item))}" type="{_attribute(item.get("type", "code"))}">'
+        )
+        return f"{head}\n{escaped(item['content'], 'context_item')}\n</context_item>"
+    tag, names = _TAGS[source]
+    fields = _fields(item, meta)
+    if times:
+        names = tuple(
+            out for name in names for out in ((name, "ctime", "mtime") if name == "path" else (name,))
+        )
+    lines = [f"<{name}>{_field(fields[name])}</{name}>" for name in names if name in fields]
+    body = escaped(item["content"], tag, "content")
+    return "\n".join([f"<{tag}>", *lines, f"<content>\n{body}\n</content>", f"</{tag}>"])
+
+
+def _fields(item: JsonObject, meta: JsonObject) -> JsonObject:
+    """The wrapper's fields, with a title from the path where none was given."""
+    fields = {key: value for key, value in meta.items() if value is not None}
+    path = fields.get("path") or fields.get("filename") or identity(item)
+    fields["path"] = path
+    fields.setdefault("title", str(path).rsplit("/", 1)[-1].removesuffix(".md"))
+    fields.setdefault("url", identity(item))
+    return fields
+
+
+def _field(value: Any) -> str:  # Any: a metadata value of the caller's
+    text = _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", str(value))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _attribute(value: Any) -> str:  # Any: an id or type of the caller's
+    return _field(value).replace('"', "&quot;")
+
+
+def escaped(content: str, *tags: str) -> str:
+    """Content that cannot close its wrapper: </tag> -> <\\/tag>, <\\/tag> -> <\\\\/tag>."""
+    return re.sub(rf"<(\\*)/({'|'.join(map(re.escape, tags))})>", r"<\1\\/\2>", content)
+
+
+def update(new: Block, old: Block) -> str:
+    """Changed content under a known identity: the new block or a diff, whichever is fewer tokens."""
+    count = counter().count
+    whole, diff = _inside_update(new.text), _fenced_diff(old, new)
+    inner = diff if count(diff) < count(whole) else whole
+    return f'<{_UPDATE} replaces="{old.sha256[:12]}">\n{inner}\n</{_UPDATE}>'
+
+
+def _fenced_diff(old: Block, new: Block) -> str:
+    """A unified diff by \\n lines, named by the identity, in a fence that it cannot close."""
+    name = shown(new.id)
+    lines = difflib.unified_diff(
+        old.content.split("\n"), new.content.split("\n"), name, name, n=2, lineterm=""
+    )
+    diff = "\n".join(lines)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", diff)), default=0))
+    return f"{fence}diff\n{_inside_update(diff)}\n{fence}"
+
+
+def _inside_update(text: str) -> str:
+    return escaped(text, _UPDATE)
+
+
+# What the model has been given, by identity: decides between a reference, a new block and an update.
+
+_FIND = {
+    "each-turn": "Find them in the Context Library above.",
+    "at-rebase": "Find them above in this conversation.",
+}
+
+
+class Library:
+    """The versions that stand in front of the model; ids keep the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self.has: dict[str, Block] = {}
+        # The turn in which an identity was last attached, so that a rebase can let old ones go.
+        self.used: dict[str, int] = {}
+
+    def copy(self) -> Library:
+        twin = Library()
+        twin.has, twin.used = dict(self.has), dict(self.used)
+        return twin
+
+    def place(self, blocks: Iterable[Block], turn: int, promote: Promote) -> tuple[list[str], list[str]]:
+        """What one turn says of its items: identities referred to, and texts shown in full or as updates.
+
+        Refers to an item if and only if the model already has exactly this content.
+        """
+        references: list[str] = []
+        texts: list[str] = []
+        for one in blocks:
+            old = self.has.get(one.id)
+            if old is not None and old.sha256 == one.sha256:
+                references.append(shown(one.id))
+            else:
+                texts.append(one.text if old is None else update(one, old))
+            # Each-turn takes this turn's context out again at the next one: only promotion makes it known.
+            if promote == "at-rebase":
+                self.has[one.id] = one
+            self.used[one.id] = turn
+        return references, texts
+
+
+def references(ids: list[str], promote: Promote) -> str:
+    """The lines that name items the model already has."""
+    if not ids:
+        return ""
+    return "\n".join(["Context attached:", *(f"- {id}" for id in ids), _FIND[promote]])
+
+
+def unique(blocks: Iterable[Block]) -> list[Block]:
+    """One block per identity, the last given wins, in first-seen order."""
+    last: dict[str, Block] = {}
+    for one in blocks:
+        last[one.id] = one
+    return list(last.values())
+
+
+QUERY_MARK = "---\n\n[User query]:"
+TOOLS_HEADING = "# Additional context:"
+
+
+class UserTurn(msgspec.Struct, frozen=True):
+    """A user entry with everything that joins its message; kept so that a rebase can say it once more."""
+
+    entry: Entry
+    blocks: tuple[Block, ...]
+    # Calls chosen before the model spoke (meta.placement = "context"), each with its result.
+    context: tuple[tuple[Entry, Entry | None], ...]
+    seqs: tuple[int, ...]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A user turn's message and the parts of L3 that it was made of."""
+
+    message: Message
+    references: tuple[str, ...]
+    texts: tuple[str, ...]
+    tools: str
+    recalled: str
+
+
+def say(turn: UserTurn, library: Library, number: int, promote: Promote) -> Said:
+    """The message of a turn, given what the model already has; marks its items as given."""
+    names, texts = library.place(turn.blocks, number, promote)
+    tools = tool_block(turn.context)
+    recalled = str(turn.entry.meta.get("recalled") or "")
+    before = [recalled, tools, references(names, promote), *texts]
+    text = user_text(before, turn.entry.text, str(turn.entry.meta.get("composer") or ""))
+    return Said(_message(turn, text), tuple(names), tuple(texts), tools, recalled)
+
+
+def query_alone(turn: UserTurn) -> Message:
+    """The turn as each-turn promotion keeps it in history: no tool block, no context, no image of a note."""
+    return _message(msgspec.structs.replace(turn, blocks=(), seqs=(turn.entry.seq,)), turn.entry.text)
+
+
+def user_text(before: list[str], query: str, composer: str = "") -> str:
+    """Context, the mark and the query: [A], Q -> A, ---, [User query]:, Q; a bare query stays bare."""
+    context = [part for part in before if part]
+    parts = [*context, QUERY_MARK, query] if context else [query]
+    return "\n\n".join([*parts, composer] if composer else parts)
+
+
+def _message(turn: UserTurn, text: str) -> Message:
+    own = [*(turn.entry.body.get("images") or ()), *(image for one in turn.blocks for image in one.images)]
+    parts: list[Part] = [Text(text, turn.entry.wire)] if text else []
+    parts += [_image(image) for image in own]
+    return Message("user", tuple(parts), turn.seqs)
+
+
+def _image(image: Json) -> Image:
+    if isinstance(image, str):
+        return Image(url=image)
+    return Image(image.get("media_type", ""), image.get("data", ""), image.get("url", ""))
+
+
+def tool_block(context: tuple[tuple[Entry, Entry | None], ...]) -> str:
+    """Outputs of the tools that ran before the model spoke, one way for all; empty ones are left out."""
+    blocks = [_tool_wrapped(call, output) for call, result in context if (output := _output(result))]
+    return "\n\n".join([TOOLS_HEADING, *blocks]) if blocks else ""
+
+
+def _tool_wrapped(call: Entry, output: str) -> str:
+    # A retrieval tool writes its own wrapper, with its guidance inside; it is not wrapped twice.
+    if re.match(rf"<{re.escape(call.name)}[ >]", output) and output.endswith(f"</{call.name}>"):
+        return output
+    attributes = "".join(f' {name}="{value}"' for name, value in _shown(call))
+    return f"<{call.name}{attributes}>\n{escaped(output, call.name)}\n</{call.name}>"
+
+
+def _shown(call: Entry) -> list[tuple[str, str]]:
+    """The scalar arguments that the tool marks as shown, escaped for an attribute."""
+    marked = call.meta.get("shown") or ()
+    args = call.args if isinstance(call.args, dict) else {}
+    scalars = [(name, args[name]) for name in marked if isinstance(args.get(name), str | int | float | bool)]
+    escape = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\n": "&#10;"}
+    return [(name, "".join(escape.get(c, c) for c in _scalar(value))) for name, value in scalars]
+
+
+def _scalar(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _output(result: Entry | None) -> str:
+    return "" if result is None else result_text(result)
+
+
+def entry_text(entry: Entry) -> str:
+    """What an entry says, whole."""
+    if entry.kind == "result":
+        return result_text(entry)
+    if entry.kind == "call":
+        return call_text(entry.name, entry.args)
+    if entry.kind == "attach":
+        return str(entry.body["item"]["content"])
+    return entry.text
+
+
+def call_text(name: str, args: Json) -> str:
+    return f"{name} {canonical(args).decode()}"
+
+
+INTERRUPTED = "(interrupted: no result was recorded)"
+
+
+def result_text(result: Entry) -> str:
+    """A result's outcome and content as one text."""
+    outcome, content = result.body.get("outcome"), result.body.get("content")
+    if content is not None and not isinstance(content, str):
+        content = json.dumps(content, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    if outcome and content:
+        return f"{outcome}\n\n{content}"
+    return outcome or content or ("Error" if result.body.get("error") else "")

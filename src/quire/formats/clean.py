@@ -1,0 +1,387 @@
+"""`clean`: tools, relevant conversation, tool results and the request as plain sections, nothing twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from quire.errors import CallError
+from quire.formats.text import Exchange, exact, fault, paired, seen, well_formed
+from quire.log.hashing import canonical
+from quire.log.shapes import (
+    ANYTHING,
+    BOOLEAN,
+    NULL,
+    OBJECT,
+    STRING,
+    Fields,
+    Listed,
+    Plain,
+    checked,
+    either,
+    one_of,
+)
+from quire.values import Entry, Json, JsonObject
+
+# What a clean text shows: tools, relevant conversation, tool results, the request.
+
+Role = Literal["user", "assistant"]
+Detail = Literal["full", "short"]
+DETAILS: tuple[str, ...] = get_args(Detail)
+
+TOOLS = "# Available Tools"
+CONVERSATION = "# Relevant Conversation"
+RESULTS = "# Recent Tool Results"
+REQUEST = "# Current Request"
+
+
+class Tool(msgspec.Struct, frozen=True):
+    name: str
+    description: str = ""
+    category: str = "general"
+    output: tuple[str, ...] = ()
+    example: str = ""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a name and a description say all there is."""
+        return self == Tool(self.name, self.description)
+
+
+class Message(msgspec.Struct, frozen=True):
+    role: Role
+    content: str
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    tool: str
+    output: str
+
+
+class Clean(msgspec.Struct, frozen=True):
+    """What the text shows; an empty part has no section."""
+
+    tools: tuple[Tool, ...] = ()
+    conversation: tuple[Message, ...] = ()
+    tool_results: tuple[ToolResult, ...] = ()
+    request: str = ""
+    detail: Detail = "full"
+
+    def __post_init__(self) -> None:
+        if self.detail == "short" and not (self.tools and all(tool.is_short for tool in self.tools)):
+            raise CallError(
+                "detail 'short' shows names and descriptions alone, but this value holds more (or no tools)",
+                hint="Use clean.project(..., detail='short'), which leaves the rest out.",
+            )
+
+
+# Clean sections from their value; continuation lines are indented, so no content looks like a heading.
+
+
+def render(value: Clean) -> str:
+    """The whole text; the renderer adds no newline behind the request."""
+    return with_request(formatted_context(value), value.request)
+
+
+def formatted_context(value: Clean) -> str:
+    """The text without its last section, for a consumer that appends the request itself."""
+    return "\n\n".join(render_sections(value))
+
+
+def with_request(context: str, request: str) -> str:
+    """Append the request to a formatted context: the same bytes as rendering both at once."""
+    section = f"{REQUEST}\n{request}" if request else ""
+    return well_formed("\n\n".join(part for part in (context, section) if part))
+
+
+def render_sections(value: Clean) -> tuple[str, ...]:
+    """The sections before the request, in order, without the empty ones."""
+    parts = (
+        tools_section(value.tools, value.detail),
+        conversation_section(value.conversation),
+        results_section(value.tool_results),
+    )
+    return tuple(part for part in parts if part)
+
+
+def tools_section(tools: Sequence[Tool], detail: Detail = "full") -> str:
+    return f"{TOOLS}\n{tool_list(tools, detail)}" if tools else ""
+
+
+def tool_list(tools: Sequence[Tool], detail: Detail = "full") -> str:
+    """The section's text below its heading; the catalog's `tool_list`."""
+    head = f"You have access to {len(tools)} tool{'s' if len(tools) != 1 else ''}:"
+    if detail == "short":
+        return "\n".join([head, *(f"• {_escape(tool.name)}: {_indent(tool.description)}" for tool in tools)])
+    return "\n\n".join([head, *(_tool_entry(tool) for tool in tools)])
+
+
+def conversation_section(messages: Iterable[Message]) -> str:
+    lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in messages]
+    return "\n".join([CONVERSATION, *lines]) if lines else ""
+
+
+def results_section(results: Iterable[ToolResult]) -> str:
+    lines = [f"• {_escape(result.tool)}: {_indent(result.output)}" for result in results]
+    return "\n".join([RESULTS, *lines]) if lines else ""
+
+
+def _tool_entry(tool: Tool) -> str:
+    lines = [f"• {_escape(tool.name)} ({_escape(tool.category)}): {_indent(tool.description)}"]
+    if tool.output:
+        lines.append("  Output: " + ", ".join(map(_escape, tool.output)))
+    if tool.example:
+        lines.append("  Example: " + _indent(tool.example))
+    return "\n".join(lines)
+
+
+def _indent(text: str, spaces: int = 4) -> str:
+    return text.replace("\n", "\n" + " " * spaces)
+
+
+_SPECIAL = re.compile(r"[\\():,\n]")
+
+
+def _escape(name: str) -> str:
+    """A name, category or output field on one line: 'a(b)' -> 'a\\(b\\)'."""
+    return _SPECIAL.sub(lambda m: "\\n" if m[0] == "\n" else "\\" + m[0], name)
+
+
+# Clean sections back to their value, section by section; the request is the rest, verbatim.
+
+_NAME = r"([^\\():,\n]*(?:\\[\\():,n][^\\():,\n]*)*)"
+_TEXT_2 = r"([^\n]*(?:\n  [^\n]*)*)"
+_TEXT_4 = r"([^\n]*(?:\n    [^\n]*)*)"
+_HEAD = re.compile(r"You have access to [1-9][0-9]* tools?:\n(\n?)")
+_FULL = re.compile(rf"• {_NAME} \({_NAME}\): {_TEXT_4}(?:\n  Output: ([^\n]*))?(?:\n  Example: {_TEXT_4})?")
+_PAIR = re.compile(rf"• {_NAME}: {_TEXT_4}")
+_MESSAGE = re.compile(rf"(User|Assistant): {_TEXT_2}")
+_FIELD = re.compile(rf"{_NAME}(, |\Z)")
+
+
+def parse(text: str) -> Clean:
+    """The value of a rendered text; anything else is an error that says where."""
+    reader = _Reader(well_formed(text))
+    tools, detail = reader.tools()
+    conversation = tuple(
+        Message(_role(m[1]), _dedent(m[2], 2)) for m in reader.section(CONVERSATION, _MESSAGE)
+    )
+    results = tuple(ToolResult(_unescape(m[1]), _dedent(m[2])) for m in reader.section(RESULTS, _PAIR))
+    value = Clean(tools, conversation, results, reader.request(), detail)
+    exact(text, render(value))
+    return value
+
+
+def _role(word: str) -> Role:
+    return "user" if word == "User" else "assistant"
+
+
+def _full_tool(found: re.Match[str]) -> Tool:
+    name, category, description, output, example = found.groups()
+    return Tool(
+        _unescape(name),
+        _dedent(description),
+        _unescape(category),
+        () if output is None else _fields(output),
+        _dedent(example or ""),
+    )
+
+
+def _fields(line: str) -> tuple[str, ...]:
+    """The fields of an Output line: 'a, b\\\\, c' -> ('a', 'b, c'). An empty line is one empty field."""
+    fields: list[str] = []
+    at = 0
+    while found := _FIELD.match(line, at):
+        fields.append(_unescape(found[1]))
+        at = found.end()
+        if not found[2]:
+            break
+    return tuple(fields)
+
+
+class _Reader:
+    """A place in the text; each method reads one section if it stands there."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def tools(self) -> tuple[tuple[Tool, ...], Detail]:
+        if not self._heading(TOOLS):
+            return (), "full"
+        head = _HEAD.match(self.text, self.at)
+        if not head:
+            raise self._fault("'You have access to N tools:'")
+        self.at = head.end()
+        if head[1]:
+            return tuple(map(_full_tool, self._entries(_FULL, "\n\n"))), "full"
+        return tuple(Tool(_unescape(m[1]), _dedent(m[2])) for m in self._entries(_PAIR, "\n")), "short"
+
+    def section(self, heading: str, entry: re.Pattern[str]) -> list[re.Match[str]]:
+        return self._entries(entry, "\n") if self._heading(heading) else []
+
+    def request(self) -> str:
+        if self._heading(REQUEST):
+            return self.text[self.at :]
+        if self.at < len(self.text):
+            raise self._fault("a section's heading")
+        return ""
+
+    def _heading(self, heading: str) -> bool:
+        line = ("\n\n" if self.at else "") + heading + "\n"
+        if not self.text.startswith(line, self.at):
+            return False
+        self.at += len(line)
+        return True
+
+    def _entries(self, entry: re.Pattern[str], between: str) -> list[re.Match[str]]:
+        """One or more entries; one more follows wherever the separator and an entry's beginning stand."""
+        more = tuple(between + first for first in ("• ", "User: ", "Assistant: "))
+        found: list[re.Match[str]] = []
+        while not found or self.text.startswith(more, self.at):
+            self.at += len(between) if found else 0
+            match = entry.match(self.text, self.at)
+            if not match:
+                raise self._fault("an entry of this section")
+            found.append(match)
+            self.at = match.end()
+        return found
+
+    def _fault(self, wanted: str) -> Exception:
+        return fault(
+            self.text,
+            self.at,
+            f"expected {wanted}, found {seen(self.text, self.at)}",
+            "A clean text is made of the sections "
+            + ", ".join((TOOLS, CONVERSATION, RESULTS, REQUEST))
+            + ".",
+        )
+
+
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def _unescape(name: str) -> str:
+    return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], name)
+
+
+def _dedent(text: str, spaces: int = 4) -> str:
+    return text.replace("\n" + " " * spaces, "\n")
+
+
+# From a thread or from JSON to what a clean text shows. What is left out here:
+#
+# messages with no content, times and ids, a tool's parameters; with detail 'short' also its category,
+# output and example. Of a thread: system, notes, thinking and attachments.
+
+NO_OUTPUT = "No output"
+
+_TEXT = either(STRING, NULL)
+_STRINGS = Plain(
+    "a list of strings",
+    {"type": "array", "items": {"type": "string"}},
+    lambda v: v is None or (isinstance(v, list) and all(isinstance(field, str) for field in v)),
+)
+_TOOL = Fields(
+    {"name": STRING},
+    {
+        "description": _TEXT,
+        "category": _TEXT,
+        "output": _STRINGS,
+        "example": _TEXT,
+        "parameters": either(OBJECT, NULL),
+        "idempotent": BOOLEAN,
+    },
+)
+_MESSAGE_SHAPE = Fields({"role": STRING, "content": _TEXT}, {"id": ANYTHING, "timestamp": ANYTHING})
+_RESULT = Fields({"tool": STRING}, {"output": ANYTHING, "id": ANYTHING, "timestamp": ANYTHING})
+INPUT = Fields(
+    {},
+    {
+        "tools": Listed(_TOOL),
+        "conversation": Listed(_MESSAGE_SHAPE),
+        "tool_results": Listed(_RESULT),
+        "request": _TEXT,
+        "detail": one_of(DETAILS),
+    },
+)
+
+
+def read(data: Json) -> Clean:
+    """The value of the JSON object that `quire format clean` takes."""
+    return project(**checked(INPUT, data))
+
+
+def to_json(value: Clean) -> JsonObject:
+    """A value as JSON that `read` takes back."""
+    out: JsonObject = msgspec.to_builtins(value)
+    return out
+
+
+def project(
+    tools: Iterable[JsonObject] = (),
+    conversation: Iterable[JsonObject] = (),
+    tool_results: Iterable[JsonObject] = (),
+    request: str | None = "",
+    detail: Detail = "full",
+) -> Clean:
+    """What is shown of tools, messages and results given as JSON objects, in the order given."""
+    shown = tuple(_tool(tool, detail) for tool in tools)
+    messages = (_message(message) for message in conversation)
+    return Clean(
+        shown,
+        tuple(message for message in messages if message.content),
+        tuple(ToolResult(result["tool"], output_text(result.get("output"))) for result in tool_results),
+        request or "",
+        detail if shown else "full",
+    )
+
+
+def project_thread(entries: Iterable[Entry], detail: Detail = "full") -> Clean:
+    """A thread's newest tools, its conversation and results, and the last user entry as the request."""
+    kept = list(entries)
+    tools = next((entry.tools for entry in reversed(kept) if entry.kind == "tools"), [])
+    request = next((at for at in reversed(range(len(kept))) if kept[at].kind == "user"), len(kept))
+    spoken = (entry for at, entry in enumerate(kept) if entry.kind in _SHOWN and at != request)
+    return project(
+        tools,
+        ({"role": entry.kind, "content": entry.text} for entry in spoken),
+        (_result(event) for event in paired(kept) if isinstance(event, Exchange)),
+        "".join(entry.text for entry in kept[request : request + 1]),
+        detail,
+    )
+
+
+_SHOWN = ("user", "respond")
+
+
+def _result(exchange: Exchange) -> JsonObject:
+    said = (exchange.outcome, exchange.content)
+    return {"tool": exchange.name, "output": "\n\n".join(part for part in said if part)}
+
+
+def output_text(output: Json) -> str:
+    """A tool's output as text: strings as they are, other values as compact JSON, nothing as 'No output'."""
+    if output is None or output == "":
+        return NO_OUTPUT
+    return output if isinstance(output, str) else canonical(output).decode()
+
+
+def _tool(tool: Mapping[str, Json], detail: Detail) -> Tool:
+    name, description = tool["name"], tool.get("description") or ""
+    if detail == "short":
+        return Tool(name, description)
+    category = tool.get("category")
+    return Tool(
+        name,
+        description,
+        "general" if category is None else category,
+        tuple(tool.get("output") or ()),
+        tool.get("example") or "",
+    )
+
+
+def _message(message: Mapping[str, Json]) -> Message:
+    return Message("user" if message["role"] == "user" else "assistant", message["content"] or "")

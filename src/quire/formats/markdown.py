@@ -1,0 +1,386 @@
+"""`markdown`: a window's items as fenced blocks under one heading, and the request behind them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import msgspec
+
+from quire.errors import CallError, FormatError
+from quire.formats import json_
+from quire.formats.text import exact, fault, seen, well_formed
+from quire.log.shapes import INTEGER, NULL, STRING, Fields, Listed, checked, either, one_of, short
+from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
+
+# What a markdown context shows: fenced items with their annotation, and the request behind them.
+
+Profile = Literal["quire", "agent-q"]
+PROFILES: tuple[str, ...] = get_args(Profile)
+Wrap = Literal["none", "tags"]
+WRAPS: tuple[str, ...] = get_args(Wrap)
+
+HEADING = "## Context\n\n"
+REQUEST = "\n\n## Request\n\n"
+
+_TAG = re.compile(r"[A-Za-z0-9_+#.-]*\Z")
+MAX_LINE = 2**63 - 1
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One item as shown; lines stand behind a filename and come in pairs."""
+
+    type: ItemType
+    content: str
+    filename: str | None = None
+    start_line: int | None = None
+    end_line: int | None = None
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        if not _TAG.match(self.tag):
+            raise FormatError(
+                f"{self.tag!r} cannot be the tag of a code fence",
+                hint="A language has letters, digits and _ + # . - alone.",
+            )
+        lines = (self.start_line, self.end_line)
+        if lines != (None, None) and (self.filename is None or None in lines):
+            raise CallError(
+                f"lines {lines[0]}-{lines[1]} cannot be shown without a filename and each other",
+                hint="Use markdown.project(...), which leaves such lines out.",
+            )
+        for line in lines:
+            if line is not None and not 0 <= line <= MAX_LINE:
+                raise FormatError(f"{line} is no line number", hint="Lines are integers of at least 0.")
+
+
+class Markdown(msgspec.Struct, frozen=True):
+    """A context, and the prompt form when there is a request (None: the context alone)."""
+
+    items: tuple[Block, ...] = ()
+    request: str | None = None
+    wrap: Wrap = "none"
+
+    def __post_init__(self) -> None:
+        if self.wrap == "tags" and self.request is not None and not self.items:
+            raise CallError(
+                "a request without items stands alone and has no tags",
+                hint="Use markdown.project(...), or wrap='none'.",
+            )
+
+
+# A context as markdown. A fence is longer than any in the content, so nothing in it can end it.
+
+OPEN, CLOSE = "<context-from-manager>\n", "</context-from-manager>"
+USER_OPEN, USER_CLOSE = "<user>\n", "\n</user>"
+# A message that stands alone must not read as a context.
+ALONE = re.compile(rf"\\*(?:{HEADING.rstrip()}|{OPEN}{HEADING.rstrip()}\n)")
+
+_RUN = re.compile("`+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]|\\(?=x[0-9A-Fa-f]{2})")
+_LINES_COLON = re.compile(r":(?=[0-9]+-[0-9]+\Z)")
+
+
+def render(value: Markdown, profile: Profile = "quire") -> str:
+    """The text; under profile agent-q every fence is three backticks and lisp, and nothing is escaped."""
+    blocks = [block_text(block, profile) for block in value.items]
+    if value.wrap == "tags":
+        return well_formed(_render_tagged(blocks, value.request))
+    context = HEADING + "".join(f"{block}\n" for block in blocks)
+    if value.request is None:
+        return well_formed(context)
+    return well_formed(context + REQUEST + value.request if blocks else _alone(value.request, profile))
+
+
+def block_text(block: Block, profile: Profile = "quire") -> str:
+    """One item: heading, fence, content, fence, each line ended."""
+    escaped = profile == "quire"
+    heading = "### " + block.type.title() + _render_annotation(block, escaped)
+    fence = _fence(block.content) if escaped else "```"
+    tag = block.tag if escaped else "lisp"
+    return f"{heading}\n{fence}{tag}\n{block.content}\n{fence}\n"
+
+
+def _render_tagged(blocks: list[str], request: str | None) -> str:
+    context = OPEN + (HEADING + "\n".join(blocks) if blocks else HEADING[:-1]) + CLOSE
+    return context if request is None else f"{context}\n\n{USER_OPEN}{request}{USER_CLOSE}"
+
+
+def _alone(request: str, profile: Profile) -> str:
+    return "\\" + request if profile == "quire" and ALONE.match(request) else request
+
+
+def _render_annotation(block: Block, escaped: bool) -> str:
+    if block.filename is None:
+        return ""
+    name = escape_name(block.filename) if escaped else block.filename
+    lines = "" if block.start_line is None else f":{block.start_line}-{block.end_line}"
+    return f" (from {name}{lines})"
+
+
+def _fence(content: str) -> str:
+    longest = max((len(run) for run in _RUN.findall(content)), default=0)
+    return "`" * max(3, longest + 1)
+
+
+def escape_name(name: str) -> str:
+    """A name on one line that ends where it ends: 'a:1-2' -> 'a\\x3a1-2'."""
+    name = _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", name)
+    return _LINES_COLON.sub(r"\\x3a", name)
+
+
+# A markdown context back to its value, block by block: fences delimit everything before the request.
+
+_TYPES = {name.title(): name for name in ITEM_TYPES}
+_HEAD = re.compile(
+    rf"### ({'|'.join(map(re.escape, _TYPES))})(?: \(from ([^\n]*)\))?\n(`{{3,}})([A-Za-z0-9_+#.-]*)\n"
+)
+_LINE_RANGE = re.compile(r":([0-9]{1,19})-([0-9]{1,19})\Z")
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_HINT = "parse reads what `quire format markdown` writes; profile agent-q cannot be read back."
+
+
+def parse(text: str, profile: Profile = "quire") -> Markdown:
+    """The value of a rendered text; a text that is no context is a request alone."""
+    if profile == "agent-q":
+        raise CallError(
+            "profile agent-q escapes nothing, so its text cannot be parsed", hint="Use --profile quire."
+        )
+    value = _value(well_formed(text))
+    exact(text, render(value))
+    return value
+
+
+def _value(text: str) -> Markdown:
+    if text.startswith(OPEN + HEADING[:-1]):
+        return _parse_tagged(text)
+    if not text.startswith(HEADING.rstrip()):
+        return Markdown(request=text[1:] if text.startswith("\\") and ALONE.match(text) else text)
+    blocks, at = _blocks(text, len(HEADING))
+    if at == len(text):
+        return Markdown(blocks)
+    if not text.startswith(REQUEST, at):
+        raise fault(text, at, f"expected an item or '## Request', found {seen(text, at)}", _HINT)
+    return Markdown(blocks, text[at + len(REQUEST) :])
+
+
+def _parse_tagged(text: str) -> Markdown:
+    blocks, at = _blocks(
+        text, len(OPEN + HEADING) if text.startswith(OPEN + HEADING) else len(OPEN + HEADING) - 1
+    )
+    if not text.startswith(CLOSE, at):
+        raise fault(text, at, f"expected an item or {CLOSE}, found {seen(text, at)}", _HINT)
+    rest = text[at + len(CLOSE) :]
+    if not rest:
+        return Markdown(blocks, None, "tags")
+    if not blocks:
+        raise fault(text, at + len(CLOSE), "a request without items stands alone and has no tags", _HINT)
+    return Markdown(blocks, rest.removeprefix("\n\n" + USER_OPEN).removesuffix(USER_CLOSE), "tags")
+
+
+def _blocks(text: str, at: int) -> tuple[tuple[Block, ...], int]:
+    """All items from `at` on, and where they end."""
+    blocks = []
+    while text.startswith("### ", at):
+        block, at = _parse_block(text, at)
+        blocks.append(block)
+        at += text.startswith("\n", at)
+    return tuple(blocks), at
+
+
+def _parse_block(text: str, at: int) -> tuple[Block, int]:
+    head = _HEAD.match(text, at)
+    if not head:
+        raise fault(text, at, f"expected an item's heading and fence, found {seen(text, at)}", _HINT)
+    type, name, fence, tag = head.groups()
+    end = text.find(f"\n{fence}\n", head.end())
+    if end < 0:
+        raise fault(text, head.start(3), "the fence is never closed", _HINT)
+    filename, start, stop = _parse_annotation(name)
+    block = Block(_TYPES[type], text[head.end() : end], filename, start, stop, tag)  # type: ignore[arg-type]  # of ITEM_TYPES
+    return block, end + len(fence) + 2
+
+
+def _parse_annotation(name: str | None) -> tuple[str | None, int | None, int | None]:
+    lines = _LINE_RANGE.search(name) if name is not None else None
+    if name is None or lines is None:
+        return name if name is None else unescape_name(name), None, None
+    return unescape_name(name[: lines.start()]), int(lines[1]), int(lines[2])
+
+
+def unescape_name(name: str) -> str:
+    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), name)
+
+
+# The tag of a code fence: by what an item says of itself, else by its file's extension.
+
+_BY_TAG: dict[str, str] = {
+    "bash": "sh bash zsh bashrc",
+    "c": "c h",
+    "clojure": "clj cljs cljc edn",
+    "cpp": "cpp cc cxx hpp hh hxx",
+    "csharp": "cs",
+    "css": "css",
+    "csv": "csv",
+    "dart": "dart",
+    "diff": "diff patch",
+    "elisp": "el",
+    "elixir": "ex exs",
+    "erlang": "erl hrl",
+    "fortran": "f f90 f95",
+    "fsharp": "fs fsx",
+    "go": "go",
+    "graphql": "graphql gql",
+    "groovy": "groovy gradle",
+    "haskell": "hs",
+    "hcl": "hcl tf",
+    "html": "html htm",
+    "ini": "ini cfg conf",
+    "java": "java",
+    "javascript": "js mjs cjs",
+    "json": "json jsonl ndjson",
+    "jsx": "jsx",
+    "julia": "jl",
+    "kotlin": "kt kts",
+    "latex": "tex",
+    "less": "less",
+    "lisp": "lisp lsp cl asd",
+    "lua": "lua",
+    "makefile": "mk",
+    "markdown": "md markdown",
+    "nim": "nim",
+    "nix": "nix",
+    "objective-c": "m",
+    "ocaml": "ml mli",
+    "pascal": "pas",
+    "perl": "pl pm",
+    "php": "php",
+    "powershell": "ps1 psm1",
+    "proto": "proto",
+    "python": "py pyi pyw",
+    "r": "r",
+    "rst": "rst",
+    "ruby": "rb",
+    "rust": "rs",
+    "scala": "scala sc",
+    "scheme": "scm ss rkt",
+    "scss": "scss",
+    "sql": "sql",
+    "svelte": "svelte",
+    "swift": "swift",
+    "text": "txt text log",
+    "toml": "toml",
+    "tsx": "tsx",
+    "typescript": "ts mts cts",
+    "vim": "vim",
+    "vue": "vue",
+    "xml": "xml xsd xsl svg",
+    "yaml": "yaml yml",
+    "zig": "zig",
+}
+_BY_EXTENSION = {extension: tag for tag, extensions in _BY_TAG.items() for extension in extensions.split()}
+
+
+def by_extension(filename: str | None) -> str | None:
+    """'src/agent.lisp' -> 'lisp'; None for a name without an extension that is known."""
+    name = (filename or "").replace("\\", "/").rpartition("/")[2]
+    stem, dot, extension = name.rpartition(".")
+    return _BY_EXTENSION.get(extension.lower()) if stem and dot else None
+
+
+def tag(item: Item, default_language: str = "lisp") -> str:
+    """The tag of an item's fence under profile quire; an empty language is one, None is none."""
+    metadata = item.metadata or {}
+    language: str | None = metadata.get("language")
+    known = by_extension(metadata.get("filename"))
+    if item.type == "code":
+        chosen = (language, known, default_language)
+    elif item.type == "repl-history":
+        chosen = (language, None, default_language)
+    else:
+        chosen = (None, known if item.type == "file" else None, "text")
+    return next(tag for tag in chosen if tag is not None)
+
+
+# From a window to what markdown shows of it. What is left out here:
+#
+# ids, times, hashes and all metadata but filename, lines and language; lines without a filename or
+# without each other; tags around a request that stands alone.
+
+_WRAP = {"wrap": one_of(WRAPS)}
+INPUT = Fields(json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING})
+# What --parse prints: an item has its tag, and beside it what else was shown.
+_NAME, _LINE = either(STRING, NULL), either(INTEGER, NULL)
+SHOWN = Fields(
+    {
+        "items": Listed(
+            Fields(
+                {"type": one_of(ITEM_TYPES), "content": STRING, "tag": STRING},
+                {"filename": _NAME, "start_line": _LINE, "end_line": _LINE},
+            )
+        )
+    },
+    {"request": _NAME, **_WRAP},
+)
+
+
+def project(
+    items: Iterable[Item],
+    request: str | None = None,
+    *,
+    wrap: Wrap = "none",
+    profile: Profile = "quire",
+    default_language: str = "lisp",
+) -> Markdown:
+    """What markdown shows of items, and of a request behind them."""
+    blocks = tuple(_block_of(item, profile, default_language) for item in items)
+    return _markdown(blocks, request, wrap)
+
+
+def read(data: Json, profile: Profile = "quire") -> Markdown:
+    """The value of the JSON object that `quire format markdown` takes, or of the one that `--parse` prints."""
+    if _is_shown(data):
+        shown = checked(SHOWN, data)
+        blocks = tuple(Block(**block) for block in shown["items"])
+        return _markdown(blocks, shown.get("request"), shown.get("wrap", "none"))
+    fields = dict(checked(INPUT, data))
+    options = {name: fields.pop(name) for name in ("wrap", "default_language") if name in fields}
+    window = json_.read(fields)
+    return project(window.items, window.request, profile=profile, **options)
+
+
+def to_json(value: Markdown) -> JsonObject:
+    """A value as JSON that `read` takes back."""
+    items = [{name: getattr(block, name) for name in Block.__struct_fields__} for block in value.items]
+    return {"items": items, "request": value.request, "wrap": value.wrap}
+
+
+def _is_shown(data: Json) -> bool:
+    items = data.get("items") if isinstance(data, dict) else None
+    return isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items)
+
+
+def _markdown(blocks: tuple[Block, ...], request: str | None, wrap: Wrap) -> Markdown:
+    return Markdown(blocks, request, wrap if blocks or request is None else "none")
+
+
+def _block_of(item: Item, profile: Profile, default_language: str) -> Block:
+    metadata = item.metadata or {}
+    filename = _typed(metadata, "filename", str)
+    start, end = _typed(metadata, "start_line", int), _typed(metadata, "end_line", int)
+    _typed(metadata, "language", str)
+    if filename is None or start is None or end is None:
+        start = end = None
+    chosen = "lisp" if profile == "agent-q" else tag(item, default_language)
+    return Block(item.type, item.content, filename, start, end, chosen)
+
+
+def _typed(metadata: JsonObject, name: str, type: type) -> Json:
+    value = metadata.get(name)
+    if value is not None and (not isinstance(value, type) or isinstance(value, bool)):
+        wanted = "a string" if type is str else "an integer"
+        raise FormatError(
+            f"metadata.{name} must be {wanted}, not {short(value)}", hint="Leave it out, or correct it."
+        )
+    return value

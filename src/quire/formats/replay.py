@@ -1,0 +1,359 @@
+"""`replay`: a thread in the event protocol, past and current cycle, so that a model can continue it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from quire.errors import CallError, FormatError
+from quire.formats import text
+from quire.formats.text import Marks, exact, fault, seen, well_formed
+from quire.log.entries import check
+from quire.log.shapes import ANYTHING, NATURAL, NULL, Fields, Listed, checked, either, one_of
+from quire.values import Entry, Json, JsonObject
+
+# What a replay shows: past events without thinking, and the whole current cycle.
+
+Delimiter = Literal["$", "§"]
+DELIMITERS: tuple[str, ...] = get_args(Delimiter)
+MARK_KINDS = ("user", "respond", "think", "call", "result")
+# Not events, but a line that begins so would read as a heading or a count.
+GUARDED = ("===", "(showing last ")
+
+HISTORY = "=== HISTORY ==="
+CURRENT = "=== CURRENT ==="
+
+
+class User(msgspec.Struct, frozen=True, tag="user"):
+    text: str
+
+
+class Think(msgspec.Struct, frozen=True, tag="think"):
+    text: str
+
+
+class Respond(msgspec.Struct, frozen=True, tag="respond"):
+    text: str
+
+
+class Exchange(msgspec.Struct, frozen=True, tag="exchange"):
+    """A call and its result: one value, so that neither can be shown without the other."""
+
+    name: str
+    args: Json
+    outcome: str
+    content: str = ""
+
+
+Event: TypeAlias = User | Think | Respond | Exchange
+
+
+def count(events: Iterable[Event]) -> int:
+    """How many events a reader sees: a call and its result are two."""
+    return sum(2 if isinstance(event, Exchange) else 1 for event in events)
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """HISTORY and CURRENT as shown; `left_out` is how many older history events are not."""
+
+    history: tuple[Event, ...] = ()
+    current: tuple[Event, ...] = ()
+    left_out: int = 0
+    delimiter: Delimiter = "$"
+
+    def __post_init__(self) -> None:
+        if problem := _problem(self):
+            raise CallError(problem, hint="Use replay.project(entries), which keeps these rules.")
+
+
+def _problem(value: Replay) -> str:
+    """What no replay text could show; such a value would not come back from its own text."""
+    first, rest = value.current[:1], value.current[1:]
+    if any(isinstance(event, Think) for event in value.history):
+        return "HISTORY shows no thinking, but this one holds a think event"
+    if value.left_out < 0 or (value.left_out and not value.history):
+        return f"left_out is {value.left_out}, but only an older part of a shown HISTORY can be left out"
+    if first and not (isinstance(first[0], User) and rest and not any(isinstance(e, User) for e in rest)):
+        return "CURRENT is one user event and what followed it, or absent"
+    if value.delimiter != "$" and not (value.history or value.current):
+        return "an empty replay shows no delimiter"
+    return ""
+
+
+# A replay as text: events under two headings, one blank line between them, no newline at the end.
+
+
+@cache
+def marks(delimiter: Delimiter) -> Marks:
+    """Everything that has a meaning at the start of a line."""
+    return Marks([*(f"{delimiter}{kind}:" for kind in MARK_KINDS), *GUARDED])
+
+
+def render(value: Replay) -> str:
+    """The text; empty when there is nothing to show."""
+    sections = [_history(value), _section(CURRENT, value.current, value.delimiter)]
+    return well_formed("\n\n".join(section for section in sections if section))
+
+
+def render_event(event: Event, delimiter: Delimiter = "$") -> str:
+    """One event behind its mark; a call and its result are two."""
+    guard = marks(delimiter).guard
+    if not isinstance(event, Exchange):
+        return f"{delimiter}{event.__struct_config__.tag}: {guard(event.text)}"
+    result = guard(guard_outcome(event.outcome))
+    if event.content:
+        result += "\n\n" + guard(event.content)
+    return f"{delimiter}call: {call_json(event.name, event.args)}\n\n{delimiter}result: {result}"
+
+
+def call_json(name: str, args: Json) -> str:
+    """A call on one line, as the protocol writes it: {"name": "t", "args": {"a": 1}}."""
+    try:
+        return json.dumps({"name": name, "args": args}, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        hint = "Use null, numbers, strings, lists and objects."
+        raise FormatError(f"the arguments of {name!r} are not JSON: {error}", hint=hint) from error
+
+
+def guard_outcome(outcome: str) -> str:
+    """Every line after the first that is empty or only backslashes gets one more backslash."""
+    first, *rest = outcome.split("\n")
+    return "\n".join([first, *(line if line.strip("\\") else line + "\\" for line in rest)])
+
+
+def _history(value: Replay) -> str:
+    heading = HISTORY
+    if value.left_out:
+        shown = count(value.history)
+        heading += f"\n(showing last {shown} of {shown + value.left_out} messages)"
+    return _section(heading, value.history, value.delimiter)
+
+
+def _section(heading: str, events: tuple[Event, ...], delimiter: Delimiter) -> str:
+    if not events:
+        return ""
+    return "\n\n".join([heading, *(render_event(event, delimiter) for event in events)])
+
+
+# A replay text back to its value: marks stand at line starts only, everything else is content.
+
+_KINDS = "|".join(MARK_KINDS)
+_FIRST = re.compile(rf"^([$§])(?:{_KINDS}): ", re.MULTILINE)
+_COUNT = re.compile(r"\n\(showing last [0-9]{1,18} of ([0-9]{1,18}) messages\)")
+_HINT = (
+    "A replay is `=== HISTORY ===` and `=== CURRENT ===`, each with events behind $user:, $call: and so on."
+)
+
+
+@cache
+def _tokens(delimiter: Delimiter) -> re.Pattern[str]:
+    return re.compile(rf"^(?:{HISTORY}|{CURRENT}|{re.escape(delimiter)}({_KINDS}): )", re.MULTILINE)
+
+
+def parse(text: str) -> Replay:
+    """The value of a rendered text; the delimiter is the one its first event has."""
+    if not well_formed(text):
+        return Replay()
+    if not text.startswith((HISTORY, CURRENT)):
+        raise fault(text, 0, f"expected a heading, found {seen(text, 0)}", _HINT)
+    first = _FIRST.search(text)
+    delimiter: Delimiter = "§" if first and first[1] == "§" else "$"
+    reader = _Reader(text, delimiter)
+    try:
+        value = reader.read()
+    except CallError as error:  # the text shows what no value can
+        raise fault(text, 0, str(error), _HINT) from error
+    exact(text, render(value))
+    return value
+
+
+class _Reader:
+    """The text's headings and marks in order, and the content behind each."""
+
+    def __init__(self, text: str, delimiter: Delimiter) -> None:
+        self.text, self.delimiter = text, delimiter
+        self.found = list(_tokens(delimiter).finditer(text))
+        self.unguard = marks(delimiter).unguard
+
+    def read(self) -> Replay:
+        sections: dict[str, list[Event]] = {HISTORY: [], CURRENT: []}
+        total, events, at = 0, sections[HISTORY], 0
+        while at < len(self.found):
+            token = self.found[at]
+            if token[1]:
+                events.append(self._event(at))
+            else:
+                events, total = sections[token[0]], self._total(token, total)
+            at += 2 if token[1] == "call" else 1
+        left_out = total - count(sections[HISTORY]) if total else 0
+        return Replay(tuple(sections[HISTORY]), tuple(sections[CURRENT]), left_out, self.delimiter)
+
+    def _total(self, heading: re.Match[str], before: int) -> int:
+        found = _COUNT.match(self.text, heading.end())
+        return int(found[1]) if found else before
+
+    def _event(self, at: int) -> Event:
+        kind, body = self.found[at][1], self._body(at)
+        if kind == "call":
+            return self._exchange(at, body)
+        if kind == "result":
+            raise self._fault(at, "a result without its call")
+        text = self.unguard(body)
+        return User(text) if kind == "user" else Think(text) if kind == "think" else Respond(text)
+
+    def _exchange(self, at: int, body: str) -> Exchange:
+        if at + 1 == len(self.found) or self.found[at + 1][1] != "result":
+            raise self._fault(at, "a call without its result")
+        outcome, _, content = self._body(at + 1).partition("\n\n")
+        call = self._call(at, body)
+        return Exchange(
+            call["name"], call["args"], self.unguard(_unguard_outcome(outcome)), self.unguard(content)
+        )
+
+    def _call(self, at: int, body: str) -> Json:
+        try:
+            call = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise self._fault(at, f"the call is not JSON ({error})") from error
+        if not isinstance(call, dict) or set(call) != {"name", "args"} or not isinstance(call["name"], str):
+            raise self._fault(at, "a call is an object with name and args")
+        return call
+
+    def _body(self, at: int) -> str:
+        """What stands between a mark and the blank line before the next one."""
+        last = at + 1 == len(self.found)
+        return self.text[self.found[at].end() : None if last else self.found[at + 1].start() - 2]
+
+    def _fault(self, at: int, problem: str) -> Exception:
+        return fault(self.text, self.found[at].start(), problem, _HINT)
+
+
+def _unguard_outcome(outcome: str) -> str:
+    first, *rest = outcome.split("\n")
+    return "\n".join([first, *(line if line.strip("\\") else line[1:] for line in rest)])
+
+
+# From a thread to what a replay shows of it. What is left out here:
+#
+# every kind but user, think, call, result and respond; attachments and images; thinking before the
+# last user entry; history events before the window; whether an outcome was an error.
+
+WINDOW = 15
+
+INPUT = Fields(
+    {"entries": Listed(ANYTHING)},
+    {
+        "window": either(NATURAL, NULL),
+        "delimiter": one_of(DELIMITERS),
+        "history": NATURAL,
+        "left_out": NATURAL,
+    },
+)
+
+
+def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: Delimiter = "$") -> Replay:
+    """HISTORY is the last `window` events (None: all) before the last user entry, CURRENT what came since."""
+    if window is not None and window < 0:
+        raise CallError(f"window is {window}", hint="Give 0 or more events, or None for all.")
+    events = [event for one in text.paired(entries) if (event := _event(one))]
+    users = [at for at, event in enumerate(events) if isinstance(event, User)]
+    if not users:
+        return Replay()
+    past = [event for event in events[: users[-1]] if not isinstance(event, Think)]
+    shown = past if window is None else _last(past, window)
+    current = events[users[-1] :]
+    return _replay(shown, current if len(current) > 1 else (), count(past) - count(shown), delimiter)
+
+
+def read(data: Json) -> Replay:
+    """The value of the JSON object that `quire format replay` takes, or of the one that `--parse` prints."""
+    fields = checked(INPUT, data)
+    entries = [_entry(body, at) for at, body in enumerate(fields["entries"])]
+    delimiter = fields.get("delimiter", "$")
+    if "history" in fields:
+        if "window" in fields:
+            raise FormatError("window and history do not go together", hint="history says what to show.")
+        return _sections(entries, fields["history"], fields.get("left_out", 0), delimiter)
+    if fields.get("left_out"):
+        raise FormatError("left_out needs history", hint="history is how many of the entries are HISTORY.")
+    return project(entries, fields.get("window", WINDOW), delimiter)
+
+
+def to_json(value: Replay) -> JsonObject:
+    """A value as JSON that `read` takes back: entries, how many of them are HISTORY, and what is left out."""
+    return {
+        "entries": to_entries([*value.history, *value.current]),
+        "history": count(value.history),
+        "left_out": value.left_out,
+        "delimiter": value.delimiter,
+    }
+
+
+def to_entries(events: Iterable[Event]) -> list[JsonObject]:
+    """Events as entries; calls are numbered call-1, call-2, …"""
+    out: list[JsonObject] = []
+    calls = 0
+    for event in events:
+        if not isinstance(event, Exchange):
+            out.append({"kind": event.__struct_config__.tag, "text": event.text})
+            continue
+        calls += 1
+        id = f"call-{calls}"
+        out.append({"kind": "call", "call_id": id, "name": event.name, "args": event.args})
+        out.append({"kind": "result", "call_id": id, "outcome": event.outcome})
+        if event.content:
+            out[-1]["content"] = event.content
+    return out
+
+
+def _event(one: Entry | text.Exchange) -> Event | None:
+    if isinstance(one, text.Exchange):
+        return Exchange(one.name, one.args, one.outcome, one.content)
+    match one.kind:
+        case "user":
+            return User(one.text)
+        case "think":
+            return Think(one.text)
+        case "respond":
+            return Respond(one.text)
+    return None
+
+
+def _last(events: Sequence[Event], window: int) -> Sequence[Event]:
+    """The last `window` events; one more where the cut would part a call from its result."""
+    room, at = window, len(events)
+    while at and room > 0:
+        at -= 1
+        room -= count(events[at : at + 1])
+    return events[at:]
+
+
+def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Delimiter) -> Replay:
+    """Entries that are shown as they are, the first `history` of them under HISTORY."""
+    events = [event for one in text.paired(entries) if (event := _event(one))]
+    older = accumulate((count([event]) for event in events), initial=0)
+    split = next((at for at, shown in enumerate(older) if shown >= history), len(events))
+    try:
+        return _replay(events[:split], events[split:], left_out, delimiter)
+    except CallError as error:
+        raise FormatError(str(error), hint="Leave history and left_out away to show a thread.") from error
+
+
+def _replay(
+    history: Sequence[Event], current: Sequence[Event], left_out: int, delimiter: Delimiter
+) -> Replay:
+    shown = bool(history or current)
+    return Replay(tuple(history), tuple(current), left_out if history else 0, delimiter if shown else "$")
+
+
+def _entry(body: Json, at: int) -> Entry:
+    try:
+        return check(body)
+    except FormatError as error:
+        raise FormatError(f"entries[{at}]: {error}", hint=error.hint) from error

@@ -1,0 +1,330 @@
+"""Opening the SQLite file durably, transactions, and SQLite's errors in Quire's words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from quire.errors import CallError, ConflictError, QuireError, VersionError
+
+BUSY_TIMEOUT_S = 60.0
+# Between tries where SQLite itself does not wait.
+RETRY_S = 0.005
+# No database is shorter than its header; SQLite takes a file of one byte for an empty one and would begin anew.
+HEADER_BYTES = 100
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# Said without a code of their own: by Python of a text, by SQLite of a header.
+_DAMAGED_SAYS = ("Could not decode to UTF-8", "unsupported file format")
+
+
+_Kind = TypeVar("_Kind", bound=sqlite3.Connection)
+_UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+
+
+def connect(path: str | Path) -> sqlite3.Connection:
+    """A connection whose commits are on the disk when they return; one that only reads where nothing can be written."""
+    _refuse_stump(path)
+    try:
+        return _connect_to_write(path)
+    except sqlite3.OperationalError as error:
+        if _code(error) not in _UNWRITABLE or not os.path.isfile(path) or may_write(path):
+            raise
+    return _connect_to_read(path)
+
+
+def may_write(path: str | Path) -> bool:
+    """Whether the file may be changed, and its write-ahead log made beside it."""
+    folder = os.path.dirname(os.path.abspath(path))
+    effective = os.access in os.supports_effective_ids
+    return all(os.access(place, os.W_OK, effective_ids=effective) for place in (path, folder))
+
+
+def _connect_to_write(path: str | Path) -> sqlite3.Connection:
+    # autocommit: every transaction here is begun and ended by name.
+    conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        _use_write_ahead_log(conn)
+        conn.execute("PRAGMA synchronous = FULL")
+        conn.execute("PRAGMA foreign_keys = ON")
+        conn.execute("PRAGMA secure_delete = ON")
+    # SQLite quotes a broken schema in its message, and Python cannot read that.
+    except UnicodeDecodeError as error:
+        conn.close()
+        raise BrokenFile("malformed database schema") from error
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+class ReadingConnection(sqlite3.Connection):
+    """A connection to a file that lies where nothing can be written."""
+
+
+def _connect_to_read(path: str | Path) -> ReadingConnection:
+    """The file as it is, with the write-ahead log left beside it."""
+    conn = _reading(path, "mode=ro", ReadingConnection)
+    try:
+        conn.execute("PRAGMA schema_version").fetchone()
+        return conn
+    except sqlite3.OperationalError:
+        conn.close()
+        # SQLite reads a log only with an index beside it. To leave the log out would hide its entries.
+        if _has_log(path):
+            raise
+    return _reading(path, "mode=ro&immutable=1", ReadingConnection)
+
+
+def _has_log(path: str | Path) -> bool:
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _reading(path: str | Path, mode: str, kind: type[_Kind]) -> _Kind:
+    uri = f"{Path(path).absolute().as_uri()}?{mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=kind)
+
+
+def _refuse_stump(path: str | Path) -> None:
+    if os.path.isfile(path) and 0 < os.path.getsize(path) < HEADER_BYTES:
+        raise BrokenFile(f"only {os.path.getsize(path)} bytes are left of it")
+
+
+def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
+    """Switch a new file over; when several processes do so at once, SQLite refuses all but one without waiting."""
+    patience = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            conn.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _code(error) not in _BUSY or time.monotonic() > patience:
+                raise
+        time.sleep(RETRY_S)
+
+
+class BrokenFile(sqlite3.DatabaseError):
+    """Damage that SQLite itself does not call so."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
+class DamagedConnection(sqlite3.Connection):
+    """A connection to a file that SQLite refuses to work with."""
+
+
+def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
+    """A read-only connection that reads what is left of a damaged file.
+
+    SQLite refuses every query on a file that is shorter than its header says, unless the schema is declared
+    writable; the connection is read-only, so nothing is written.
+    """
+    # A reader of a write-ahead log leaves its index file behind; without a log there is no need for one.
+    mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"
+    conn = _reading(path, mode, DamagedConnection)
+    conn.execute("PRAGMA writable_schema = ON")
+    conn.text_factory = lambda data: data.decode(errors="backslashreplace")
+    return conn
+
+
+@contextmanager
+def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
+    """All or nothing; IMMEDIATE takes the write lock at once, so that a later step cannot find it taken."""
+    conn.execute(f"BEGIN {how}")
+    try:
+        yield
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite says that the file itself is broken."""
+    return _code(error) in _DAMAGED or str(error).startswith(_DAMAGED_SAYS)
+
+
+def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
+    """An error of SQLite that is not about damage, for whoever must act."""
+    if _code(error) in _BUSY:
+        return ConflictError(
+            f"{path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
+            hint="Try again when the other process has finished writing.",
+        )
+    if _code(error) in _UNWRITABLE and os.path.isfile(path) and not may_write(path):
+        return _read_only(path)
+    if _code(error) in _UNWRITABLE:
+        return CallError(f"cannot write {path}: {error}", hint="Check that the path is a file you may write.")
+    return QuireError(
+        f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept."
+    )
+
+
+def _read_only(path: str | Path) -> CallError:
+    copied = f"{path} and {path}-wal" if _has_log(path) else "it"
+    return CallError(
+        f"{path} is read-only, or its folder or filesystem is",
+        hint=f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB.",
+    )
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary error code; 0 for an error of Python's own layer."""
+    code = getattr(error, "sqlite_errorcode", None)  # absent on errors that SQLite did not raise
+    return (code or 0) & 0xFF
+
+
+# The tables of the log, as numbered migrations, and the rule that no old program opens a newer file.
+#
+# Every owner of tables in the file (the log itself, and each hook) counts its own migrations from 1.
+# A released migration never changes; the next one is appended.
+
+OWNER = "log"
+# "QUIR": tells a Quire file from any other SQLite database.
+APPLICATION_ID = 0x51554952
+
+_FIRST = """
+CREATE TABLE branches (
+    -- A stretch of entries. A fork is a branch that begins behind at_seq of its parent, so history is shared.
+    branch INTEGER PRIMARY KEY AUTOINCREMENT,
+    parent INTEGER REFERENCES branches (branch),
+    at_seq INTEGER NOT NULL DEFAULT 0,
+    -- Where the branch ends: kept by a trigger, so that a lost tail does not go unseen.
+    seq INTEGER NOT NULL DEFAULT 0,
+    tip TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX branches_by_parent ON branches (parent);
+CREATE TABLE threads (
+    name TEXT PRIMARY KEY,
+    branch INTEGER NOT NULL UNIQUE REFERENCES branches (branch)
+);
+CREATE TABLE entries (
+    n INTEGER PRIMARY KEY,
+    branch INTEGER NOT NULL REFERENCES branches (branch),
+    seq INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    -- The entry's JSON in the order given; crc is over these bytes, the id over their canonical form.
+    body TEXT NOT NULL,
+    crc INTEGER NOT NULL,
+    UNIQUE (branch, seq)
+);
+CREATE INDEX entries_by_id ON entries (id);
+CREATE TABLE windows (
+    branch INTEGER PRIMARY KEY REFERENCES branches (branch) ON DELETE CASCADE,
+    body TEXT NOT NULL
+);
+CREATE TABLE state (
+    branch INTEGER NOT NULL REFERENCES branches (branch) ON DELETE CASCADE,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (branch, key)
+) WITHOUT ROWID;
+CREATE TABLE deleting (
+    -- Deleting a thread declares here which entries go (seq > keep), and takes it back in the same transaction.
+    branch INTEGER PRIMARY KEY,
+    keep INTEGER NOT NULL
+);
+CREATE TRIGGER entries_never_change BEFORE UPDATE ON entries BEGIN
+    SELECT RAISE (ABORT, 'entries never change');
+END;
+CREATE TRIGGER entries_never_go_alone BEFORE DELETE ON entries
+WHEN NOT EXISTS (SELECT 1 FROM deleting WHERE branch = OLD.branch AND OLD.seq > keep) BEGIN
+    SELECT RAISE (ABORT, 'entries go only with their thread');
+END;
+-- INSERT OR REPLACE would remove a row without asking the trigger above, so nothing may be inserted over another.
+CREATE TRIGGER entries_only_at_the_end BEFORE INSERT ON entries
+WHEN NEW.seq IS NOT (SELECT seq + 1 FROM branches WHERE branch = NEW.branch)
+    OR EXISTS (SELECT 1 FROM entries WHERE n = NEW.n) BEGIN
+    SELECT RAISE (ABORT, 'entries are only appended');
+END;
+CREATE TRIGGER entries_move_the_tip AFTER INSERT ON entries BEGIN
+    UPDATE branches SET seq = NEW.seq, tip = NEW.id WHERE branch = NEW.branch;
+END;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+
+
+def statements(script: str) -> Iterator[str]:
+    """The single statements of a script: sqlite3's own executescript would commit before it begins."""
+    begun = ""
+    for part in script.split(";"):
+        begun += part + ";"
+        if sqlite3.complete_statement(begun):
+            if begun.strip() != ";":
+                yield begun
+            begun = ""
+
+
+def migrate(
+    conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[str, tuple[str, ...]]]
+) -> None:
+    """Bring the file up to date for each owner, in one transaction; refuse a newer or a foreign file."""
+    with transaction(conn, "DEFERRED"):  # one view of the file, whatever other processes do meanwhile
+        pending = _pending(conn, path, owners)
+    if not pending:
+        return
+    if isinstance(conn, ReadingConnection):
+        raise CallError(
+            f"{path} was written by an older Quire ({pending[0][0]} lacks version {pending[0][1]}), "
+            "and cannot be brought up to date where it lies: it is read-only",
+            hint="Copy it to a folder that you may write, and name the copy with --db or QUIRE_DB.",
+        )
+    with transaction(conn):
+        # Another process may have migrated between the look and the lock.
+        for owner, number, script in _pending(conn, path, owners):
+            _apply(conn, owner, number, script)
+
+
+def _apply(conn: sqlite3.Connection, owner: str, number: int, script: str) -> None:
+    if owner == OWNER and number == 1:
+        conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        conn.execute("CREATE TABLE versions (owner TEXT PRIMARY KEY, version INTEGER NOT NULL)")
+    for statement in statements(script):
+        conn.execute(statement)
+    conn.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (owner, number))
+    if owner == OWNER:  # also where every SQLite tool looks for a version
+        conn.execute(f"PRAGMA user_version = {number}")
+
+
+def _pending(
+    conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[str, tuple[str, ...]]]
+) -> list[tuple[str, int, str]]:
+    found = _versions(conn, path)
+    out = []
+    for owner, scripts in owners:
+        version = found.get(owner, 0)
+        if version > len(scripts):
+            raise VersionError(
+                f"{path} was written by a newer Quire ({owner} version {version}, this one knows {len(scripts)})"
+            )
+        out += [(owner, number, script) for number, script in enumerate(scripts, 1) if number > version]
+    return out
+
+
+def _versions(conn: sqlite3.Connection, path: str | Path) -> dict[str, int]:
+    """The version of each owner's tables; none for an empty file."""
+    application = _pragma(conn, "application_id")
+    if application == APPLICATION_ID:
+        found: dict[str, int] = dict(conn.execute("SELECT owner, version FROM versions").fetchall())
+        return {**found, OWNER: max(found.get(OWNER, 0), _pragma(conn, "user_version"))}
+    tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if tables >= {"versions", "branches", "threads", "entries"}:
+        raise BrokenFile(f"its header calls it {application:#010x}, which is not Quire's")
+    if application or tables:
+        raise CallError(
+            f"{path} is another program's database, not a Quire file",
+            hint="Choose another path with --db or QUIRE_DB.",
+        )
+    return {}
+
+
+def _pragma(conn: sqlite3.Connection, name: str) -> int:
+    return int(conn.execute(f"PRAGMA {name}").fetchone()[0])

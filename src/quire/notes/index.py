@@ -1,0 +1,414 @@
+"""The notes of a vault made searchable: passages in one SQLite file, brought up to date by what changed alone."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from quire.errors import DamageError, MissingPart
+from quire.items.cut import heading_lines
+from quire.log.hashing import sha256_hex
+from quire.notes.note import Note, title_of
+from quire.notes.vault import Change, Progress, Vault
+
+# A note in passages: by its sections, long ones by their paragraphs; each knows the headings above it.
+
+SIZE = 1_600
+_HEADING = re.compile(r"(#{1,6}) +(.*?)(?: +#+)?$")
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A passage: its first line counted from 1, the headings above it, its text."""
+
+    line: int
+    heading: str
+    text: str
+
+
+def chunks(text: str, size: int = SIZE) -> list[Chunk]:
+    """The passages of a note, in order; together they hold every word of it."""
+    return [
+        Chunk(line + offset, heading, part)
+        for line, heading, section in _sections(text)
+        for offset, part in _parts(section, size)
+        if part.strip()
+    ]
+
+
+def _sections(text: str) -> Iterator[tuple[int, str, str]]:
+    """(first line, headings joined with >, text) of each section."""
+    lines = text.split("\n")
+    headings = set(heading_lines(lines))
+    starts = sorted({0, *headings})
+    above: list[tuple[int, str]] = []
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        match = _HEADING.match(lines[start]) if start in headings else None
+        if match is not None:
+            level = len(match[1])
+            above = [one for one in above if one[0] < level] + [(level, match[2])]
+        yield start + 1, " > ".join(name for _, name in above), "\n".join(lines[start:end])
+
+
+def _parts(section: str, size: int) -> Iterator[tuple[int, str]]:
+    """A section, or its paragraphs gathered up to `size`; (lines before it, text)."""
+    if len(section) <= size:
+        yield 0, section.strip("\n")
+        return
+    gathered: list[str] = []
+    line = begin = used = 0
+    for paragraph in re.split(r"(?<=\n)(?=\n*\S)(?<=\n\n)", section):
+        for piece in _pieces(paragraph, size):
+            if gathered and used + len(piece) > size:
+                yield begin, "".join(gathered).strip("\n")
+                gathered, used, begin = [], 0, line
+            gathered.append(piece)
+            used += len(piece)
+            line += piece.count("\n")
+    yield begin, "".join(gathered).strip("\n")
+
+
+def _pieces(paragraph: str, size: int) -> Iterator[str]:
+    """A paragraph, or whole words of it at a time."""
+    while len(paragraph) > size:
+        space = max(paragraph.rfind(" ", 0, size), paragraph.rfind("\n", 0, size))
+        end = space + 1 if space > 0 else size
+        yield paragraph[:end]
+        paragraph = paragraph[end:]
+    yield paragraph
+
+
+# The tables of a vault's index; raise VERSION when they or what they hold change, and it is made anew.
+
+VERSION = 2
+
+SCHEMA = f"""
+CREATE TABLE notes (path TEXT PRIMARY KEY, facts BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE chunks (
+  id TEXT PRIMARY KEY, path TEXT NOT NULL, line INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL,
+  document BLOB NOT NULL, vector BLOB
+);
+CREATE INDEX chunks_of ON chunks (path);
+PRAGMA user_version = {VERSION};
+"""
+
+
+# Notes written in one transaction.
+_BATCH = 200
+# Passages whose vectors are made and stored together.
+_TOGETHER = 64
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """A passage that was found: where it stands, what it says, how well it fits."""
+
+    path: str
+    line: int
+    heading: str
+    text: str
+    score: float
+    mtime_ms: int = 0
+
+    @property
+    def title(self) -> str:
+        return title_of(self.path)
+
+
+class Updated(msgspec.Struct, frozen=True):
+    """What an update found."""
+
+    notes: int
+    changed: int
+    removed: int
+
+
+def default_place(vault: Vault) -> Path:
+    """Where a vault's index is kept unless said otherwise: beside other caches, never in the vault."""
+    return (
+        Path(platformdirs.user_cache_dir("quire")) / "vaults" / f"{sha256_hex(str(vault.root.path))[:16]}.db"
+    )
+
+
+class NoteIndex:
+    """A vault's passages; throw the file away and it is made again."""
+
+    def __init__(self, vault: Vault, place: str | Path | None = None, embedder: Any = None) -> None:
+        self.vault, self.embedder = vault, embedder
+        self.place = Path(place) if place is not None else default_place(vault)
+        self._lock = threading.RLock()
+        self._collection: Any = None
+        self._conn = _open(self.place)
+        # What the passages were made of; the vault itself may know more, or newer versions.
+        self._indexed: dict[str, str] = {}
+        for path, note in self._stored().items():
+            self._indexed[path] = note.sha256
+            vault.notes.setdefault(path, note)
+
+    def close(self) -> None:
+        self._conn.close()
+
+    def __enter__(self) -> NoteIndex:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stored(self) -> dict[str, Note]:
+        rows = self._conn.execute("SELECT facts FROM notes").fetchall()
+        notes = [msgspec.json.decode(facts, type=Note) for (facts,) in rows]
+        return {note.path: note for note in notes}
+
+    # Bringing it up to date
+
+    def update(self, progress: Progress | None = None, only: set[str] | None = None) -> Updated:
+        """Take in what changed since the last time; a stop in between loses only the last few notes."""
+        counts = {"changed": 0, "removed": 0}
+        batch: list[Change] = []
+        with self._lock, self.vault.lock:
+            try:
+                for change in self._changes(progress, only):
+                    batch.append(change)
+                    counts["removed" if change.note is None else "changed"] += not self._is_current(change)
+                    if len(batch) >= _BATCH:
+                        self._write(batch)
+                        batch = []
+            finally:
+                # Also when it was stopped: what was read need not be read again.
+                self._write(batch)
+            return Updated(len(self.vault.notes), **counts)
+
+    def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[Change]:
+        """What the vault finds changed now, then what it had found before and the passages do not know."""
+        seen = set()
+        for change in self.vault.refresh(progress, only):
+            seen.add(change.path)
+            yield change
+        for path in [path for path in self._indexed if path not in self.vault.notes and path not in seen]:
+            yield Change(path, None)
+        for path, note in list(self.vault.notes.items()):
+            if path not in seen and self._indexed.get(path) != note.sha256:
+                yield Change(path, note, self.vault.text(path))
+
+    def _is_current(self, change: Change) -> bool:
+        wanted = change.note.sha256 if change.note is not None else None
+        return self._indexed.get(change.path) == wanted
+
+    def _write(self, batch: list[Change]) -> None:
+        with self._conn:
+            for change in batch:
+                if change.note is None:
+                    self._conn.execute("DELETE FROM notes WHERE path = ?", (change.path,))
+                else:
+                    facts = msgspec.json.encode(change.note)
+                    self._conn.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (change.path, facts))
+                if not self._is_current(change):
+                    self._rewrite(change)
+        for change in batch:
+            self._indexed.pop(change.path, None)
+            if change.note is not None:
+                self._indexed[change.path] = change.note.sha256
+
+    def _rewrite(self, change: Change) -> None:
+        """A note's passages made anew."""
+        old = [id for (id,) in self._conn.execute("SELECT id FROM chunks WHERE path = ?", (change.path,))]
+        self._conn.execute("DELETE FROM chunks WHERE path = ?", (change.path,))
+        documents = []
+        for number, chunk in enumerate(chunks(change.text) if change.note is not None else ()):
+            assert change.note is not None
+            document = _document(change.note, number, chunk)
+            documents.append(document)
+            row = (
+                document.id,
+                change.path,
+                chunk.line,
+                chunk.heading,
+                chunk.text,
+                msgspec.msgpack.encode(document),
+            )
+            self._conn.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
+        if self._collection is not None:
+            self._collection.delete(old)
+            self._collection.add(documents)
+
+    def embed(self, progress: Progress | None = None) -> int:
+        """Make the vectors that are missing, where there is an embedder; returns how many were made."""
+        if self.embedder is None:
+            return 0
+        with self._lock:
+            collection = self._loaded()
+            waiting = list(collection.pending().items())
+            for start in range(0, len(waiting), _TOGETHER):
+                ids, texts = zip(*waiting[start : start + _TOGETHER], strict=True)
+                vectors = self.embedder.encode(texts)
+                collection.put_vectors(ids, vectors)
+                mark = self._mark()
+                with self._conn:
+                    rows = [(mark + vector.tobytes(), id) for vector, id in zip(vectors, ids, strict=True)]
+                    self._conn.executemany("UPDATE chunks SET vector = ? WHERE id = ?", rows)
+                if progress is not None:
+                    progress(start + len(ids), len(waiting))
+            return len(waiting)
+
+    def _mark(self) -> bytes:
+        """In front of a stored vector: whose it is."""
+        return f"{self.embedder.name}\n".encode() if self.embedder is not None else b""
+
+    # Searching
+
+    def search(
+        self, query: str, k: int = 8, only: Callable[[Note], bool] | None = None, earlier: str = ""
+    ) -> list[Passage]:
+        """The k passages that fit a query best; `only` chooses among notes, `earlier` is what was asked before."""
+        with self._lock:
+            allowed = None if only is None else self._ids(only)
+            found = self._found(query, earlier, k, allowed) if allowed is None or allowed else []
+            return [passage for one in found if (passage := self._passage(one.id, one.score)) is not None]
+
+    def _found(self, query: str, earlier: str, k: int, allowed: list[str] | None) -> list[Any]:
+        from quire.recall import Query
+
+        found: list[Any] = self._loaded().search(Query(query, earlier), k, allowed)
+        return found
+
+    def _ids(self, only: Callable[[Note], bool]) -> list[str]:
+        """The passages of the notes that may be found."""
+        paths = {path for path, note in self.vault.notes.items() if only(note)}
+        rows = self._conn.execute("SELECT id, path FROM chunks")
+        return [id for id, path in rows if path in paths]
+
+    def _passage(self, id: str, score: float) -> Passage | None:
+        row = self._conn.execute(
+            "SELECT path, line, heading, text FROM chunks WHERE id = ?", (id,)
+        ).fetchone()
+        if row is None:
+            return None
+        path, line, heading, text = row
+        note = self.vault.notes.get(path)
+        return Passage(path, line, heading, text, score, note.mtime_ms if note else 0)
+
+    def _loaded(self) -> Any:
+        """The passages in memory, read from the file when first asked for."""
+        if self._collection is None:
+            import numpy as np
+
+            from quire.recall.rank import Collection
+
+            self._collection = Collection(self.embedder)
+            self._collection.add([document for document, _ in self._documents()])
+            if self.embedder is not None:
+                known = [
+                    (document.id, vector) for document, vector in self._documents() if vector is not None
+                ]
+                if known:
+                    vectors = np.stack([np.frombuffer(vector, np.float32) for _, vector in known])
+                    self._collection.put_vectors([id for id, _ in known], vectors)
+        return self._collection
+
+    def _documents(self) -> Iterator[tuple[Any, bytes | None]]:
+        """Stored documents with their vectors; those that another model made are not its own."""
+        from quire.recall.document import Indexed
+
+        mark = self._mark()
+        for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
+            own = vector is not None and mark and vector.startswith(mark)
+            yield msgspec.msgpack.decode(document, type=Indexed), vector[len(mark) :] if own else None
+
+
+def _document(note: Note, number: int, chunk: Chunk) -> Any:
+    """A passage as recall searches it; title, headings and tags count without being its words."""
+    from quire.recall.document import Document, indexed
+
+    extra = " ".join([note.title, chunk.heading, *note.tags])
+    return indexed(Document(id=f"{number}:{note.path}", text=chunk.text, extra=extra, session=note.path))
+
+
+def _open(place: Path) -> sqlite3.Connection:
+    """The file, made when it is not there, and made anew when another version wrote it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    conn = sqlite3.connect(place, check_same_thread=False, timeout=30)
+    try:
+        (version,) = conn.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            conn.executescript("DROP TABLE IF EXISTS notes; DROP TABLE IF EXISTS chunks;")
+            conn.executescript(SCHEMA)
+        conn.execute("PRAGMA journal_mode = WAL").fetchall()
+        conn.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.DatabaseError as error:
+        conn.close()
+        raise DamageError(
+            f"the vault's index {place} cannot be read: {error}",
+            hint="Delete the file; it will be made again.",
+        ) from error
+    return conn
+
+
+# A vault that is watched: its index follows the folder while the block runs.
+
+
+class Watching:
+    """`with Watching(index): …` takes in every change within a moment of its being made."""
+
+    def __init__(self, index: NoteIndex, debounce_ms: int = 200) -> None:
+        self.index, self.debounce_ms = index, debounce_ms
+        self.seen = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Watching:
+        try:
+            import watchfiles
+        except ImportError as error:
+            raise MissingPart("watching needs watchfiles", hint="pip install 'quire[vault]'") from error
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._follow, args=(watchfiles, ready), daemon=True)
+        self._thread.start()
+        ready.wait(10)
+        # What changed before the watch began would otherwise go unseen.
+        self.index.update()
+        self.index.vault.watched = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.index.vault.watched = False
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _follow(self, watchfiles: object, ready: threading.Event) -> None:
+        """Changes come in sets; each set is one update of just these notes."""
+        root: Path = self.index.vault.root.path
+        changes = watchfiles.watch(  # type: ignore[attr-defined]  # imported where used
+            root,
+            stop_event=self._stop,
+            debounce=self.debounce_ms,
+            step=20,
+            rust_timeout=100,
+            yield_on_timeout=True,
+            recursive=True,
+        )
+        for found in changes:
+            ready.set()
+            paths = {Path(path) for _, path in found}
+            if paths and not self._stop.is_set():
+                self._take(paths)
+
+    def _take(self, paths: set[Path]) -> None:
+        root = self.index.vault.root.path
+        inside = {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
+        endings = self.index.vault.endings
+        if all(name.lower().endswith(endings) for name in inside):
+            self.index.update(only=inside)
+        else:
+            self.index.update()  # a folder moved or went: look at everything
+        self.seen.set()

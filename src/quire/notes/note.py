@@ -1,0 +1,229 @@
+"""One note as the vault knows it: where it is, what it says about itself, what it links to."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.errors import FormatError, MissingPart
+from quire.log.hashing import sha256_hex
+from quire.values import Json, JsonObject
+
+# What stands in a note besides its words: front matter, wiki-links, embeds, tags, query blocks.
+
+_FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n`]*)$")
+_INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
+_COMMENT = re.compile(r"%%.*?%%", re.S)
+_WIKI = re.compile(r"(!?)\[\[([^\[\]\n]+?)\]\]")
+_LINK = re.compile(r"(!?)\[[^\[\]\n]*\]\(<?([^()\s<>]+(?:\([^()\s]*\)[^()\s<>]*)?)>?(?:\s+\"[^\"]*\")?\)")
+_TAG = re.compile(r"(?<![^\s(\[,;])#([^\s#,;:.!?'\"`()\[\]{}<>|*~^\\@$%&+=]+)")
+# A front matter that says more than this is no front matter.
+_MOST_VALUES = 10_000
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A link to another file: its target without heading and alias; `embed` for ![[…]]."""
+
+    target: str
+    heading: str = ""
+    alias: str = ""
+    embed: bool = False
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A fenced block: its language and its text."""
+
+    language: str
+    text: str
+
+
+def split_front_matter(text: str) -> tuple[str, str]:
+    """The YAML between the first two lines of dashes, and the rest: "---\\na: 1\\n---\\nx" -> ("a: 1", "x")."""
+    if not text.startswith("---\n"):
+        return "", text
+    match = re.compile(r"^---[ \t]*$", re.M).search(text, 4)
+    if match is None:
+        return "", text
+    return text[4 : match.start()].removesuffix("\n"), text[match.end() :].removeprefix("\n")
+
+
+def read_front_matter(yaml_text: str) -> JsonObject:
+    """The fields of a front matter as JSON; what is not a mapping, or not YAML, is an error."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingPart("notes' front matter needs PyYAML", hint="pip install 'quire[vault]'") from error
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        value = yaml.load(yaml_text, loader)  # a safe loader
+        plain = _plain(value, [0]) if value is not None else {}
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+        raise FormatError(f"the front matter is not YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(plain, dict):
+        raise FormatError("the front matter is not a list of fields")
+    return plain
+
+
+def _plain(value: Json, seen: list[int]) -> Json:
+    """YAML's values as JSON's: dates as ISO text, keys as strings; too many are an error, not a hang."""
+    seen[0] += 1
+    if seen[0] > _MOST_VALUES:
+        raise ValueError(f"it holds more than {_MOST_VALUES:,} values")
+    if isinstance(value, dict):
+        return {str(key): _plain(one, seen) for key, one in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(one, seen) for one in value]
+    if isinstance(value, datetime.date | datetime.datetime):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value if value == value and value not in (float("inf"), float("-inf")) else str(value)
+    return str(value)
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a note, in order."""
+    return [Block(language, "\n".join(lines)) for language, lines in _fenced(text) if language is not None]
+
+
+def prose(text: str) -> str:
+    """A note without code and comments: where links and tags are looked for."""
+    lines = [line for language, part in _fenced(text) if language is None for line in part]
+    return _COMMENT.sub(" ", _INLINE_CODE.sub(" ", "\n".join(lines)))
+
+
+def _fenced(text: str) -> Iterator[tuple[str | None, list[str]]]:
+    """Runs of lines outside fences (None) and inside them (their language)."""
+    language: str | None = None
+    fence = ""
+    run: list[str] = []
+    for line in text.split("\n"):
+        mark = _FENCE.match(line)
+        if mark and not fence:
+            yield None, run
+            fence, language, run = mark[2], mark[3].strip().split(" ")[0].lower(), []
+        elif fence and mark and mark[2].startswith(fence) and not mark[3].strip():
+            yield language, run
+            fence, language, run = "", None, []
+        else:
+            run.append(line)
+    yield language, run
+
+
+def links(text: str) -> list[Link]:
+    """Wiki-links and markdown links of prose, embeds among them, in order; links to the web are none."""
+    found = [(match.start(), _wiki(match)) for match in _WIKI.finditer(text)]
+    found += [
+        (match.start(), Link(_unquoted(match[2].split("#")[0]), embed=bool(match[1])))
+        for match in _LINK.finditer(text)
+        if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I)
+    ]
+    return [link for _, link in sorted(found, key=lambda one: one[0]) if link.target]
+
+
+def _wiki(match: re.Match[str]) -> Link:
+    place, _, alias = match[2].partition("|")
+    target, _, heading = place.partition("#")
+    return Link(target.strip(), heading.strip(), alias.strip(), bool(match[1]))
+
+
+def _unquoted(target: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(target)
+
+
+def tags(text: str, fields: JsonObject) -> tuple[str, ...]:
+    """A note's tags without #, lower case, from its prose and its front matter, each once."""
+    given = [one for key in ("tags", "tag") for one in _names(fields.get(key))]
+    inline = [match[1].rstrip("/-") for match in _TAG.finditer(text)]
+    named = [one.removeprefix("#").lower() for one in [*given, *inline]]
+    return tuple(dict.fromkeys(one for one in named if one and not one.isdecimal()))
+
+
+def _names(value: Json) -> list[str]:
+    if isinstance(value, str):
+        return [one for one in re.split(r"[,\s]+", value) if one]
+    return [str(one).strip() for one in value if one is not None] if isinstance(value, list) else []
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A note without its text; times are Unix nanoseconds, as the file system gives them."""
+
+    path: str
+    mtime_ns: int
+    size: int
+    sha256: str
+    ctime_ns: int = 0
+    tags: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    fields: JsonObject = {}
+    # What could not be read of it, empty where all could.
+    problem: str = ""
+
+    @property
+    def title(self) -> str:
+        """The file's name without its ending."""
+        return title_of(self.path)
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
+    @property
+    def mtime_ms(self) -> int:
+        return self.mtime_ns // 1_000_000
+
+
+def title_of(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[0] or name
+
+
+def decoded(data: bytes) -> tuple[str, str]:
+    """A note's text, and where in it bytes had to be replaced that are not UTF-8 (empty where none had)."""
+    flaw = ""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        text = data.decode(errors="replace")
+        line = data.count(b"\n", 0, error.start) + 1
+        flaw = f"bytes that are not UTF-8 were replaced, the first in line {line}"
+    return text.removeprefix("\ufeff").replace("\r\n", "\n"), flaw
+
+
+def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0, flaw: str = "") -> Note:
+    """A note from its text; a front matter that cannot be read is kept as a problem, not an error."""
+    front, body = split_front_matter(text)
+    fields: JsonObject = {}
+    problem = flaw
+    try:
+        fields = read_front_matter(front) if front.strip() else {}
+    except FormatError as error:
+        problem = "; ".join(filter(None, (problem, str(error))))
+    words = prose(body)
+    return Note(
+        path=path,
+        mtime_ns=mtime_ns,
+        size=size,
+        sha256=sha256_hex(text),
+        ctime_ns=ctime_ns,
+        tags=tags(words, fields),
+        links=tuple(links(words)),
+        fields=fields,
+        problem=problem,
+    )
+
+
+def has_tag(note: Note, tag: str) -> bool:
+    """Whether a note has a tag or one below it: #a is met by #a/b."""
+    wanted = tag.removeprefix("#").lower()
+    return any(one == wanted or one.startswith(f"{wanted}/") for one in note.tags)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path lies in a folder, at any depth."""
+    wanted = folder.strip("/")
+    return not wanted or wanted == "." or path.startswith(f"{wanted}/")

@@ -1,0 +1,351 @@
+"""The folder itself: which notes there are, which one a name means, and notes as items of context."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+from typing import TypeAlias
+
+import msgspec
+
+from quire.errors import CallError, FormatError, NotFound, QuireError
+from quire.items import item
+from quire.items.folder import SKIPPED, Root
+from quire.items.sources import region_of
+from quire.notes.dataview import evaluate
+from quire.notes.note import (
+    Block,
+    Note,
+    blocks,
+    decoded,
+    has_tag,
+    is_within,
+    links,
+    prose,
+    read_note,
+    split_front_matter,
+    title_of,
+)
+from quire.values import Item, JsonObject
+
+# The images embedded in the active note, as a model takes them.
+
+TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
+# What every provider takes in one request.
+_MAX_BYTES = 5_000_000
+_MOST = 20
+
+
+def embedded_images(vault: Vault, path: str, text: str) -> list[JsonObject]:
+    """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
+    words = prose(split_front_matter(text)[1])
+    names = dict.fromkeys(
+        link.target for link in links(words) if link.embed and _suffix(link.target) in TYPES
+    )
+    found: list[JsonObject] = []
+    for name in list(names)[:_MOST]:
+        data = _read(vault, path, name)
+        if data is not None:
+            found.append({"media_type": TYPES[_suffix(name)], "data": base64.b64encode(data).decode()})
+    return found
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
+
+
+def _read(vault: Vault, note: str, name: str) -> bytes | None:
+    """An image beside the note, by its path from the vault's top, or anywhere by its name."""
+    beside = f"{note.rpartition('/')[0]}/{name}".lstrip("/")
+    for place in dict.fromkeys((beside, name.lstrip("/"))):
+        try:
+            return vault.root.read_bytes(place, _MAX_BYTES)
+        except QuireError:
+            continue
+    base = name.rpartition("/")[2]
+    anywhere = [real for real in vault.root.walk() if real.name == base]
+    try:
+        return (
+            vault.root.read_bytes(vault.root.shown(anywhere[0]), _MAX_BYTES) if len(anywhere) == 1 else None
+        )
+    except QuireError:
+        return None
+
+
+ENDINGS = (".md", ".markdown")
+MAX_BYTES = 5_000_000
+_logger = logging.getLogger("quire")
+# (notes looked at, notes in all)
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A note that was added, changed or only touched; `note` is None where it went away."""
+
+    path: str
+    note: Note | None
+    text: str = ""
+    touched: bool = False
+
+
+class Vault:
+    """A folder of notes; what is known of each is kept until its time or size changes."""
+
+    def __init__(self, root: str | Path, endings: tuple[str, ...] = ENDINGS) -> None:
+        self.root = Root(root)
+        self.endings = endings
+        self.notes: dict[str, Note] = {}
+        # Raised whenever a note changed, so that what was made of all notes can be told from what is.
+        self.revision = 0
+        self.watched = False
+        self._fresh = False
+        self._answers: dict[tuple[str, str], tuple[int, int, str]] = {}
+        self.lock = threading.RLock()
+        # What was said of a note that could not be read, or not wholly: once is enough.
+        self._told: dict[str, str] = {}
+
+    # Which notes there are
+
+    def refresh(self, progress: Progress | None = None, only: set[str] | None = None) -> Iterator[Change]:
+        """Look at the folder again (or at `only` these paths); yields what changed as it is found."""
+        found = dict(self._stats(only))
+        gone = [path for path in (self.notes if only is None else only) if path not in found]
+        for done, (path, stat) in enumerate(found.items(), 1):
+            if change := self._look(path, stat):
+                yield change
+            if (note := self.notes.get(path)) is not None and note.problem:
+                self._tell(path, note.problem)
+            if progress is not None:
+                progress(done, len(found))
+        for path in gone:
+            if self.notes.pop(path, None) is not None:
+                self.revision += 1
+                yield Change(path, None)
+        self._fresh = self._fresh or only is None
+
+    def known(self) -> dict[str, Note]:
+        """All notes by path; looked for again unless the folder is watched."""
+        with self.lock:
+            if not (self.watched and self._fresh):
+                for _ in self.refresh():
+                    pass
+            return self.notes
+
+    def _stats(self, only: set[str] | None) -> Iterator[tuple[str, os.stat_result]]:
+        for path in filter(self._is_named_like_a_note, self._paths() if only is None else sorted(only)):
+            stat = self._stat(path)
+            if stat is not None and stat.st_size > MAX_BYTES:
+                self._tell(path, f"left out: it has {stat.st_size:,} bytes; at most {MAX_BYTES:,} are read")
+            elif stat is not None:
+                yield path, stat
+
+    def _stat(self, path: str) -> os.stat_result | None:
+        """A regular file's facts; None where it is none, went away, or leads out of the vault."""
+        try:
+            found = os.lstat(self.root.path / path)
+            if S_ISLNK(found.st_mode):
+                found = self.root.resolve(path).stat()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, QuireError) as error:
+            self._tell(path, f"left out: {error}")
+            return None
+        if not S_ISREG(found.st_mode) and not S_ISDIR(found.st_mode):
+            self._tell(path, "left out: it is not a file; devices and pipes are not read")
+        return found if S_ISREG(found.st_mode) else None
+
+    def _tell(self, path: str, why: str) -> None:
+        if self._told.get(path) != why:
+            self._told[path] = why
+            _logger.warning("note %r: %s", path, why)
+
+    def _is_named_like_a_note(self, path: str) -> bool:
+        hidden = any(part.startswith(".") or part in SKIPPED for part in path.split("/"))
+        return path.lower().endswith(self.endings) and not hidden
+
+    def _paths(self) -> Iterator[str]:
+        top = len(str(self.root.path)) + 1
+        for folder, folders, files in os.walk(self.root.path):
+            folders[:] = sorted(one for one in folders if one not in SKIPPED and not one.startswith("."))
+            place = folder[top:].replace(os.sep, "/")
+            for name in sorted(files):
+                yield f"{place}/{name}" if place else name
+
+    def _look(self, path: str, stat: os.stat_result) -> Change | None:
+        """What became of one note: nothing while time and size are the same, or its content is."""
+        known = self.notes.get(path)
+        if known is not None and (known.mtime_ns, known.size) == (stat.st_mtime_ns, stat.st_size):
+            return None
+        try:
+            data = self.root.read_bytes(path, MAX_BYTES)
+        except NotFound:
+            return None  # it went away just now
+        except QuireError as error:
+            self._tell(path, f"left out: {error}")
+            return None  # unreadable now; the next look may find it whole
+        text, flaw = decoded(data)
+        note = read_note(path, text, stat.st_mtime_ns, stat.st_size, _born_ns(stat), flaw)
+        touched = known is not None and known.sha256 == note.sha256
+        self.notes[path] = note
+        self.revision += not touched
+        return Change(path, note, text, touched)
+
+    def text(self, path: str) -> str:
+        """A note's whole text; bytes that are no UTF-8 are replaced."""
+        return decoded(self.root.read_bytes(path, MAX_BYTES))[0]
+
+    # Which note a name means
+
+    def resolve(self, name: str) -> str:
+        """A note's path by full path, else by its file's name if only one has it."""
+        wanted = _bare(name)
+        for path in (wanted, *(f"{wanted}{ending}" for ending in self.endings)):
+            if path.lower().endswith(self.endings) and self._is_note(path):
+                return self.root.shown(self.root.resolve(path))
+        found = self._candidates(wanted)
+        if not found:
+            raise NotFound(f"there is no note {name!r}", hint="Check its path, or search the vault.")
+        if len(found) > 1:
+            raise CallError(f"{name!r} could be {', '.join(found)}", hint="Give the full path.")
+        return found[0]
+
+    def _is_note(self, path: str) -> bool:
+        try:
+            return self.root.resolve(path).is_file()
+        except CallError:
+            return False
+
+    def _candidates(self, wanted: str) -> list[str]:
+        """Notes with this file name: exactly, else but for case; of several, those whose folders fit too."""
+        paths = list(self.known())
+        base = wanted.rpartition("/")[2]
+        for same in (lambda text: text, _folded):
+            names = {same(base), *(same(f"{base}{ending}") for ending in self.endings)}
+            found = [path for path in paths if same(path.rpartition("/")[2]) in names]
+            ends = tuple(f"/{same(wanted)}{ending}" for ending in ("", *self.endings))
+            fitting = [path for path in found if f"/{same(path)}".endswith(ends)]
+            if found:
+                return fitting if len(fitting) == 1 else found
+        return []
+
+    # Notes as items
+
+    def attach(self, name: str) -> list[Item]:
+        """A note, and the answers of the queries in it."""
+        path = self.resolve(name)
+        text = self.text(path)
+        return [self._item(path, text, "note"), *self._queries(path, text)]
+
+    def active(self, name: str) -> list[Item]:
+        """The note that is being looked at: with the images embedded in it."""
+        path = self.resolve(name)
+        text = self.text(path)
+        images = embedded_images(self, path, text)
+        return [self._item(path, text, "active_note", images), *self._queries(path, text)]
+
+    def selection(self, name: str, start: int, end: int) -> Item:
+        """Some lines of a note."""
+        path = self.resolve(name)
+        part = region_of(self.text(path), path, start, end, truncate=True)
+        meta = {
+            "source": "selection",
+            "path": path,
+            "title": title_of(path),
+            "start_line": start,
+            "end_line": end,
+        }
+        return item(part.content, "text", meta, id=f"{path}#L{start}-L{end}")
+
+    def tagged(self, tag: str) -> list[Item]:
+        """All notes with a tag, or one below it."""
+        paths = [path for path, note in sorted(self.known().items()) if has_tag(note, tag)]
+        if not paths:
+            raise NotFound(f"no note has the tag #{tag.removeprefix('#')}", hint="Tags are matched whole.")
+        return [self._item(path, self.text(path), "note") for path in paths]
+
+    def within(self, folder: str) -> list[Item]:
+        """All notes of a folder, at any depth."""
+        paths = [path for path in sorted(self.known()) if is_within(path, folder)]
+        if not paths:
+            raise NotFound(f"there is no note in {folder!r}", hint="Folders are named from the vault's top.")
+        return [self._item(path, self.text(path), "note") for path in paths]
+
+    def linked(self, name: str) -> tuple[list[str], list[str]]:
+        """The notes that a note links to, and the links that lead to no one note."""
+        path = self.resolve(name)
+        note = self.known()[path]
+        found: dict[str, None] = {}
+        broken: list[str] = []
+        for link in note.links:
+            try:
+                found[self.resolve(link.target)] = None
+            except QuireError:
+                broken.append(link.target)
+        return list(found), broken
+
+    def _item(self, path: str, text: str, source: str, images: list[JsonObject] | None = None) -> Item:
+        stat = self.root.resolve(path).stat()
+        meta: JsonObject = {"source": source, "path": path, "title": title_of(path)}
+        meta |= {"ctime": _iso(_born_ns(stat)), "mtime": _iso(stat.st_mtime_ns)}
+        if images:
+            meta["images"] = images
+        return item(text, "text", meta, id=path)
+
+    # Queries
+
+    def _queries(self, path: str, text: str) -> list[Item]:
+        return [self._answered(path, one) for one in blocks(text) if one.language == "dataview"]
+
+    def _answered(self, path: str, block: Block) -> Item:
+        query = block.text.strip()
+        meta: JsonObject = {"source": "dataview", "path": path, "query": query}
+        return item(self.answer(path, query), "text", meta)
+
+    def answer(self, path: str, query: str) -> str:
+        """The answer of a query block; kept while its note and the notes it asks about stay as they are."""
+        notes = self.known()
+        mtime = self.root.resolve(path).stat().st_mtime_ns
+        kept = self._answers.get((path, query))
+        if kept is not None and kept[:2] == (mtime, self.revision):
+            return kept[2]
+        try:
+            content = evaluate(query, list(notes.values()), self.resolve, self.text, path)
+        except FormatError as error:
+            content = f"(this query was not understood: {error})"
+        self._answers[(path, query)] = (mtime, self.revision, content)
+        return content
+
+
+def _bare(name: str) -> str:
+    """A name without link brackets, alias, heading and leading slash: "[[a/b#h|x]]" -> "a/b"."""
+    text = name.strip()
+    if text.startswith(("[[", "![[")) and text.endswith("]]"):
+        text = text.lstrip("!")[2:-2].partition("|")[0].partition("#")[0]
+    return text.strip().lstrip("/")
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _born_ns(stat: os.stat_result) -> int:
+    born = getattr(stat, "st_birthtime", None)
+    return int(born * 1e9) if born is not None else min(stat.st_ctime_ns, stat.st_mtime_ns)
+
+
+def _iso(ns: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

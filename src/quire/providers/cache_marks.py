@@ -1,0 +1,388 @@
+"""Cache marks for a rendered request: where the provider shall store, and for how long.
+
+Up to four places: the end of tools and system, the epoch's fold (or what the next rebase will let stand of the
+thread's opening), the end of the request before this one, and the end. The place of the request before is
+marked again so that what it stored is found however much came since. Marks never change the bytes a cache compares.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
+from operator import getitem
+from typing import Any, NamedTuple
+
+import msgspec
+
+from quire.providers.growing import Running
+from quire.providers.models import ModelInfo
+from quire.providers.simulate.blocks import said
+from quire.providers.spots import Path, Row, Spot, Spots
+from quire.tokens import counter
+from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Text
+
+# Which life to buy for stored prefixes: the short one, or the longer and dearer one, judged by past pauses.
+
+
+class Lives(msgspec.Struct, frozen=True):
+    """Whether the head, and the tail, of a prompt shall be stored for the longer life."""
+
+    head_long: bool = False
+    tail_long: bool = False
+    # A pause outlasted the short life at least once.
+    paused: bool = False
+
+
+class Pauses:
+    """The pauses between a thread's requests, by length; a thread that goes on adds only its new ones."""
+
+    def __init__(self, times: Sequence[int] = ()) -> None:
+        # The moments that the pauses lie between, as long as they came in order.
+        self._known: list[int] = []
+        self._lengths: list[int] = []
+        self.go_on(times)
+
+    def go_on(self, times: Sequence[int]) -> None:
+        """All moments (ms) at which requests were made, those known already included."""
+        known, given = len(self._known), list(times)
+        new = given[known - 1 :] if known and given[:known] == self._known else given
+        if len(new) < len(given) and new == sorted(new):
+            for pause in _gaps(new):
+                insort(self._lengths, pause)
+            self._known = given
+            return
+        ordered = sorted(given)
+        self._lengths = sorted(_gaps(ordered))
+        self._known = given if given == ordered else []
+
+    def between(self, least_ms: int, most_ms: int) -> int:
+        """How many pauses are at least as long as the one, and shorter than the other."""
+        return bisect_left(self._lengths, most_ms) - bisect_left(self._lengths, least_ms)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def longest_ms(self) -> int:
+        return self._lengths[-1] if self._lengths else 0
+
+
+def _gaps(times: list[int]) -> Iterator[int]:
+    return (later - earlier for earlier, later in pairwise(times))
+
+
+def lives(pauses: Pauses, info: ModelInfo, sizes: tuple[int, int]) -> Lives:
+    """Compare what past pauses would have cost with the short life to what the longer one costs more.
+
+    `sizes` are the prompt's and the newest turn's, in any one unit. The head is written once: a single pause
+    that the longer life outlasts repays it. The tail is written by every request, so pauses must be frequent.
+    """
+    if len(info.ttl_s) < 2 or info.w_long is None:
+        return Lives()
+    short_ms, long_ms = info.ttl_s[0] * 1000, info.ttl_s[1] * 1000
+    bridged = pauses.between(short_ms, long_ms)
+    if not bridged:
+        return Lives(paused=len(pauses) > 0 and pauses.longest_ms >= short_ms)
+    saved, dearer = info.w - info.r, info.w_long - info.w
+    whole, new = sizes
+    return Lives(
+        head_long=bridged * saved > dearer,
+        tail_long=bridged * saved * whole > len(pauses) * dearer * max(1, new),
+        paused=True,
+    )
+
+
+# Where a request's cache marks go: the end of tools and system, what lasts, the request before, the end.
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where marks go, as places in the row: `lasting` is written once an epoch, `moving` by every request."""
+
+    row: Row
+    lasting: tuple[int, ...]
+    moving: tuple[int, ...]
+
+    @property
+    def all(self) -> list[int]:
+        """Each place once, in the order the provider compares them."""
+        return sorted({*self.lasting, *self.moving})
+
+    def stand_in(self, body: JsonObject) -> bool:
+        """Whether the body holds at each place the block that was seen there."""
+        spots = [self.row.spots[place] for place in self.all]
+        return all(_block_at(body, spot) == spot.block for spot in spots)
+
+
+class Spoken(NamedTuple):
+    """How often the model spoke so far, and whether it speaks now."""
+
+    runs: int = 0
+    speaking: bool = False
+
+
+class Placing:
+    """Places the marks of one thread's requests; what they repeat is not weighed again."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+        self._spots = Spots(info.wire)
+        # The spots up to the first behind which a prefix is long enough to be stored.
+        self._short: list[Spot] = []
+        self._spoken: Running[Message, Spoken] = Running()
+
+    def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> Places:
+        """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
+        row = self._spots.row(body)
+        if row.marked:
+            return Places(row, (), ())
+        enough = self._enough(row.spots)
+        lasting = [_settled(row, place) for place in (row.head, self._lasting(row, prompt))]
+        moving = [_settled(row, place) for place in (_stable(row, prompt, stable), len(row.spots) - 1)]
+        return Places(
+            row,
+            tuple(place for place in lasting if place >= enough),
+            tuple(place for place in moving if place >= enough),
+        )
+
+    def _enough(self, spots: list[Spot]) -> int:
+        """The first spot behind which a prefix is long enough to be stored."""
+        if not self._short or self._short != spots[: len(self._short)]:
+            first = _first_behind(spots, self._info)
+            self._short = spots[: first + 1] if first < len(spots) else []
+        return len(self._short) - 1 if self._short else len(spots)
+
+    def _lasting(self, row: Row, prompt: Prompt | None) -> int:
+        """The spot whose prefix the next rebase lets stand; without an opening, the epoch's own fold."""
+        if prompt is None:
+            return -1
+        asked = self._runs(prompt, prompt.opening)
+        # Where the model was last asked in the opening: what follows its end may be merged into one message with it.
+        return row.ends[asked - 1] if 0 < asked <= len(row.ends) else self._fold(row, prompt)
+
+    def _fold(self, row: Row, prompt: Prompt) -> int:
+        """The spot where the epoch's first request ended, or ends."""
+        if not prompt.fold:
+            return -1
+        if prompt.fold >= len(prompt.messages):
+            return len(row.spots) - 1
+        spoken = self._runs(prompt, prompt.fold)
+        return row.ends[spoken] if spoken < len(row.ends) else -1
+
+    def _runs(self, prompt: Prompt, count: int) -> int:
+        """How often the model speaks in the first `count` messages."""
+        spoken = self._spoken.along(prompt.messages, Spoken(), _next)[:count]
+        return spoken[-1].runs if spoken else 0
+
+
+def _settled(row: Row, place: int) -> int:
+    """The place itself, or the nearest one before it that may carry a mark; -1 where there is none."""
+    return next((one for one in range(place, -1, -1) if row.spots[one].markable), -1)
+
+
+def _first_behind(spots: list[Spot], info: ModelInfo) -> int:
+    """The first spot that ends at least as many tokens as a stored prefix must have; behind the last if none does."""
+    count, total = counter(f"{info.provider}:{info.model}").count, 0
+    for index, spot in enumerate(spots):
+        text, extra = said(spot.block) if isinstance(spot.block, dict) else (str(spot.block), 0)
+        # More than the minimum need not be known.
+        total += extra + count(text[: info.min_cache_tokens * 16])
+        if total >= info.min_cache_tokens:
+            return index
+    return len(spots)
+
+
+def _block_at(body: JsonObject, spot: Spot) -> Json:
+    try:
+        return reduce(getitem, spot.path, body)  # type: ignore[arg-type]
+    except (LookupError, TypeError):
+        return None
+
+
+def _stable(row: Row, prompt: Prompt | None, stable: int) -> int:
+    """The spot where the request before this one ended.
+
+    Where nobody knows how many messages it held, counted from the end, where the two differ least.
+    """
+    if stable:
+        return row.behind(stable)
+    if prompt is None:
+        return row.ends[-1] if row.ends else -1
+    since: Sequence[Message] = prompt.messages[prompt.stable :]
+    runs = reduce(_next, since, Spoken()).runs
+    if not prompt.stable or runs > len(row.ends):
+        return -1
+    if runs:
+        return row.ends[-runs]
+    # The model's last word was empty or broken off, and is not sent: only the user spoke since.
+    return row.before_user(sum(message.role == "user" for message in since))
+
+
+def _next(before: Spoken, message: Message) -> Spoken:
+    """What says nothing is not sent."""
+    speaks = message.role == "assistant" and any(map(_says_something, message.parts))
+    if message.role == "assistant" and not speaks:
+        return before
+    return Spoken(before.runs + (speaks and not before.speaking), speaks)
+
+
+def _says_something(part: Part) -> bool:
+    return isinstance(part, Call) or (isinstance(part, Text) and bool(part.text.strip()))
+
+
+# Content that may carry OpenAI's breakpoint; assistant output may not.
+_OPENAI_MARKABLE = frozenset(
+    {"input_text", "input_image", "input_file", "text", "image_url", "input_audio", "file"}
+)
+
+
+def mark(body: JsonObject, prompt: Prompt | None, info: ModelInfo, **how: Any) -> JsonObject:
+    """A single body with cache marks; `how` is what `Marker.mark` takes."""
+    return Marker(info).mark(body, prompt, **how)
+
+
+class Marker:
+    """Marks one thread's requests for one model, each from where it leaves the one before.
+
+    Of bodies that a `Rendering` wrote, messages that are the very same objects as before are taken to be what they
+    were. Other bodies may be changed in place: nothing is kept of them.
+    """
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+        self._placing, self._pauses = Placing(info), Pauses()
+
+    def mark(
+        self,
+        body: JsonObject,
+        prompt: Prompt | None,
+        *,
+        stable: int = 0,
+        times: Sequence[int] = (),
+        previous_id: str | None = None,
+        key: str = "",
+    ) -> JsonObject:
+        """The body with cache marks; a body that has marks already keeps them.
+
+        `stable` is `Request.stable`, of bodies that a `Rendering` wrote.
+        `times` are the moments (ms) at which the thread's requests were made: long pauses ask for the longer life.
+        `previous_id` is the id of the reply before, for the provider's own account of what it could not reuse.
+        """
+        self._pauses.go_on(times)
+        marked = self._marked(body, prompt, stable) if self.info.engine in _MARKERS else body
+        return self._routed(_diagnosed(marked, self.info, previous_id), key)
+
+    def _marked(self, body: JsonObject, prompt: Prompt | None, stable: int) -> JsonObject:
+        places = self._placed(body, prompt, stable)
+        row = places.row
+        if not row.spots or row.marked or body.get("cache_control") or body.get("prompt_cache_options"):
+            return body
+        life = lives(self._pauses, self.info, row.sizes)
+        return _MARKERS[self.info.engine](body, places, life, self.info)
+
+    def _placed(self, body: JsonObject, prompt: Prompt | None, stable: int) -> Places:
+        if not stable:
+            return Placing(self.info).places(body, prompt)
+        places = self._placing.places(body, prompt, stable)
+        if not places.stand_in(body):
+            # Even what a rendering wrote was changed in place.
+            self._placing = Placing(self.info)
+            places = self._placing.places(body, prompt, stable)
+        return places
+
+    def _routed(self, body: JsonObject, key: str) -> JsonObject:
+        """The key that leads a thread's requests to one cache; where life is free, the longer one after long pauses."""
+        out, info = dict(body), self.info
+        if key and info.cache.key == "prompt_cache_key":
+            out.setdefault("prompt_cache_key", key)
+        keeps = info.engine == "openai-steps" and "24h" in info.features.retention
+        if keeps and lives(self._pauses, info, (0, 0)).paused:
+            out.setdefault("prompt_cache_retention", "24h")
+        return out
+
+
+# One marker per engine: where the marks go is decided, how they are written is the provider's.
+
+
+def _mark_anthropic(body: JsonObject, places: Places, life: Lives, info: ModelInfo) -> JsonObject:
+    """Anthropic's blocks take `cache_control`; Bedrock wants a cache point behind the block."""
+    write = _with_point if info.wire == "bedrock" else _with_control
+    # Backwards, so that a cache point moves no place that is still to be marked.
+    for place in reversed(places.all[-info.max_breakpoints :]):
+        # The longer life may not stand behind the shorter one; what lasts stands in front.
+        long = life.tail_long or (life.head_long and place in places.lasting)
+        body = write(body, places.row.spots[place].path, long)
+    return body
+
+
+def _with_control(body: JsonObject, path: Path, long: bool) -> JsonObject:
+    control: JsonObject = {"type": "ephemeral", "ttl": "1h"} if long else {"type": "ephemeral"}
+    return _changed_body(body, path, lambda block: {**block, "cache_control": control})
+
+
+def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
+    point: JsonObject = {"type": "default", "ttl": "1h"} if long else {"type": "default"}
+    *outer, index = path
+    assert isinstance(index, int)
+    behind = index + 1
+    return _changed_body(
+        body, tuple(outer), lambda blocks: [*blocks[:behind], {"cachePoint": point}, *blocks[behind:]]
+    )
+
+
+def _mark_openai(body: JsonObject, places: Places, life: Lives, info: ModelInfo) -> JsonObject:
+    """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
+    spots = places.row.spots
+    carrying = [spots[place] for place in places.all if _openai_markable(spots[place])]
+    explicit = bool(carrying) and carrying[-1] is spots[-1]
+    most = info.max_breakpoints if explicit else info.max_breakpoints - 1
+    for spot in carrying[-most:]:
+        body = _changed_body(body, spot.path, _with_breakpoint)
+    return {**body, "prompt_cache_options": {"mode": "explicit" if explicit else "implicit", "ttl": "30m"}}
+
+
+def _with_breakpoint(block: JsonObject) -> JsonObject:
+    return {**block, "prompt_cache_breakpoint": {"mode": "explicit"}}
+
+
+def _openai_markable(spot: Spot) -> bool:
+    return (
+        spot.side != "speaking"
+        and isinstance(spot.block, dict)
+        and spot.block.get("type") in _OPENAI_MARKABLE
+    )
+
+
+_MARKERS: dict[str, Callable[[JsonObject, Places, Lives, ModelInfo], JsonObject]] = {
+    "anthropic": _mark_anthropic,
+    "openai-breakpoints": _mark_openai,
+}
+
+
+def _changed_body(body: JsonObject, path: Path, change: Callable[[Json], Json]) -> JsonObject:
+    """The body with one place in it changed; everything off the path is shared, nothing is mutated."""
+    changed: JsonObject = _changed(body, path, change)
+    return changed
+
+
+def _changed(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
+    if not path:
+        return change(value)
+    step, *rest = path
+    inner = _changed(value[step], tuple(rest), change)
+    if isinstance(step, int):
+        return [*value[:step], inner, *value[step + 1 :]]
+    return {**value, step: inner}
+
+
+def _diagnosed(body: JsonObject, info: ModelInfo, previous_id: str | None) -> JsonObject:
+    """Ask the provider to say why it could not reuse more, compared with the reply before."""
+    if not info.features.diagnostics or not (body.get("messages") or body.get("input")):
+        return body
+    if info.wire == "anthropic" and "diagnostics" not in body:
+        return {**body, "diagnostics": {"previous_message_id": previous_id}}
+    if info.wire == "openai-responses" and previous_id:
+        options = {**(body.get("prompt_cache_options") or {}), "comparison_response_id": previous_id}
+        return {**body, "prompt_cache_options": options}
+    return body

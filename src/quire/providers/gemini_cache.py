@@ -1,0 +1,278 @@
+"""Gemini's explicit caches: whether keeping one pays, decided from sizes, rates and prices alone.
+
+A cache saves the difference between plain and cached tokens on each request that the implicit cache would have
+missed, and costs its making once and its storage by the hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from quire.log.hashing import sha256_hex
+from quire.providers.models import ModelInfo
+from quire.providers.prefix import prefix_bytes, prefix_parts
+from quire.providers.simulate import Simulator
+from quire.values import Json, JsonObject, Usage
+
+Action = Literal["none", "create", "reuse", "extend", "replace", "drop"]
+
+_HOUR_MS = 3_600_000
+# Shorter lives are not worth the calls that renew them.
+_LEAST_TTL_S = 300
+# Pauses vary, and a cache that ended has to be paid for again: renewed this many of them ahead.
+_MARGIN = 1.5
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """An explicit cache that exists: what it holds (length and hash of its prefix bytes), and until when."""
+
+    name: str
+    length: int
+    sha256: str
+    tokens: int
+    expires_ms: int
+
+    def begins(self, prefix: bytes) -> bool:
+        """Whether a request with these prefix bytes can be sent behind this cache."""
+        return sha256_hex(prefix[: self.length]) == self.sha256
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What an explicit cache did for one request: it read these tokens, or would have if it had not ended."""
+
+    tokens: int
+    ended: Literal["", "expired", "gone", "dropped"] = ""
+    # How it ended, for people.
+    note: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to do before the next request; `drop` names a cache to delete, `ttl_s` is for one made or extended."""
+
+    action: Action
+    reason: str
+    ttl_s: int = 0
+    drop: str = ""
+    # What holding the cache saves an hour, storage paid; negative when it does not pay.
+    saves_usd_per_hour: float = 0.0
+
+
+def plan(
+    kept: Kept | None,
+    prefix: bytes,
+    tokens: int,
+    info: ModelInfo,
+    at_ms: int,
+    times: Sequence[int],
+    missed_tokens: int,
+    implicit_hits: float = 0.0,
+) -> Plan:
+    """Decide about an explicit cache for a request whose lasting part is `prefix`, `tokens` long.
+
+    `times` are the thread's requests so far (ms). `missed_tokens` were paid in full since the cache was made (or
+    the thread began) although a cache of all that lasts would have held them: once they have cost as much as
+    making that cache, it is made, so regret is bounded and no future need be guessed. `implicit_hits` is the
+    share of a prefix that the implicit cache reads anyway.
+    """
+    per_hour = _per_hour(times, at_ms)
+    if kept is not None and at_ms >= kept.expires_ms:
+        kept = None
+    saves = _saves(info, per_hour, implicit_hits)
+    if saves is None:
+        return _without(kept, "prices are not known")
+    if tokens < info.min_cache_tokens:
+        return _without(kept, f"{tokens:,} tokens are under the minimum of {info.min_cache_tokens:,}")
+    if saves <= 0:
+        return _without(kept, f"{per_hour:.1f} requests an hour do not repay storage", saves * tokens)
+    ttl_s = max(_LEAST_TTL_S, min(3600, int(2 * 3600 / per_hour)))
+    if missed_tokens * (1 - info.r) >= tokens:
+        return _made(kept, saves * tokens, ttl_s)
+    if kept is None or not kept.begins(prefix):
+        return _without(kept, "too little was missed so far to repay making one", saves * tokens)
+    return _used(kept, at_ms, per_hour, saves, ttl_s)
+
+
+def _saves(info: ModelInfo, per_hour: float, implicit_hits: float) -> float | None:
+    """USD an hour that a cached token saves, its storage paid; None where a price is missing."""
+    tier = info.prices.tier(0)
+    stored = info.prices.storage_per_hour
+    if tier.input is None or tier.read is None or stored is None:
+        return None
+    return (per_hour * (1 - implicit_hits) * (tier.input - tier.read) - stored) / 1_000_000
+
+
+def _made(kept: Kept | None, worth: float, ttl_s: int) -> Plan:
+    if kept is None:
+        return Plan("create", "what was missed so far would have repaid it", ttl_s, saves_usd_per_hour=worth)
+    return Plan("replace", "what the old one missed would have repaid a new one", ttl_s, kept.name, worth)
+
+
+def _used(kept: Kept, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> Plan:
+    """Use it; renew it when it would end before the request after this one."""
+    worth = saves * kept.tokens
+    if kept.expires_ms - at_ms < _MARGIN * _HOUR_MS / per_hour:
+        return Plan("extend", "it would end before the next request", ttl_s, saves_usd_per_hour=worth)
+    return Plan("reuse", "it holds this prefix", saves_usd_per_hour=worth)
+
+
+def _without(kept: Kept | None, reason: str, worth: float = 0.0) -> Plan:
+    if kept is None:
+        return Plan("none", reason, saves_usd_per_hour=worth)
+    return Plan("drop", reason, drop=kept.name, saves_usd_per_hour=worth)
+
+
+def _per_hour(times: Sequence[int], at_ms: int) -> float:
+    """How often this thread asks: over all its requests, the silence until now included."""
+    if not times:
+        return 0.0
+    span_ms = max(at_ms - min(times), 60_000)
+    return len(times) * _HOUR_MS / span_ms
+
+
+# A thread's explicit Gemini cache over its life: which calls are due, and the request behind what is kept.
+#
+# Sends nothing. Before a request `due` says which calls to make; their replies go into `done`; `behind` gives the
+# request to send, and `answered` takes what the reply used, from which the next decision is made.
+
+# What a cache holds besides the conversation, and what therefore is not sent behind one.
+_HEAD = ("systemInstruction", "tools", "toolConfig")
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """One call to make: POST cachedContents, PATCH or DELETE cachedContents/NAME."""
+
+    method: Literal["POST", "PATCH", "DELETE"]
+    path: str
+    body: JsonObject | None = None
+
+
+class Keeper:
+    """Decides about one cache for one thread and model."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+        self.kept: Kept | None = None
+        # The cache that was there before, until another is made or a request has gone out without it.
+        self._lost: Served | None = None
+        self.plan = Plan("none", "nothing was asked yet")
+        self._times: list[int] = []
+        self._lasting: JsonObject = {}
+        self._tokens = self._missed = 0
+        # Of requests without a cache: what lasted, and what the implicit cache read of it.
+        self._offered = self._read = 0
+        self._counter = Simulator(info)
+
+    def due(self, body: JsonObject, at_ms: int) -> list[Errand]:
+        """The calls to make before this request."""
+        self._lasting = lasting(body)
+        self._tokens = self._counter.count(self._lasting)
+        prefix, hits = self._prefix(self._lasting), self._read / self._offered if self._offered else 0.0
+        if not self.info.features.explicit_cache:
+            return []
+        if self.kept is not None and at_ms >= self.kept.expires_ms:
+            past_s = (at_ms - self.kept.expires_ms) // 1000
+            self._lose("expired", f"{self.kept.name} had expired {past_s:,} s before")
+        self.plan = plan(self.kept, prefix, self._tokens, self.info, at_ms, self._times, self._missed, hits)
+        self._times.append(at_ms)
+        return list(self._errands())
+
+    def _errands(self) -> Iterator[Errand]:
+        ttl = {"ttl": f"{self.plan.ttl_s}s"}
+        if self.plan.drop:
+            yield Errand("DELETE", self.plan.drop)
+        if self.plan.action in ("create", "replace"):
+            yield Errand(
+                "POST",
+                "cachedContents",
+                {"model": f"models/{self.info.model.removeprefix('models/')}", **self._lasting, **ttl},
+            )
+        elif self.plan.action == "extend" and self.kept is not None:
+            yield Errand("PATCH", self.kept.name, ttl)
+
+    def done(self, errand: Errand, reply: Json, at_ms: int) -> None:
+        """The provider's answer to a call; None where it failed: then the thread goes on without a cache."""
+        if errand.method == "DELETE" or not isinstance(reply, dict) or not reply.get("name"):
+            how = self.plan.reason if errand.method == "DELETE" else "it could not be prolonged"
+            self._lose("dropped", f"{errand.path} was given up: {how}")
+            return
+        expires_ms = _ms(reply.get("expireTime")) or at_ms + self.plan.ttl_s * 1000
+        if errand.method == "PATCH" and self.kept is not None:
+            self.kept = msgspec.structs.replace(self.kept, expires_ms=expires_ms)
+            return
+        prefix = self._prefix(self._lasting)
+        self.kept = Kept(str(reply["name"]), len(prefix), sha256_hex(prefix), self._tokens, expires_ms)
+        self._missed, self._lost = 0, None
+
+    def behind(self, body: JsonObject) -> JsonObject:
+        """The request without what the cache holds of it; the request itself where there is none for it."""
+        if self.kept is None or not self.kept.begins(self._prefix(body)):
+            return body
+        held = _contents_within(body, self.kept.length)
+        rest = {key: value for key, value in body.items() if key not in _HEAD}
+        return {**rest, "contents": body["contents"][held:], "cachedContent": self.kept.name}
+
+    def served(self, sent: JsonObject) -> Served | None:
+        """What a cache did for the request that was sent just now; None where there never was one."""
+        if self.kept is not None and sent.get("cachedContent") == self.kept.name:
+            return Served(self.kept.tokens)
+        lost, self._lost = self._lost, None
+        return lost
+
+    def answered(self, used: Usage) -> None:
+        """What the reply says was read: the rest of what lasts was missed."""
+        self._missed += max(0, self._tokens - used.cache_read)
+        if self.kept is None:
+            self._offered += self._tokens
+            self._read += min(used.cache_read, self._tokens)
+
+    def forget(self) -> None:
+        """The provider no longer knows the cache (403): send the request as it is."""
+        if self.kept is not None:
+            self._lose("gone", f"the provider no longer knew {self.kept.name}")
+
+    def _lose(self, ended: Literal["expired", "gone", "dropped"], note: str) -> None:
+        if self.kept is not None:
+            self._lost = Served(self.kept.tokens, ended, note)
+        self.kept = None
+
+    def _prefix(self, body: JsonObject) -> bytes:
+        return prefix_bytes(body, "gemini")
+
+
+def lasting(body: JsonObject) -> JsonObject:
+    """What of a request comes again in the next: all of it before the user's latest words."""
+    contents = body.get("contents") or []
+    asked = [place for place, content in enumerate(contents) if _asks(content)]
+    held = {name: body[name] for name in _HEAD if body.get(name)}
+    before = contents[: asked[-1]] if asked else []
+    return {**held, "contents": before} if before else held
+
+
+def _asks(content: JsonObject) -> bool:
+    """A cut before a user's words separates no call from its response."""
+    parts = content.get("parts") or []
+    return content.get("role", "user") == "user" and not any("functionResponse" in part for part in parts)
+
+
+def _contents_within(body: JsonObject, length: int) -> int:
+    """How many contents stand in the first bytes of a request's prefix."""
+    parts = prefix_parts(body, "gemini")
+    head, done, count = len(parts) - len(body["contents"]), 0, 0
+    for place, part in enumerate(parts):
+        done += len(part)
+        if done > length:
+            break
+        count += place >= head
+    return count
+
+
+def _ms(time: Json) -> int:
+    """Milliseconds of "2026-11-15T08:00:00Z"; 0 where there is no time."""
+    try:
+        return round(datetime.fromisoformat(str(time)).timestamp() * 1000)
+    except ValueError:
+        return 0

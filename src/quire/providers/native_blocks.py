@@ -1,0 +1,178 @@
+"""A provider's own blocks: sent back verbatim to the model that wrote them, and to no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from quire.providers.convert import ITEM_FORMATS
+from quire.providers.prefix import unmarked
+from quire.providers.rendering import Sheet
+from quire.providers.rules.grammar import fits, grammar_of, obj
+from quire.values import Call, Entry, JsonObject, Message, Result, Text, Think
+
+_DATED = re.compile(r"(-v\d+(:\d+)?|[-@]20\d{6}|-20\d\d-\d\d-\d\d|[-:]latest)$")
+_HOSTED = re.compile(r"^([a-z-]+\.)?(anthropic|amazon|openai|google|models)[./]")
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two names mean one model: claude-opus-5-5 and us.anthropic.claude-opus-5-5-20261001-v1:0 do."""
+    return not one or not other or model_name(one) == model_name(other)
+
+
+def model_name(model: str) -> str:
+    """A model's name without the host in front, and without date and version of the host behind."""
+    name = _HOSTED.sub("", model.lower())
+    while name != (shorter := _DATED.sub("", name)):
+        name = shorter
+    return name
+
+
+def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Sheet) -> bool:
+    """Whether the entry came in one of these formats, from the model that the request goes to."""
+    return wire.get("format") in formats and same_model(str(wire.get("model") or ""), sheet.info.model)
+
+
+def own_block(part: Text | Think | Call | Result, format: str, sheet: Sheet) -> JsonObject | None:
+    """The block as this provider and model wrote it, if there is one."""
+    formats = ITEM_FORMATS if format in ITEM_FORMATS else (format,)
+    block = _kept(part.wire)
+    if block is None or not is_from(part.wire, formats, sheet) or _is_strange(block, format):
+        return None
+    # Marks of an earlier request are no part of it: each request is marked anew.
+    return unmarked(block)
+
+
+def _kept(wire: JsonObject) -> JsonObject | None:
+    """The block an entry came as; where every message is one item, the message kept on import is the block."""
+    block = wire.get("block") or (wire.get("message") if wire.get("format") in ITEM_FORMATS else None)
+    return block if isinstance(block, dict) else None
+
+
+def _is_strange(block: JsonObject, format: str) -> bool:
+    """Whether a block is other than its provider describes it, so that it would be refused."""
+    wire = ITEM_FORMATS[0] if format in ITEM_FORMATS else format
+    return wire in _SHAPES and not fits(block, _SHAPES[wire], grammar_of(wire))
+
+
+def strange_kinds(entries: Iterable[Entry]) -> list[str]:
+    """What of imported entries is of no kind that its provider is known to take: exported, but not sent."""
+    kinds = [
+        kind_of(block)
+        for entry in entries
+        if (block := _kept(entry.wire)) and _is_strange(block, str(entry.wire.get("format")))
+    ]
+    return list(dict.fromkeys(kinds))
+
+
+def kind_of(block: JsonObject) -> str:
+    """What a block calls itself: its type, or its only field."""
+    named = block.get("type") or next((name for name in block if name != "text"), "")
+    return str(named or "text")
+
+
+# How the grammar calls a block of a message; Chat has none.
+_SHAPES = {"anthropic": "@block", "bedrock": "@content", "gemini": "@part", "openai-responses": "@item"}
+
+
+def leave_out_block(part: Text, message: Message, sheet: Sheet) -> None:
+    """Say why a block that is no text, such as a search of the provider's own, does not go along."""
+    block = part.wire.get("block")
+    if not isinstance(block, dict) or part.text.strip():
+        return
+    kind = kind_of(block)
+    if kind not in ("text", "message"):
+        origin = part.wire.get("model") or part.wire.get("format")
+        reason = f"{kind} of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
+        sheet.leave_out(message, reason, part)
+
+
+def leave_out_thinking(part: Think, message: Message, sheet: Sheet) -> None:
+    """Say why a thought does not go along."""
+    format = part.wire.get("format")
+    origin = part.wire.get("model") or format
+    named = bool(part.wire.get("model")) and is_from(part.wire, (str(format),), sheet)
+    if sheet.stale and origin and is_from(part.wire, (str(format),), sheet):
+        reason = "thinking is bound to the prefix before the rebase"
+    elif named and format != sheet.info.wire:
+        reason = f"thinking of {origin} is bound to the request it came from, in {format}'s form"
+    elif origin:
+        reason = f"thinking of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
+    else:
+        reason = "thinking without a provider's signature is not sent"
+    sheet.leave_out(message, reason, part)
+
+
+# What a user's message holds besides text and images: documents, audio, files.
+#
+# An entry names them in its text; in their provider's own form they go back to the wire format they came in.
+
+
+class Enclosure(msgspec.Struct, frozen=True):
+    """How one wire format encloses things in a user's message."""
+
+    wire: str
+    # What a block encloses, in a word; "" where an entry holds all of it: text, images, results.
+    kind: Callable[[JsonObject], str]
+    text_of: Callable[[list[JsonObject]], str]
+    formats: tuple[str, ...]
+
+    def origin(self, content: list[JsonObject], *, first: bool) -> JsonObject | None:
+        """The `wire` of an imported user entry: what it encloses, and the blocks unless its message has them."""
+        kinds = [kind for block in content if (kind := self.kind(block))]
+        if not kinds:
+            return None
+        named = {"encloses": list(dict.fromkeys(kinds))}
+        return named if first else {**named, "content": content}
+
+    def shown(self, sheet: Sheet, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
+        """A user's blocks: as they came while the message says the same, else with what it encloses behind."""
+        part = _enclosing(message)
+        if part is None:
+            return blocks
+        if part.wire.get("format") not in self.formats:
+            self.left_out(sheet, message)
+            return blocks
+        came = _content(part.wire)
+        grammar = grammar_of(self.wire)
+        fitting = [_bare(block) for block in came if fits(block, "@asked", grammar)]
+        if len(fitting) == len(came) and self.text_of(came) == part.text:
+            return fitting
+        return [*blocks, *(block for block in fitting if self.kind(block))]
+
+    def left_out(self, sheet: Sheet, message: Message) -> None:
+        """Say that what a message encloses does not go along."""
+        if part := _enclosing(message):
+            kinds = ", ".join(map(str, part.wire["encloses"]))
+            reason = f"{kinds} from {part.wire.get('format')} cannot go along; the text names what is missing"
+            sheet.leave_out(message, reason)
+
+
+def _enclosing(message: Message) -> Text | None:
+    texts = (part for part in message.parts if isinstance(part, Text))
+    return next((part for part in texts if isinstance(part.wire.get("encloses"), list)), None)
+
+
+def _content(wire: JsonObject) -> list[JsonObject]:
+    """The blocks that the user's words came with, without results, cache points and blank texts."""
+    message = obj(wire.get("message"))
+    content = wire.get("content") or message.get("content") or message.get("parts")
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    return [block for block in blocks if not _is_void(block)]
+
+
+def _is_void(block: JsonObject) -> bool:
+    text = block.get("text")
+    blank = isinstance(text, str) and not text.strip()
+    return blank or block.get("type") == "tool_result" or bool(block.keys() & _OTHERS)
+
+
+_OTHERS = {"toolResult", "cachePoint", "functionResponse"}
+
+
+def _bare(block: JsonObject) -> JsonObject:
+    bare = unmarked(block)
+    # Citations are the model's to give.
+    return {key: bare[key] for key in bare if key != "citations" or bare.get("type") != "text"}

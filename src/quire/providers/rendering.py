@@ -1,0 +1,308 @@
+"""The sheet a request is written on: the messages so far, what was left out, what the body needs besides.
+
+A wire format is a `Writer`: how one message is written and how the body is put together. `Rendering` keeps
+a thread's sheet between requests, so that the next one costs what is new in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from quire.providers.models import ModelInfo
+from quire.providers.prefix import LAYOUTS, Lining
+from quire.providers.provider_tools import is_offered, own_definition
+from quire.providers.spelling import Spelling
+from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
+
+# What makes any list of messages legal to send: one id per call, one result per call, none left over.
+#
+# The engine hands over prompts that are whole already; this holds for every other caller, and gives reused
+# ids a new name. Each decision looks back only, so a longer prompt settles to a longer list.
+
+INTERRUPTED = "(interrupted: no result was recorded)"
+
+
+class Settler:
+    """Takes messages one by one; what it gives back can be sent."""
+
+    def __init__(self, ids: Spelling) -> None:
+        self.ids = ids
+        self.used: set[str] = set()
+        self.open: list[tuple[Call, str]] = []
+        # (seqs, reason) of what could not stay.
+        self.dropped: list[tuple[tuple[int, ...], str]] = []
+
+    def take(self, message: Message) -> list[Message]:
+        """The message with unique ids, behind whatever had to be closed before it."""
+        if message.role == "tool":
+            answered = self._answered(message)
+            return [answered] if answered.parts else []
+        closing = self.closing()
+        self.open = []
+        return [*closing, self._named(message) if message.role == "assistant" else message]
+
+    def closing(self) -> list[Message]:
+        """The results that are missing if nothing more comes."""
+        return [Message("tool", self._interrupted())] if self.open else []
+
+    def _named(self, message: Message) -> Message:
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, Call):
+                wire_id = next(
+                    one for one in self.ids.candidates(part.call_id or "call") if one not in self.used
+                )
+                self.used.add(wire_id)
+                self.open.append((part, wire_id))
+                part = msgspec.structs.replace(part, call_id=wire_id)
+            parts.append(part)
+        return msgspec.structs.replace(message, parts=tuple(parts)) if self.open else message
+
+    def _answered(self, message: Message) -> Message:
+        """The results of one group in their own order, then the missing ones."""
+        parts: list[Part] = []
+        for part in message.parts:
+            if not isinstance(part, Result):
+                parts.append(part)
+            elif (place := self._called(part)) is None:
+                self.dropped.append((message.seqs, f"result of {part.call_id!r} has no call before it"))
+            else:
+                call, wire_id = self.open.pop(place)
+                parts.append(msgspec.structs.replace(part, call_id=wire_id, name=call.name))
+        parts += self._interrupted()
+        self.open = []
+        return msgspec.structs.replace(message, parts=tuple(parts))
+
+    def _called(self, result: Result) -> int | None:
+        """Which open call a result answers: same id, and among those the same name first."""
+        same = [place for place, (call, _) in enumerate(self.open) if call.call_id == result.call_id]
+        named = [place for place in same if self.open[place][0].name == result.name]
+        return next(iter(named or same), None)
+
+    def _interrupted(self) -> tuple[Result, ...]:
+        return tuple(Result(wire_id, call.name, INTERRUPTED, error=True) for call, wire_id in self.open)
+
+
+# What stands for a turn that was never taken, where a provider insists on one.
+NO_REPLY = "(no reply)"
+GO_ON = "(continue)"
+NO_OUTPUT = "(no output)"
+NO_TEXT = "(empty message)"
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What the caller wants of the reply, in no provider's words; `extra` goes into the body as it is."""
+
+    max_tokens: int = 0
+    effort: str = ""
+    # Names the thread, for providers that route requests with one key to one cache.
+    key: str = ""
+    extra: JsonObject = {}
+
+
+NOTHING_ASKED = Ask()
+
+
+class Sheet:
+    """One request being written."""
+
+    def __init__(self, info: ModelInfo, ask: Ask = NOTHING_ASKED) -> None:
+        self.info = info
+        self.ask = ask
+        self.messages: list[JsonObject] = []
+        self.left_out: list[JsonObject] = []
+        self.late_tools: list[JsonObject] = []
+        self.effort = ""
+        self.betas: list[str] = []
+        # The prompt defines tools; a provider may take calls only then.
+        self.has_tools = True
+        # Where each tool was first called although none is defined.
+        self.called: dict[str, Message] = {}
+        # An export says what the log says; only a request puts in turns that were never taken.
+        self.faithful = False
+        # The message at hand was sent before the last rebase: what is bound to the old prefix is void.
+        self.stale = False
+        # How many of the messages a request has shown: they stay as they are.
+        self.sealed = 0
+
+    def copy(self) -> Sheet:
+        other = Sheet(self.info, self.ask)
+        other.messages, other.left_out = list(self.messages), list(self.left_out)
+        other.late_tools, other.betas = list(self.late_tools), list(self.betas)
+        other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
+        other.sealed = self.sealed
+        return other
+
+    @property
+    def last(self) -> JsonObject:
+        return self.messages[-1] if self.messages else {}
+
+    @property
+    def unsent(self) -> JsonObject:
+        """The last message while no request has shown it, so that more may join it."""
+        return self.last if len(self.messages) > self.sealed else {}
+
+    def bridge(self, message: JsonObject) -> None:
+        """Put a turn in that was never taken, because the provider insists on one."""
+        if not self.faithful:
+            self.messages.append(message)
+
+    def leave_out(self, message: Message, reason: str, part: Part | None = None) -> None:
+        """Say why an entry is not in the request; with `part`, the entry of that part alone."""
+        seqs = message.seqs
+        if part is not None and len(seqs) == len(message.parts):
+            seqs = tuple(seq for seq, one in zip(seqs, message.parts, strict=True) if one is part)
+        self.left_out += [{"entry": seq, "reason": reason} for seq in dict.fromkeys(seqs)]
+
+    def need_beta(self, *names: str) -> None:
+        self.betas += [name for name in names if name not in self.betas]
+
+    def add_tools_in_front(self, message: Message, tools: tuple[JsonObject, ...]) -> None:
+        """Late tools where the provider has no place behind the messages for them."""
+        self.late_tools += self.offered(tools, message)
+        self.leave_out(message, "late tools join the list in front, which moves the prefix")
+
+    def tools(self, prompt: Prompt) -> list[JsonObject]:
+        """All tools in front, each name once; the later definition stands at the place of the earlier."""
+        known = self.offered(prompt.tools)
+        return list({tool["name"]: tool for tool in (*known, *self.late_tools)}.values())
+
+    def offered(self, tools: Iterable[JsonObject], message: Message | None = None) -> list[JsonObject]:
+        """The tools that this model can be told of; another provider's own are left out, with the reason."""
+        kept: list[JsonObject] = []
+        for tool in tools:
+            if is_offered(tool, self.info):
+                kept.append(tool)
+                continue
+            reason = f"{tool['name']} is a tool of {tool['own'].get('format')}'s own, which nobody here could answer"
+            if message is not None:
+                self.leave_out(message, reason)
+            else:
+                self.left_out.append({"entry": 0, "tool": tool["name"], "reason": reason})
+        return kept
+
+    def defined(
+        self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]
+    ) -> list[JsonObject]:
+        """Tools in this format's words; the provider's own as they came."""
+        return [own_definition(tool, self.info) or define(tool) for tool in tools]
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """How a wire format writes messages, and puts the request around them."""
+
+    format: str
+    ids: Callable[[ModelInfo], Spelling]
+    write: Callable[[Sheet, Message], None]
+    # What the end of the messages may need (a provider that takes no last assistant message).
+    end: Callable[[Sheet], None]
+    body: Callable[[Sheet, Prompt], JsonObject]
+    headers: Callable[[Sheet], dict[str, str]]
+
+
+class Rendering:
+    """Renders one thread's prompts for one model, each from where it leaves the one before."""
+
+    def __init__(self, writer: Writer, info: ModelInfo, ask: Ask = NOTHING_ASKED, provider: str = "") -> None:
+        self.writer = writer
+        # As the caller names it: "openai-chat" says more than "openai".
+        self.provider = provider or info.provider
+        self.info = info
+        self.ask = ask
+        self._start((1, 0, False))
+
+    def request(self, prompt: Prompt) -> Request:
+        """The request for a prompt; the same bytes whether or not earlier prompts were seen."""
+        self._catch_up(prompt)
+        sheet = self.sheet.copy()
+        for message in self.settler.closing():
+            self.writer.write(sheet, message)
+        self.writer.end(sheet)
+        for seqs, reason in self.settler.dropped:
+            sheet.leave_out(Message("tool", (), seqs), reason)
+        body = self.writer.body(sheet, prompt)
+        return Request(
+            provider=self.provider,
+            model=self.info.model,
+            body=body,
+            lines=self.lining.of(body),
+            headers=self.writer.headers(sheet),
+            left_out=tuple(sheet.left_out),
+            stable=self._stable(prompt, len(sheet.messages), len(body[LAYOUTS[self.writer.format].messages])),
+        )
+
+    def _stable(self, prompt: Prompt, written: int, shown: int) -> int:
+        """How many of the messages shown were in the request before; some may stand in front of those written."""
+        if not prompt.stable or prompt.ends[-1:] != (prompt.stable,):
+            return 0
+        # Where nothing has come since, the request is made once more.
+        held = written if prompt.stable >= len(prompt.messages) else self.held.get(prompt.stable, 0)
+        return held and held + shown - written
+
+    def _start(self, ground: tuple[int, int, bool]) -> None:
+        # What all written messages rest on; when it changes, they are written anew.
+        self.ground = ground
+        self.taken: list[Message] = []
+        # Of each request that ended: how many messages were taken, and how many written for it.
+        self.held: dict[int, int] = {}
+        self.sheet = Sheet(self.info, self.ask)
+        self.sheet.has_tools = ground[2]
+        self.settler = Settler(self.writer.ids(self.info))
+        self.lining = Lining(LAYOUTS[self.writer.format])
+
+    def _catch_up(self, prompt: Prompt) -> None:
+        known = len(self.taken)
+        ended = prompt.ends[: bisect_left(prompt.ends, known)]
+        ground = (prompt.epoch, prompt.fold, any(is_offered(tool, self.info) for tool in prompt.tools))
+        same = list(prompt.messages[:known]) == self.taken and list(ended) == list(self.held)
+        if ground != self.ground or not same:
+            self._start(ground)
+            known = 0
+        for place in range(known, len(prompt.messages)):
+            message = prompt.messages[place]
+            if _ended(prompt, place):
+                self._seal()
+            self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
+            for settled in self.settler.take(message):
+                self.writer.write(self.sheet, settled)
+            self.taken.append(message)
+
+    def _seal(self) -> None:
+        """A request ended here: what it put behind the messages stands where it stood."""
+        shown = self.sheet.copy()
+        self.writer.end(shown)
+        if len(shown.messages) > len(self.sheet.messages):
+            self.sheet.messages = shown.messages
+        self.sheet.sealed = self.held[len(self.taken)] = len(self.sheet.messages)
+
+
+def _ended(prompt: Prompt, place: int) -> bool:
+    """Whether an earlier request of the epoch held the messages up to this place and no more."""
+    at = bisect_left(prompt.ends, place)
+    return at < len(prompt.ends) and prompt.ends[at] == place
+
+
+def texts(message: Message) -> list[str]:
+    """The texts of a message that say something."""
+    return [part.text for part in message.parts if isinstance(part, Text) and part.text.strip()]
+
+
+def user_text(message: Message) -> str:
+    """What the user said, for servers that take any text: white space alone goes out as it is."""
+    given = [part.text for part in message.parts if isinstance(part, Text)]
+    return "\n\n".join(texts(message)) or "".join(given)
+
+
+def note_text(message: Message) -> str:
+    """A late instruction as text among others, where the provider has no role for it."""
+    return "\n\n".join(f"[Note]: {text}" for text in texts(message))
+
+
+def wanted_effort(message: Message) -> str:
+    """The reasoning effort that a note sets from here on: note("", wire={"effort": "low"})."""
+    given = [part.wire.get("effort") for part in message.parts if isinstance(part, Text)]
+    named = [effort for effort in given if isinstance(effort, str)]
+    return named[-1] if named else ""

@@ -1,0 +1,253 @@
+"""Claude's thinking blocks go back unmodified, behind the prefix they are bound to (rows 10 to 12).
+
+Without a server's memory (`seen`) only a missing signature can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import msgspec
+
+from quire.providers.rules.check import Check, Finding, Issued, Seen, chain, found
+from quire.providers.rules.claude_turns import Block, Message, Talk, pieces
+from quire.providers.rules.grammar import obj, objects, text
+from quire.values import JsonObject
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+# Local engines speak Anthropic's format but sign nothing.
+_SIGNERS = frozenset({"anthropic", "bedrock"})
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """A thinking block of a request: its signature, what stands before it and what it holds."""
+
+    key: str
+    block: Block
+    message: int
+    prefix: str
+    content: str
+
+
+def thinking(check: Check, talk: Talk) -> Iterator[Finding]:
+    """Rows 10, 11 and 12."""
+    if check.info.provider not in _SIGNERS:
+        return
+    for message in talk.messages:
+        for block in message.blocks:
+            if block.type == "thinking" and not text(block.raw.get("signature")):
+                yield found("B2.12", block.path)
+    if check.seen is not None:
+        yield from _against(check, check.seen, talk)
+
+
+def _against(check: Check, seen: Seen, talk: Talk) -> Iterator[Finding]:
+    latest = _latest(talk)
+    sent = list(signed(talk))
+    modified = False
+    for one in sent:
+        issued = seen.signed.get(one.key)
+        if issued is None:
+            if seen.complete:
+                yield found("B2.12", one.block.path)
+        elif issued.content != one.content:
+            modified = modified or one.message == latest
+            yield found("B2.10" if one.message == latest else "B2.12", one.block.path)
+        elif issued.prefix != one.prefix and _is_bound(check, seen):
+            yield found("B2.11", one.block.path)
+    if not modified and latest is not None:
+        yield from _incomplete(
+            seen, talk.messages[latest], [one.key for one in sent if one.message == latest]
+        )
+
+
+def _incomplete(seen: Seen, message: Message, keys: list[str]) -> Iterator[Finding]:
+    """Row 10 for blocks of the latest message that were taken out or moved; all or none must be there."""
+    replies = dict.fromkeys(seen.signed[key].reply for key in keys if key in seen.signed)
+    expected = [key for reply in replies for key in reply]
+    if expected and all(key in seen.signed for key in keys) and keys != expected:
+        yield found("B2.10", message.path)
+
+
+def _is_bound(check: Check, seen: Seen) -> bool:
+    """Whether a changed prefix is an error: by model, by account, and unless the request says drop_block."""
+    binding = obj(obj(check.body.get("thinking")).get("block_binding"))
+    asked = binding.get("prefix_mismatch_behavior")
+    if asked == "drop_block":
+        return False
+    bound = check.info.features.thinking_bound
+    return bound == "always" or (bound == "by-account" and (seen.enforce or asked is not None))
+
+
+def signed(talk: Talk) -> Iterator[Signed]:
+    """Every signed thinking block of a conversation, with the hash of what stands before its turn."""
+    heads = sum(block.type != "cache_point" for block in (*talk.tools, *talk.system))
+    hashes = iter(list(chain(pieces(talk)))[heads:])
+    role = before = ""
+    for index, message in enumerate(talk.messages):
+        for block in message.blocks:
+            if block.type == "cache_point":
+                continue
+            prefix, content = next(hashes)
+            # Neighbours of one role are one turn, and what stands inside it is no part of its prefix.
+            if message.role != role:
+                role, before = message.role, prefix
+            if block.type in _THINKING and (key := _key(block.raw)):
+                yield Signed(key, block, index, before, content)
+
+
+def _key(raw: JsonObject) -> str:
+    if raw.get("type") == "redacted_thinking":
+        return f"redacted:{text(raw.get('data'))}" if text(raw.get("data")) else ""
+    return text(raw.get("signature"))
+
+
+def _latest(talk: Talk) -> int | None:
+    spoken = [index for index, message in enumerate(talk.messages) if message.role == "assistant"]
+    return spoken[-1] if spoken else None
+
+
+def remember(seen: Seen, talk: Talk, *, since: int = 0) -> None:
+    """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
+    given = (one for one in signed(talk) if one.message >= since)
+    for _, run in groupby(given, key=lambda one: one.message):
+        blocks = list(run)
+        reply = tuple(one.key for one in blocks)
+        for one in blocks:
+            seen.sign(one.key, Issued(one.prefix, one.content, reply))
+
+
+# Claude's cache marks: how many, in which order, on what (rows 6 to 8 and the caching guide's own rules).
+
+_UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
+_DEFAULT_TTL = "5m"
+TTLS = ("5m", "1h")
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A cache mark in hashing order; `path` is the marked block's."""
+
+    path: str
+    ttl: str
+
+
+def marks(check: Check, talk: Talk) -> Iterator[Finding]:
+    """Rows 6 to 8, A3 on what cannot be marked, on a mark's own fields and on the top-level mark."""
+    yield from _misplaced(talk)
+    explicit = list(explicit_marks(talk))
+    top = check.body.get("cache_control")
+    if isinstance(top, dict):
+        yield from _fields(top, "$.cache_control")
+        yield from _top_level(check, talk, explicit, ttl_of(top))
+    yield from too_many(check, explicit)
+    yield from out_of_order(explicit)
+
+
+def explicit_marks(talk: Talk) -> Iterator[Mark]:
+    """Every marked block, tools first, then system, then messages."""
+    for block in _all_blocks(talk):
+        mark = block.raw.get("cache_control")
+        if isinstance(mark, dict):
+            yield Mark(block.path, ttl_of(mark))
+
+
+def too_many(check: Check, found_marks: list[Mark]) -> Iterator[Finding]:
+    """Row 6, at the first mark too many."""
+    most = check.info.cache.max_breakpoints
+    if 0 < most < len(found_marks):
+        yield found("B2.6", found_marks[most].path, most=most, found=len(found_marks))
+
+
+def out_of_order(found_marks: list[Mark]) -> Iterator[Finding]:
+    """Row 7, at the first 1h mark behind a 5m one."""
+    short = False
+    for mark in found_marks:
+        if mark.ttl == "1h" and short:
+            yield found("B2.7", mark.path)
+            return
+        short = short or mark.ttl != "1h"
+
+
+def ttl_of(mark: dict[str, object]) -> str:
+    return text(mark.get("ttl")) or _DEFAULT_TTL
+
+
+def _all_blocks(talk: Talk) -> Iterator[Block]:
+    yield from talk.tools
+    yield from talk.system
+    for message in talk.messages:
+        for block in message.blocks:
+            yield from _inner(block)
+            yield block
+
+
+def _inner(block: Block) -> Iterator[Block]:
+    """Blocks inside a tool result; they may carry a mark of their own."""
+    for path, inner in objects(block.raw.get("content"), f"{block.path}.content"):
+        yield Block(text(inner.get("type")), inner, path)
+
+
+def _misplaced(talk: Talk) -> Iterator[Finding]:
+    for block in _all_blocks(talk):
+        mark = block.raw.get("cache_control")
+        if mark is not None and block.type in _UNMARKABLE:
+            yield found("A3.markable", block.path)
+        elif isinstance(mark, dict):
+            yield from _fields(mark, f"{block.path}.cache_control")
+        for path, citation in objects(block.raw.get("citations"), f"{block.path}.citations"):
+            if citation.get("cache_control") is not None:
+                yield found("A3.markable", path)
+    for message in talk.messages:
+        if _is_passing(message):
+            marked = (block for block in message.blocks if block.raw.get("cache_control") is not None)
+            yield from (found("A3.markable", block.path) for block in marked)
+
+
+def _is_passing(message: Message) -> bool:
+    """A system message that is shown for one turn only."""
+    return message.role == "system" and message.raw.get("clear_at") == "next_user_message"
+
+
+def _fields(mark: dict[str, object], path: str) -> Iterator[Finding]:
+    ttls = " or ".join(TTLS)
+    if mark.get("type") != "ephemeral":
+        problem = f"type should be 'ephemeral', not {mark.get('type')!r}"
+        yield found("A3.mark", path, problem=problem, type="ephemeral", ttls=ttls)
+    if mark.get("ttl") is not None and mark["ttl"] not in TTLS:
+        problem = f"ttl should be '5m' or '1h', not {mark['ttl']!r}"
+        yield found("A3.mark", path, problem=problem, type="ephemeral", ttls=ttls)
+
+
+def _top_level(check: Check, talk: Talk, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
+    """Row 8 and A3: the mark goes to the last block that can carry one."""
+    if check.via_bedrock and check.info.features.legacy_bedrock:
+        problem = "cache_control: Extra inputs are not permitted"
+        yield found("A3.top-level", "$.cache_control", problem=problem, fix="Mark the last block instead.")
+        return
+    target = _target(talk)
+    held = obj(target.raw.get("cache_control")) if target else {}
+    if held and ttl_of(held) != ttl:
+        yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(held))
+    elif not held and len(explicit) >= check.info.cache.max_breakpoints > 0:
+        problem = f"A maximum of {len(explicit)} blocks with cache_control may be provided. Found {len(explicit) + 1}."
+        fix = "Take one explicit mark off: the top-level one needs a place."
+        yield found("A3.top-level", "$.cache_control", problem=problem, fix=fix)
+    elif not held and target:
+        # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
+        yield from (
+            one
+            for one in out_of_order([*explicit, Mark("$.cache_control", ttl)])
+            if one.path == "$.cache_control"
+        )
+
+
+def _target(talk: Talk) -> Block | None:
+    """The last block that can be marked: not thinking, not empty, not of a passing system message."""
+    for message in reversed(talk.messages):
+        for block in reversed(message.blocks):
+            empty = block.type == "text" and not block.raw.get("text")
+            if block.type not in _UNMARKABLE and not empty and not _is_passing(message):
+                return block
+    heads = [*talk.tools, *talk.system]
+    return heads[-1] if heads else None

@@ -1,0 +1,348 @@
+"""A radix tree over token ids: SGLang's cache, and the store of every engine that reuses any common prefix.
+
+Each edge holds a run of ids and when it was last used; a leaf that has gone unused longest is evicted first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from quire.providers.models import ModelInfo
+from quire.providers.simulate.blocks import Cause, Seen, Shares
+
+
+class Node:
+    """A run of ids behind its parent's, and what may follow it."""
+
+    __slots__ = ("children", "ids", "parent", "stored_ms", "used_ms")
+
+    def __init__(self, ids: array[int], stored_ms: int, used_ms: int, parent: Node | None) -> None:
+        self.ids = ids
+        self.stored_ms = stored_ms
+        self.used_ms = used_ms
+        self.parent = parent
+        self.children: dict[int, Node] = {}
+
+
+class Way(NamedTuple):
+    """Where a prompt leads in the tree: the nodes it passes, and how many of its ids lie up to each one's end."""
+
+    ids: array[int]
+    nodes: list[Node]
+    ends: list[int]
+
+    @property
+    def done(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def last(self) -> int:
+        """How many ids of the last node it passes."""
+        return self.done - (self.ends[-2] if len(self.ends) > 1 else 0)
+
+    @property
+    def stops_short(self) -> bool:
+        """Whether it leaves the last node before that one's end."""
+        return bool(self.nodes) and self.last < len(self.nodes[-1].ids)
+
+    def up_to(self, same: int) -> Way:
+        """The part that a prompt goes as well whose first `same` ids are these."""
+        whole = bisect_right(self.ends, same)
+        whole -= whole == len(self.nodes) and self.stops_short
+        return Way(self.ids, self.nodes[:whole], self.ends[:whole])
+
+
+class RadixTree:
+    """All prompts of one cache, shared prefixes once."""
+
+    def __init__(self) -> None:
+        self.root = Node(array("i"), 0, 0, None)
+        self.size = 0
+        # The latest way: a thread's next prompt goes most of it again.
+        self._latest = Way(array("i"), [], [])
+
+    def match(self, ids: array[int], alive: Callable[[Node], bool] | None = None) -> int:
+        """How many leading ids are stored and alive."""
+        way = self._way(ids)
+        if alive is None:
+            return way.done
+        dead = next((place for place, node in enumerate(way.nodes) if not alive(node)), len(way.nodes))
+        return way.ends[dead - 1] if dead else 0
+
+    def insert(self, ids: array[int], at_ms: int) -> None:
+        """Store a prompt; everything on its way counts as used now."""
+        way = self._way(ids)
+        if way.stops_short:
+            way.nodes[-1] = self._split(way.nodes[-1], way.last)
+        if way.done < len(ids):
+            parent = way.nodes[-1] if way.nodes else self.root
+            parent.children[ids[way.done]] = leaf = Node(ids[way.done :], at_ms, at_ms, parent)
+            self.size += len(leaf.ids)
+            way.nodes.append(leaf)
+            way.ends.append(len(ids))
+        for node in way.nodes:
+            node.used_ms = at_ms
+
+    def _way(self, ids: array[int]) -> Way:
+        """Follow a prompt from where it parts with the latest one."""
+        if ids is self._latest.ids:
+            return self._latest
+        _, nodes, ends = self._latest.up_to(shared(self._latest.ids, ids))
+        done, node = ends[-1] if ends else 0, nodes[-1] if nodes else self.root
+        while done < len(ids) and (child := node.children.get(ids[done])) is not None:
+            same = shared(child.ids, ids[done : done + len(child.ids)])
+            done += same
+            nodes.append(child)
+            ends.append(done)
+            if same < len(child.ids):
+                break
+            node = child
+        self._latest = Way(ids, nodes, ends)
+        return self._latest
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut a node in two; the front half stands in its parent's place for it."""
+        assert node.parent is not None
+        front = Node(node.ids[:at], node.stored_ms, node.used_ms, node.parent)
+        node.parent.children[front.ids[0]] = front
+        node.ids, node.parent = node.ids[at:], front
+        front.children[node.ids[0]] = node
+        return front
+
+    def evict(self, most: int) -> None:
+        """Drop whole leaves, longest unused first, until at most `most` ids are stored."""
+        while self.size > most:
+            leaf = min(self._leaves(), key=lambda node: node.used_ms)
+            assert leaf.parent is not None
+            del leaf.parent.children[leaf.ids[0]]
+            self.size -= len(leaf.ids)
+            self._latest = Way(array("i"), [], [])
+
+    def _leaves(self) -> Iterator[Node]:
+        waiting = [self.root]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
+            if not node.children and node.parent is not None:
+                yield node
+
+
+def shared(one: array[int], other: array[int]) -> int:
+    """How many leading ids agree, by halving: comparing slices is fast, comparing ids one by one is not."""
+    # A thread's next prompt begins with the one before: then memory is compared once.
+    if other.tobytes().startswith(one):
+        return len(one)
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
+class RadixCache:
+    """SGLang: the longest common prefix in whole pages; the last token is always computed."""
+
+    by_ids = True
+    keeps_answers = True
+
+    def __init__(self, info: ModelInfo, page: int | None = None, capacity_tokens: int | None = None) -> None:
+        self._page = page or info.cache.step
+        self._capacity = capacity_tokens
+        self._trees: dict[str, RadixTree] = {}
+        self._salt = ""
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        self._salt = f"{seen.setting('cache_salt') or ''}\0{seen.setting('extra_key') or ''}"
+        tree = self._trees.setdefault(self._salt, RadixTree())
+        found = min(tree.match(seen.ids), len(seen.ids) - 1)
+        cause: Cause = "first" if not tree.size else ""
+        self._store(seen.ids, at_ms)
+        return Shares(max(0, found // self._page * self._page), cause=cause)
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """Kept behind its prompt."""
+        self._store(prompt + held, at_ms)
+
+    def _store(self, ids: array[int], at_ms: int) -> None:
+        tree = self._trees[self._salt]
+        whole = len(ids) // self._page * self._page
+        tree.insert(ids if whole == len(ids) else ids[:whole], at_ms)
+        if self._capacity is not None:
+            tree.evict(self._capacity)
+
+
+# vLLM's cache: full blocks of tokens, each keyed by its tokens and the key of the block before it.
+
+
+class BlockCache:
+    """Blocks of one size, the longest unused evicted first; a block that is not full is never stored."""
+
+    by_ids = True
+    keeps_answers = True
+
+    def __init__(self, info: ModelInfo, size: int | None = None, capacity_blocks: int | None = None) -> None:
+        self._size = size or info.cache.step
+        self._capacity = capacity_blocks
+        self._stored: OrderedDict[bytes, None] = OrderedDict()
+        self._salt = ""
+        # The request before: most of a new one repeats it, and its keys with it.
+        self._before: tuple[str, array[int], list[bytes]] = ("", array("i"), [])
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        """Read leading blocks that are stored; at least one token is always computed."""
+        self._salt = str(seen.setting("cache_salt") or "")
+        first: Cause = "" if self._stored else "first"
+        keys, sure = self._keys(seen.ids)
+        absent = bytes(map(self._stored.__contains__, keys[sure:])).find(0)
+        stored = len(keys) if absent < 0 else sure + absent
+        self._store(keys, sure)
+        read = min(stored, max(0, len(seen.ids) - 1) // self._size)
+        return Shares(read * self._size, cause=first)
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """Full blocks of prompt and answer are kept."""
+        self._store(*self._keys(prompt + held))
+
+    def _keys(self, ids: array[int]) -> tuple[list[bytes], int]:
+        """The key of each full block, and how many leading ones are surely stored."""
+        salt, before, known = self._before
+        same = shared(before, ids) // self._size if salt == self._salt else 0
+        keys = known[:same]
+        parent = keys[-1] if keys else hashlib.sha256(self._salt.encode()).digest()
+        for start in range(same * self._size, len(ids) - self._size + 1, self._size):
+            parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
+            keys.append(parent)
+        self._before = (self._salt, ids, keys)
+        # Where nothing is ever evicted, what the request before stored is there.
+        return keys, same if self._capacity is None else 0
+
+    def _store(self, keys: list[bytes], sure: int) -> None:
+        # Blocks are freed from the end of a request, so its tail is evicted before its head.
+        for key in reversed(keys[sure:]):
+            self._stored[key] = None
+            self._stored.move_to_end(key)
+        while self._capacity is not None and len(self._stored) > self._capacity:
+            self._stored.popitem(last=False)
+
+
+# llama.cpp's server: the common token prefix with a slot's last prompt, and older prompts kept in host memory.
+#
+# Follows the server's own scheduling (slot choice, similarity, saving, loading), so that with its tokens the
+# prediction is exact. Prompts in memory are evicted oldest first.
+
+# A prompt in memory is worth loading only if this share of it would be kept.
+_LEAST_KEPT = 0.25
+# A slot's prompt is saved to memory first if the new one would keep less than this share of it.
+_SAVE_BELOW = 0.5
+
+
+class Slot(msgspec.Struct):
+    id: int
+    ids: array[int]
+    turn: int = -1
+
+
+class SlotCache:
+    """`slots` prompts in the engine, and older ones in memory up to `memory_tokens` (None: all, 0: none)."""
+
+    by_ids = True
+    keeps_answers = True
+
+    def __init__(
+        self,
+        info: ModelInfo | None = None,
+        slots: int = 1,
+        memory_tokens: int | None = None,
+        similarity: float = 0.1,
+    ) -> None:
+        self._slots = [Slot(number, array("i")) for number in range(slots)]
+        self._memory: list[array[int]] = []
+        self._memory_tokens = memory_tokens
+        self._similarity = similarity
+        self._turn = 0
+        self._serving = self._slots[0]
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        """Serve a prompt: choose its slot, bring back a better prompt from memory, reuse the common prefix."""
+        ids = seen.ids
+        slot, same, displaced = self._choose(ids, seen.setting("id_slot"))
+        first = not slot.ids and not self._memory
+        if displaced and self._memory_tokens != 0:
+            self._save(slot.ids)
+            same = self._load(slot, ids, same)
+        self._save_idle(slot)
+        cached = seen.setting("cache_prompt") is not False
+        # At least one token is always computed: the last one, whose prediction is wanted.
+        read = min(same, max(0, len(ids) - 1)) if cached else 0
+        cause: Cause = "first" if first else "moved" if read < min(len(slot.ids), len(ids) - 1) else ""
+        self._occupy(slot, ids)
+        return Shares(read, cause=cause)
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """The slot goes on holding what it generated."""
+        self._serving.ids = prompt + held
+
+    def _occupy(self, slot: Slot, ids: array[int]) -> None:
+        slot.ids = ids
+        slot.turn = self._turn = self._turn + 1
+        self._serving = slot
+
+    def _choose(self, ids: array[int], asked: object) -> tuple[Slot, int, bool]:
+        """The slot for a prompt, how much the two share, and whether its present prompt should be put away first."""
+        least = self._similarity * len(ids)
+        if isinstance(asked, int) and asked >= 0:
+            slot = self._slots[asked % len(self._slots)]
+            same = shared(slot.ids, ids)
+            return slot, same, bool(slot.ids) and (same <= least or _share(slot, same) < _SAVE_BELOW)
+        common = [shared(slot.ids, ids) for slot in self._slots]
+        same = max(common)
+        best = self._slots[common.index(same)]
+        if same > least:
+            return best, same, _share(best, same) < _SAVE_BELOW
+        oldest = min(reversed(self._slots), key=lambda slot: slot.turn)
+        return oldest, common[oldest.id], True
+
+    def _save(self, ids: array[int]) -> None:
+        """Put a prompt into memory, unless a longer one begins with it; shorter ones it begins with go."""
+        most = self._memory_tokens
+        if not ids or any(shared(kept, ids) == len(ids) for kept in self._memory):
+            return
+        if most is not None and len(ids) > most:
+            return
+        self._memory = [kept for kept in self._memory if shared(kept, ids) < len(kept)]
+        # Room is made before the new prompt comes in, the oldest going first.
+        while most is not None and self._memory and sum(map(len, self._memory)) + len(ids) > most:
+            self._memory.pop(0)
+        self._memory.append(ids)
+
+    def _load(self, slot: Slot, ids: array[int], covered: int) -> int:
+        """Take the prompt from memory that both keeps more of itself and covers more of the new prompt."""
+        kept_best = _share(slot, covered) if slot.ids else -1.0
+        best: int | None = None
+        for index, candidate in enumerate(self._memory):
+            same = shared(candidate, ids)
+            kept = same / len(candidate)
+            if kept >= _LEAST_KEPT and kept > kept_best and same > covered:
+                kept_best, covered, best = kept, same, index
+        if best is not None:
+            slot.ids = self._memory.pop(best)
+        return covered
+
+    def _save_idle(self, serving: Slot) -> None:
+        if self._memory_tokens == 0:
+            return
+        for slot in self._slots:
+            if slot is not serving:
+                self._save(slot.ids)
+
+
+def _share(slot: Slot, same: int) -> float:
+    """How much of its prompt a slot would keep for a new one that shares so much with it."""
+    return same / len(slot.ids) if slot.ids else 0.0

@@ -1,0 +1,394 @@
+"""Anthropic's cache, and Bedrock's: written at marks only, found by walking back from them.
+
+Entries are keyed by a running hash over tools, system and messages. Settings that a provider's table says
+invalidate a level are hashed where that level begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+from operator import attrgetter
+
+import msgspec
+
+from quire.log.hashing import canonical
+from quire.providers.growing import Running
+from quire.providers.models import ModelInfo
+from quire.providers.simulate.blocks import Block, Cause, Seen, Shares, marked
+from quire.values import JsonObject
+
+# Stored prefixes by their running hashes, for caches that store at marked places only.
+
+
+class Entry(msgspec.Struct):
+    """One stored prefix: its life starts again with each request that uses it."""
+
+    life_ms: int
+    used_ms: int
+    readable_ms: int
+
+    def alive(self, at_ms: int) -> bool:
+        return at_ms - self.used_ms < self.life_ms
+
+
+class Shelf:
+    """What one cache has stored, and the latest requests, to tell what a new one has in common with them."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, Entry] = {}
+        # Threads may alternate, so a new request is compared with several.
+        self._recent: deque[list[bytes]] = deque(maxlen=16)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no request was ever seen."""
+        return not self._recent
+
+    def readable(self, key: bytes, at_ms: int) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.alive(at_ms) and entry.readable_ms <= at_ms
+
+    def keep(self, key: bytes, life_ms: int, at_ms: int, began_ms: int | None) -> None:
+        """Store a prefix; one that is there already starts its own life again, and no other is bought."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.alive(at_ms):
+            entry.used_ms = at_ms
+        else:
+            # What a request stores can be read once its answer has begun.
+            self._entries[key] = Entry(life_ms, at_ms, max(at_ms + 1, began_ms or 0))
+
+    def saw(self, hashes: list[bytes]) -> None:
+        """Remember a request's running hashes."""
+        self._recent.append(hashes)
+
+    def why(
+        self, hashes: list[bytes], blocks: Sequence[Block], hit: int | None, at_ms: int
+    ) -> tuple[Cause, str]:
+        """Why a request that read up to `hit` did not read all that an earlier one had in common with it."""
+        before = max(reversed(self._recent), key=lambda earlier: common(earlier, hashes))
+        same = common(before, hashes)
+        stored = next((place for place in range(same - 1, -1, -1) if hashes[place] in self._entries), None)
+        if stored is not None and (hit is None or hit < stored):
+            return self._lost(self._entries[hashes[stored]], blocks[stored], at_ms)
+        if same < len(before):
+            return "moved", _moved(blocks, same)
+        return (
+            ("minimum", "the request before had nothing long enough to store") if stored is None else ("", "")
+        )
+
+    def _lost(self, entry: Entry, block: Block, at_ms: int) -> tuple[Cause, str]:
+        if entry.readable_ms > at_ms:
+            return "in-flight", "the request that stores it had not begun to answer"
+        if not entry.alive(at_ms):
+            passed, kept = (at_ms - entry.used_ms) // 1000, entry.life_ms // 1000
+            return "ttl", f"last used {passed:,} s before, kept for {kept:,} s"
+        return "marker", f"what is stored up to {block.path} is out of reach of every mark"
+
+
+def _moved(blocks: Sequence[Block], place: int) -> str:
+    if place >= len(blocks):
+        return "the request is shorter than the one before"
+    return f"{blocks[place].path} differs from the request before"
+
+
+def common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """How many leading running hashes agree; after the first difference none does, so halving finds it."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[middle - 1] == other[middle - 1] else (low, middle - 1)
+    return low
+
+
+# Server tools whose presence changes the system prompt and leaves the tools' cache alone.
+_WEB = ("web_search", "web_fetch")
+_UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
+# Runs of these count as one place where the walk back is concerned.
+_RUNS = frozenset({"tool_use", "tool_result"})
+# From these versions on, earlier thinking stays in the prompt when the user speaks again.
+_KEEPS_THINKING = {"opus": (4, 5), "sonnet": (4, 6), "haiku": (5, 5)}
+_VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
+
+
+class AnthropicCache:
+    """One workspace's cache; `runs_as_one` is the Claude API's reading of tool blocks, Bedrock counts each."""
+
+    by_ids = False
+    keeps_answers = False
+
+    def __init__(self, info: ModelInfo, runs_as_one: bool = True) -> None:
+        self._info = info
+        self._runs_as_one = runs_as_one
+        self._shelf = Shelf()
+        self._ends: Running[Block, int] = Running()
+        self._hashes: Running[Block, bytes] = Running()
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        """Find the longest stored prefix, then store what the marks ask for."""
+        row = self._row(seen)
+        hit = self._hit(row, at_ms)
+        cause, note = self._why(row, hit, at_ms)
+        for place in row.marks if hit is None else [hit, *row.marks]:
+            self._shelf.keep(row.hashes[place], row.life_ms(place), at_ms, began_ms)
+        self._shelf.saw(row.hashes)
+        return self._shares(row, hit, cause, note)
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """Answers are not stored: they are written when the next request marks them."""
+
+    def _row(self, seen: Seen) -> Row:
+        """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
+        blocks = _kept(seen.blocks, self._info)
+        return Row(
+            blocks,
+            self._ends.along(blocks, 0, lambda total, block: total + seen.count(block)),
+            _hashes(self._hashes, blocks, seen.body, self._info),
+            _lives(blocks, seen.body),
+            self._info,
+            self._runs_as_one,
+        )
+
+    def _hit(self, row: Row, at_ms: int) -> int | None:
+        """The place of the longest prefix that a walk from the last mark, or an earlier one, reaches."""
+        for mark in reversed(row.marks):
+            for place in row.back_from(mark, self._info.cache.lookback):
+                if self._shelf.readable(row.hashes[place], at_ms):
+                    return place
+        return None
+
+    def _shares(self, row: Row, hit: int | None, cause: Cause, note: str) -> Shares:
+        """Read up to the hit (A), the longer life up to its last mark (B), the shorter one up to the last (C)."""
+        a = row.ends[hit] if hit is not None else 0
+        behind = [place for place in row.marks if hit is None or place > hit]
+        short_life = self._info.cache.ttl_s[0] * 1000
+        b = max((row.ends[place] for place in behind if row.life_ms(place) > short_life), default=a)
+        c = max((row.ends[place] for place in behind), default=a)
+        return Shares(a, max(0, c - max(a, b)), max(0, b - a), cause, note)
+
+    def _why(self, row: Row, hit: int | None, at_ms: int) -> tuple[Cause, str]:
+        if self._shelf.untouched:
+            return "first", "nothing was stored before this request"
+        if not row.marked:
+            return "marker", "no block carries a mark"
+        if not row.marks:
+            return "minimum", f"no mark stands behind {row.minimum:,} tokens"
+        return self._shelf.why(row.hashes, row.blocks, hit, at_ms)
+
+
+class Row:
+    """The blocks of one request with their token ends, running hashes and marks."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        ends: list[int],
+        hashes: list[bytes],
+        lives: dict[int, int],
+        info: ModelInfo,
+        runs_as_one: bool,
+    ) -> None:
+        self.blocks, self.ends, self.hashes = blocks, ends, hashes
+        self.minimum = info.min_cache_tokens
+        self._lives, self._runs_as_one = lives, runs_as_one
+        self._default_life_ms = info.cache.ttl_s[0] * 1000
+        self.marked = sorted(lives)
+        # A mark before the minimum is passed over in silence.
+        self.marks = [place for place in self.marked if ends[place] >= self.minimum]
+
+    def life_ms(self, place: int) -> int:
+        life = self._lives.get(place, -1)
+        return life * 1000 if life > 0 else self._default_life_ms
+
+    def back_from(self, mark: int, lookback: int) -> Iterator[int]:
+        """The blocks a walk back from a mark looks at, the mark's own first; a run of tool blocks is one step."""
+        steps = 0
+        for place in range(mark, -1, -1):
+            steps += place < mark and not self._is_run(place)
+            if steps >= lookback:
+                return
+            yield place
+
+    def _is_run(self, place: int) -> bool:
+        kind = self.blocks[place].kind
+        return self._runs_as_one and kind in _RUNS and kind == self.blocks[place + 1].kind
+
+
+def _kept(blocks: list[Block], info: ModelInfo) -> list[Block]:
+    """The blocks that are in the prompt: older models forget thinking once the user says something new."""
+    if _keeps_thinking(info.model):
+        return blocks
+    spoken = next((place for place in range(len(blocks) - 1, -1, -1) if _is_asking(blocks[place])), -1)
+    return [block for place, block in enumerate(blocks) if place > spoken or block.kind not in _UNMARKABLE]
+
+
+def _is_asking(block: Block) -> bool:
+    return block.role == "user" and block.kind != "tool_result"
+
+
+def _keeps_thinking(model: str) -> bool:
+    version = _VERSION.search(model)
+    if version is None:
+        return True
+    return (int(version[2]), int(version[3] or 0)) >= _KEEPS_THINKING[version[1]]
+
+
+def _hashes(
+    running: Running[Block, bytes], blocks: list[Block], body: JsonObject, info: ModelInfo
+) -> list[bytes]:
+    """The running hash at each block; a level's settings, and those of the levels before it, go into its blocks'."""
+    system = _system_settings(blocks, body)
+    settings = {"tools": b"", "system": system, "messages": system + _message_settings(blocks, body, info)}
+
+    def step(before: bytes, block: Block) -> bytes:
+        if _is_web(block):
+            return before
+        return hashlib.sha256(before + settings[block.section] + block.digest).digest()
+
+    return running.along(blocks, hashlib.sha256(info.model.encode()).digest(), step, ground=settings)
+
+
+def _is_web(block: Block) -> bool:
+    return block.section == "tools" and block.kind.startswith(_WEB)
+
+
+def _system_settings(blocks: list[Block], body: JsonObject) -> bytes:
+    """What breaks the cache from the system prompt on: web tools, citations, speed."""
+    tools = takewhile(lambda block: block.section == "tools", blocks)
+    web = [block.data.decode() for block in tools if _is_web(block)]
+    citations = any(map(attrgetter("cites"), blocks))
+    return canonical([sorted(web), citations, body.get("speed") or "standard"])
+
+
+def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) -> bytes:
+    """What breaks the cache from the messages on: tool choice, images at all, thinking and effort."""
+    choice = body.get("tool_choice")
+    images = any(map(attrgetter("pictures"), blocks))
+    thinking = body.get("thinking") or {}
+    usual = "disabled" if "disabled" in info.features.thinking else "adaptive"
+    effort = (body.get("output_config") or {}).get("effort") or "high"
+    return canonical(
+        [
+            None if choice == {"type": "auto"} else choice,
+            images,
+            thinking.get("type") or usual,
+            thinking.get("budget_tokens"),
+            effort,
+        ]
+    )
+
+
+def _lives(blocks: list[Block], body: JsonObject) -> dict[int, int]:
+    """Marked places and the lives they ask for; a mark on the request itself sits on the last block that may have one."""
+    lives = {place: blocks[place].ttl_s for place in marked(blocks) if markable(blocks[place])}
+    auto = body.get("cache_control")
+    if auto:
+        last = next((place for place in range(len(blocks) - 1, -1, -1) if markable(blocks[place])), None)
+        if last is not None:
+            lives.setdefault(last, 3600 if auto.get("ttl") == "1h" else -1)
+    return lives
+
+
+def markable(block: Block) -> bool:
+    """Whether a block may carry a mark: thinking and empty text may not."""
+    return block.kind not in _UNMARKABLE and not (block.kind == "text" and not block.text)
+
+
+# OpenAI's cache from GPT-5.6 on: exact prefixes at breakpoints, and `prompt_cache_key` is part of the match.
+
+# Who speaks at the end of a message that gets the implicit breakpoint.
+_ASKING = frozenset({"user", "tool"})
+
+
+class BreakpointCache:
+    """One project's cache: up to four writes a request, read at any of the latest breakpoints."""
+
+    by_ids = False
+    keeps_answers = False
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+        self._shelf = Shelf()
+        self._hashes: Running[Block, bytes] = Running()
+
+    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+        """Read at the latest breakpoint that is stored, write the latest ones."""
+        implicit = _options(seen).get("mode", "implicit") != "explicit"
+        start = _settings(seen.body, self._info.model)
+        hashes = self._hashes.along(seen.blocks, start, _step, ground=start)
+        marks = [place for place in marked(seen.blocks) if seen.ends[place] >= self._info.min_cache_tokens]
+        asks = list(self._asked(seen)) if implicit else []
+        places = sorted({*marks, *asks})[-self._info.cache.lookback :]
+        hit = next((one for one in reversed(places) if self._shelf.readable(hashes[one], at_ms)), None)
+        cause, note = self._why(seen, hashes, hit, places, at_ms)
+        most = self._info.max_breakpoints
+        # The latest marks; unless they are off, one implicit breakpoint at the latest message that asks.
+        writes = sorted({*marks[-(most - 1) :], *asks[:1]}) if implicit else marks[-most:]
+        for place in writes if hit is None else [hit, *writes]:
+            self._shelf.keep(hashes[place], self._life_s(seen) * 1000, at_ms, began_ms)
+        self._shelf.saw(hashes)
+        return self._shares(seen, hit, writes, cause, note)
+
+    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+        """Answers are not stored; assistant output takes no breakpoint."""
+
+    def _asked(self, seen: Seen) -> Iterator[int]:
+        """Implicit breakpoints, the latest first: ends of what was asked, as many as are looked at."""
+        back = range(len(seen.blocks) - 1, -1, -1)
+        long = takewhile(lambda place: seen.ends[place] >= self._info.min_cache_tokens, back)
+        return islice((place for place in long if _asks(seen.blocks[place])), self._info.cache.lookback)
+
+    def _life_s(self, seen: Seen) -> int:
+        short, *longer = self._info.cache.ttl_s
+        return longer[0] if longer and _options(seen).get("ttl") == "12h" else short
+
+    def _shares(self, seen: Seen, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
+        read = seen.ends[hit] if hit is not None else 0
+        written = max(0, max((seen.ends[place] for place in writes), default=0) - read)
+        if self._life_s(seen) > self._info.cache.ttl_s[0]:
+            return Shares(read, 0, written, cause, note)
+        return Shares(read, written, 0, cause, note)
+
+    def _why(
+        self, seen: Seen, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
+    ) -> tuple[Cause, str]:
+        if self._shelf.untouched:
+            return "first", "nothing was stored before this request"
+        if (
+            not places
+            and _options(seen).get("mode") == "explicit"
+            and not any(one.ttl_s for one in seen.blocks)
+        ):
+            return "marker", "explicit mode without a breakpoint uses no cache"
+        if not places:
+            return "minimum", f"no breakpoint stands behind {self._info.min_cache_tokens:,} tokens"
+        return self._shelf.why(hashes, seen.blocks, hit, at_ms)
+
+
+def _options(seen: Seen) -> JsonObject:
+    options: JsonObject = seen.setting("prompt_cache_options") or {}
+    return options
+
+
+def _settings(body: JsonObject, model: str) -> bytes:
+    """What stands in front of the first block's hash: whatever OpenAI's diagnostics name as a change."""
+    settings = [
+        model,
+        body.get("prompt_cache_key"),
+        (body.get("reasoning") or {}).get("effort") or body.get("reasoning_effort"),
+        (body.get("text") or {}).get("verbosity") or body.get("verbosity"),
+        body.get("service_tier") or "auto",
+    ]
+    return hashlib.sha256(canonical(settings)).digest()
+
+
+def _step(running: bytes, block: Block) -> bytes:
+    return hashlib.sha256(running + block.digest).digest()
+
+
+def _asks(block: Block) -> bool:
+    return block.closes and block.role in _ASKING

@@ -1,0 +1,1 @@
+"""The wire formats: everything about one provider format in one folder."""

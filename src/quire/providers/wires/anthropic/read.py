@@ -1,0 +1,286 @@
+"""Anthropic's messages into entries, and back verbatim; a reply is one more message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from quire.errors import FormatError
+from quire.providers.convert import image_json
+from quire.providers.incoming import (
+    Partial,
+    Tally,
+    cut,
+    identified,
+    listed,
+    number_in,
+    object_in,
+    objects,
+    refused,
+    said,
+    sub,
+    tagged,
+    text_in,
+    whole_message,
+    without_nulls,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
+from quire.providers.provider_tools import offered, typed
+from quire.providers.spelling import read_back
+from quire.providers.usage import usage
+from quire.providers.wires.anthropic.write import (
+    ENCLOSURE,
+    FORMAT,
+    NAMES,
+    WRITER,
+    answered,
+    spoken,
+    text_of,
+    tool_definition,
+)
+from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, respond, system, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of messages, or of a request that holds one (with its system prompt and tools)."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "")
+        if defined := objects(value, "tools"):
+            out.append(offered(typed(defined, tool_entry), model, format=FORMAT, tools=defined))
+        if value.get("system"):
+            out.append(system(text_of(value["system"]), wire={"format": FORMAT, "system": value["system"]}))
+        value = value.get("messages")
+    if not isinstance(value, list):
+        raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
+    for place, message in enumerate(value):
+        out += tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
+    return out
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The messages; with a system prompt or tools, the object a request holds them in."""
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    head: JsonObject = {}
+    if defined := out.listed_tools(FORMAT, tool_definition):
+        head["tools"] = defined
+    if out.system:
+        head["system"] = out.system_as(FORMAT, out.system.text)
+    return {**head, "messages": out.messages} if head else out.messages
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a message."""
+    reply = object_in(value, "a message")
+    if reply.get("type") == "error":
+        raise refused(reply.get("error"))
+    content = reply.get("content")
+    if not isinstance(content, list):
+        raise FormatError("a message without content", hint="A streamed event goes into Stream.feed.")
+    model = str(reply.get("model") or model)
+    blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
+    return Reply(
+        entries=tuple(
+            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
+        ),
+        usage=usage(provider, reply),
+        stop=str(reply.get("stop_reason") or ""),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it; a server tool keeps its type as its description."""
+    return {
+        "name": str(tool.get("name") or tool.get("type") or ""),
+        "description": str(tool.get("description") or tool.get("type") or ""),
+        "parameters": sub(tool, "input_schema") or {"type": "object", "properties": {}},
+    }
+
+
+def _entries(message: Json, where: str = "message") -> list[Entry]:
+    role = message.get("role") if isinstance(message, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
+    blocks = (
+        objects(message, "content")
+        if isinstance(content, list)
+        else [{"type": "text", "text": content or ""}]
+    )
+    match role:
+        case "user":
+            return _user(blocks)
+        case "assistant":
+            return [spoken(block) for block in blocks] or [respond("")]
+        case "system":
+            return _system(message, blocks)
+    raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
+
+
+def _user(blocks: list[JsonObject]) -> list[Entry]:
+    """The results, and then what the user says, as the API orders them."""
+    results = [answered(block) for block in blocks if block.get("type") == "tool_result"]
+    rest = [block for block in blocks if block.get("type") != "tool_result"]
+    images = [image_json(one) for block in rest if (one := _image(block))]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
+
+
+def _image(block: JsonObject) -> Image | None:
+    source = sub(block, "source") if block.get("type") == "image" else {}
+    if source.get("type") == "base64":
+        return Image(media_type=str(source.get("media_type") or ""), data=str(source.get("data") or ""))
+    return Image(url=str(source["url"])) if source.get("url") else None
+
+
+def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
+    effort = sub(message, "output_config").get("effort")
+    added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
+    text = text_of([block for block in blocks if block.get("type") == "text"])
+    out = [system(text, wire={"effort": effort} if effort else None)] if text or effort or not added else []
+    return out + ([offered(typed(added, tool_entry))] if added else [])
+
+
+# A streamed message: a block is an entry when its content_block_stop has come, and not before.
+
+# delta type -> (its field, the block's field it continues)
+_DELTAS = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("signature", "signature"),
+    "input_json_delta": ("partial_json", "input"),
+    "compaction_delta": ("content", "content"),
+}
+
+
+class Stream:
+    """Gathers events. A thinking block without its signature, or half a tool_use, is never an entry."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.spelled = read_back(names, NAMES)
+        self.tally = Tally()
+        self.id, self.model, self.stop = "", model, ""
+        self.open: dict[int, JsonObject] = {}
+        self.pieces: dict[int, dict[str, list[str]]] = {}
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+        self.stopped = False
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one event; the entries that it finished."""
+        event = object_in(event, "a stream event")
+        match event.get("type"):
+            case "message_start":
+                self._start(object_in(event.get("message"), "message_start's message"))
+            case "content_block_start":
+                self._open(event)
+            case "content_block_delta":
+                self._delta(number_in(event, "index"), object_in(event.get("delta"), "a delta"))
+            case "content_block_stop":
+                return self._close(number_in(event, "index"))
+            case "message_delta":
+                self._message_delta(event)
+            case "message_stop":
+                self.stopped = True
+                return self._nothing_said()
+            case "error":
+                raise refused(event.get("error"))
+            case "ping":
+                pass
+            case _:
+                self.tally.unknown += 1
+        return []
+
+    def _start(self, message: JsonObject) -> None:
+        self.id, self.model = text_in(message, "id"), text_in(message, "model") or self.model
+        self.reported = dict(sub(message, "usage"))
+
+    def _message_delta(self, event: JsonObject) -> None:
+        self.stop = text_in(sub(event, "delta"), "stop_reason") or self.stop
+        self.reported |= without_nulls(sub(event, "usage"))
+
+    def _open(self, event: JsonObject) -> None:
+        index = number_in(event, "index")
+        self.open[index] = without_nulls(object_in(event.get("content_block"), "a content block"))
+        self.pieces[index] = {}
+
+    def _delta(self, index: int, delta: JsonObject) -> None:
+        if index not in self.open:
+            raise FormatError(
+                f"a delta of block {index}, which never began", hint="stream.partial() has the rest."
+            )
+        kind = text_in(delta, "type")
+        if kind == "citations_delta":
+            self.open[index]["citations"] = [*listed(self.open[index], "citations"), delta.get("citation")]
+        elif kind in _DELTAS:
+            field, target = _DELTAS[kind]
+            self.pieces[index].setdefault(target, []).append(self.tally.add(text_in(delta, field)))
+        else:
+            self.tally.unknown += 1
+
+    def _close(self, index: int) -> list[Entry]:
+        if index not in self.open:
+            raise FormatError(
+                f"the end of block {index}, which never began", hint="stream.partial() has the rest."
+            )
+        block = self._whole(index)
+        if block is None:
+            return []  # ended in the middle of its input: the reply's length ran out
+        del self.open[index], self.pieces[index]
+        return self._add([spoken(block)])
+
+    def _whole(self, index: int) -> JsonObject | None:
+        block = dict(self.open[index])
+        for field, pieces in self.pieces[index].items():
+            text = "".join(pieces)
+            if field != "input":
+                block[field] = text_in(block, field) + text
+                continue
+            try:
+                block["input"] = json.loads(text) if text else block.get("input") or {}
+            except ValueError:
+                return None
+        return block
+
+    def _add(self, entries: list[Entry]) -> list[Entry]:
+        added = said(identified(entries), FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        self.entries += added
+        return added
+
+    def _nothing_said(self) -> list[Entry]:
+        return [] if self.entries or self.open else self._add([respond("")])
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        return Partial(
+            entries=tuple(self.entries),
+            unfinished=tuple(
+                _unfinished(self.open[index], self.pieces[index]) for index in sorted(self.open)
+            ),
+            usage=self.usage,
+            stop=self.stop,
+            id=self.id,
+            model=self.model,
+            unknown=self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once message_stop has come."""
+        if not self.stopped:
+            raise cut("message_stop")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+def _unfinished(block: JsonObject, pieces: dict[str, list[str]]) -> JsonObject:
+    kinds = {"thinking": "think", "redacted_thinking": "think", "tool_use": "call"}
+    text = "".join(pieces.get("text") or pieces.get("thinking") or pieces.get("input") or [])
+    name = {"name": block["name"]} if "name" in block else {}
+    return {"kind": kinds.get(str(block.get("type")), "respond"), **name, "text": text}

@@ -1,0 +1,342 @@
+"""Messages in Anthropic's form, and the request around them.
+
+Late notes and tools are messages of role `system` where the model takes them; elsewhere notes join the
+user message before them, and tools the list in front.
+"""
+
+from __future__ import annotations
+
+from quire.errors import FormatError
+from quire.providers.convert import COMMON, is_web, shown_images
+from quire.providers.models import ModelInfo
+from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.registry import data
+from quire.providers.rendering import (
+    GO_ON,
+    NO_OUTPUT,
+    NO_REPLY,
+    NO_TEXT,
+    Sheet,
+    Writer,
+    note_text,
+    texts,
+    wanted_effort,
+)
+from quire.providers.rules.grammar import obj
+from quire.providers.spelling import Spelling, object_of
+from quire.values import (
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    Result,
+    Text,
+    Think,
+    ToolSet,
+    call,
+    respond,
+    result,
+    think,
+)
+
+# What Anthropic's content blocks mean: one block, one entry; one part, one block.
+
+FORMAT = "anthropic"
+NAMES = Spelling()
+
+# Blocks whose fields an entry can hold; with any other field the block itself is kept.
+_PLAIN = {
+    "text": {"type", "text"},
+    "tool_use": {"type", "id", "name", "input"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error"},
+}
+
+
+def spoken(block: Json) -> Entry:
+    """An assistant's block as an entry; what an entry cannot hold is kept in `wire.block`."""
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        raise FormatError(
+            f"a content block without a type: {str(block)[:80]}", hint="Blocks are objects with a type."
+        )
+    match block["type"]:
+        case "text":
+            return respond(str(block.get("text") or ""), wire=kept(block))
+        case "thinking":
+            return think(str(block.get("thinking") or ""), wire={"block": block})
+        case "redacted_thinking":
+            return think("", wire={"block": block})
+        case "tool_use":
+            name, args = str(block.get("name") or ""), block.get("input")
+            return call(str(block.get("id") or ""), name, {} if args is None else args, wire=kept(block))
+    return respond("", wire={"block": block})
+
+
+def answered(block: JsonObject) -> Entry:
+    """A tool_result block as an entry."""
+    content = block.get("content")
+    plain_text = isinstance(content, str) or content is None
+    wire = kept(block) if plain_text else {"block": block}
+    failed = True if block.get("is_error") else None
+    return result(str(block.get("tool_use_id") or ""), content=text_of(content), error=failed, wire=wire)
+
+
+def kept(block: JsonObject) -> JsonObject | None:
+    """The wire field of a block that says more than its entry: a text's citations, a call's caller."""
+    return {"block": block} if set(block) - _PLAIN[block["type"]] - {"cache_control"} else None
+
+
+def text_of(content: Json) -> str:
+    """The text of a list of blocks; other blocks are named in brackets, images are not text at all."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(text for block in content if (text := _block_text(block)))
+
+
+def _block_text(block: Json) -> str:
+    if not isinstance(block, dict):
+        return str(block)
+    if "text" in block:
+        return str(block["text"])
+    kind = _kind(block)
+    title = block.get("title")
+    return f"[{kind}: {title}]" if title and kind else f"[{kind}]" if kind else ""
+
+
+def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
+    """The block of an assistant's part, or None where there is nothing to send."""
+    match part:
+        case Text():
+            return _text(part, message, sheet)
+        case Think():
+            return _thinking(part, message, sheet)
+        case Call():
+            return _tool_use(part, sheet)
+
+
+def _text(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
+    own = own_block(part, FORMAT, sheet)
+    if own and (own["type"] != "text" or (own["text"] == part.text and part.text.strip())):
+        return own
+    leave_out_block(part, message, sheet)
+    return {"type": "text", "text": part.text} if part.text.strip() else None
+
+
+def _thinking(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
+    block = own_block(part, FORMAT, sheet) or _from_bedrock(part, sheet)
+    void = sheet.stale and sheet.info.features.thinking_bound != "no"
+    if block and not void and _is_signed(block, sheet):
+        return block
+    leave_out_thinking(part, message, sheet)
+    return None
+
+
+def _is_signed(block: JsonObject, sheet: Sheet) -> bool:
+    """Whether a server that signs thinking would know it as its own; a local one signs nothing."""
+    if block.get("type") == "redacted_thinking":
+        return bool(block.get("data"))
+    return block.get("type") == "thinking" and bool(block.get("signature") or sheet.info.provider != FORMAT)
+
+
+def _from_bedrock(part: Think, sheet: Sheet) -> JsonObject | None:
+    """Bedrock hosts the same models and writes the same signatures in other fields.
+
+    Where they are bound to the prefix they had there, that prefix is not the one here.
+    """
+    block = obj(part.wire.get("block"))
+    bound = sheet.info.features.thinking_bound != "no"
+    if not block or bound or not is_from(part.wire, ("bedrock",), sheet):
+        return None
+    content = obj(block.get("reasoningContent"))
+    if text := obj(content.get("reasoningText")):
+        return {"type": "thinking", "thinking": text.get("text", ""), "signature": text.get("signature", "")}
+    if data := content.get("redactedContent"):
+        return {"type": "redacted_thinking", "data": data}
+    return None
+
+
+def _tool_use(part: Call, sheet: Sheet) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    fields = {"id": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
+    if own and own.get("input") == part.args:
+        return {**own, **fields}
+    return {"type": "tool_use", **fields}
+
+
+def tool_result(part: Result, sheet: Sheet) -> JsonObject:
+    """The block of a result; images in it go back as they came."""
+    own = own_block(part, FORMAT, sheet)
+    content: Json = part.text if part.text.strip() else NO_OUTPUT
+    if own and text_of(own.get("content")) == part.text and own.get("content"):
+        content = own["content"]
+    out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
+    return {**out, "is_error": True} if part.error else out
+
+
+def _kind(block: JsonObject) -> str:
+    """What an entry cannot hold of a user's block."""
+    kind, source = str(block.get("type") or "block"), block.get("source")
+    if kind == "image" and isinstance(source, dict) and source.get("type") == "file":
+        return "image file"
+    return "" if kind in ("text", "image", "tool_result") else kind
+
+
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
+
+
+def image(part: Image) -> JsonObject | None:
+    """An image by its address or its data, if Claude can read it."""
+    if is_web(part.url):
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    if part.url or not part.data or part.media_type not in COMMON:
+        return None
+    return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
+
+
+# Enough for most replies, and few enough that the SDK sends without streaming.
+REPLY_TOKENS = 8192
+
+
+def write(sheet: Sheet, message: Message) -> None:
+    """Add a message's own messages; the API itself joins two of one role."""
+    match message.role:
+        case "user":
+            if sheet.last.get("role") == "system":
+                # A system message may stand before an assistant's alone.
+                sheet.bridge({"role": "assistant", "content": [_text_block(NO_REPLY)]})
+            sheet.messages.append({"role": "user", "content": _user(sheet, message)})
+        case "assistant":
+            _assistant(sheet, message)
+        case "tool":
+            results = [tool_result(part, sheet) for part in message.parts if isinstance(part, Result)]
+            sheet.messages.append({"role": "user", "content": results})
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            _tools(sheet, message)
+
+
+def _text_block(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
+    blocks = [_text_block(text) for text in texts(message)]
+    blocks += shown_images(sheet, message, image, _text_block)
+    return ENCLOSURE.shown(sheet, message, blocks) or [_text_block(NO_TEXT)]
+
+
+def _assistant(sheet: Sheet, message: Message) -> None:
+    blocks = [
+        block
+        for part in message.parts
+        if isinstance(part, Text | Think | Call) and (block := written(part, message, sheet))
+    ]
+    if all(block["type"] in ("thinking", "redacted_thinking") for block in blocks):
+        sheet.leave_out(message, "empty message")
+        return
+    if not sheet.messages:
+        sheet.bridge({"role": "user", "content": [_text_block(GO_ON)]})
+    sheet.messages.append({"role": "assistant", "content": blocks})
+
+
+def _note(sheet: Sheet, message: Message) -> None:
+    features, effort = sheet.info.features, wanted_effort(message)
+    late = features.late_system and _takes_system(sheet)
+    extra: JsonObject = {}
+    if effort and late and features.late_effort:
+        sheet.need_beta(*_betas("late_effort"))
+        extra = {"output_config": {"effort": effort}}
+    elif effort:
+        sheet.effort = effort
+        sheet.leave_out(
+            message, "effort is set for the whole request, which moves the prefix of the messages"
+        )
+    if late and (texts(message) or extra):
+        _system(sheet, [_text_block(text) for text in texts(message)], extra)
+    elif texts(message):
+        _as_user_text(sheet, note_text(message))
+
+
+def _takes_system(sheet: Sheet) -> bool:
+    """A system message may follow a user's, or go on while no request has shown it."""
+    return sheet.last.get("role") == "user" or sheet.unsent.get("role") == "system"
+
+
+def _system(sheet: Sheet, blocks: list[JsonObject], extra: JsonObject) -> None:
+    """One system message for everything that came between two turns."""
+    if sheet.last.get("role") == "system":
+        before = sheet.messages.pop()
+        blocks, extra = [*before["content"], *blocks], {**before, **extra}
+    sheet.messages.append({**extra, "role": "system", "content": blocks})
+
+
+def _as_user_text(sheet: Sheet, text: str) -> None:
+    if sheet.unsent.get("role") == "user":
+        sheet.messages[-1] = {**sheet.last, "content": [*_listed(sheet.last["content"]), _text_block(text)]}
+        return
+    if sheet.last.get("role") == "system":
+        sheet.bridge({"role": "assistant", "content": [_text_block(NO_REPLY)]})
+    sheet.messages.append({"role": "user", "content": [_text_block(text)]})
+
+
+def _listed(content: str | list[JsonObject]) -> list[JsonObject]:
+    return [_text_block(content)] if isinstance(content, str) else content
+
+
+def _tools(sheet: Sheet, message: Message) -> None:
+    tools = tuple(tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools)
+    features = sheet.info.features
+    if not (features.late_tools and features.inline_tools and _takes_system(sheet)):
+        sheet.add_tools_in_front(message, tools)
+        return
+    if not (known := sheet.offered(tools, message)):
+        return
+    sheet.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
+    inline = [{"type": "tool_definition", "definition": one} for one in sheet.defined(known, tool_definition)]
+    _system(sheet, [{"type": "tool_addition", "tool": one} for one in inline], {})
+
+
+def _betas(name: str) -> list[str]:
+    return list(data("dialects")["betas"][name])
+
+
+def tool_definition(tool: JsonObject) -> JsonObject:
+    """A tool as Anthropic defines one."""
+    schema = {"type": "object", **(tool.get("parameters") or {"properties": {}})}
+    description = {"description": tool["description"]} if tool.get("description") else {}
+    return {"name": NAMES.spell(tool["name"]), **description, "input_schema": schema}
+
+
+def _end(sheet: Sheet) -> None:
+    if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
+        sheet.bridge({"role": "user", "content": [_text_block(GO_ON)]})
+
+
+def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+    info, ask = sheet.info, sheet.ask
+    body: JsonObject = {
+        "model": info.model,
+        "max_tokens": ask.max_tokens or min(info.max_output or REPLY_TOKENS, REPLY_TOKENS),
+    }
+    if tools := sheet.tools(prompt):
+        body["tools"] = sheet.defined(tools, tool_definition)
+    if prompt.system.strip():
+        body["system"] = [_text_block(prompt.system)]
+    body["messages"] = sheet.messages
+    if effort := sheet.effort or ask.effort:
+        body["output_config"] = {"effort": effort}
+    return {**body, **ask.extra}
+
+
+def _headers(sheet: Sheet) -> dict[str, str]:
+    return {"anthropic-beta": ",".join(sheet.betas)} if sheet.betas else {}
+
+
+def _ids(info: ModelInfo) -> Spelling:
+    return Spelling()
+
+
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)

@@ -1,0 +1,356 @@
+"""Messages in Converse's form, and the request around them.
+
+User and assistant take turns here; where two of one side would stand together, a turn that was never taken
+stands between them, so that no message changes when another follows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.errors import FormatError
+from quire.providers.convert import COMMON, shown_images
+from quire.providers.incoming import bytes_of, objects, sub
+from quire.providers.models import ModelInfo
+from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.rendering import (
+    GO_ON,
+    NO_OUTPUT,
+    NO_REPLY,
+    NO_TEXT,
+    Sheet,
+    Writer,
+    note_text,
+    texts,
+    wanted_effort,
+)
+from quire.providers.rules.grammar import obj
+from quire.providers.spelling import Spelling, compact, object_of
+from quire.values import (
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Part,
+    Prompt,
+    Request,
+    Result,
+    Text,
+    Think,
+    ToolSet,
+    call,
+    respond,
+    result,
+    think,
+)
+
+# What Converse's content blocks mean: one block, one entry; one part, one block.
+#
+# Bytes are base64 text here, as on the wire; `sdk_kwargs` turns them into bytes for boto3.
+
+FORMAT = "bedrock"
+NAMES = Spelling()
+IDS = Spelling()
+
+
+def spoken(block: Json) -> Entry:
+    """An assistant's block as an entry; what an entry cannot hold is kept in `wire.block`."""
+    if not isinstance(block, dict) or not block:
+        raise FormatError(
+            f"a content block that is {str(block)[:80]!r}", hint="Blocks are objects with one key."
+        )
+    if isinstance(block.get("text"), str):
+        return respond(block["text"])
+    if "toolUse" in block:
+        use = sub(block, "toolUse")
+        plain = set(use) <= {"toolUseId", "name", "input"}
+        args = use.get("input")
+        return call(
+            str(use.get("toolUseId") or ""),
+            str(use.get("name") or ""),
+            {} if args is None else args,
+            wire=None if plain else {"block": block},
+        )
+    if "reasoningContent" in block:
+        text = sub(sub(block, "reasoningContent"), "reasoningText").get("text")
+        return think(str(text or ""), wire={"block": block})
+    if sub(block, "citationsContent"):
+        return respond(cited_text(block), wire={"block": block})
+    return respond("", wire={"block": block})
+
+
+def cited_text(block: JsonObject) -> str:
+    content = objects(sub(block, "citationsContent"), "content")
+    return "".join(str(one.get("text") or "") for one in content)
+
+
+def answered(block: JsonObject) -> Entry:
+    """A toolResult block as an entry."""
+    given = sub(block, "toolResult")
+    content = objects(given, "content")
+    plain = all(set(one) == {"text"} for one in content) and len(content) <= 1
+    failed = True if given.get("status") == "error" else None
+    wire = None if plain else {"block": block}
+    return result(str(given.get("toolUseId") or ""), content=text_of(content), error=failed, wire=wire)
+
+
+def text_of(content: list[JsonObject]) -> str:
+    """The text of blocks: JSON as JSON, images as nothing, others named in brackets."""
+    return "\n".join(text for block in content if (text := _block_text(block)))
+
+
+def _block_text(block: JsonObject) -> str:
+    if "text" in block:
+        return str(block["text"])
+    if "json" in block:
+        return compact(block["json"])
+    kind = _kind(block)
+    return f"[{kind}]" if kind else ""
+
+
+def _kind(block: JsonObject) -> str:
+    """What an entry cannot hold of a user's block."""
+    kind = str(next(iter(block), "block"))
+    return "" if kind in ("text", "image", "cachePoint", "toolResult") else kind
+
+
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
+
+
+def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
+    """The block of an assistant's part, or None where there is nothing to send."""
+    match part:
+        case Text():
+            own = own_block(part, FORMAT, sheet)
+            if own and ("citationsContent" not in own or cited_text(own) == part.text):
+                return own
+            leave_out_block(part, message, sheet)
+            return {"text": part.text} if part.text.strip() else None
+        case Think():
+            return _reasoning(part, message, sheet)
+        case Call():
+            return _tool_use(part, sheet)
+
+
+def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
+    block = own_block(part, FORMAT, sheet) or _from_anthropic(part, sheet)
+    void = sheet.stale and sheet.info.features.thinking_bound != "no"
+    if block and not void and _is_signed(block):
+        return block
+    leave_out_thinking(part, message, sheet)
+    return None
+
+
+def _is_signed(block: JsonObject) -> bool:
+    reasoning = sub(block, "reasoningContent")
+    return bool(reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature"))
+
+
+def _from_anthropic(part: Think, sheet: Sheet) -> JsonObject | None:
+    """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
+    block = obj(part.wire.get("block"))
+    bound = sheet.info.features.thinking_bound != "no"
+    if not block or bound or not is_from(part.wire, ("anthropic",), sheet):
+        return None
+    if block.get("type") == "redacted_thinking":
+        return {"reasoningContent": {"redactedContent": block.get("data", "")}}
+    text = {"text": block.get("thinking", ""), "signature": block.get("signature", "")}
+    return {"reasoningContent": {"reasoningText": text}}
+
+
+def _tool_use(part: Call, sheet: Sheet) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    fields = {"toolUseId": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
+    return {"toolUse": {**(own["toolUse"] if own else {}), **fields}}
+
+
+def tool_result(part: Result, sheet: Sheet) -> JsonObject:
+    """The block of a result; images and JSON in it go back as they came."""
+    own = own_block(part, FORMAT, sheet)
+    content: list[JsonObject] = [{"text": part.text if part.text.strip() else NO_OUTPUT}]
+    if own and own["toolResult"].get("content") and text_of(own["toolResult"]["content"]) == part.text:
+        content = own["toolResult"]["content"]
+    status = "error" if part.error else "success"
+    return {"toolResult": {"toolUseId": part.call_id, "content": content, "status": status}}
+
+
+def told_call(part: Call) -> JsonObject:
+    """A call as text, for a request that defines no tools."""
+    return {"text": f"[Called {part.name} with {compact(part.args)}]"}
+
+
+def told_result(part: Result) -> JsonObject:
+    """A result as text, for a request that defines no tools."""
+    return {"text": f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}"}
+
+
+def image(part: Image) -> JsonObject | None:
+    """An image by its data or its place in S3; Converse fetches nothing from the web."""
+    kind = part.media_type.removeprefix("image/") or part.url.rpartition(".")[2].lower()
+    form = {"jpg": "jpeg", "": "png"}.get(kind, kind)
+    known = f"image/{form}" in COMMON
+    if part.url.startswith("s3://"):
+        return {"image": {"format": form if known else "png", "source": {"s3Location": {"uri": part.url}}}}
+    return {"image": {"format": form, "source": {"bytes": part.data}}} if part.data and known else None
+
+
+def write(sheet: Sheet, message: Message) -> None:
+    """Add a message's own messages; a note without a role of its own joins the user message before it."""
+    match message.role:
+        case "user":
+            _bridge_user(sheet)
+            sheet.messages.append({"role": "user", "content": _user(sheet, message)})
+        case "assistant":
+            _assistant(sheet, message)
+        case "tool":
+            sheet.messages.append({"role": "user", "content": _results(sheet, message)})
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            # A toolAddition names a tool of toolConfig; it cannot define one.
+            for part in message.parts:
+                if isinstance(part, ToolSet):
+                    sheet.add_tools_in_front(message, part.tools)
+
+
+def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
+    blocks: list[JsonObject] = [{"text": text} for text in texts(message)]
+    blocks += shown_images(sheet, message, image, lambda text: {"text": text})
+    return ENCLOSURE.shown(sheet, message, blocks) or [{"text": NO_TEXT}]
+
+
+def _assistant(sheet: Sheet, message: Message) -> None:
+    blocks = [block for part in message.parts if (block := _block(part, message, sheet))]
+    if all("reasoningContent" in block for block in blocks):
+        sheet.leave_out(message, "empty message")
+        return
+    if sheet.last.get("role") in (None, "assistant"):
+        sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
+    sheet.messages.append({"role": "assistant", "content": blocks})
+
+
+def _block(part: Part, message: Message, sheet: Sheet) -> JsonObject | None:
+    if isinstance(part, Call) and not _takes_calls(sheet, message):
+        sheet.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
+        return told_call(part)
+    return written(part, message, sheet) if isinstance(part, Text | Think | Call) else None
+
+
+def _takes_calls(sheet: Sheet, message: Message) -> bool:
+    """Converse takes calls where tools are defined; its own calls, at least their names, are put there."""
+    if sheet.has_tools or sheet.late_tools:
+        return True
+    calls = [part for part in message.parts if isinstance(part, Call)]
+    if not any(is_from(part.wire, (FORMAT,), sheet) for part in calls):
+        return False
+    for part in calls:
+        sheet.called.setdefault(part.name, message)
+    return True
+
+
+def _results(sheet: Sheet, message: Message) -> list[JsonObject]:
+    """Results in the form of their calls: as blocks, or told as text."""
+    asked = any("toolUse" in block for block in sheet.last.get("content") or ()) or sheet.faithful
+    results = [part for part in message.parts if isinstance(part, Result)]
+    return [tool_result(part, sheet) if asked else told_result(part) for part in results]
+
+
+def _note(sheet: Sheet, message: Message) -> None:
+    if effort := wanted_effort(message):
+        sheet.effort = effort
+        sheet.leave_out(
+            message, "effort is set for the whole request, which moves the prefix of the messages"
+        )
+    said = texts(message)
+    role, unsent = sheet.last.get("role"), sheet.unsent.get("role")
+    if not said:
+        return
+    if sheet.info.features.late_system and (role == "user" or unsent == "system"):
+        before = sheet.messages.pop()["content"] if role == "system" else []
+        sheet.messages.append({"role": "system", "content": [*before, *({"text": text} for text in said)]})
+    elif unsent == "user":
+        added = {"text": note_text(message)}
+        sheet.messages[-1] = {**sheet.last, "content": [*sheet.last["content"], added]}
+    else:
+        _bridge_user(sheet)
+        sheet.messages.append({"role": "user", "content": [{"text": note_text(message)}]})
+
+
+def _bridge_user(sheet: Sheet) -> None:
+    """Converse takes no two user messages in a row."""
+    if sheet.last.get("role") in ("user", "system"):
+        sheet.bridge({"role": "assistant", "content": [{"text": NO_REPLY}]})
+
+
+def _end(sheet: Sheet) -> None:
+    if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
+        sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
+
+
+def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+    ask = sheet.ask
+    body: JsonObject = {"modelId": sheet.info.model}
+    if tools := sheet.tools(prompt) or _called(sheet):
+        body["toolConfig"] = {"tools": sheet.defined(tools, tool_spec)}
+    if prompt.system.strip():
+        body["system"] = [{"text": prompt.system}]
+    body["messages"] = sheet.messages
+    if ask.max_tokens:
+        body["inferenceConfig"] = {"maxTokens": ask.max_tokens}
+    if effort := sheet.effort or ask.effort:
+        body["outputConfig"] = {"effort": effort}
+    return {**body, **ask.extra}
+
+
+def _called(sheet: Sheet) -> list[JsonObject]:
+    for message in sheet.called.values():
+        sheet.leave_out(
+            message, "a called tool is named in front because none is defined, which moves the prefix"
+        )
+    return [{"name": name} for name in sheet.called]
+
+
+def tool_spec(tool: JsonObject) -> JsonObject:
+    """A tool as Converse defines one."""
+    schema = {"type": "object", **(tool.get("parameters") or {"properties": {}})}
+    description = {"description": tool["description"]} if tool.get("description") else {}
+    return {"toolSpec": {"name": NAMES.spell(tool["name"]), **description, "inputSchema": {"json": schema}}}
+
+
+def _headers(sheet: Sheet) -> dict[str, str]:
+    return {}
+
+
+def _ids(info: ModelInfo) -> Spelling:
+    return IDS
+
+
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)
+
+
+# The request body with bytes in place of base64, as boto3's `client.converse` takes it.
+
+
+def sdk_kwargs(request: Request) -> dict[str, Any]:
+    """The keyword arguments of `client.converse`; the same as the body where it holds no bytes."""
+    messages = [
+        {**message, "content": [_sdk_block(block) for block in message["content"]]}
+        for message in request.body["messages"]
+    ]
+    return {**request.body, "messages": messages}
+
+
+def _sdk_block(block: Json) -> Json:
+    if "image" in block:
+        source = block["image"].get("source") or {}
+        if "bytes" in source:
+            return {"image": {**block["image"], "source": {"bytes": bytes_of(source["bytes"])}}}
+    if "redactedContent" in (block.get("reasoningContent") or {}):
+        redacted = bytes_of(block["reasoningContent"]["redactedContent"])
+        return {"reasoningContent": {"redactedContent": redacted}}
+    if "toolResult" in block:
+        content = [_sdk_block(one) for one in block["toolResult"]["content"]]
+        return {"toolResult": {**block["toolResult"], "content": content}}
+    return block

@@ -1,0 +1,23 @@
+"""Gemini's generateContent."""
+
+from quire.providers.models import model_info
+from quire.providers.rendering import Ask, Rendering
+from quire.providers.wires.gemini.read import Stream, export_messages, import_messages, parse_reply
+from quire.providers.wires.gemini.write import FORMAT, WRITER, sdk_kwargs
+from quire.values import Prompt, Request
+
+__all__ = [
+    "FORMAT",
+    "WRITER",
+    "Stream",
+    "export_messages",
+    "import_messages",
+    "parse_reply",
+    "render",
+    "sdk_kwargs",
+]
+
+
+def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Ask | None = None) -> Request:
+    """The REST body of generateContent; `sdk_kwargs(request)` is for `client.models.generate_content`."""
+    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Ask()).request(prompt)

@@ -1,0 +1,256 @@
+"""Gemini's contents into entries, and back verbatim; a reply is one more content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from quire.errors import FormatError, ProviderError
+from quire.providers.convert import image_json
+from quire.providers.incoming import (
+    Partial,
+    Tally,
+    cut,
+    listed,
+    object_in,
+    objects,
+    refused,
+    said,
+    sub,
+    tagged,
+    text_in,
+    whole_message,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
+from quire.providers.provider_tools import answered_by_caller, offered
+from quire.providers.spelling import read_back
+from quire.providers.usage import usage
+from quire.providers.wires.gemini.write import (
+    ENCLOSURE,
+    FORMAT,
+    NAMES,
+    WRITER,
+    answered,
+    declaration,
+    image_of,
+    is_image,
+    part_in,
+    spoken,
+    text_of,
+    tool_entry,
+)
+from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, system, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of contents, or of a request that holds one (with its instruction and tools)."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "").removeprefix("models/")
+        out += _head(value)
+        value = value.get("contents")
+    if not isinstance(value, list):
+        raise FormatError("no list of contents", hint='Give a list, or {"contents": [...]}.')
+    waiting: list[Entry] = []
+    for place, content in enumerate(value):
+        entries = _entries(content, f"contents[{place}]", waiting)
+        out += tagged(entries, FORMAT, content, model)
+        if calls := [entry for entry in entries if entry.kind == "call"]:
+            waiting = calls
+    return out
+
+
+def _head(request: JsonObject) -> list[Entry]:
+    out = []
+    if defined := objects(request, "tools"):
+        out.append(offered(_offers(defined), format=FORMAT, tools=defined))
+    if told := request.get("systemInstruction") or request.get("system_instruction"):
+        parts = (
+            [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
+        )
+        out.append(system(text_of(parts), wire={"format": FORMAT, "system": told}))
+    return out
+
+
+def _offers(defined: list[JsonObject]) -> Iterator[tuple[JsonObject, JsonObject | None]]:
+    """Functions, and Gemini's own: each other field of a tool is one, {"googleSearch": {}}."""
+    for tool in defined:
+        for name, how in tool.items():
+            if name in ("functionDeclarations", "function_declarations"):
+                yield from ((tool_entry(one), None) for one in objects(tool, name))
+            else:
+                yield tool_entry({"name": name}), {name: how}
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The contents; with an instruction or tools, the object a request holds them in."""
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    head: JsonObject = {}
+    if out.system:
+        head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
+    if out.tools and (listed := out.tools[0].wire["tools"] if _came(out.tools[0]) else _declared(out.tools)):
+        head["tools"] = listed
+    return {**head, "contents": out.messages} if head else out.messages
+
+
+def _came(entry: Entry) -> bool:
+    return entry.wire.get("format") == FORMAT and "tools" in entry.wire
+
+
+def _declared(entries: Iterable[Entry]) -> list[JsonObject]:
+    listed = [tool for entry in entries for tool in entry.tools if answered_by_caller(tool)]
+    return [{"functionDeclarations": [declaration(tool) for tool in listed]}] if listed else []
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a generateContent response."""
+    reply = object_in(value, "a response")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    candidate = candidate_in(reply)
+    model = model_of(reply) or model
+    said_parts = [spoken(part, place) for place, part in enumerate(parts_in(candidate))]
+    return Reply(
+        entries=tuple(said(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES))),
+        usage=usage(provider, reply),
+        stop=str(candidate.get("finishReason") or candidate.get("finish_reason") or ""),
+        id=str(reply.get("responseId") or reply.get("response_id") or ""),
+        model=model,
+    )
+
+
+def model_of(reply: JsonObject) -> str:
+    return str(reply.get("modelVersion") or reply.get("model_version") or "").removeprefix("models/")
+
+
+def candidate_in(reply: JsonObject) -> JsonObject:
+    """The first candidate; a prompt that was blocked has none."""
+    feedback = sub(reply, "promptFeedback") or sub(reply, "prompt_feedback")
+    blocked = feedback.get("blockReason") or feedback.get("block_reason")
+    candidates = reply.get("candidates")
+    if isinstance(candidates, list) and candidates:
+        return object_in(candidates[0], "a candidate")
+    if blocked:
+        raise ProviderError(
+            f"the prompt was blocked: {blocked}", hint="Change the prompt or the safety settings."
+        )
+    raise FormatError("a response without candidates", hint="An error body is no reply; check the status.")
+
+
+def parts_in(candidate: JsonObject) -> list[JsonObject]:
+    return [part_in(part) for part in listed(sub(candidate, "content"), "parts")]
+
+
+def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = ()) -> list[Entry]:
+    role = content.get("role") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or role not in (None, "user", "model", "function"):
+        raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user and model.")
+    if not isinstance(content.get("parts"), list):
+        raise FormatError(f"{where}: no list of parts", hint='A content is {"role": ..., "parts": [...]}.')
+    parts = parts_in({"content": content})
+    if role == "model":
+        return [spoken(part, place) for place, part in enumerate(parts)] or [respond("")]
+    results = _results(parts, list(waiting))
+    rest = [part for part in parts if "functionResponse" not in part]
+    images = [image_json(image_of(part)) for part in rest if is_image(part)]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
+
+
+def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
+    """Function responses; those without an id answer the first open call of their name."""
+    responses = [part for part in parts if "functionResponse" in part]
+    named = {str(part["functionResponse"].get("id")) for part in responses}
+    unnamed = [one for one in waiting if one.call_id not in named]
+    out = []
+    for part in responses:
+        given = part["functionResponse"]
+        match = next((one for one in unnamed if one.name == given.get("name") and not given.get("id")), None)
+        if match:
+            unnamed.remove(match)
+        out.append(
+            answered(part, str(given.get("id") or (match.call_id if match else given.get("name") or "")))
+        )
+    return out
+
+
+# A streamed generateContent response: text grows until something else comes, calls come whole.
+
+
+class Stream:
+    """Gathers chunks. A part with a signature is never joined with another: the signature is of that part."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.spelled = read_back(names, NAMES)
+        self.tally = Tally()
+        self.id, self.model, self.stop = "", model, ""
+        self.growing: JsonObject = {}
+        self.pieces: list[str] = []
+        self.parts = 0
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one chunk; the entries that it finished."""
+        chunk = object_in(event, "a chunk")
+        if chunk.get("error"):
+            raise refused(chunk["error"])
+        self.id = text_in(chunk, "responseId") or text_in(chunk, "response_id") or self.id
+        self.model = model_of(chunk) or self.model
+        self.reported = sub(chunk, "usageMetadata") or sub(chunk, "usage_metadata") or self.reported
+        if not chunk.get("candidates") and not (chunk.get("promptFeedback") or chunk.get("prompt_feedback")):
+            self.tally.unknown += not self.reported
+            return []
+        candidate = candidate_in(chunk)
+        finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
+        if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
+            self.stop = stop
+            finished += self._grown() or ([] if self.entries else self._add(respond("")))
+        return finished
+
+    def _part(self, part: JsonObject) -> list[Entry]:
+        shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
+        if set(part) == set(shape):
+            done = self._grown() if self.growing and self.growing != shape else []
+            self.growing = shape
+            self.pieces.append(self.tally.add(text_in(part, "text")))
+            return done
+        return [*self._grown(), *self._whole(part)]
+
+    def _grown(self) -> list[Entry]:
+        """The text so far, now that something else follows it."""
+        if not self.growing:
+            return []
+        part, self.growing = {**self.growing, "text": "".join(self.pieces)}, {}
+        self.pieces = []
+        return self._whole(part)
+
+    def _whole(self, part: JsonObject) -> list[Entry]:
+        self.parts += 1
+        return self._add(spoken(part, self.parts - 1))
+
+    def _add(self, entry: Entry) -> list[Entry]:
+        added = said([entry], FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        self.entries += added
+        return added
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        kind = "think" if self.growing.get("thought") else "respond"
+        unfinished = ({"kind": kind, "text": "".join(self.pieces)},) if self.growing else ()
+        return Partial(
+            tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once its finishReason has come."""
+        if not self.stop:
+            raise cut("its finishReason")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)

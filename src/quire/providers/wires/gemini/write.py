@@ -1,0 +1,456 @@
+"""Messages as Gemini's contents, and the generateContent request around them (the REST body)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.errors import FormatError
+from quire.providers.convert import shown_images
+from quire.providers.incoming import bytes_of, sub
+from quire.providers.models import ModelInfo
+from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.provider_tools import own_definition
+from quire.providers.rendering import GO_ON, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
+from quire.providers.rules.grammar import obj
+from quire.providers.spelling import Spelling, compact, object_of
+from quire.values import (
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    Request,
+    Result,
+    Text,
+    Think,
+    ToolSet,
+    call,
+    respond,
+    result,
+    think,
+)
+
+# Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
+
+NAMES = Spelling(first="A-Za-z_")
+
+# The fields of Gemini's Schema message; any other is refused as an unknown name.
+_FIELDS = frozenset(
+    [
+        "type",
+        "format",
+        "title",
+        "description",
+        "nullable",
+        "enum",
+        "items",
+        "maxItems",
+        "minItems",
+        "properties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "example",
+        "anyOf",
+        "propertyOrdering",
+        "default",
+        "minimum",
+        "maximum",
+    ]
+)
+
+
+def declaration(tool: JsonObject) -> JsonObject:
+    """One function declaration."""
+    out: JsonObject = {"name": NAMES.spell(tool["name"])}
+    if tool.get("description"):
+        out["description"] = tool["description"]
+    schema = tool.get("parameters") or {}
+    if not schema.get("properties") and not set(schema) - {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+    }:
+        return out  # an object without fields is refused; a function without parameters is not
+    own = _schema(schema)
+    return {**out, "parameters": own} if own is not None else {**out, "parametersJsonSchema": schema}
+
+
+def _schema(schema: Json) -> JsonObject | None:
+    """The schema in Gemini's words, or None where they do not suffice."""
+    if (
+        not isinstance(schema, dict)
+        or not set(schema) <= _FIELDS
+        or not isinstance(schema.get("type", ""), str)
+    ):
+        return None
+    if not all(isinstance(one, str) for one in schema.get("enum") or ()):
+        return None
+    out = dict(schema)
+    if "type" in schema:
+        out["type"] = schema["type"].upper()
+    for field, inner in _inner(schema):
+        if inner is None:
+            return None
+        out[field] = inner
+    return out
+
+
+def _inner(schema: JsonObject) -> list[tuple[str, Json]]:
+    """The schemas inside a schema, each in Gemini's words, or None."""
+    out: list[tuple[str, Json]] = []
+    if "items" in schema:
+        out.append(("items", _schema(schema["items"])))
+    if "anyOf" in schema:
+        options = [_schema(one) for one in schema["anyOf"]]
+        out.append(("anyOf", None if None in options else options))
+    if "properties" in schema:
+        fields = {name: _schema(one) for name, one in schema["properties"].items()}
+        out.append(("properties", None if None in fields.values() else fields))
+    return out
+
+
+def tool_entry(declared: JsonObject) -> JsonObject:
+    """A declared function as entries define a tool."""
+    schema = sub(declared, "parametersJsonSchema") or sub(declared, "parameters")
+    return {
+        "name": str(declared.get("name") or ""),
+        "description": str(declared.get("description") or ""),
+        "parameters": _json_schema(schema) if schema else {"type": "object", "properties": {}},
+    }
+
+
+def _json_schema(schema: Json) -> Json:
+    """Gemini's upper-case types in JSON schema's lower case."""
+    if isinstance(schema, list):
+        return [_json_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    lower = {"type": schema["type"].lower()} if isinstance(schema.get("type"), str) else {}
+    return {**{key: _json_schema(value) for key, value in schema.items()}, **lower}
+
+
+# What Gemini's parts mean: one part, one entry; thought signatures stay on the part they came with.
+
+FORMAT = "gemini"
+# What Google tells clients to send for calls that its model did not make.
+FOREIGN = "skip_thought_signature_validator"
+
+# The SDK's spelling of the fields that a part may have.
+_CAMEL = {
+    "function_call": "functionCall",
+    "function_response": "functionResponse",
+    "inline_data": "inlineData",
+    "file_data": "fileData",
+    "thought_signature": "thoughtSignature",
+    "executable_code": "executableCode",
+    "code_execution_result": "codeExecutionResult",
+    "mime_type": "mimeType",
+    "file_uri": "fileUri",
+    "display_name": "displayName",
+}
+
+
+def part_in(part: Json) -> JsonObject:
+    """A part as the REST API spells it; arguments and responses inside are not touched."""
+    if not isinstance(part, dict):
+        raise FormatError(
+            f"a part that is {type(part).__name__}", hint="Parts are objects: text, functionCall, …"
+        )
+    out: JsonObject = {
+        _CAMEL.get(str(key), str(key)): value for key, value in part.items() if value is not None
+    }
+    for field in ("inlineData", "fileData"):
+        if field in out:
+            out[field] = {_CAMEL.get(key, key): value for key, value in sub(out, field).items()}
+    for field in ("functionCall", "functionResponse"):
+        sub(out, field)
+    if "thoughtSignature" in out:
+        out["thoughtSignature"] = _signature(out["thoughtSignature"])
+    return out
+
+
+def _signature(given: Json) -> str:
+    """A signature in the API's own base64: an SDK's has another alphabet, the bytes are the same."""
+    if not isinstance(given, str) or any(char.isspace() or not char.isprintable() for char in given):
+        raise FormatError(
+            f"a thoughtSignature that is {given!r}", hint="It is base64; keep it exactly as it came."
+        )
+    return given if given == FOREIGN else given.translate(str.maketrans("-_", "+/"))
+
+
+def spoken(part: JsonObject, place: int) -> Entry:
+    """A model's part as an entry; `place` names a call that came without an id."""
+    if "functionCall" in part:
+        given = part["functionCall"]
+        plain = set(part) == {"functionCall"} and set(given) <= {"id", "name", "args"} and given.get("id")
+        call_id = str(given.get("id") or f"call-{place + 1}")
+        args = given.get("args")
+        return call(
+            call_id,
+            str(given.get("name") or ""),
+            {} if args is None else args,
+            wire=None if plain else {"block": part},
+        )
+    text = str(part.get("text") or "")
+    if part.get("thought"):
+        return think(text, wire={"block": part})
+    return respond(text, wire=None if set(part) == {"text"} else {"block": part})
+
+
+def answered(part: JsonObject, call_id: str) -> Entry:
+    """A function response as an entry."""
+    response = part["functionResponse"].get("response")
+    failed = isinstance(response, dict) and "error" in response
+    plain = set(part["functionResponse"]) <= {"id", "name", "response"} and _is_plain(response)
+    return result(
+        call_id,
+        content=response_text(response),
+        error=failed or None,
+        wire=None if plain else {"block": part},
+    )
+
+
+def _is_plain(response: Json) -> bool:
+    return (
+        isinstance(response, dict)
+        and len(response) == 1
+        and isinstance(response.get("output", response.get("error")), str)
+    )
+
+
+def response_text(response: Json) -> str:
+    """What a function answered: its output or error, else all of it."""
+    if isinstance(response, dict) and len(response) == 1:
+        for field in ("output", "error", "result"):
+            if isinstance(response.get(field), str):
+                return str(response[field])
+    if response is None or isinstance(response, str):
+        return response or ""
+    return compact(response)
+
+
+def text_of(parts: list[JsonObject]) -> str:
+    """The text of parts; what is neither text nor image is named in brackets."""
+    texts = [str(part["text"]) if "text" in part else _named(part) for part in parts]
+    return "\n".join(text for text in texts if text)
+
+
+def _named(part: JsonObject) -> str:
+    kind = _kind(part)
+    return f"[{kind}]" if kind else ""
+
+
+def _kind(part: JsonObject) -> str:
+    """What an entry cannot hold of a user's part."""
+    if "text" in part or "functionResponse" in part or is_image(part):
+        return ""
+    held = part.get("inlineData") or part.get("fileData") or {}
+    return str(held.get("mimeType") or next(iter(part), "part"))
+
+
+def _text_of_raw(parts: list[JsonObject]) -> str:
+    return text_of([part_in(part) for part in parts])
+
+
+ENCLOSURE = Enclosure(FORMAT, lambda part: _kind(part_in(part)), _text_of_raw, (FORMAT,))
+
+
+def is_image(part: JsonObject) -> bool:
+    held = part.get("inlineData") or part.get("fileData") or {}
+    return str(held.get("mimeType") or "").startswith("image/")
+
+
+def image_of(part: JsonObject) -> Image:
+    if held := part.get("inlineData"):
+        return Image(media_type=str(held.get("mimeType") or ""), data=str(held.get("data") or ""))
+    return Image(
+        media_type=str(part["fileData"].get("mimeType") or ""), url=str(part["fileData"].get("fileUri") or "")
+    )
+
+
+def written(part: Text | Think | Call, message: Message, sheet: Sheet, signed: bool) -> JsonObject | None:
+    """A model's part; `signed` says that an earlier call of this message carries the signature already."""
+    match part:
+        case Text():
+            own = own_block(part, FORMAT, sheet)
+            if own and str(own.get("text") or "") == part.text:
+                return own
+            leave_out_block(part, message, sheet)
+            return {"text": part.text} if part.text.strip() else None
+        case Think():
+            own = own_block(part, FORMAT, sheet)
+            if own is None:
+                leave_out_thinking(part, message, sheet)
+            return own
+        case Call():
+            return _function_call(part, message, sheet, signed)
+
+
+def _function_call(part: Call, message: Message, sheet: Sheet, signed: bool) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    if own and (own["functionCall"].get("args") or {}) == part.args:
+        given = own["functionCall"]
+        out = {**own, "functionCall": {**given, "id": part.call_id} if given.get("id") else given}
+    else:
+        fields = {"id": part.call_id, "name": NAMES.spell(part.name), "args": object_of(part.args)}
+        out = {"functionCall": fields}
+    if "thoughtSignature" in out or signed or not sheet.info.features.signatures:
+        return out
+    if "thoughtSignature" in obj(part.wire.get("block")) and not is_from(part.wire, (FORMAT,), sheet):
+        sheet.leave_out(message, f"thought signature of {part.wire.get('model')} means nothing here", part)
+    return {**out, "thoughtSignature": FOREIGN}
+
+
+def function_response(part: Result, sheet: Sheet, with_id: bool) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    response: Json = {"error" if part.error else "output": part.text}
+    out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
+    if own and response_text(own["functionResponse"].get("response")) == part.text:
+        out = {**own["functionResponse"], "id": part.call_id}
+    return {"functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
+
+
+def image(part: Image) -> JsonObject | None:
+    """An image by its address or its data."""
+    if part.url:
+        return {"fileData": {"fileUri": part.url, "mimeType": part.media_type or "image/png"}}
+    if not part.data:
+        return None
+    return {"inlineData": {"mimeType": part.media_type or "image/png", "data": part.data}}
+
+
+def write(sheet: Sheet, message: Message) -> None:
+    """Add a message's own content; a note joins the user's text before it."""
+    match message.role:
+        case "user":
+            sheet.messages.append({"role": "user", "parts": _user(sheet, message)})
+        case "assistant":
+            _model(sheet, message)
+        case "tool":
+            sheet.messages.append({"role": "user", "parts": _responses(sheet, message)})
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            for part in message.parts:
+                if isinstance(part, ToolSet):
+                    sheet.add_tools_in_front(message, part.tools)
+
+
+def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
+    parts: list[JsonObject] = [{"text": text} for text in texts(message)]
+    parts += shown_images(sheet, message, image, lambda text: {"text": text})
+    return ENCLOSURE.shown(sheet, message, parts) or [{"text": NO_TEXT}]
+
+
+def _model(sheet: Sheet, message: Message) -> None:
+    parts: list[JsonObject] = []
+    for part in message.parts:
+        if isinstance(part, Text | Think | Call):
+            signed = any("functionCall" in one for one in parts)
+            if out := written(part, message, sheet, signed):
+                parts.append(out)
+    if all(part.get("thought") for part in parts):
+        sheet.leave_out(message, "empty message")
+        return
+    calls = any("functionCall" in part for part in parts)
+    # The conversation begins with the user, and a call follows a user's turn or a function's.
+    if not sheet.messages or (calls and sheet.last.get("role") == "model"):
+        sheet.bridge({"role": "user", "parts": [{"text": GO_ON}]})
+    sheet.messages.append({"role": "model", "parts": parts})
+
+
+def _responses(sheet: Sheet, message: Message) -> list[JsonObject]:
+    """One response a call, in the calls' order; without an id where the call had none."""
+    called = [part["functionCall"] for part in sheet.last.get("parts") or () if "functionCall" in part]
+    results = [part for part in message.parts if isinstance(part, Result)]
+    named = {call["id"] for call in called if call.get("id")}
+    order = {call.get("id"): place for place, call in enumerate(called)}
+    if named:
+        results.sort(key=lambda part: order.get(part.call_id, len(order)))
+    return [function_response(part, sheet, with_id=not called or part.call_id in named) for part in results]
+
+
+def _note(sheet: Sheet, message: Message) -> None:
+    if effort := wanted_effort(message):
+        sheet.effort = effort
+        sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
+    if not texts(message):
+        return
+    added = {"text": note_text(message)}
+    parts = sheet.unsent.get("parts") or []
+    if sheet.unsent.get("role") == "user" and not any("functionResponse" in part for part in parts):
+        sheet.messages[-1] = {**sheet.last, "parts": [*parts, added]}
+    else:
+        sheet.messages.append({"role": "user", "parts": [added]})
+
+
+def _end(sheet: Sheet) -> None:
+    if not sheet.messages or sheet.last.get("role") == "model":
+        sheet.bridge({"role": "user", "parts": [{"text": GO_ON}]})
+
+
+def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+    ask = sheet.ask
+    body: JsonObject = {}
+    if prompt.system.strip():
+        body["systemInstruction"] = {"parts": [{"text": prompt.system}]}
+    if tools := sheet.tools(prompt):
+        body["tools"] = _tools(sheet, tools)
+    body["contents"] = sheet.messages
+    config: JsonObject = {"maxOutputTokens": ask.max_tokens} if ask.max_tokens else {}
+    if effort := sheet.effort or ask.effort:
+        config["thinkingConfig"] = {"thinkingLevel": effort.upper()}
+    if config or ask.extra.get("generationConfig"):
+        body["generationConfig"] = {**config, **(ask.extra.get("generationConfig") or {})}
+    return {**body, **{key: value for key, value in ask.extra.items() if key != "generationConfig"}}
+
+
+def _tools(sheet: Sheet, tools: list[JsonObject]) -> list[JsonObject]:
+    """All functions in one tool, and beside it Gemini's own, a tool each."""
+    own = [definition for tool in tools if (definition := own_definition(tool, sheet.info))]
+    functions = [declaration(tool) for tool in tools if own_definition(tool, sheet.info) is None]
+    return [*([{"functionDeclarations": functions}] if functions else []), *own]
+
+
+def _headers(sheet: Sheet) -> dict[str, str]:
+    return {}
+
+
+def _ids(info: ModelInfo) -> Spelling:
+    return Spelling()
+
+
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)
+
+
+# The REST body as the keyword arguments of google-genai's `client.models.generate_content`.
+
+
+def sdk_kwargs(request: Request) -> dict[str, Any]:
+    """model, contents and config; base64 becomes bytes, which the SDK encodes again."""
+    body = request.body
+    config: JsonObject = {
+        key: value for key, value in body.items() if key not in ("contents", "generationConfig")
+    }
+    config |= body.get("generationConfig") or {}
+    contents = [
+        {**content, "parts": [_part(part) for part in content["parts"]]} for content in body["contents"]
+    ]
+    return {"model": request.model, "contents": contents, "config": config}
+
+
+def _part(part: JsonObject) -> JsonObject:
+    out = dict(part)
+    if "thoughtSignature" in out:
+        signature = out["thoughtSignature"]
+        out["thoughtSignature"] = signature.encode() if signature == FOREIGN else bytes_of(signature)
+    if "inlineData" in out:
+        out["inlineData"] = {**out["inlineData"], "data": bytes_of(out["inlineData"].get("data", ""))}
+    return out

@@ -1,0 +1,331 @@
+"""Chat messages into entries, and back verbatim; a reply is one more message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quire.errors import FormatError
+from quire.providers.convert import from_url, image_json
+from quire.providers.incoming import (
+    Partial,
+    Tally,
+    cut,
+    identified,
+    listed,
+    number_in,
+    object_in,
+    objects,
+    refused,
+    said,
+    sub,
+    tagged,
+    text_in,
+    whole_message,
+    without_nulls,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
+from quire.providers.provider_tools import offered, typed
+from quire.providers.spelling import dialect_of, parsed_arguments, read_back
+from quire.providers.usage import usage
+from quire.providers.wires.openai_chat.write import (
+    ENCLOSURE,
+    FORMAT,
+    WRITER,
+    text_of,
+    thought_of,
+    tool_definition,
+)
+from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of messages, or of an object that holds one under `messages` (a trace, a request)."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "")
+        if defined := objects(value, "tools"):
+            out.append(offered(typed(defined, tool_entry), model, format=FORMAT, tools=defined))
+        value = value.get("messages")
+    if not isinstance(value, list):
+        raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
+    for place, message in enumerate(value):
+        out += tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
+    return out
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """Chat messages of a thread; with tools, the object a request holds them in."""
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    head = [{"role": "system", "content": out.system.text}] if out.system else []
+    messages = [*head, *out.messages]
+    defined = out.listed_tools(FORMAT, tool_definition)
+    return {"tools": defined, "messages": messages} if defined else messages
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a chat completion; `names` are the tools' own, where some had to be respelled."""
+    reply = object_in(value, "a chat completion")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise FormatError(
+            "a chat completion without choices", hint="An error body is no reply; check the status."
+        )
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise FormatError(
+            "a chat completion without a message", hint="A streamed chunk goes into Stream.feed."
+        )
+    model = str(reply.get("model") or model)
+    return Reply(
+        entries=tuple(entries_of_reply(message, provider, model, names)),
+        usage=usage(provider, reply),
+        stop=str(choices[0].get("finish_reason") or ""),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def entries_of_reply(message: JsonObject, provider: str, model: str, names: Iterable[str]) -> list[Entry]:
+    """What a reply's message says, with names as the tools' owner wrote them."""
+    info = model_info(f"{provider}:{model}")
+    # Small servers may leave ids out; OpenAI's own API never does.
+    entries = identified(_assistant(without_nulls(message)), made_up=not info.features.developer_role)
+    return said(entries, FORMAT, model, read_back(names, dialect_of(info).names))
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """{"type": "function", "function": {…}} -> the tool as entries define it."""
+    function = sub(tool, "function") or sub(tool, "custom") or tool
+    return {
+        "name": str(function.get("name") or function.get("type") or ""),
+        "description": str(function.get("description") or ""),
+        "parameters": sub(function, "parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _entries(message: Json, where: str = "message") -> list[Entry]:
+    role = message.get("role") if isinstance(message, dict) else None
+    match role:
+        case "system" | "developer":
+            return [system(text_of(message.get("content")))]
+        case "user":
+            return [_user(message.get("content"))]
+        case "assistant":
+            return _assistant(message)
+        case "tool" | "function":
+            # Servers of the old function calls name no id: the function's name stands in for it.
+            call_id = str(message.get("tool_call_id") or message.get("name") or "")
+            failed = True if message.get("_err") is True else None
+            return [result(call_id, content=text_of(message.get("content")), error=failed)]
+    raise FormatError(
+        f"{where}: unknown role {role!r}",
+        hint="Roles are system, developer, user, assistant, tool, function.",
+    )
+
+
+def _user(content: Json) -> Entry:
+    images = [
+        image_json(from_url(_url(part)))
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, dict) and part.get("type") == "image_url"
+    ]
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
+
+
+def _url(part: JsonObject) -> str:
+    given = part.get("image_url")
+    return str(given.get("url") or "") if isinstance(given, dict) else str(given or "")
+
+
+def _assistant(message: JsonObject) -> list[Entry]:
+    """Thinking, text and calls in that order; a message with none of them is an empty respond."""
+    out = []
+    thought = (
+        message.get("reasoning_content") or message.get("reasoning") or thought_of(message.get("content"))
+    )
+    if thought or message.get("reasoning_details"):
+        out.append(think(str(thought), wire=_details(message)))
+    audio = sub(message, "audio")
+    text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
+    if text or audio:
+        out.append(respond(str(text or ""), wire=_besides(message)))
+    out += [_call(one) for one in objects(message, "tool_calls")]
+    if function := sub(message, "function_call"):
+        out.append(_call({"id": function.get("name"), "function": function}))
+    return out or [respond("")]
+
+
+def _besides(message: JsonObject) -> JsonObject | None:
+    """What comes with a text and cannot be sent back: annotations, and the audio it is the transcript of."""
+    kept = {field: message[field] for field in ("annotations", "audio") if message.get(field)}
+    return {"block": kept} if kept else None
+
+
+def _details(message: JsonObject) -> JsonObject | None:
+    """Thinking in its provider's own form (signatures, encrypted), which some servers want back."""
+    details = listed(message, "reasoning_details")
+    return {"block": {"reasoning_details": details}} if details else None
+
+
+def _call(given: JsonObject) -> Entry:
+    call_id = str(given.get("id") or "")
+    if custom := sub(given, "custom"):
+        return call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": given})
+    function = sub(given, "function")
+    arguments = function.get("arguments")
+    # Some recorders keep arguments parsed.
+    args, kept = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})
+    return call(call_id, str(function.get("name") or ""), args, wire=kept or None)
+
+
+# A streamed chat completion: chunks in, entries out when they are whole.
+
+_THOUGHTS = ("reasoning_content", "reasoning")
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.id = self.name = ""
+        self.arguments: list[str] = []
+        self.custom = False
+
+    def json(self) -> JsonObject:
+        if self.custom:
+            custom = {"name": self.name, "input": "".join(self.arguments)}
+            return {"id": self.id, "type": "custom", "custom": custom}
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+class Stream:
+    """Gathers chunks; nothing of a chat message is whole before its finish_reason has come."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.names = tuple(names)
+        self.tally = Tally()
+        self.id, self.model, self.stop = "", model, ""
+        self.text: dict[str, list[str]] = {}
+        self.details: list[JsonObject] = []
+        self.annotations: list[JsonObject] = []
+        self.audio: JsonObject = {}
+        self.calls: dict[int, _Call] = {}
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one chunk; the entries that it finished."""
+        if isinstance(event, str) and event.strip() == "[DONE]":
+            return []
+        chunk = object_in(event, "a chunk")
+        if chunk.get("error"):
+            raise refused(chunk["error"])
+        if "choices" not in chunk and "usage" not in chunk:
+            self.tally.unknown += 1
+            return []
+        self.id = self.id or text_in(chunk, "id")
+        self.model = text_in(chunk, "model") or self.model
+        self._usage(chunk)
+        return self._choices(objects(chunk, "choices"))
+
+    def _usage(self, chunk: JsonObject) -> None:
+        if chunk.get("usage") or chunk.get("x_groq") or chunk.get("timings"):
+            self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
+
+    def _choices(self, choices: list[JsonObject]) -> list[Entry]:
+        for choice in choices:
+            if choice.get("index"):
+                continue  # only the first of several answers is recorded
+            self._delta(sub(choice, "delta"))
+            if stop := text_in(choice, "finish_reason"):
+                return self._finish(stop)
+        return []
+
+    def _delta(self, delta: JsonObject) -> None:
+        if isinstance(content := delta.get("content"), list):
+            # Mistral streams parts: thinking and text.
+            delta = {**delta, "content": text_of(content), "reasoning_content": thought_of(content)}
+        for field in ("content", "refusal", *_THOUGHTS):
+            if text := text_in(delta, field):
+                self.text.setdefault(field, []).append(self.tally.add(text))
+        self.details += objects(delta, "reasoning_details")
+        self.annotations += objects(delta, "annotations")
+        self._audio(sub(delta, "audio"))
+        for piece in objects(delta, "tool_calls"):
+            self._call(piece)
+        if function := sub(delta, "function_call"):
+            # The old form: one call, known by its name.
+            self._call({"index": 0, "id": function.get("name"), "function": function})
+
+    def _audio(self, piece: JsonObject) -> None:
+        """Sound comes in pieces, and what is said in it beside them."""
+        for field, value in piece.items():
+            grows = field in ("data", "transcript")
+            self.audio[field] = (
+                self.audio.get(field, "") + self.tally.add(text_in(piece, field)) if grows else value
+            )
+
+    def _call(self, piece: JsonObject) -> None:
+        # Some servers leave the index out and send calls whole.
+        index = number_in(piece, "index") if piece.get("index") is not None else len(self.calls)
+        call = self.calls.setdefault(index, _Call())
+        function, custom = sub(piece, "function"), sub(piece, "custom")
+        call.custom = call.custom or bool(custom)
+        call.id = call.id or text_in(piece, "id")
+        call.name += text_in(function, "name") or text_in(custom, "name")
+        call.arguments.append(self.tally.add(text_in(function, "arguments") or text_in(custom, "input")))
+
+    def _finish(self, stop: str) -> list[Entry]:
+        if self.stop:
+            return []
+        self.entries = entries_of_reply(self._message(), self.provider, self.model, self.names)
+        self.stop = stop
+        return self.entries
+
+    def _message(self) -> JsonObject:
+        out: JsonObject = {field: "".join(pieces) for field, pieces in self.text.items()}
+        gathered = {"reasoning_details": self.details, "annotations": self.annotations, "audio": self.audio}
+        out |= {field: value for field, value in gathered.items() if value}
+        if self.calls:
+            out["tool_calls"] = [self.calls[index].json() for index in sorted(self.calls)]
+        return out
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        unfinished: list[JsonObject] = []
+        if not self.stop:
+            kinds = {"content": "respond", "refusal": "respond"}
+            unfinished = [
+                {"kind": kinds.get(field, "think"), "text": "".join(pieces)}
+                for field, pieces in self.text.items()
+            ]
+            if spoken := self.audio.get("transcript"):
+                unfinished.append({"kind": "respond", "text": spoken})
+            unfinished += [
+                {"kind": "call", "name": call.name, "text": "".join(call.arguments)}
+                for call in self.calls.values()
+            ]
+        return Partial(
+            tuple(self.entries),
+            tuple(unfinished),
+            self.usage,
+            self.stop,
+            self.id,
+            self.model,
+            self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once its finish_reason has come."""
+        if not self.stop:
+            raise cut("its finish_reason")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)

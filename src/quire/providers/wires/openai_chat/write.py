@@ -1,0 +1,257 @@
+"""Messages in Chat Completions form, and the request around them."""
+
+from __future__ import annotations
+
+from quire.providers.convert import is_web, shown_images, to_url
+from quire.providers.models import ModelInfo
+from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.rendering import (
+    GO_ON,
+    NO_REPLY,
+    Ask,
+    Sheet,
+    Writer,
+    note_text,
+    texts,
+    user_text,
+    wanted_effort,
+)
+from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
+from quire.values import Call, Image, Json, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
+
+# What the parts of a Chat message's content mean: text, images, and what is enclosed.
+
+FORMAT = "openai-chat"
+
+
+def text_of(content: Json) -> str:
+    """The text of a message's content; parts that are no text and no image are named in brackets."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(text for part in content if (text := _part_text(part)))
+
+
+def thought_of(content: Json) -> str:
+    """Thinking that stands among the parts of the content, as Mistral writes it."""
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    return "\n".join(text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
+
+
+def _part_text(part: Json) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    if "text" in part:
+        return str(part["text"])
+    if part.get("type") == "refusal":
+        return str(part.get("refusal") or "")
+    kind = _kind(part)
+    return f"[{kind}]" if kind else ""
+
+
+def _kind(part: JsonObject) -> str:
+    """What an entry cannot hold of a user's part."""
+    kind = str(part.get("type") or "part")
+    return "" if "text" in part or kind in ("image_url", "thinking", "refusal") else kind
+
+
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
+
+
+_NAMES = Spelling()
+# Who takes audio and files in a message.
+_TAKES_FILES = frozenset({"openai", "azure"})
+
+
+def write(sheet: Sheet, message: Message) -> None:
+    """Add a message's own Chat messages; a note that is text joins the message before it."""
+    match message.role:
+        case "user":
+            _take_turns(sheet, "user")
+            sheet.messages.append({"role": "user", "content": _user_content(sheet, message)})
+        case "assistant":
+            _assistant(sheet, message)
+        case "tool":
+            results = [part for part in message.parts if isinstance(part, Result)]
+            sheet.messages += [_tool_message(sheet, part) for part in results]
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            for part in message.parts:
+                if isinstance(part, ToolSet):
+                    sheet.add_tools_in_front(message, part.tools)
+
+
+def _take_turns(sheet: Sheet, role: str) -> None:
+    """Put a turn between two of one side, where a template would refuse them side by side."""
+    if not alternates(sheet.info):
+        return
+    before = sheet.last.get("role")
+    if role == "user" and before in ("user", "tool"):
+        sheet.bridge({"role": "assistant", "content": NO_REPLY})
+    elif role == "assistant" and before in (None, "assistant"):
+        sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
+
+
+def _content(sheet: Sheet, text: str) -> str | list[JsonObject]:
+    return [{"type": "text", "text": text}] if text and in_parts(sheet.info) else text
+
+
+def _user_content(sheet: Sheet, message: Message) -> str | list[JsonObject]:
+    text = user_text(message)
+    images = [part for part in message.parts if isinstance(part, Image)]
+    if images and not sheet.info.features.images:
+        sheet.leave_out(message, f"{sheet.info.provider}:{sheet.info.model} takes no images")
+        text, images = "\n\n".join([*texts(message), *["[image]"] * len(images)]), []
+    parts = [_part(text)] if text else []
+    parts += shown_images(sheet, message, _image, _part) if images else []
+    if sheet.info.provider not in _TAKES_FILES:
+        ENCLOSURE.left_out(sheet, message)
+    elif (shown := ENCLOSURE.shown(sheet, message, parts)) is not parts:
+        return shown
+    return parts if images else _content(sheet, text)
+
+
+def _part(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def _image(image: Image) -> JsonObject | None:
+    """An image by its address or its data."""
+    if not (image.data or is_web(image.url)):
+        return None
+    return {"type": "image_url", "image_url": {"url": to_url(image)}}
+
+
+def _assistant(sheet: Sheet, message: Message) -> None:
+    text = "\n\n".join(texts(message))
+    for part in message.parts:
+        if isinstance(part, Text):
+            leave_out_block(part, message, sheet)
+    calls = [_call(sheet, part) for part in message.parts if isinstance(part, Call)]
+    if not text and not calls:
+        sheet.leave_out(message, "empty message")
+        return
+    _take_turns(sheet, "assistant")
+    out: JsonObject = {"role": "assistant", "content": text or None}
+    out |= _thinking(sheet, message)
+    if calls:
+        out["tool_calls"] = calls
+    sheet.messages.append(out)
+
+
+def _thinking(sheet: Sheet, message: Message) -> JsonObject:
+    """Earlier thinking in the field that takes it back; to servers that demand it, an empty one too."""
+    field, wanted = dialect_of(sheet.info).thinking, sheet.info.features.reasoning_content
+    parts = [part for part in message.parts if isinstance(part, Think)]
+    kept = []
+    details: list[JsonObject] = []
+    for part in parts:
+        if field and (wanted == "required" or is_from(part.wire, (FORMAT,), sheet)):
+            kept.append(part.text)
+            details += (own_block(part, FORMAT, sheet) or {}).get("reasoning_details") or []
+        else:
+            leave_out_thinking(part, message, sheet)
+    out: JsonObject = {"reasoning_details": details} if details else {}
+    if field and (kept or wanted == "required"):
+        out[field] = "\n\n".join(kept)
+    return out
+
+
+def _call(sheet: Sheet, part: Call) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    if own and own.get("type") == "custom":
+        return {**own, "id": part.call_id}
+    dialect = dialect_of(sheet.info)
+    arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
+    if dialect.json_arguments:
+        arguments = object_text(part.args, arguments)
+    function = {"name": dialect.names.spell(part.name), "arguments": arguments}
+    return {"id": part.call_id, "type": "function", "function": function}
+
+
+def _tool_message(sheet: Sheet, part: Result) -> JsonObject:
+    return {"role": "tool", "tool_call_id": part.call_id, "content": _content(sheet, part.text)}
+
+
+def _note(sheet: Sheet, message: Message) -> None:
+    if effort := wanted_effort(message):
+        sheet.effort = effort
+        sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
+    role = dialect_of(sheet.info).note
+    if not texts(message):
+        return
+    if role != "text":
+        sheet.messages.append({"role": role, "content": _content(sheet, "\n\n".join(texts(message)))})
+    elif sheet.unsent.get("role") in ("user", "tool"):
+        sheet.messages[-1] = _with_text(sheet.last, note_text(message))
+    else:
+        _take_turns(sheet, "user")
+        sheet.messages.append({"role": "user", "content": _content(sheet, note_text(message))})
+
+
+def _with_text(message: JsonObject, text: str) -> JsonObject:
+    content = message["content"]
+    if isinstance(content, list):
+        return {**message, "content": [*content, {"type": "text", "text": text}]}
+    return {**message, "content": f"{content}\n\n{text}" if content else text}
+
+
+def _continues(info: ModelInfo) -> bool:
+    """Whether a last message of its own is taken up again; Mistral does so only where that message says so."""
+    return info.features.prefill and info.features.user_after_tool
+
+
+def _end(sheet: Sheet) -> None:
+    """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
+    if not sheet.messages:
+        sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
+    elif sheet.last.get("role") == "assistant" and not _continues(sheet.info):
+        _take_turns(sheet, "assistant")
+
+
+def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+    ask = sheet.ask
+    dialect = dialect_of(sheet.info)
+    messages = sheet.messages
+    if prompt.system:
+        messages = [{"role": "system", "content": _content(sheet, prompt.system)}, *messages]
+    body: JsonObject = {"model": sheet.info.model, "messages": messages}
+    if tools := sheet.tools(prompt):
+        body["tools"] = sheet.defined(tools, lambda tool: tool_definition(tool, dialect.names))
+    if ask.max_tokens:
+        body[dialect.max_tokens] = ask.max_tokens
+    if effort := sheet.effort or ask.effort:
+        body["reasoning_effort"] = effort
+    return {**body, **_key(sheet.info, ask), **ask.extra}
+
+
+def _key(info: ModelInfo, ask: Ask) -> JsonObject:
+    field, place = info.cache.key, dialect_of(info).key_in
+    if not (ask.key and field) or place == "header":
+        return {}
+    if field == "id_slot":
+        # llama.cpp numbers its slots; a name says nothing to it.
+        return {"extra_body": {field: int(ask.key)}} if ask.key.isdecimal() else {}
+    return {field: ask.key} if place == "body" else {"extra_body": {field: ask.key}}
+
+
+def _headers(sheet: Sheet) -> dict[str, str]:
+    field, key = sheet.info.cache.key, sheet.ask.key
+    return {field: key} if key and field and dialect_of(sheet.info).key_in == "header" else {}
+
+
+def tool_definition(tool: JsonObject, names: Spelling = _NAMES) -> JsonObject:
+    """A tool as Chat Completions defines one."""
+    function = {
+        "name": names.spell(tool["name"]),
+        "description": tool.get("description", ""),
+        "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}
+
+
+def _ids(info: ModelInfo) -> Spelling:
+    return dialect_of(info).ids
+
+
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)

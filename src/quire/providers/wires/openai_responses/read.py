@@ -1,0 +1,290 @@
+"""The Responses API's items into entries, and back verbatim; a reply is a run of items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from quire.errors import FormatError
+from quire.providers.convert import ITEM_FORMATS
+from quire.providers.incoming import (
+    Partial,
+    Tally,
+    cut,
+    identified,
+    listed,
+    number_in,
+    object_in,
+    objects,
+    refused,
+    said,
+    sub,
+    tagged,
+    text_in,
+    without_nulls,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
+from quire.providers.provider_tools import offered, typed
+from quire.providers.spelling import read_back
+from quire.providers.usage import usage
+from quire.providers.wires.openai_responses.write import (
+    FORMAT,
+    NAMES,
+    WRITER,
+    answered,
+    asked,
+    spoken,
+    text_of,
+    tool_definition,
+)
+from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, Usage, note, respond, system
+
+
+def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[Entry]:
+    """Entries of a list of items, or of a request that holds one under `input`."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "")
+        if defined := objects(value, "tools"):
+            out.append(offered(typed(defined, tool_entry), model, format=format, tools=defined))
+        if told := value.get("instructions"):
+            out.append(system(str(told), wire={"format": format, "system": told}))
+        value = value.get("input")
+        value = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(value, list):
+        raise FormatError("no list of items", hint='Give a list, or {"input": [...]}.')
+    after, speaking = "", False
+    for place, item in enumerate(value):
+        entry, after = _entry(item, after, f"input[{place}]")
+        if entry.wire.get("block") is item and entry.kind in SPOKEN:
+            # The items of one answer are one message of the model; each is its own entry's block.
+            out += said([entry], format, model, begun=speaking)
+            speaking = True
+        else:
+            out += tagged([_without_block(entry)], format, item, model)
+            speaking = False
+    return out
+
+
+def _without_block(entry: Entry) -> Entry:
+    """An item that is kept whole as the entry's message is not kept twice."""
+    wire = {key: value for key, value in entry.wire.items() if key != "block"}
+    return msgspec.structs.replace(entry, body={**entry.body, "wire": wire})
+
+
+def export_messages(entries: Iterable[Entry], format: str = FORMAT) -> Json:
+    """The items; with instructions or tools apart from them, the object a request holds them in."""
+    out = exported(entries, WRITER, own_item, model_info(f"{FORMAT}:"), format)
+    head: JsonObject = {}
+    if defined := out.listed_tools(format, tool_definition):
+        head["tools"] = defined
+    if out.system:
+        head["instructions"] = out.system_as(format, out.system.text)
+    return {**head, "input": out.messages} if head else out.messages
+
+
+def own_item(group: list[Entry], format: str) -> list[JsonObject] | None:
+    """The items that entries came from; every entry has its own."""
+    items = [entry.wire.get("message") or entry.wire.get("block") for entry in group]
+    came = all(entry.wire.get("format") in ITEM_FORMATS for entry in group) and all(items)
+    return [item for item in items if item] if came else None
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a response."""
+    reply = object_in(value, "a response")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    if not isinstance(reply.get("output"), list):
+        raise FormatError("a response without output", hint="A streamed event goes into Stream.feed.")
+    model = str(reply.get("model") or model)
+    return Reply(
+        entries=tuple(said(identified(entries_of(reply["output"])), FORMAT, model, read_back(names, NAMES))),
+        usage=usage(provider, reply),
+        stop=stop_of(reply),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def entries_of(items: Iterable[Any]) -> list[Entry]:
+    """What a response's items say."""
+    out, after = [], ""
+    for item in items:
+        entry, after = entry_of(item, after)
+        out.append(entry)
+    return out or [respond("")]
+
+
+def entry_of(item: Any, after: str) -> tuple[Entry, str]:
+    """What one output item says, and the id of the reasoning that the next one belongs to."""
+    item = without_nulls(object_in(item, "an output item"))
+    if item.get("type") == "reasoning":
+        return spoken(item), str(item.get("id") or "")
+    return spoken(item, after), after
+
+
+def stop_of(reply: JsonObject) -> str:
+    """Why a response ended: completed, or the reason it is incomplete."""
+    details = sub(reply, "incomplete_details")
+    return str(details.get("reason") or reply.get("status") or "")
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it; a hosted tool is known by its type."""
+    return {
+        "name": str(tool.get("name") or tool.get("type") or ""),
+        "description": str(tool.get("description") or ""),
+        "parameters": sub(tool, "parameters") or {"type": "object", "properties": {}},
+    }
+
+
+# What only a client sends; an output of the provider's own tools may go without a call's id.
+_CLIENTS = ("function_call_output", "custom_tool_call_output")
+
+
+def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
+    """What one item of a list says; a user's or a tool's item ends the reach of reasoning."""
+    if not isinstance(item, dict):
+        raise FormatError(
+            f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type."
+        )
+    kind, role = item.get("type") or "message", item.get("role")
+    if not isinstance(kind, str):
+        raise FormatError(f"{where}: a type that is {kind!r}", hint="Items are objects with a type.")
+    if kind == "message" and role in ("system", "developer"):
+        return system(text_of(item.get("content"))), ""
+    if kind == "message" and role == "user":
+        return asked(item.get("content")), ""
+    if kind == "message" and role != "assistant":
+        raise FormatError(
+            f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer."
+        )
+    if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id")):
+        return answered(item), ""
+    if kind == "additional_tools":
+        return offered(typed(objects(item, "tools"), tool_entry)), ""
+    if kind == "configuration_update":
+        return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
+    if kind == "reasoning":
+        return spoken(item), str(item.get("id") or "")
+    return spoken(item, after), after
+
+
+# A streamed response: an item is an entry when its output_item.done has come, and not before.
+
+# Events that say nothing an item's end does not say again.
+_PASSED = (
+    "response.queued",
+    "response.content_part.",
+    "response.output_text.",
+    "response.refusal.",
+    "response.function_call_arguments.",
+    "response.custom_tool_call_input.",
+    "response.reasoning_text.",
+    "response.reasoning_summary_part.",
+    "response.reasoning_summary_text.",
+    "response.compaction.",
+    "steer.",
+)
+_ENDS = ("response.completed", "response.incomplete")
+
+
+class Stream:
+    """Gathers events; a reasoning item's encrypted content is taken from its end alone."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.spelled = read_back(names, NAMES)
+        self.tally = Tally()
+        self.id, self.model, self.stop = "", model, ""
+        self.done = 0
+        self.after = ""
+        self.open: dict[int, JsonObject] = {}
+        self.pieces: dict[int, list[str]] = {}
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+        # To resume a background response: GET /responses/{id}?stream=true&starting_after=N.
+        self.sequence_number = -1
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one event; the entries that it finished."""
+        event = object_in(event, "a stream event")
+        kind = text_in(event, "type")
+        self.sequence_number = event.get("sequence_number", self.sequence_number)
+        if kind == "error":
+            raise refused(event.get("error") or event)
+        if kind in ("response.created", "response.in_progress"):
+            self._begin(object_in(event.get("response"), "a response"))
+        elif kind == "response.output_item.added":
+            self.open[number_in(event, "output_index")] = object_in(event.get("item"), "an item")
+        elif kind == "response.output_item.done":
+            return self._done(number_in(event, "output_index"), object_in(event.get("item"), "an item"))
+        elif kind in _ENDS:
+            return self._end(object_in(event.get("response"), "a response"))
+        elif kind == "response.failed":
+            raise refused(object_in(event.get("response"), "a response").get("error"))
+        elif kind.endswith(".delta") and kind.startswith(_PASSED):
+            piece = self.tally.add(text_in(event, "delta"))
+            self.pieces.setdefault(number_in(event, "output_index"), []).append(piece)
+        elif not kind.startswith(_PASSED):
+            self.tally.unknown += 1
+        return []
+
+    def _begin(self, response: JsonObject) -> None:
+        self.id = text_in(response, "id") or self.id
+        self.model = text_in(response, "model") or self.model
+
+    def _done(self, index: int, item: JsonObject) -> list[Entry]:
+        self.open.pop(index, None)
+        self.pieces.pop(index, None)
+        entry, self.after = entry_of(item, self.after)
+        self.done += 1
+        return self._add([entry])
+
+    def _end(self, response: JsonObject) -> list[Entry]:
+        self._begin(response)
+        self.stop, self.reported = stop_of(response), dict(sub(response, "usage"))
+        self.open, self.pieces = {}, {}
+        # What the events did not bring, the whole response does.
+        late = entries_of(listed(response, "output"))[self.done :]
+        return self._add(late)
+
+    def _add(self, entries: list[Entry]) -> list[Entry]:
+        added = said(identified(entries), FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        self.entries += added
+        return added
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        return Partial(
+            entries=tuple(self.entries),
+            unfinished=tuple(
+                _unfinished(self.open.get(index, {}), "".join(self.pieces.get(index, [])))
+                for index in sorted(self.open | self.pieces)
+            ),
+            usage=self.usage,
+            stop=self.stop,
+            id=self.id,
+            model=self.model,
+            unknown=self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once response.completed (or incomplete) has come."""
+        if not self.stop:
+            raise cut("response.completed")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+def _unfinished(item: JsonObject, text: str) -> JsonObject:
+    kinds = {"reasoning": "think", "function_call": "call", "custom_tool_call": "call"}
+    name = {"name": item["name"]} if "name" in item else {}
+    return {"kind": kinds.get(str(item.get("type")), "respond"), **name, "text": text}

@@ -1,0 +1,323 @@
+"""Messages as the Responses API's items, and the request around them."""
+
+from __future__ import annotations
+
+from quire.errors import FormatError
+from quire.providers.convert import ITEM_FORMATS, from_url, image_json, is_web, shown_images, to_url
+from quire.providers.incoming import objects
+from quire.providers.models import ModelInfo
+from quire.providers.native_blocks import Enclosure, leave_out_block, leave_out_thinking, own_block
+from quire.providers.rendering import GO_ON, Sheet, Writer, texts, user_text, wanted_effort
+from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
+from quire.values import (
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    Result,
+    Text,
+    Think,
+    ToolSet,
+    call,
+    respond,
+    result,
+    think,
+    user,
+)
+
+# What the Responses API's items mean: one item, one entry; one part, one item.
+
+FORMAT = "openai-responses"
+NAMES = Spelling()
+IDS = Spelling()
+
+_TEXTS = ("text", "refusal")
+
+
+def spoken(item: Json, after: str = "") -> Entry:
+    """An item of the model as an entry; `after` is the reasoning it must not be parted from."""
+    if not isinstance(item, dict):
+        raise FormatError(f"an item that is {type(item).__name__}", hint="Items are objects with a type.")
+    wire: JsonObject = {"block": item, "after": after} if after else {"block": item}
+    kind = str(item.get("type") or "message")
+    if kind == "message":
+        return respond(text_of(item.get("content")), wire=wire)
+    if kind == "reasoning":
+        return think(_thought(item), wire={"block": item})
+    if kind in ("function_call", "custom_tool_call"):
+        return _called(item, wire)
+    if kind.endswith("_call") and item.get("call_id"):
+        # A hosted tool that the client carries out (computer, shell, apply_patch): a call like any other.
+        args = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
+        return call(str(item["call_id"]), kind, args, wire=wire)
+    return respond("", wire=wire)
+
+
+def _thought(item: JsonObject) -> str:
+    """The readable part of a reasoning item: its text where there is one, else its summary."""
+    parts = objects(item, "content") or objects(item, "summary")
+    return "\n\n".join(str(part.get("text") or "") for part in parts)
+
+
+def _called(item: JsonObject, wire: JsonObject) -> Entry:
+    call_id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
+    if item["type"] == "custom_tool_call":
+        return call(call_id, name, str(item.get("input") or ""), wire=wire)
+    args, raw = parsed_arguments(str(item.get("arguments") or ""))
+    return call(call_id, name, args, wire={**wire, **raw})
+
+
+def answered(item: JsonObject) -> Entry:
+    """A tool's output as an entry."""
+    output = item.get("output")
+    plain = isinstance(output, str) and item.get("type") == "function_call_output"
+    text = text_of(output) if isinstance(output, str | list) else compact(output)
+    return result(str(item.get("call_id") or ""), content=text, wire=None if plain else {"block": item})
+
+
+def asked(content: Json) -> Entry:
+    """A user's message as an entry."""
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    urls = [part.get("image_url") for part in parts if part.get("type") == "input_image"]
+    images = [image_json(from_url(str(url))) for url in urls if url]
+    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
+
+
+def text_of(content: Json) -> str:
+    """The text of a message's content; what is neither text nor image is named in brackets."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(text for part in content if (text := _part_text(part)))
+
+
+def _part_text(part: Json) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    for field in _TEXTS:
+        if field in part:
+            return str(part[field] or "")
+    kind, name = _kind(part), part.get("filename")
+    return f"[{kind}: {name}]" if name and kind else f"[{kind}]" if kind else ""
+
+
+def _kind(part: JsonObject) -> str:
+    """What an entry cannot hold of a user's part."""
+    kind = str(part.get("type") or "part")
+    if kind == "input_image":
+        return "" if part.get("image_url") else "image file"
+    return "" if any(field in part for field in _TEXTS) else kind
+
+
+ENCLOSURE = Enclosure(FORMAT, _kind, text_of, ITEM_FORMATS)
+
+
+def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
+    """The item of an assistant's part, or None where there is nothing to send."""
+    match part:
+        case Text():
+            return _message(part, message, sheet)
+        case Think():
+            return _reasoning(part, message, sheet)
+        case Call():
+            return _call(part, sheet)
+
+
+def _message(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
+    own = own_block(part, FORMAT, sheet)
+    if own and own.get("type") == "item_reference":
+        return _reference(own, part, message, sheet)
+    if own and _says(own, part.text):
+        return _unparted(own, part.wire, sheet)
+    leave_out_block(part, message, sheet)
+    return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
+
+
+def _reference(own: JsonObject, part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
+    """The name of an item that the provider keeps, which it does only where it is asked to store."""
+    if sheet.ask.extra.get("store"):
+        return own
+    sheet.leave_out(message, "an item named by its id alone is not stored anywhere", part)
+    return None
+
+
+def _says(item: JsonObject, text: str) -> bool:
+    """Whether an item still says what its entry says; a message without content says nothing at all."""
+    if item.get("type", "message") != "message":
+        return True
+    return item.get("content") is not None and text_of(item["content"]) == text
+
+
+def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
+    own = own_block(part, FORMAT, sheet)
+    if own is None:
+        leave_out_thinking(part, message, sheet)
+    elif not own.get("encrypted_content") and not sheet.ask.extra.get("store"):
+        sheet.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
+        own = None
+    return own
+
+
+def _call(part: Call, sheet: Sheet) -> JsonObject:
+    own = own_block(part, FORMAT, sheet)
+    if own and own["type"] != "function_call":
+        named = {"name": NAMES.spell(part.name)} if "name" in own else {}
+        return {**_unparted(own, part.wire, sheet), "call_id": part.call_id, **named}
+    arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
+    fields = {"call_id": part.call_id, "name": NAMES.spell(part.name), "arguments": arguments}
+    if own and own.get("arguments") == arguments:
+        return {**_unparted(own, part.wire, sheet), **fields}
+    return {"type": "function_call", **fields}
+
+
+def _unparted(item: JsonObject, wire: JsonObject, sheet: Sheet) -> JsonObject:
+    """The item as it came; without its id where its reasoning is gone, or the API would miss that.
+
+    Where it is not known whether a call had any, the model's kind tells.
+    """
+    after = wire.get("after")
+    thoughtless = item.get("type") != "function_call" or not sheet.info.features.reasoning
+    if after and any(one.get("id") == after for one in reversed(sheet.messages[-64:])):
+        return item
+    if not after and thoughtless:
+        return item
+    return {key: value for key, value in item.items() if key != "id"}
+
+
+def output(part: Result, sheet: Sheet) -> JsonObject:
+    """The item of a result; it has the kind of its call."""
+    asked_by = next((one for one in reversed(sheet.messages) if one.get("call_id") == part.call_id), {})
+    own = own_block(part, FORMAT, sheet)
+    if own and text_of(own.get("output")) == part.text:
+        return {**own, "call_id": part.call_id}
+    text: Json = part.text
+    if text and in_parts(sheet.info):
+        text = [{"type": "input_text", "text": text}]
+    kind = f"{asked_by.get('type', 'function_call')}_output"
+    return {"type": kind, "call_id": part.call_id, "output": text}
+
+
+def image(part: Image) -> JsonObject | None:
+    """An image by its address or its data."""
+    if not (part.data or is_web(part.url)):
+        return None
+    return {"type": "input_image", "detail": "auto", "image_url": to_url(part)}
+
+
+def write(sheet: Sheet, message: Message) -> None:
+    """Add a message's own items."""
+    match message.role:
+        case "user":
+            sheet.messages.append(_user(sheet, message))
+        case "assistant":
+            _assistant(sheet, message)
+        case "tool":
+            sheet.messages += [output(part, sheet) for part in message.parts if isinstance(part, Result)]
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            _tools(sheet, message)
+
+
+def _text(text: str) -> JsonObject:
+    return {"type": "input_text", "text": text}
+
+
+def _user(sheet: Sheet, message: Message) -> JsonObject:
+    content = [_text(text) for text in texts(message)]
+    content += shown_images(sheet, message, image, _text)
+    content = ENCLOSURE.shown(sheet, message, content) or [_text(user_text(message))]
+    return {"type": "message", "role": "user", "content": content}
+
+
+def _instruction(sheet: Sheet, text: str) -> JsonObject:
+    role = "developer" if sheet.info.features.developer_role else "system"
+    return {"type": "message", "role": role, "content": [_text(text)]}
+
+
+def _assistant(sheet: Sheet, message: Message) -> None:
+    before = len(sheet.messages)
+    sources: list[Text | Think | Call] = []
+    for part in message.parts:
+        if isinstance(part, Text | Think | Call) and (item := written(part, message, sheet)):
+            sheet.messages.append(item)
+            sources.append(part)
+    while sources and isinstance(sources[-1], Think):
+        sheet.messages.pop()
+        sheet.leave_out(message, "reasoning without an item behind it", sources.pop())
+    if len(sheet.messages) == before:
+        sheet.leave_out(message, "empty message")
+
+
+def _note(sheet: Sheet, message: Message) -> None:
+    sheet.messages += [_instruction(sheet, text) for text in texts(message)]
+    if not (effort := wanted_effort(message)):
+        return
+    if sheet.info.features.late_effort:
+        sheet.messages.append({"type": "configuration_update", "reasoning": {"effort": effort}})
+    else:
+        sheet.effort = effort
+        sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
+
+
+def _tools(sheet: Sheet, message: Message) -> None:
+    tools = tuple(tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools)
+    if not sheet.info.features.late_tools:
+        sheet.add_tools_in_front(message, tools)
+        return
+    if listed := sheet.defined(sheet.offered(tools, message), tool_definition):
+        sheet.messages.append({"type": "additional_tools", "role": "developer", "tools": listed})
+
+
+def tool_definition(tool: JsonObject) -> JsonObject:
+    """A tool as the Responses API defines one; not strict, because schemas are taken as they are."""
+    return {
+        "type": "function",
+        "name": NAMES.spell(tool["name"]),
+        "description": tool.get("description", ""),
+        "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
+        "strict": False,
+    }
+
+
+def _end(sheet: Sheet) -> None:
+    """The last item may be any, but there must be one."""
+    if not sheet.messages:
+        sheet.bridge({"type": "message", "role": "user", "content": [_text(GO_ON)]})
+
+
+def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+    info, ask = sheet.info, sheet.ask
+    head = [_instruction(sheet, prompt.system)] if prompt.system else []
+    body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
+    if tools := sheet.tools(prompt):
+        body["tools"] = sheet.defined(tools, tool_definition)
+    if info.features.reasoning and dialect_of(info).encrypted:
+        body["include"] = ["reasoning.encrypted_content"]
+    if ask.max_tokens:
+        body["max_output_tokens"] = ask.max_tokens
+    if effort := sheet.effort or ask.effort:
+        body["reasoning"] = {"effort": effort}
+    return {**body, **_key(sheet), **ask.extra}
+
+
+def _key(sheet: Sheet) -> JsonObject:
+    key, place = sheet.ask.key, dialect_of(sheet.info).key_in
+    if not key or not sheet.info.cache.key:
+        return {}
+    if place == "extra":
+        return {"extra_body": {sheet.info.cache.key: key}} if sheet.info.cache.key != "id_slot" else {}
+    return {"prompt_cache_key": key}
+
+
+def _headers(sheet: Sheet) -> dict[str, str]:
+    return {}
+
+
+def _ids(info: ModelInfo) -> Spelling:
+    return IDS
+
+
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)

@@ -1,0 +1,389 @@
+"""Hybrid search over documents held in memory: by words with their surroundings, and by meaning.
+
+Knows nothing of threads or records; whoever owns the documents adds, replaces and deletes them here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from quire.recall.columns import Array, Bools, Column, Floats, Ints
+from quire.recall.document import TOOL, Document, Found, Indexed, indexed, is_name
+from quire.recall.embed import Embedder
+from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
+from quire.recall.neighbours import MEANING_REACH
+from quire.recall.query import EARLIER, Asked, Query, ask
+from quire.recall.related_words import Kin
+from quire.recall.words import Wording
+
+# Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
+#
+# Priors that need people talking to each other are scaled by how much of a dialogue a row stands in,
+# and vanish in threads of user and assistant, logs of one speaker, and records.
+
+# Candidates are so many of the best of each list, or twice as many as are wanted; up to WHOLE rows, all are.
+POOL = 200
+WHOLE = 1000
+_ROUNDING = 1e-5
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """What each reason counts, in standard deviations of the words' score."""
+
+    words: float = 1.0
+    meaning: float = 1.0
+    speaker: float = 1.6
+    likely_speaker: float = 1.0
+    # So many times that when a list is asked for: one is gathered from what somebody tells, not from replies to it.
+    several: float = 1.75
+    asks: float = -0.8
+    length: float = 0.2
+    person: float = 1.0
+    # What a tool returned, beside the talk about it.
+    returned: float = 0.5
+    time: float = 0.7
+    name: float = 1.0
+
+
+WEIGHTS = Weights()
+PARTS = ("words", "meaning", "speaker", "manner", "time", "name")
+
+
+def standard(values: Floats) -> Floats:
+    """Standard scores: mean 0, deviation 1; all 0 where nothing differs."""
+    if not len(values):
+        return values
+    values = values.astype(np.float64)
+    spread = values.std()
+    # Less than rounding can make is no difference; it would be blown up to a whole deviation.
+    differs = spread > _ROUNDING * max(1.0, np.abs(values).max())
+    return ((values - values.mean()) / spread if differs else np.zeros(len(values))).astype(np.float32)
+
+
+def standard_by(values: Floats, apart: Bools) -> Floats:
+    """Standard scores among their own kind: a tool's output never reads like speech, however near it is."""
+    out = np.zeros(len(values), np.float32)
+    for group in (apart, ~apart):
+        out[group] = standard(values[group])
+    return out
+
+
+def pool_size(k: int) -> int:
+    """How many of each list are candidates for k places."""
+    return max(POOL, 2 * k)
+
+
+def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, size: int) -> Ints:
+    """The rows worth ranking: all that are allowed while they are few, else the best by words and by meaning."""
+    if np.count_nonzero(allowed) <= WHOLE:
+        return np.flatnonzero(allowed)
+    by_words = np.flatnonzero(allowed & (words > 0))
+    kept = allowed[near]
+    by_meaning, cosines = near[kept], cosines[kept]
+    chosen = np.zeros(len(allowed), np.bool_)
+    chosen[_best(by_words, words[by_words], size)] = True
+    chosen[_best(by_meaning, cosines, size)] = True
+    return np.flatnonzero(chosen)
+
+
+def _best(rows: Ints, scores: Floats, size: int) -> Ints:
+    """The rows with the highest scores, at most `size`; among equals the oldest."""
+    if len(rows) <= size:
+        return rows
+    least = np.partition(scores, -size)[-size]
+    above = rows[scores > least]
+    return np.concatenate([above, rows[scores == least][: size - len(above)]])
+
+
+def order(scores: Floats, rows: Ints) -> Ints:
+    """Positions from the highest score to the lowest; what is equal to six places keeps the order of rows."""
+    return np.lexsort((rows, -np.round(scores.astype(np.float64), 6)))
+
+
+# Who said it and how: the small reasons to prefer one turn of a dialogue to another.
+#
+# Most need people talking to each other; in threads of user and assistant, logs of one speaker and records
+# they are silent.
+
+
+class Manner:
+    """One row a document: its speaker and its manner of speaking."""
+
+    def __init__(self) -> None:
+        # Speakers by number, how much each said that is still there, and what follows: who can be named.
+        self._numbers: dict[str, int] = {}
+        self._said = Column(np.int64)
+        self._people: dict[str, int] | None = None
+        self._speaker, self._named = Column(np.int32), Column(np.bool_)
+        self._asks, self._person = Column(np.float32), Column(np.float32)
+        self._times, self._names = Column(np.float32), Column(np.float32)
+        self._size = Column(np.float32)
+        self._returned = Column(np.bool_)
+
+    def add(self, documents: Sequence[Indexed]) -> list[int]:
+        """Note the speakers and manners of documents; returns the speakers' numbers."""
+        speakers = [self._numbers.setdefault(one.speaker, len(self._numbers)) for one in documents]
+        self._said.lengthen(len(self._numbers) - self._said.size)
+        self._count(np.array(speakers, np.int64), 1)
+        said = [document.speech for document in documents]
+        self._speaker.extend(speakers)
+        self._named.extend([is_name(document.speaker) for document in documents])
+        self._returned.extend([document.speaker == TOOL for document in documents])
+        self._asks.extend([one.asks for one in said])
+        self._person.extend([one.person for one in said])
+        self._times.extend([one.times for one in said])
+        self._names.extend([one.names for one in said])
+        self._size.extend(np.log1p([one.length for one in said]))
+        return speakers
+
+    def forget(self, row: int) -> None:
+        """A row that is gone was said by nobody."""
+        self._count(self._speaker.all[row : row + 1], -1)
+
+    def _count(self, speakers: Ints, step: int) -> None:
+        before = np.count_nonzero(self._said.all)
+        np.add.at(self._said.all, speakers, step)
+        if np.count_nonzero(self._said.all) != before:
+            self._people = None
+
+    def returned(self, rows: Ints) -> Bools:
+        """Which rows were returned by tools, not said by anyone."""
+        found: Bools = self._returned.all[rows]
+        return found
+
+    def people(self) -> dict[str, int]:
+        """The words that name one speaker each; one that is in two people's names says nothing about who is meant."""
+        if self._people is None:
+            named = [
+                (word, number)
+                for speaker, number in self._numbers.items()
+                if is_name(speaker) and self._said.all[number]
+                for word in dict.fromkeys(speaker.lower().split())
+            ]
+            shared = Counter(word for word, _ in named)
+            self._people = {word: number for word, number in named if shared[word] == 1}
+        return self._people
+
+    def speaker(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+        """Prefer turns of the one the query is about."""
+        weight = weights.speaker if asked.sure else weights.likely_speaker
+        weight *= weights.several if asked.several else 1.0
+        meant = self._speaker.all[rows] == asked.subject
+        return np.where(meant, np.float32(weight if asked.subject >= 0 else 0), np.float32(0))
+
+    def manner(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
+        """Prefer turns that tell, at some length and of the speaker, to those that ask or cheer; and what tools returned."""
+        share = dialogue * self._named.all[rows]
+        told = weights.asks * self._asks.all[rows] + weights.length * standard(self._size.all[rows])
+        whom = weights.person * (self._person.all[rows] - np.float32(0.5))
+        returned = weights.returned * self._returned.all[rows]
+        return np.asarray(share * (told + whom) + returned, np.float32)
+
+    def time(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+        """Prefer turns that speak of time when the query asks for one."""
+        return np.asarray(self._times.all[rows] * np.float32(weights.time if asked.when else 0), np.float32)
+
+    def name(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+        """Prefer turns that name something when the query asks for what has a name; what tools return always does."""
+        told = self._names.all[rows] * ~self._returned.all[rows]
+        return np.asarray(told * np.float32(weights.name if asked.name else 0), np.float32)
+
+
+class Collection:
+    """Documents by id; `search` ranks them. Deterministic: equals stand in the order they were added."""
+
+    def __init__(
+        self,
+        embedder: Embedder | None = None,
+        weights: Weights = WEIGHTS,
+        approximate_above: int = APPROXIMATE_ABOVE,
+    ) -> None:
+        self.embedder, self.weights = embedder, weights
+        self.ids: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._alive = Column(np.bool_)
+        size = embedder.dimensions if embedder else 0
+        self._wording, self._manner = Wording(), Manner()
+        self._kin = Kin(self._wording.postings.vocabulary, size)
+        self._meaning = Meaning(size, approximate_above)
+        # Texts whose vectors are not made yet.
+        self._pending: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._rows
+
+    def row(self, id: str) -> int:
+        """A document's row; rows are numbered in the order of adding and never reused."""
+        return self._rows[id]
+
+    def upsert(self, documents: Iterable[Document]) -> None:
+        """Add documents; one whose id is here already replaces the old one and counts as new."""
+        self.add([indexed(document) for document in documents])
+
+    def add(self, documents: Sequence[Indexed]) -> None:
+        """Add documents that are reduced already."""
+        latest = {document.id: document for document in documents}
+        self.delete([id for id in latest if id in self._rows])
+        first = len(self.ids)
+        added = list(latest.values())
+        bags = [document.words.split() for document in added]
+        speakers = self._manner.add(added)
+        self._wording.neighbours.add(
+            first, [one.session for one in added], speakers, [one.speech.asks for one in added]
+        )
+        self.ids += latest
+        self._rows.update((id, row) for row, id in enumerate(latest, first))
+        if self.embedder is not None:
+            self._pending.update((row, one.meaning) for row, one in enumerate(added, first) if one.meaning)
+        self._alive.extend(np.ones(len(bags), np.bool_))
+        self._wording.add(first, bags, self._alive.all)
+        self._meaning.grow(len(bags))
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Remove documents; ids that are not here are ignored."""
+        changed: list[Ints] = []
+        for id in ids:
+            row = self._rows.pop(id, None)
+            if row is not None:
+                self._alive.all[row] = False
+                changed.append(self._wording.remove(row))
+                self._manner.forget(row)
+                self._pending.pop(row, None)
+                self._meaning.forget(row)
+        if changed:
+            self._wording.settle(np.unique(np.concatenate(changed)))
+
+    @property
+    def without_meaning(self) -> int:
+        """How many documents have no vector yet, so that only words find them."""
+        return len(self) - int(np.count_nonzero(self._meaning.known)) if self.embedder else 0
+
+    def pending(self) -> dict[str, str]:
+        """The documents whose meaning is not known yet, and the text to embed."""
+        return {self.ids[row]: text for row, text in self._pending.items()}
+
+    def put_vectors(self, ids: Sequence[str], vectors: Floats) -> None:
+        """Give documents their vectors; ids that are not here are ignored."""
+        known = [(self._rows[id], at) for at, id in enumerate(ids) if id in self._rows]
+        if known:
+            rows, at = np.array(known, np.int64).T
+            self._meaning.put(rows, vectors[at])
+            for row in rows.tolist():
+                self._pending.pop(row, None)
+
+    def new_words(self) -> list[str]:
+        """Words whose vectors would let queries find them by their kin."""
+        return self._kin.lacks() if self.embedder else []
+
+    def put_words(self, words: Sequence[str], vectors: Floats) -> None:
+        """Give words of `new_words` their vectors."""
+        self._kin.put(words, vectors)
+
+    def embed(self) -> None:
+        """Make all vectors that are missing, of documents and of words."""
+        if self.embedder is None:
+            return
+        pending, words = self.pending(), self.new_words()
+        self.put_vectors(list(pending), self.embedder.encode(list(pending.values())))
+        self.put_words(words, self.embedder.encode(words))
+
+    def around(self, id: str, count: int) -> list[str]:
+        """A document and up to `count` on each side of it in its session, in order."""
+        return [self.ids[row] for row in self._wording.neighbours.line(self._rows[id], count)]
+
+    def search(
+        self,
+        query: Query | str,
+        k: int = 5,
+        only: Iterable[str] | Bools | None = None,
+        exclude: Iterable[str] = (),
+    ) -> list[Found]:
+        """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
+        asked = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
+        words = self._wording.scores(asked, self._kin_of(asked), self._alive.all)
+        vector = self._vector(asked)
+        allowed, size = self._allowed(only, exclude), pool_size(k)
+        near, cosines = _NOTHING if vector is None else self._meaning.near(vector, allowed, size)
+        rows = pool(words, near, cosines, allowed, size)
+        meant = self._meaning.known[rows] if vector is not None else False
+        rows = rows[(words[rows] > 0) | meant]
+        likeness = self._likeness(rows, vector, near, cosines)
+        parts = self._parts(asked, rows, words, likeness)
+        parts += 0.0  # no negative zeros for the eye
+        scores = parts.sum(axis=0)
+        return [
+            Found(self.ids[rows[at]], float(scores[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)))
+            for at in order(scores, rows)[:k]
+        ]
+
+    def _kin_of(self, asked: Asked) -> dict[str, list[tuple[int, float]]]:
+        """The kin of the query's words; names stand for themselves alone."""
+        if self.embedder is None:
+            return {}
+        people = self._manner.people()
+        words = [word for word, _, _ in asked.words if word not in people]
+        return self._kin.of(words, self.embedder.encode)
+
+    def _vector(self, asked: Asked) -> Floats | None:
+        """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
+        texts = [text for text in (asked.meaning, asked.earlier) if text]
+        if self.embedder is None or not asked.meaning:
+            return None
+        made = self.embedder.encode(texts)
+        vector = made[0] + np.float32(EARLIER) * made[1] if len(texts) > 1 else made[0]
+        return np.asarray(vector / np.linalg.norm(vector), np.float32)
+
+    def _allowed(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
+        allowed = self._alive.all.copy()
+        if isinstance(only, np.ndarray):
+            allowed &= only
+        elif only is not None:
+            wanted = np.zeros_like(allowed)
+            wanted[[self._rows[id] for id in only if id in self._rows]] = True
+            allowed &= wanted
+        allowed[[self._rows[id] for id in exclude if id in self._rows]] = False
+        return allowed
+
+    def _parts(self, asked: Asked, rows: Ints, words: Floats, likeness: Floats) -> Array:
+        """Each reason's share of each row's score, in the order of PARTS."""
+        neighbours, manner, weights = self._wording.neighbours, self._manner, self.weights
+        return np.stack(
+            [
+                weights.words * standard(words[rows]),
+                weights.meaning * likeness,
+                manner.speaker(asked, rows, weights),
+                manner.manner(rows, neighbours.dialogue(rows), weights),
+                manner.time(asked, rows, weights),
+                manner.name(asked, rows, weights),
+            ]
+        )
+
+    def _likeness(self, rows: Ints, vector: Floats | None, near: Ints, cosines: Floats) -> Floats:
+        """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
+        out = np.zeros(len(rows), np.float32)
+        known = self._meaning.known[rows]
+        if vector is None or not known.any():
+            return out
+        every = np.full(len(self.ids), np.nan, np.float32)
+        every[near] = cosines
+        around = self._wording.neighbours.around(rows[known], MEANING_REACH)
+        lacking = around[np.isnan(every[around])]
+        every[lacking] = self._meaning.cosines(vector, lacking)
+        found = self._wording.neighbours.smoothed(rows[known], every)
+        out[known] = standard_by(found, self._manner.returned(rows[known]))
+        return out
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Memory of the large parts."""
+        return {"words": self._wording.postings.bytes, "meaning": self._meaning.bytes, "kin": self._kin.bytes}
+
+
+_NOTHING: tuple[Ints, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.float32))

@@ -1,0 +1,288 @@
+"""read, list and grep: a model's eyes in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from quire.assemble.summary import truncate
+from quire.errors import CallError, MissingPart, NotFound, QuireError
+from quire.items.cut import at_hits, head, heading_lines
+from quire.items.folder import SKIPPED, Root
+from quire.send.tools import Output, Tool, tool
+
+# Where a file may be cut: before its definitions or its sections, at blank lines, at lines; in this order.
+
+_MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".rst", ".txt"})
+_PYTHON = frozenset({".py", ".pyi", ".pyw"})
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Lines start to end of a file, counted from 1; `whole` unless a line itself had to be cut."""
+
+    text: str
+    start: int
+    end: int
+    whole: bool = True
+
+
+def piece(text: str, name: str, start: int, end: int, limit: int) -> Piece:
+    """Lines start to end, or as many of them as fit: up to a definition or a section that begins there."""
+    lines = text.removesuffix("\n").split("\n")[start - 1 : end]
+    whole = "\n".join(lines)
+    if len(whole) <= limit:
+        return Piece(whole, start, start + len(lines) - 1)
+    count = _cut_at(lines, limit, _levels(text, name, start, lines))
+    if count == 0:
+        return Piece(head(lines[0], limit), start, start, whole=False)
+    return Piece("\n".join(lines[:count]).rstrip("\n"), start, start + count - 1)
+
+
+def _cut_at(lines: Sequence[str], limit: int, levels: Sequence[set[int]]) -> int:
+    """How many of the lines to keep: the last place of the highest level that keeps a quarter of what fits."""
+    fitting, used = 0, 0
+    for line in lines:
+        used += len(line) + 1
+        if used > limit + 1:
+            break
+        fitting += 1
+    for level in levels:
+        places = [place for place in level if 0 < place <= fitting]
+        if places and sum(len(line) + 1 for line in lines[: max(places)]) * 4 >= min(used, limit):
+            return max(places)
+    return fitting
+
+
+def _levels(text: str, name: str, start: int, lines: Sequence[str]) -> list[set[int]]:
+    """Places to cut, counted in lines from `start`: outer ones, inner ones, then blank lines."""
+    suffix = PurePosixPath(name).suffix.lower()
+    blank = {number + 1 for number, line in enumerate(lines) if not line.strip()}
+    if suffix in _MARKDOWN:
+        return [set(heading_lines(lines)), blank]
+    outer, inner = _definition_lines(text, name, suffix)
+    return [{at - start for at in outer}, {at - start for at in inner}, blank]
+
+
+def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[int]]:
+    """The first lines of top-level definitions, and of all; none where the language cannot be read."""
+    try:
+        if suffix in _PYTHON:
+            from quire.items.symbols import python_definitions
+
+            found = python_definitions(text, name)
+        else:
+            from quire.items.symbols import grammar_definitions
+
+            found = grammar_definitions(text, suffix, name)
+    except QuireError:
+        return set(), set()
+    return {one.start for one in found if len(one.path) == 1}, {one.start for one in found}
+
+
+# Lines that match a pattern, within a time that no pattern can exceed.
+
+# Line numbers, counted from 1, and the text around the match.
+Search: TypeAlias = Callable[[Iterable[str]], Iterator[tuple[int, str]]]
+
+_WIDTH = 240
+_SECONDS = 10.0
+_PLAIN = re.compile(r"[\w\s,;:'\"<>/@#%&=!~-]*\Z")
+
+
+def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) -> Search:
+    """A search for one pattern; all its matching together may take `seconds`."""
+    compiled = _compiled(pattern, ignore_case)
+    until = time.monotonic() + seconds
+
+    def search(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(lines, 1):
+            left = until - time.monotonic()
+            try:
+                found = compiled(line, left) if left > 0 else None
+            except TimeoutError:
+                left = 0
+            if left <= 0:
+                raise CallError(
+                    f"the search took longer than {seconds:g} s",
+                    hint="Use a simpler pattern or a smaller folder.",
+                )
+            if found is not None:
+                yield number, _around(line, found.start(), found.end())
+
+    return search
+
+
+def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
+    """Python's own matcher cannot be stopped, so it is given only patterns that cannot run away."""
+    if _PLAIN.match(pattern):
+        plain = re.compile(re.escape(pattern), re.IGNORECASE if ignore_case else 0)
+        return lambda line, left: plain.search(line)
+    try:
+        import regex
+    except ImportError as error:
+        raise MissingPart(
+            "regular expressions need the regex package",
+            hint="pip install 'quire[tools]', or search for plain words",
+        ) from error
+    try:
+        bounded = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
+    except regex.error as error:
+        raise CallError(f"{pattern!r} is not a regular expression: {error}") from error
+    return lambda line, left: bounded.search(line, timeout=left, concurrent=True)
+
+
+def _around(line: str, start: int, end: int) -> str:
+    """A line, or the words around the match where it is long."""
+    line = line.rstrip("\r")
+    if len(line) <= _WIDTH:
+        return line.strip()
+    begin = max(0, start - _WIDTH // 3)
+    if begin:
+        begin = line.find(" ", begin, start + 1) + 1 or begin
+    part = truncate(line[begin:], max(_WIDTH, min(end - begin, 2 * _WIDTH)))
+    return f"... {part}" if begin else part
+
+
+_LIMIT = 16_000
+_MAX_BYTES = 20_000_000
+Line = Annotated[int, msgspec.Meta(ge=1)]
+
+
+def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
+    """read, list and grep in `root`; one output has at most about `limit` characters."""
+    inside = Root(root)
+    return [_read(inside, limit), _list(inside, limit), _grep(inside, limit)]
+
+
+def _read(root: Root, limit: int) -> Tool:
+    @tool(name="read", idempotent=True, category="files", output=("text",), limit=limit * 2)
+    def read(path: str, start: Line = 1, end: Line | None = None) -> Output:
+        """Read a text file, or some lines of it. Long files come in pieces that end where a function or section does.
+
+        Args:
+            path: The file, relative to the root folder.
+            start: The first line to read, counted from 1.
+            end: The last line to read; the end of the file if not given.
+        """
+        text = _text(root, path)
+        count = text.removesuffix("\n").count("\n") + 1 if text else 0
+        if start > max(count, 1) or (end is not None and end < start):
+            raise CallError(f"{path} has {count} lines; {start} to {end or count} are not in it")
+        found = piece(text, path, start, min(end or count, count), limit)
+        return Output(
+            _told(found.text, found.end, count, end, found.whole), _lines(path, found.start, found.end, count)
+        )
+
+    return read
+
+
+def _text(root: Root, path: str) -> str:
+    data = root.read_bytes(path, _MAX_BYTES)
+    if b"\0" in data[:8192]:
+        raise CallError(f"{path!r} is not text ({len(data):,} bytes)", hint="Read another file.")
+    return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _lines(path: str, start: int, end: int, count: int) -> str:
+    return f"{path}, lines {start}-{end} of {count}" if count else f"{path}, empty"
+
+
+def _told(text: str, last: int, count: int, wanted: int | None, whole: bool) -> str:
+    """The text, and where to go on when there is more."""
+    if not whole:
+        return f"{text}\n[… line {last} is longer than can be shown; the rest of it and lines {last + 1}-{count} are not shown …]"
+    until = min(wanted or count, count)
+    if last >= until:
+        return text
+    return f"{text}\n[… lines {last + 1}-{until} not shown; read again with start={last + 1} …]"
+
+
+def _list(root: Root, limit: int) -> Tool:
+    @tool(name="list", idempotent=True, category="files", output=("names",), limit=limit * 2)
+    def list_(path: str = ".", depth: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1) -> Output:
+        """List a folder: folders end in /, files come with their size in bytes.
+
+        Args:
+            path: The folder, relative to the root folder.
+            depth: How many levels of folders to show.
+        """
+        real = root.resolve(path)
+        if not real.is_dir():
+            raise NotFound(f"there is no folder {path!r}", hint="List the root to see what is there.")
+        names = _names(real, depth)
+        shown = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
+        return Output(shown, f"{root.shown(real)}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
+
+    return list_
+
+
+def _names(folder: Path, depth: int, before: str = "") -> list[str]:
+    """A folder's entries, folders first, each below its parent; a link is only named."""
+    try:
+        entries = sorted(
+            os.scandir(folder), key=lambda one: (not one.is_dir(follow_symlinks=False), one.name)
+        )
+    except OSError as error:
+        raise CallError(f"{folder.name!r} cannot be listed: {error.strerror}") from error
+    out = []
+    for entry in entries:
+        if entry.is_symlink():
+            out.append(f"{before}{entry.name} (a link)")
+        elif entry.is_dir(follow_symlinks=False):
+            out.append(f"{before}{entry.name}/")
+            if depth > 1 and entry.name not in SKIPPED:
+                out += _names(Path(entry.path), depth - 1, f"{before}{entry.name}/")
+        else:
+            out.append(f"{before}{entry.name} ({entry.stat(follow_symlinks=False).st_size:,} bytes)")
+    return out
+
+
+def _grep(root: Root, limit: int) -> Tool:
+    @tool(name="grep", idempotent=True, category="files", output=("hits",), limit=limit * 2, timeout_s=30.0)
+    def grep(
+        pattern: str,
+        path: str = ".",
+        glob: str = "*",
+        ignore_case: bool = False,
+        most: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100,
+    ) -> Output:
+        """Find lines that match a regular expression, in all text files under a folder.
+
+        Args:
+            pattern: The regular expression; each line is searched by itself.
+            path: The folder or file to search in, relative to the root folder.
+            glob: Only files whose name or path matches this, as *.py.
+            ignore_case: Whether upper and lower case are the same.
+            most: How many hits to show at most.
+        """
+        search = matcher(pattern, ignore_case)
+        hits: list[str] = []
+        files = 0
+        for real in root.walk(path):
+            name = root.shown(real)
+            if fnmatch(real.name, glob) or fnmatch(name, glob):
+                found = [f"{name}:{number}: {line}" for number, line in search(_lines_of(real))]
+                files += bool(found)
+                hits += found
+        outcome = f"{len(hits)} hit{'' if len(hits) == 1 else 's'} in {files} file{'' if files == 1 else 's'}"
+        return Output(at_hits(hits[:most], limit, len(hits[most:])), outcome)
+
+    return grep
+
+
+def _lines_of(real: Path) -> list[str]:
+    """A file's lines; none where it is too large or not text."""
+    try:
+        if real.stat().st_size > _MAX_BYTES:
+            return []
+        data = real.read_bytes()
+    except OSError:
+        return []  # unreadable or gone: the others are still searched
+    return [] if b"\0" in data[:8192] else data.decode(errors="replace").split("\n")

@@ -1,0 +1,308 @@
+"""Engines that take text: the log as HISTORY and CURRENT, the reply in the same event protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from quire import providers, values
+from quire.assemble.user_message import block
+from quire.errors import CallError, FormatError, ProviderError
+from quire.formats import clean, replay
+from quire.formats import protocol_stream as protocol
+from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
+from quire.providers.incoming import Partial, refused
+from quire.providers.prefix import hashed, lined
+from quire.providers.provider_tools import answered_by_caller
+from quire.providers.registry import resolve, split_target
+from quire.providers.usage import usage
+from quire.send.events import Piece
+from quire.send.protocol import MESSAGES, Log
+from quire.send.turn_state import without_cut
+from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, think, user
+
+GUIDANCE = """You answer in events, each beginning a line with its mark.
+{d}think: what you consider, if anything
+{d}call: {{"name": "tool", "args": {{}}}} to use a tool; then stop, and its result will follow
+{d}respond: what the user reads"""
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """A completion endpoint that continues a text; the last `window` events are shown as HISTORY."""
+
+    window: int | None = 15
+    delimiter: Delimiter = "$"
+
+    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+        """The whole text that the engine is to continue."""
+        provider, model = split_target(target)
+        entries = thread.store.read(thread.name)
+        sections = prompt_sections(entries, self.window, self.delimiter)
+        # Without tools there is but one thing to say; text before the first mark is an answer.
+        begun = "" if any(entry.kind == "tools" for entry in entries) else f"{self.delimiter}respond:"
+        prompt = "".join(f"{section}\n\n" for section in sections) + begun
+        # What only others may say ends the reply: the engine would go on and invent it.
+        stop = [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")]
+        body = {"model": model, "prompt": prompt, "stop": stop, **options}
+        return Request(provider, model, body, hashed([prompt.encode()]))
+
+    def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
+        """The log's line: one segment, the text."""
+        body: JsonObject = {"kind": "sent", "provider": request.provider, "model": request.model}
+        body |= {"request_sha256": request.lines.sha256, "segments": list(request.lines.segments)}
+        if reply is not None:
+            body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
+        return Entry("sent", body)
+
+    def reader(self, thread: Log, target: str, names: Iterable[str]) -> TextStream:
+        calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
+        return TextStream(split_target(target)[0], self.delimiter, calls)
+
+    def pieces(self, target: str, event: JsonObject) -> list[Piece]:
+        """Marks are not for readers, and where they begin is known only behind them: whole entries it is."""
+        return []
+
+
+def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Delimiter) -> list[str]:
+    """System prompt, tools, protocol, HISTORY and CURRENT as they are asked for now; empty ones are absent."""
+    kept = [_with_context(entry) for entry in without_cut(entries, asking=True)]
+    system = [entry.text for entry in kept if entry.kind == "system"]
+    known = [tool for entry in kept if entry.kind == "tools" for tool in entry.tools]
+    tools = [tool for tool in known if answered_by_caller(tool)]
+    catalog = clean.render(clean.project(tools=tools)) if tools else ""
+    shown = replay.project(kept, window, delimiter)
+    sections = [*system, catalog, GUIDANCE.format(d=delimiter), replay.render(shown)]
+    if not shown.current:
+        # A cycle that has not begun is no CURRENT: the user's message alone is continued.
+        newest = [entry for entry in kept if entry.kind == "user"][-1]
+        sections.append(replay.render_event(replay.User(newest.text), delimiter))
+    return [section for section in sections if section]
+
+
+def _with_context(entry: Entry) -> Entry:
+    """A user's words behind the items that came with them; a text has no other place for these."""
+    blocks = [block(item).text for item in entry.attached] if entry.kind == "user" else []
+    if not blocks:
+        return entry
+    return user("\n\n".join([*blocks, "---", "[User query]:", entry.text]))
+
+
+class TextStream:
+    """Gathers a completion's chunks; an event of the protocol is an entry when the next one begins."""
+
+    def __init__(self, provider: str, delimiter: Delimiter, calls: int = 0) -> None:
+        self.provider = provider
+        self.protocol = protocol.Stream(delimiter)
+        self.open: list[protocol.Piece] = []
+        self.entries: list[Entry] = []
+        self.reported: JsonObject = {}
+        self.id = self.model = self.stop = ""
+        self._calls = calls
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one chunk; the entries that it finished."""
+        if event.get("error"):
+            raise refused(event["error"])
+        self.id, self.model = self.id or str(event.get("id") or ""), str(event.get("model") or self.model)
+        if event.get("usage") or event.get("timings"):
+            self.reported |= {key: event[key] for key in ("usage", "timings") if event.get(key)}
+        choice = (event.get("choices") or [{}])[0]
+        self.open += self.protocol.feed(str(choice.get("text") or ""))
+        if choice.get("finish_reason") and not self.stop:
+            self.stop = str(choice["finish_reason"])
+            self.open += self.protocol.finish()
+            return self._finish(self.open)
+        last = self.open[-1].index if self.open else 0
+        return self._finish([piece for piece in self.open if piece.index < last])
+
+    def _finish(self, done: list[protocol.Piece]) -> list[Entry]:
+        self.open = self.open[len(done) :]
+        made = [entry for event in protocol.merge(done) if (entry := self._entry(event)) is not None]
+        self.entries += made
+        return made
+
+    def _entry(self, event: protocol.Event) -> Entry | None:
+        text = event.text.strip()
+        if event.kind == "call":
+            return self._call(event)
+        made = {"think": think, "respond": respond}.get(event.kind)
+        return made(text) if made and text else None
+
+    def _call(self, event: protocol.Event) -> Entry:
+        self._calls += 1
+        try:
+            name, args = protocol.call_of(event)
+        except FormatError:
+            # Not a call that anyone can run: the model's own words, for it to see and mend.
+            return respond(event.raw.strip())
+        return call(f"call-{self._calls}", name, args)
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        unfinished = tuple({"kind": one.kind, "text": one.text} for one in protocol.merge(self.open))
+        return Partial(tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model)
+
+    def reply(self) -> Reply:
+        """The whole reply, once its end has come."""
+        if not self.stop:
+            raise ProviderError("the stream ended before finish_reason", retryable=True)
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+# Tools in words, for chat models that take no tool definitions: told of in L1, called in the event protocol.
+
+GUIDELINES = """To use a tool, write one line and stop; its result will follow:
+{d}call: {{"name": "tool", "args": {{}}}}
+Use only the tools above, with the arguments they take. When you know the answer, write it as plain text."""
+_NATIVE = ("tools", "tool_choice", "parallel_tool_calls")
+
+
+def tool_text(tools: Iterable[JsonObject], delimiter: Delimiter = "$") -> str:
+    """Tool descriptions and guidelines, as they stand at the end of L1; empty without tools."""
+    listed = [_described(tool) for tool in tools]
+    return "\n\n".join(["# Available Tools", *listed, GUIDELINES.format(d=delimiter)]) if listed else ""
+
+
+def _described(tool: JsonObject) -> str:
+    schema = tool.get("parameters") or {}
+    required = set(schema.get("required") or ())
+    lines = [f"• {tool['name']}: {' '.join(str(tool.get('description', '')).split())}"]
+    for name, about in (schema.get("properties") or {}).items():
+        kind = about.get("type") or "any"
+        kinds = "/".join(kind) if isinstance(kind, list) else kind
+        need = "" if name in required else ", optional"
+        text = " ".join(str(about.get("description", "")).split())
+        lines.append(f"  - {name} ({kinds}{need}){': ' + text if text else ''}")
+    return "\n".join(lines)
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """Role messages in which calls and results are text; the engine's own tool calls are not used."""
+
+    delimiter: Delimiter = "$"
+
+    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+        """The thread's next request, its calls and results written out."""
+        if resolve(split_target(target)[0])[1] != "openai-chat":
+            raise CallError(
+                f"{target} takes tools itself", hint="Tools in words are for OpenAI-compatible chat servers."
+            )
+        made = MESSAGES.request(thread, target, options)
+        body = {key: value for key, value in made.body.items() if key not in _NATIVE}
+        body["messages"] = told_messages(made.body["messages"], self.delimiter)
+        # What only others may say ends the reply: the model would go on and invent it.
+        body.setdefault("stop", [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")])
+        return msgspec.structs.replace(made, body=body, lines=lined(body, made.provider))
+
+    def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
+        return thread.sent_entry(request, reply)
+
+    def reader(self, thread: Log, target: str, names: Iterable[str]) -> ToldStream:
+        calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
+        return ToldStream(providers.stream(target, names), self.delimiter, calls)
+
+    def pieces(self, target: str, event: JsonObject) -> list[Piece]:
+        """Marks are not for readers, and where they begin is known only behind them: whole entries it is."""
+        return []
+
+
+def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") -> list[JsonObject]:
+    """Calls as lines of the assistant's message, the results of one group as the user's next message."""
+    out: list[JsonObject] = []
+    for message in messages:
+        told = _told(message, delimiter)
+        if out and out[-1]["role"] == told["role"] == "user" and message["role"] == "tool":
+            out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n\n{told['content']}"}
+        else:
+            out.append(told)
+    return out
+
+
+def _told(message: JsonObject, delimiter: Delimiter) -> JsonObject:
+    if message["role"] == "tool":
+        text = marks(delimiter).guard(_text(message.get("content")))
+        return {"role": "user", "content": f"{delimiter}result: {text}"}
+    calls = message.get("tool_calls")
+    if message["role"] != "assistant" or not calls:
+        return message
+    said = _text(message.get("content"))
+    lines = [render_event(Respond(said), delimiter)] if said.strip() else []
+    lines += [f"{delimiter}call: {_call(one['function'])}" for one in calls]
+    return {"role": "assistant", "content": "\n\n".join(lines)}
+
+
+def _call(function: JsonObject) -> str:
+    try:
+        args = json.loads(function.get("arguments") or "{}")
+    except ValueError:
+        args = {}
+    return call_json(str(function["name"]), args)
+
+
+def _text(content: Json) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+class ToldStream:
+    """A provider's stream whose finished texts are read as events: calls in them become calls."""
+
+    def __init__(self, inner: Any, delimiter: Delimiter, calls: int = 0) -> None:
+        self._inner, self._delimiter, self._calls = inner, delimiter, calls
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one event; the entries that it finished."""
+        made = [entry for one in self._inner.feed(event) for entry in self._read(one)]
+        self.entries += made
+        return made
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        found: Partial = self._inner.partial()
+        return msgspec.structs.replace(found, entries=tuple(self.entries))
+
+    def reply(self) -> Reply:
+        """The whole reply, once its end has come."""
+        found: Reply = self._inner.reply()
+        return msgspec.structs.replace(found, entries=tuple(self.entries))
+
+    @property
+    def usage(self) -> Usage:
+        usage: Usage = self._inner.usage
+        return usage
+
+    def _read(self, entry: Entry) -> list[Entry]:
+        """A text without calls is left as it came; one with calls becomes what it says."""
+        if entry.kind != "respond":
+            return [entry]
+        events = protocol.read(entry.text, self._delimiter)
+        if len(events) == 1 and events[0].kind == "respond" and events[0].text == entry.text:
+            return [entry]
+        out: list[Entry] = []
+        for event in events:
+            # Results are ours to write: whatever the model made up behind a call is not kept.
+            if out and out[-1].kind == "call" and event.kind != "call":
+                break
+            out += self._entry(event)
+        return out
+
+    def _entry(self, event: protocol.Event) -> list[Entry]:
+        text = event.text.strip()
+        if event.kind != "call":
+            made = values.think if event.kind == "think" else values.respond
+            return [made(text)] if text else []
+        try:
+            name, args = protocol.call_of(event)
+        except FormatError:
+            return [values.respond(event.raw.strip())]
+        self._calls += 1
+        return [values.call(f"call-{self._calls}", name, args if isinstance(args, dict) else {})]

@@ -1,0 +1,291 @@
+"""Tools: Python functions that a model may call, run with care; whatever goes wrong becomes a result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import difflib
+import inspect
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeAlias, overload
+
+import msgspec
+
+from quire import values
+from quire.errors import CallError, QuireError
+from quire.items.cut import Cutter, at_lines
+from quire.send.tool_schema import Signature, signature
+from quire.values import Entry, JsonObject
+
+# One tool: what the model is told of it, how it is run, and how much it may say.
+
+# The strictest of the providers' rules for names.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+
+
+class Output(msgspec.Struct, frozen=True):
+    """What a tool says: the content, a line about it (`outcome`), and whether it failed."""
+
+    content: str = ""
+    outcome: str = ""
+    error: bool = False
+    meta: JsonObject = {}
+
+
+# (arguments as the model gave them, the call's entry) -> whatever the tool returns.
+Invoke: TypeAlias = Callable[[JsonObject, Entry], Awaitable[Any]]
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool: `idempotent` ones may run again after an interruption; `shown` arguments become attributes."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    invoke: Invoke
+    idempotent: bool = False
+    shown: tuple[str, ...] = ()
+    timeout_s: float | None = 60.0
+    # The most characters of one output, and where it ends when there are more.
+    limit: int = 24_000
+    cut: Cutter = at_lines
+    category: str = ""
+    output: tuple[str, ...] = ()
+    example: str = ""
+    function: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise CallError(
+                f"{self.name!r} cannot be a tool's name",
+                hint="Use a letter, then letters, digits, _ and -, 64 at most.",
+            )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, for other Python code."""
+        if self.function is None:
+            raise CallError(f"tool {self.name!r} is not a Python function", hint="Run it through a Toolbox.")
+        return self.function(*args, **kwargs)
+
+    def definition(self) -> JsonObject:
+        """The tool as a `tools` entry holds it."""
+        more = {
+            "category": self.category,
+            "output": list(self.output),
+            "example": self.example,
+            "idempotent": self.idempotent,
+        }
+        about: JsonObject = {"name": self.name, "description": self.description}
+        about["parameters"] = self.parameters
+        return about | {key: value for key, value in more.items() if value}
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    function: None = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
+    idempotent: bool = False,
+    shown: Sequence[str] = (),
+    timeout_s: float | None = 60.0,
+    limit: int = 24_000,
+    cut: Cutter = at_lines,
+    category: str = "",
+    output: Sequence[str] = (),
+    example: str = "",
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, *, name: str = "", **settings: Any) -> Any:
+    """A tool from a function with types and a docstring: `@tool` or `@tool(idempotent=True, timeout_s=5)`."""
+    if function is None:
+        return lambda given: _made(given, name, settings)
+    return _made(function, name, settings)
+
+
+def _made(function: Callable[..., Any], name: str, settings: dict[str, Any]) -> Tool:
+    found = signature(function)
+    name = name or getattr(function, "__name__", "")
+    description = settings.pop("description", "") or found.description
+    if not description:
+        raise CallError(f"tool {name!r} has no description", hint="Give the function a docstring.")
+    unknown = set(settings.get("shown", ())) - set(found.names)
+    if unknown:
+        raise CallError(
+            f"tool {name!r} shows {', '.join(sorted(unknown))}, which it does not take",
+            hint=f"It takes {', '.join(found.names) or 'nothing'}.",
+        )
+    for listed in ("shown", "output"):
+        settings[listed] = tuple(settings.get(listed, ()))
+    return Tool(
+        name=name,
+        description=description,
+        parameters=found.parameters,
+        invoke=_invoke(function, found),
+        function=function,
+        **settings,
+    )
+
+
+def _invoke(function: Callable[..., Any], found: Signature) -> Invoke:
+    async def invoke(args: JsonObject, call: Entry) -> Any:
+        checked = msgspec.convert(args, found.arguments)
+        given = {name: getattr(checked, name) for name in found.names}
+        if found.call:
+            given[found.call] = call
+        if inspect.iscoroutinefunction(function):
+            return await function(**given)
+        returned = await in_thread(lambda: function(**given))
+        return await returned if inspect.isawaitable(returned) else returned
+
+    return invoke
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    """Run blocking work in a thread of its own, which cannot keep the program alive if it never ends."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(setter: Callable[[Any], None], value: Any) -> None:
+        if not done.cancelled():
+            setter(value)
+
+    def run() -> None:
+        try:
+            value = context.run(work)
+        except BaseException as error:  # a tool's sys.exit() must not vanish with its thread
+            outcome: tuple[Any, Any] = (done.set_exception, _raisable(error))
+        else:
+            outcome = (done.set_result, value)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """What a future can carry: it refuses StopIteration, and SystemExit would end the loop."""
+    if isinstance(error, StopIteration | SystemExit | KeyboardInterrupt | GeneratorExit):
+        return RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": "))
+    return error
+
+
+# A set of tools that a cycle can run: every call has a result, whatever happens on the way.
+
+
+class Toolbox:
+    """Tools by name; functions are taken as they are: `Toolbox(read, search, my_function)`.
+
+    `offered=False` runs calls without telling the model of the tools: for calls chosen before it speaks.
+    """
+
+    def __init__(self, *tools: Tool | Callable[..., Any], offered: bool = True) -> None:
+        self._tools: dict[str, Tool] = {}
+        self.offered = offered
+        for given in tools:
+            one = given if isinstance(given, Tool) else tool(given)
+            if one.name in self._tools:
+                raise CallError(f"there are two tools called {one.name!r}", hint="Give one another name.")
+            self._tools[one.name] = one
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    def definitions(self) -> Sequence[JsonObject]:
+        """The tools the model is told of."""
+        return [one.definition() for one in self] if self.offered else []
+
+    def hidden(self) -> Toolbox:
+        """The same tools, of which the model is not told."""
+        return Toolbox(*self, offered=False)
+
+    async def run(self, call: Entry) -> Entry:
+        """The result of a call: unknown tools, wrong arguments, failures and timeouts are results too."""
+        found = self._tools.get(call.name)
+        output = self._unknown(call.name) if found is None else await _output(found, call)
+        return values.result(
+            call.call_id,
+            _sound(output.outcome) or None,
+            _sound(output.content) if output.content or not output.outcome else None,
+            output.error or None,
+            **({"meta": output.meta} if output.meta else {}),
+        )
+
+    def _unknown(self, name: str) -> Output:
+        near = difflib.get_close_matches(name, self._tools, 3) or sorted(self._tools)
+        there = f"; there is {', '.join(near)}" if near else ""
+        return Output(outcome=f"there is no tool {name!r}{there}", error=True)
+
+
+async def _output(found: Tool, call: Entry) -> Output:
+    if not isinstance(call.args, dict):
+        return _failure(f"the arguments of {found.name} must be an object, not {json.dumps(call.args)[:80]}")
+    try:
+        async with asyncio.timeout(found.timeout_s) as limit:
+            returned = await found.invoke(call.args, call)
+        return _limited(_as_output(returned), found)
+    except msgspec.ValidationError as error:
+        return _failure(f"the arguments do not fit {found.name}: {error}")
+    except QuireError as error:
+        return _failure(f"{error} ({error.hint})" if error.hint else str(error))
+    except TimeoutError as error:
+        return _failure(
+            f"{found.name} did not end within {found.timeout_s:g} s" if limit.expired() else _said(error)
+        )
+    # A tool is foreign code and may raise anything; the model is told, without the traceback.
+    except (Exception, SystemExit) as error:
+        return _failure(_said(error))
+
+
+def _failure(text: str) -> Output:
+    return Output(outcome=text, error=True)
+
+
+def _said(error: BaseException) -> str:
+    """An exception in one line: its kind and its words."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__
+
+
+def _as_output(returned: Any) -> Output:
+    """What a tool returned as text: strings as they are, nothing as empty, everything else as compact JSON."""
+    if isinstance(returned, Output):
+        return returned
+    if isinstance(returned, str):
+        return Output(returned)
+    if returned is None:
+        return Output()
+    try:
+        plain = msgspec.to_builtins(returned, str_keys=True)
+        return Output(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = type(returned).__name__
+        return _failure(f"the tool returned a {kind}, which cannot be written as JSON: {error}")
+
+
+def _limited(output: Output, found: Tool) -> Output:
+    if len(output.content) <= found.limit:
+        return output
+    return msgspec.structs.replace(output, content=found.cut(output.content, found.limit))
+
+
+def _sound(text: str) -> str:
+    """Text that UTF-8 can hold: half a character becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,234 @@
+"""Where a turn stands, read from its entries alone: what is still to be asked, run or answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from quire import providers
+from quire.errors import CallError
+from quire.log.store import Store
+from quire.providers.usage import cost
+from quire.send.protocol import Limits, Turn
+from quire.values import SPOKEN, Entry, JsonObject, Reply, Request, Usage
+
+Next = Literal["nothing", "ask", "run", "done"]
+
+
+def is_aside(entry: Entry) -> bool:
+    """Whether a `sent` entry belongs to a question beside the conversation (a plan, a summary)."""
+    return entry.kind == "sent" and bool(entry.meta.get("aside"))
+
+
+def is_opening(entry: Entry) -> bool:
+    """Whether a `sent` entry stands in front of a streamed reply; what it used comes behind it."""
+    return entry.kind == "sent" and "usage" not in entry.body
+
+
+class Standing:
+    """The newest turn, folded entry by entry."""
+
+    def __init__(self) -> None:
+        self.user: Entry | None = None
+        self.answer: list[Entry] = []
+        self.usages: list[tuple[str, Usage]] = []
+        self.steps = 0
+        self.stopped = False
+        # Whether nothing but the user has spoken in this turn.
+        self.fresh = True
+        self._open = False
+        self._waiting = False
+        self._said: list[Entry] = []
+        self._pending: list[Entry] = []
+
+    def take(self, entry: Entry) -> None:
+        """One more entry of the log."""
+        if entry.kind == "user":
+            self.__init__()  # type: ignore[misc]  # a new turn knows nothing of the one before
+            self.user, self._waiting = entry, True
+        elif entry.kind == "sent":
+            self._take_sent(entry)
+        elif entry.kind == "result":
+            self._take_result(entry)
+        elif entry.kind in SPOKEN:
+            self._take_spoken(entry)
+
+    def _take_sent(self, entry: Entry) -> None:
+        if is_opening(entry):
+            # A reply that was cut off counts no more: its calls were never run.
+            self._pending = [call for call in self._pending if call not in self._said]
+            self._said, self._open, self.fresh = [], True, False
+            return
+        usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
+        self.usages.append((f"{entry.body['provider']}:{entry.body['model']}", usage))
+        if not is_aside(entry):
+            # Without an opening one it stands in front of a reply that came in one piece.
+            self._said = self._said if self._open else []
+            self.answer = self._said
+            self._open, self._waiting, self.fresh = False, False, False
+            self.steps += 1
+            self.stopped = bool(entry.meta.get("stopped"))
+
+    def _take_spoken(self, entry: Entry) -> None:
+        self.fresh = False
+        if entry.kind == "call":
+            self._pending.append(entry)
+        if entry.meta.get("placement") != "context":
+            self._said.append(entry)
+            self._waiting = False
+
+    def _take_result(self, entry: Entry) -> None:
+        for place in range(len(self._pending) - 1, -1, -1):
+            if self._pending[place].call_id == entry.call_id:
+                del self._pending[place]
+                self._waiting = True
+                self._said = []
+                return
+
+    @property
+    def pending(self) -> list[Entry]:
+        """The calls to run, in order; those of a reply that has not ended are not among them."""
+        return [] if self._open else list(self._pending)
+
+    @property
+    def next(self) -> Next:
+        """What is to be done now."""
+        if self.user is None:
+            return "nothing"
+        if self._open:
+            return "ask"
+        if self._pending:
+            return "run"
+        return "ask" if self._waiting else "done"
+
+
+def standing(store: Store, thread: str) -> Standing:
+    """The newest turn of a stored thread; only its end is read."""
+    out = Standing()
+    for entry in newest_turn(store, thread):
+        out.take(entry)
+    return out
+
+
+def newest_turn(store: Store, thread: str) -> list[Entry]:
+    """The entries from the last user entry on; all of them where no user has spoken."""
+    end, page = store.info(thread).seq, 64
+    while True:
+        entries = store.read(thread, after=max(0, end - page))
+        for place in range(len(entries) - 1, -1, -1):
+            if entries[place].kind == "user":
+                return entries[place:]
+        if page >= end:
+            return entries
+        page *= 4
+
+
+def without_cut(entries: Iterable[Entry], asking: bool = False) -> list[Entry]:
+    """A thread without the parts of replies that broke off and were asked for again, or are now (`asking`)."""
+    kept: list[Entry] = []
+    begun: int | None = None
+    for entry in entries:
+        if entry.kind in ("user", "result"):
+            begun = None
+        elif entry.kind == "sent" and not is_aside(entry):
+            if is_opening(entry) and begun is not None:
+                kept = _silent_from(kept, begun)
+            begun = len(kept) if is_opening(entry) else None
+        kept.append(entry)
+    return _silent_from(kept, begun) if asking and begun is not None else kept
+
+
+def _silent_from(entries: list[Entry], place: int) -> list[Entry]:
+    return entries[:place] + [entry for entry in entries[place:] if entry.kind not in SPOKEN]
+
+
+# What a turn has used so far, by its log, and which of its limits that meets.
+
+Met = Literal["steps", "tokens", "money"]
+
+
+def usage_of(turn: Standing) -> Usage:
+    """All requests of a turn together, questions beside the conversation included."""
+    totals: dict[str, int] = {}
+    for _, usage in turn.usages:
+        for field, value in msgspec.to_builtins(usage).items():
+            totals[field] = totals.get(field, 0) + value
+    return Usage(**totals)
+
+
+def usd_of(turn: Standing) -> float | None:
+    """What they cost; None where a price is not known."""
+    amounts = [cost(usage, target).amount_usd for target, usage in turn.usages]
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def limit_met(turn: Standing, limits: Limits) -> Met | None:
+    """The limit that forbids another request."""
+    used = usage_of(turn)
+    if turn.steps >= limits.steps:
+        return "steps"
+    if limits.tokens is not None and used.input_total + used.output >= limits.tokens:
+        return "tokens"
+    if limits.usd is not None and (usd_of(turn) or 0.0) >= limits.usd:
+        return "money"
+    return None
+
+
+def check_prices(limits: Limits, target: str) -> None:
+    """A limit in money that could not be held is an error before anything is spent."""
+    if limits.usd is not None and not cost(Usage(1, output=1), target).known:
+        raise CallError(
+            f"a limit in money needs prices, and those of {target} are not known",
+            hint="Limit tokens or steps instead.",
+        )
+
+
+# Which system prompts and tools a thread has been given; read on from where the last look ended.
+
+# Where the last look is kept, so that a long thread is not read again for every turn.
+STATE = "head"
+# How much may be read again before it is worth writing down.
+_FAR = 200
+
+
+class Head(msgspec.Struct):
+    """Up to entry `seq`: every system prompt, and the tools by name."""
+
+    seq: int = 0
+    systems: list[str] = []
+    tools: dict[str, JsonObject] = {}
+
+    def take(self, entry: Entry) -> None:
+        """One more entry of the log."""
+        self.seq = entry.seq
+        if entry.kind == "system":
+            self.systems = [*self.systems, entry.text]
+        elif entry.kind == "tools":
+            before = {} if entry.meta.get("replace") else self.tools
+            self.tools = {**before, **{str(tool["name"]): tool for tool in entry.tools}}
+
+
+def read_head(store: Store, thread: str) -> Head:
+    """What a thread has been given so far."""
+    kept = store.get_state(thread, STATE)
+    head = msgspec.convert(kept, Head) if kept else Head()
+    start = head.seq
+    for entry in store.read(thread, after=start):
+        head.take(entry)
+    if head.seq - start >= _FAR:
+        store.set_state(thread, STATE, msgspec.to_builtins(head))
+    return head
+
+
+# Questions beside the conversation: a plan, a summary. What they used is recorded, their answers are not said.
+
+
+async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
+    """Send a request of one's own; the log's line for it is marked, so that no turn counts it as an answer."""
+    reply = providers.parse_reply(turn.target, await turn.transport.send(request))
+    sent = turn.thread.sent_entry(request, reply)
+    turn.thread.append(Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}}))
+    return reply

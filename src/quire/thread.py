@@ -1,0 +1,345 @@
+"""What a thread keeps beside the path: its fold, its watch, its recollection, how it is opened."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quire import providers, values
+from quire.assemble import Assembly, Built, Policy
+from quire.assemble.layers import enclose
+from quire.assemble.summary import Summarise, extract
+from quire.errors import CallError, NotFound
+from quire.items import Window
+from quire.log.sqlite import SqliteStore
+from quire.log.store import Store
+from quire.observe import Sealing, Vigil
+from quire.providers.explain import Event, diagnosis_of
+from quire.providers.gemini_cache import Served
+from quire.providers.models import ModelInfo, model_info
+from quire.tokens import IMAGE_TOKENS
+from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
+
+if TYPE_CHECKING:
+    from quire.providers.cache_marks import Marker
+    from quire.recall import Embedder, Hit, Query
+    from quire.send.cycle import Outcome
+    from quire.send.transport import Transport
+    from quire.thread_recall import Recollection
+
+
+# A thread's entries folded for one model at a time, kept up with the log whoever writes it.
+
+
+class Fold:
+    """Everything here is derived from the log; thrown away, it is made again by reading."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self.seq = 0
+        self.assembly: Assembly | None = None
+        # What came since the newest request: the entries that explain why its prefix moved.
+        self.since: list[Entry] = []
+        self._seen = 0
+        self.reply_id: str | None = None
+        # When requests were sent before this turn, which tells how long caches must live.
+        self.turn_times: tuple[int, ...] = ()
+        self._times: list[int] = []
+
+    def at(self, policy: Policy, summarise: Summarise) -> Assembly:
+        """The thread folded under this policy; another model's fold is thrown away and made anew."""
+        if self.assembly is None or self.assembly.policy != policy:
+            self.assembly, self.seq, self._times = Assembly(policy, summarise), 0, []
+        self.catch_up()
+        return self.assembly
+
+    def catch_up(self) -> int:
+        """Take in what the log has gained; the seq it ends at."""
+        if self.seq or self.exists():
+            self.feed(self._store.read(self._name, after=self.seq))
+        return self.seq
+
+    def exists(self) -> bool:
+        try:
+            self._store.info(self._name)
+        except NotFound:
+            return False
+        return True
+
+    def feed(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if self.assembly is not None:
+                self.assembly.feed(entry)
+            if entry.seq > self._seen:
+                # Read again for another policy, an old entry explains nothing new.
+                self.since.append(entry)
+                self._seen = entry.seq
+            if entry.kind == "user":
+                # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
+                self.turn_times = tuple(self._times)
+            elif entry.kind == "sent":
+                self._note_sent(entry)
+            self.seq = entry.seq
+
+    def _note_sent(self, entry: Entry) -> None:
+        if entry.at is not None and not entry.meta.get("aside"):
+            self._times.append(entry.at)
+        self.reply_id = entry.wire.get("id") or self.reply_id
+
+
+# Where a thread begins: the store with its indexes, and the policy that fits a model.
+
+# `[image]`, where a model takes none.
+NO_IMAGE_TOKENS = 8
+
+
+def open_store(path: str | Path) -> SqliteStore:
+    """A store whose entries are searchable by words as soon as they are appended."""
+    from quire.recall import words_hook
+    from quire.records import records_hook
+
+    return SqliteStore(path, hooks=(words_hook(), records_hook()))
+
+
+def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Policy:
+    """A policy with the model's own window, prices and cache life; what is given wins."""
+    info = model_info(target)
+    given = policy or Policy(
+        budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8)
+    )
+    return msgspec.structs.replace(given, **{**_of_model(target, info), **changes})
+
+
+def changes(target: str, policy: Policy) -> JsonObject:
+    """What a policy of one's own decides other than the model's would, as the log keeps it with each request."""
+    usual, own = (msgspec.to_builtins(one) for one in (policy_for(target), policy_for(target, policy)))
+    return {name: value for name, value in own.items() if value != usual[name]}
+
+
+def policy_of(sent: JsonObject) -> Policy:
+    """The policy that a `sent` entry was built under; its model's own where it names none."""
+    usual = policy_for(f"{sent.get('provider')}:{sent.get('model')}")
+    named = (sent.get("meta") or {}).get("policy")
+    if not isinstance(named, dict):
+        return usual
+    known = {name: value for name, value in named.items() if name in usual.__struct_fields__}
+    try:
+        return msgspec.convert({**msgspec.to_builtins(usual), **known}, Policy)
+    except (msgspec.ValidationError, CallError):
+        return usual  # meta is free: what stands there need not be ours
+
+
+def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
+    return {
+        "model": target,
+        "read": info.r,
+        "write": info.w,
+        "ttl_s": info.ttl_s[0] if info.ttl_s else None,
+        "image_tokens": IMAGE_TOKENS if info.features.images else NO_IMAGE_TOKENS,
+        "late_tools": bool(info.features.late_tools),
+        "thinking": info.wire != "openai-chat" or info.features.reasoning_content != "never",
+    }
+
+
+# The path on one screen.
+#
+#       Entry*        Selection       Layers        Prompt        Request       Reply
+# log ────────▶ select ───────▶ layer ──────▶ fit ───────▶ render ───────▶ send ───────▶ record ─▶ log
+
+_logger = logging.getLogger("quire")
+
+
+def wall_ms() -> int:
+    """The time that live entries are stamped with; it orders nothing."""
+    return time.time_ns() // 1_000_000
+
+
+class Thread:
+    """One conversation: append to it, ask for its next request, record what came back."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        policy: Policy | None = None,
+        summarise: Summarise = extract,
+        clock: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
+        # Heard when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
+        self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
+        self.embedder: Embedder | None = None
+        # Ask the provider what it could not reuse of the request before, naming that one's reply.
+        self.diagnose = False
+        self._fold, self._vigil, self._sealing = Fold(store, name), Vigil(), Sealing()
+        self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
+        self._recollection: Recollection | None = None
+
+    # Into the log
+
+    def append(self, *entries: Entry) -> list[Entry]:
+        """Put entries into the log, durably, behind everything this thread has seen."""
+        kept = self.store.append(self.name, entries, expected_seq=self._fold.catch_up())
+        self._fold.feed(kept)
+        return kept
+
+    def user(
+        self, text: str, attach: Iterable[Item | JsonObject] = (), recall: int = 0, **extra: Json
+    ) -> Entry:
+        """The user speaks; the window's items, these, and `recall` older entries join this turn's context."""
+        items = [*self.window.get(), *attach]
+        if recall:
+            found = self._remembers().for_turn(text, recall, self._selected(self._last_target()))
+            extra["meta"] = {**found, **(extra.get("meta") or {})}
+        return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
+
+    # Out of it: select, layer, fit, render
+
+    def request(self, target: str, **options: Any) -> Request:
+        """The next request for "provider:model"; a rebase that is due is recorded first."""
+        built = self.build(target)
+        if built.rebase is not None:
+            self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
+            built = self.build(target)
+        sealed, layers = self._sealing.seal(built)
+        request = msgspec.structs.replace(self._render(built, target, options), layers=layers)
+        earlier = bool(self._fold.reply_id)
+        moved = self._vigil.sends(self.clock(), request, sealed, self._fold.since, earlier)
+        self._fold.since = []
+        if moved is not None:
+            self.on_warning(moved)
+        return request
+
+    def build(self, target: str) -> Built:
+        """Select, layer and fit: what would be sent now, without recording anything."""
+        return self._selected(target).request()
+
+    def so_far(self, target: str) -> Prompt:
+        """What would be sent if no rebase were made: the prefix that the provider has cached, and what is new."""
+        return self._selected(target).ahead().epoch.prompt()
+
+    def envelope(self, target: str) -> Envelope:
+        """The five layers of what would be sent now."""
+        built = self.build(target)
+        return enclose(built, chat_messages(built))
+
+    def _selected(self, target: str) -> Assembly:
+        return self._fold.at(policy_for(target, self.policy), self.summarise)
+
+    def _last_target(self) -> str:
+        last = self._fold.assembly
+        return last.policy.model if last is not None else "openai-chat:"
+
+    def _render(self, built: Built, target: str, options: dict[str, Any]) -> Request:
+        """Render from where the last request left it: what stands already is not written again."""
+        key = f"{target} {options!r}"
+        if key not in self._renderings:
+            rendering = providers.rendering(target, providers.ask(key=self.name, **options))
+            self._renderings = {key: (rendering, providers.marker(target))}
+        rendering, marker = self._renderings[key]
+        before = self._fold.reply_id if self.diagnose else None
+        how = {"times": self._fold.turn_times, "previous_id": before}
+        return providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
+
+    # Back into it: record
+
+    def record(self, reply: Any, request: Request | None = None, served: Served | None = None) -> list[Entry]:
+        """A reply, as the SDK gave it or as JSON, into the log with what was sent for it and what it used."""
+        sent = request or self._vigil.request
+        if sent is None:
+            raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
+        names = list(self._fold.assembly.carried.tools) if self._fold.assembly is not None else []
+        parsed = reply if isinstance(reply, Reply) else providers.parse_reply(sent.target, reply, names)
+        kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
+        self.reported(sent, parsed, _diagnosis(reply), served)
+        return kept
+
+    def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
+        """The log's line for a request: hashes of what was sent, and usage once it is known."""
+        body: JsonObject = {
+            "kind": "sent",
+            "provider": request.provider,
+            "model": request.model,
+            "request_sha256": request.lines.sha256,
+            "segments": list(request.lines.segments),
+            "at": self.clock(),
+        }
+        own = changes(request.target, self.policy) if self.policy is not None else {}
+        if meta := {key: value for key, value in (("layers", request.layers), ("policy", own)) if value}:
+            body["meta"] = meta
+        if reply is not None:
+            body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
+            if reply.id:
+                body["wire"] = {"id": reply.id}
+        return Entry("sent", body)
+
+    def reported(
+        self,
+        request: Request,
+        reply: Reply,
+        diagnosis: JsonObject | None = None,
+        served: Served | None = None,
+    ) -> Event | None:
+        """What a reply read from the cache, compared with what was predicted; a difference is a warning.
+
+        `served` is what an explicit Gemini cache did for it (`quire.send.transport.served`).
+        """
+        event = self._vigil.hears(request, reply, diagnosis, served)
+        if event is not None and not event.foreseen:
+            self.on_warning(event)
+        return event
+
+    def resume(self, transport: Transport | None = None, **how: Any) -> Outcome:
+        """Continue an interrupted turn from the log; `runner`, `decide` and `on_event` are as in quire.send."""
+        from quire.send.cycle import resume_sync
+
+        return resume_sync(self, transport, **how)
+
+    # Beside it: what the thread holds ready
+
+    def recall(self, query: str | Query, k: int = 5, **how: Any) -> list[Hit]:
+        """Older entries that the next request does not show, by words and, once `self.embedder` is set, by meaning.
+
+        `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.
+        """
+        return self._remembers().search(query, k, lambda: self._selected(self._last_target()), **how)
+
+    def _remembers(self) -> Recollection:
+        if self._recollection is None or self._recollection.embedder is not self.embedder:
+            from quire.thread_recall import Recollection
+
+            if self._recollection is not None:
+                self._recollection.close()
+            self._recollection = Recollection(self.store, self.name, self.embedder, self.clock)
+        return self._recollection
+
+    @cached_property
+    def window(self) -> Window:
+        """The items at hand, saved with the thread by `keep`; what it evicts stays in the log."""
+        saved = self.store.window(self.name) if self._fold.exists() else None
+        return Window.from_json(saved) if saved else Window(clock=self.clock)
+
+    def keep(self, item: Item | str, **how: Any) -> Item:
+        """Put an item into the window: it joins every turn until it is evicted or removed."""
+        added = self.window.add(item, **how)
+        if not self._fold.exists():
+            self.store.create(self.name)
+        self.store.save_window(self.name, self.window.to_json())
+        return added
+
+
+def _diagnosis(reply: Any) -> JsonObject:
+    """What the provider itself says of its cache, in JSON or in the SDK's object."""
+    return diagnosis_of(reply.model_dump() if hasattr(reply, "model_dump") else reply)
+
+
+def chat_messages(built: Built) -> list[JsonObject]:
+    """A built request's messages in OpenAI Chat form, the system message left out."""
+    messages: list[JsonObject] = providers.render(built.prompt, "openai-chat:").body["messages"]
+    return messages[1:] if built.prompt.system else messages
