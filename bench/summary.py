@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from quire.assemble.summary import Gone, extract
+from quire.assemble.summary import Leaving, extract
 from quire.assemble.user_message import result_text
 from quire.cli.output import print_table
 from quire.tokens import counter
@@ -57,7 +57,7 @@ def measure(listed: list[Entry], budget: int | None) -> dict[str, float] | None:
         return None
     whole = "\n".join(text_of(entry) for entry in first)
     limit = budget or max(16, int(count(whole) * SHARE))
-    ours = extract(Gone(tuple(first), "", limit))
+    ours = extract(Leaving(tuple(first), "", limit))
     plain = head_and_tail(whole, limit)
     return {
         "facts": len(wanted),

@@ -10,7 +10,7 @@ import msgspec
 from quire import providers
 from quire.assemble import Built
 from quire.assemble.layers import current_place, enclose
-from quire.providers.explain import Event, Watch
+from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
 from quire.providers.growing import leading
 from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Reply, Request
@@ -24,7 +24,7 @@ EXPLAINS: dict[LayerId, frozenset[str]] = {
 }
 
 
-class Moved(msgspec.Struct, frozen=True):
+class MovedLayer(msgspec.Struct, frozen=True):
     """A stable layer that changed without an entry to explain it, down to the byte."""
 
     layer: LayerId
@@ -35,14 +35,16 @@ class Moved(msgspec.Struct, frozen=True):
         return f"{self.layer} changed at byte {self.byte} (segment {self.segment}) and no entry explains it"
 
 
-def watch(before: Envelope, now: Envelope, between: Iterable[Entry], rebased: bool = False) -> Moved | None:
+def watch(
+    before: Envelope, now: Envelope, between: Iterable[Entry], rebased: bool = False
+) -> MovedLayer | None:
     """The first unexplained change of L1 or L2; entries between the two requests, or a rebase, explain one."""
     kinds = {entry.kind for entry in between} | ({"rebase"} if rebased else set())
     for id, explains in EXPLAINS.items():
         old, new = before.layer(id), now.layer(id)
         if old.sha256 != new.sha256 and kinds.isdisjoint(explains):
             byte = first_difference(old.text.encode(), new.text.encode())
-            return Moved(id, segment_at(new, byte), byte)
+            return MovedLayer(id, segment_at(new, byte), byte)
     return None
 
 
@@ -69,7 +71,7 @@ def segment_at(layer: Layer, byte: int) -> str:
     return layer.segments[-1].id if layer.segments else ""
 
 
-class Vigil:
+class CacheWatch:
     """Knows the newest request and, per model, what the cache should hold."""
 
     def __init__(self) -> None:
@@ -81,7 +83,7 @@ class Vigil:
 
     def sends(
         self, at: int, request: Request, sealed: Envelope, since: Sequence[Entry], earlier: bool = False
-    ) -> Moved | None:
+    ) -> MovedLayer | None:
         """A request goes out: L1 or L2 that moved although no entry since the last one explains it.
 
         `earlier`: requests of this thread were sent before that nobody told of here.
@@ -101,7 +103,7 @@ class Vigil:
         reply: Reply,
         diagnosis: JsonObject | None = None,
         served: Served | None = None,
-    ) -> Event | None:
+    ) -> CacheEvent | None:
         """A reply came back: where its cache reads are not what was predicted, why.
 
         `served`: what an explicit cache did for it; then that one is what is compared with.
@@ -117,7 +119,7 @@ class Vigil:
 # The layers of a thread's requests, hashed one request after the other: what stands is not hashed again.
 
 
-class Sealing:
+class LayerHashes:
     """Knows the history of the newest request, and how far its hash goes."""
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ from quire.errors import CallError, NotFound
 from quire.items import Window
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
-from quire.observe import Sealing, Vigil
-from quire.providers.explain import Event, diagnosis_of
+from quire.observe import CacheWatch, LayerHashes
+from quire.providers.explain import CacheEvent, diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
 from quire.tokens import IMAGE_TOKENS
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from quire.recall import Embedder, Hit, Query
     from quire.send.cycle import Outcome
     from quire.send.transport import Transport
-    from quire.thread_recall import Recollection
+    from quire.thread_recall import ThreadRecall
 
 
 # A thread's entries folded for one model at a time, kept up with the log whoever writes it.
 
 
-class Fold:
+class ThreadState:
     """Everything here is derived from the log; thrown away, it is made again by reading."""
 
     def __init__(self, store: Store, name: str) -> None:
@@ -177,9 +177,9 @@ class Thread:
         self.embedder: Embedder | None = None
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
-        self._fold, self._vigil, self._sealing = Fold(store, name), Vigil(), Sealing()
+        self._fold, self._vigil, self._sealing = ThreadState(store, name), CacheWatch(), LayerHashes()
         self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
-        self._recollection: Recollection | None = None
+        self._recollection: ThreadRecall | None = None
 
     # Into the log
 
@@ -285,7 +285,7 @@ class Thread:
         reply: Reply,
         diagnosis: JsonObject | None = None,
         served: Served | None = None,
-    ) -> Event | None:
+    ) -> CacheEvent | None:
         """What a reply read from the cache, compared with what was predicted; a difference is a warning.
 
         `served` is what an explicit Gemini cache did for it (`quire.send.transport.served`).
@@ -310,13 +310,13 @@ class Thread:
         """
         return self._remembers().search(query, k, lambda: self._selected(self._last_target()), **how)
 
-    def _remembers(self) -> Recollection:
+    def _remembers(self) -> ThreadRecall:
         if self._recollection is None or self._recollection.embedder is not self.embedder:
-            from quire.thread_recall import Recollection
+            from quire.thread_recall import ThreadRecall
 
             if self._recollection is not None:
                 self._recollection.close()
-            self._recollection = Recollection(self.store, self.name, self.embedder, self.clock)
+            self._recollection = ThreadRecall(self.store, self.name, self.embedder, self.clock)
         return self._recollection
 
     @cached_property

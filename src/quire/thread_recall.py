@@ -17,7 +17,7 @@ from quire.values import JsonObject
 SHARE = 0.1
 
 
-class Recollection:
+class ThreadRecall:
     """Search over a thread's store, records included; by meaning where there is an embedder."""
 
     def __init__(

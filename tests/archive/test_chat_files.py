@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
-from quire.archive import Chat, Context, Message, autosave, export_markdown, file_name, load, parse, render
+from quire.archive import (
+    AttachedNames,
+    Chat,
+    ChatMessage,
+    autosave,
+    export_markdown,
+    file_name,
+    load,
+    parse,
+    render,
+)
 from quire.errors import CallError, FormatError, NotFound
 from quire.items import item
 from quire.log.entries import check, encode_lines
@@ -95,7 +105,11 @@ names = st.lists(st.one_of(st.sampled_from([*",|]\\ \nn:", "Notes: ", " | ", ", 
 listed = st.lists(names, max_size=3).map(tuple)
 times = st.none() | st.integers(-62_135_596_800, 253_402_300_799).map(lambda s: s * 1000)
 messages = st.builds(
-    Message, st.sampled_from(["user", "ai"]), texts, st.builds(Context, listed, listed, listed, listed), times
+    ChatMessage,
+    st.sampled_from(["user", "ai"]),
+    texts,
+    st.builds(AttachedNames, listed, listed, listed, listed),
+    times,
 )
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=5)  # fmt: skip
 chats = st.builds(
@@ -258,7 +272,7 @@ def test_what_is_no_chat_file_is_an_error() -> None:
     with pytest.raises(FormatError, match="version 2"):
         load('---\ntopic: x\n---\n\n<!-- quire: {"version":2,"entries":[]} -->\n')
     with pytest.raises(CallError, match="whole second"):
-        render(Chat(messages=(Message("user", "x", at=1),)))
+        render(Chat(messages=(ChatMessage("user", "x", at=1),)))
 
 
 def test_a_thread_is_saved_to_a_folder_and_edits_are_kept(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from quire.assemble.summary import sections, truncate
 from quire.assemble.user_message import block
 from quire.items import identity
 from quire.log.hashing import sha256_hex
-from quire.observe import Moved, watch
+from quire.observe import MovedLayer, watch
 from quire.thread import Thread, chat_messages, open_store
 from quire.values import Envelope, JsonObject, Reply, Usage
 
@@ -147,6 +147,6 @@ def test_a_library_that_moves_because_the_policy_changed_is_a_warning() -> None:
     assert heard == []
     thread.policy = msgspec.structs.replace(policy, times=True)
     turn("q4")
-    assert [type(one) for one in heard] == [Moved]
-    assert isinstance(heard[0], Moved)
+    assert [type(one) for one in heard] == [MovedLayer]
+    assert isinstance(heard[0], MovedLayer)
     assert heard[0].layer == "L2_PREVIOUS"

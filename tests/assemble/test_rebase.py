@@ -12,7 +12,7 @@ from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, requests
 from quire.assemble.layers import enclose
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
-from quire.assemble.summary import Gone
+from quire.assemble.summary import Leaving
 from quire.errors import BudgetError, DataError
 from quire.log.hashing import chain
 from quire.providers import render
@@ -95,7 +95,7 @@ def test_a_rebase_summarises_whole_turns_and_says_what_it_freed() -> None:
 
 @pytest.mark.parametrize("bad", ["empty", "failed", "longer"])
 def test_a_bad_summary_falls_back_to_the_built_in_one_and_says_so(bad: str) -> None:
-    def summarise(gone: Gone) -> str:
+    def summarise(gone: Leaving) -> str:
         if bad == "failed":
             raise DataError("the model was away")
         return "" if bad == "empty" else "word " * gone.limit * 3
@@ -336,14 +336,14 @@ def note(name: str, text: str, **metadata: object) -> dict[str, object]:
     }
 
 
-def _raises(error: Exception) -> Callable[[Gone], str]:
-    def summarise(gone: Gone) -> str:
+def _raises(error: Exception) -> Callable[[Leaving], str]:
+    def summarise(gone: Leaving) -> str:
         raise error
 
     return summarise
 
 
-async def _later(gone: Gone) -> str:
+async def _later(gone: Leaving) -> str:
     return "said later"
 
 
@@ -362,7 +362,7 @@ async def _later(gone: Gone) -> str:
     ],
 )
 def test_what_is_no_summary_gives_way_to_the_built_in_one_and_says_why(
-    summarise: Callable[[Gone], str], told: str
+    summarise: Callable[[Leaving], str], told: str
 ) -> None:
     rebased = next(one for one in built(talk(60), Policy(budget=3_000), summarise=summarise) if one.rebase)
     assert rebased.rebase is not None

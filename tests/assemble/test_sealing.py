@@ -8,7 +8,7 @@ from thread_strategies import logs, policies
 
 from quire.assemble import Built, Policy, requests
 from quire.assemble.layers import enclose
-from quire.observe import Sealing
+from quire.observe import LayerHashes
 from quire.thread import chat_messages
 from quire.values import Entry
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
 
 @given(logs, policies())
 def test_hashes_that_are_kept_are_those_of_the_envelope(entries: list[Entry], policy: Policy) -> None:
-    sealing = Sealing()
+    sealing = LayerHashes()
     for one in requests(entries, policy):
         if isinstance(one, Built):
             _, layers = sealing.seal(one)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.assemble import Assembly, Built, Policy, requests
-from quire.assemble.summary import Gone, Line, Missing, earlier, extract, first_words, unlisted, written
+from quire.assemble.summary import Leaving, Line, Untold, earlier, extract, first_words, unlisted, written
 from quire.log.hashing import chain
 from quire.tokens import counter
 from quire.values import Entry
@@ -28,7 +28,7 @@ limits = st.integers(16, 300)
 
 
 def summary(entries: list[Entry], limit: int, before: str = "") -> str:
-    return extract(Gone(tuple(chain(entries)), before, limit))
+    return extract(Leaving(tuple(chain(entries)), before, limit))
 
 
 def went(text: str) -> tuple[int, int]:
@@ -117,7 +117,7 @@ def test_no_words_can_be_taken_for_another_line(words: str) -> None:
     again = earlier("\n".join(written(lines)))
     assert again.lines == tuple(lines)
     assert not again.named
-    assert again.missing == Missing()
+    assert again.missing == Untold()
 
 
 @given(st.lists(phrases | decided, max_size=20), st.integers(0, 400), phrases | st.just(""))
@@ -169,8 +169,8 @@ def test_equal_requests_are_told_once_where_the_newest_stood_and_counted() -> No
     assert text == "Not listed: 2 requests\nUser: look\ngo on"
 
 
-@given(st.builds(Missing, st.integers(0, 10**6), st.integers(0, 10**6)))
-def test_how_many_are_not_listed_is_read_back(missing: Missing) -> None:
+@given(st.builds(Untold, st.integers(0, 10**6), st.integers(0, 10**6)))
+def test_how_many_are_not_listed_is_read_back(missing: Untold) -> None:
     assert earlier(unlisted(missing)).missing == missing
 
 
@@ -205,9 +205,9 @@ def test_whatever_the_rebases_of_a_thread_had_room_for_its_summary_accounts_for_
 @pytest.mark.moves_prefix(reason="many rebases are made")
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_summary_gets_a_tenth_of_what_goes_beside_the_one_before_whatever_is_pinned(pinned: bool) -> None:
-    asked: list[Gone] = []
+    asked: list[Leaving] = []
 
-    def tiny(gone: Gone) -> str:
+    def tiny(gone: Leaving) -> str:
         asked.append(gone)
         return "tiny summary"
 

@@ -75,7 +75,7 @@ def test_a_reply_that_read_less_than_predicted_is_a_warning(tmp_path: Path) -> N
         thread.user(question)
         thread.request(TARGET, max_tokens=100)
         thread.record(reply("ok", read=0, total=4_000))
-    assert [type(one).__name__ for one in heard] == ["Event"]
+    assert [type(one).__name__ for one in heard] == ["CacheEvent"]
 
 
 def test_the_window_joins_every_turn_and_is_saved_with_the_thread(tmp_path: Path) -> None:

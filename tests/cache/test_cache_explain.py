@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cache_bodies import MINUTE, assistant, claude, text, user
 
-from quire.providers.explain import Event, Watch
+from quire.providers.explain import CacheEvent, Watch
 from quire.values import LIBRARY_HEADING, JsonObject
 
 OPUS = "anthropic:claude-opus-5-5"
@@ -40,7 +40,7 @@ def thread(turns: int, head: str = "", system: str | None = None, mark: bool = T
 
 def event(
     first: JsonObject, second: JsonObject, read: int, gap: int = 1000, target: str = OPUS, **more: Any
-) -> Event | None:
+) -> CacheEvent | None:
     """What is said of the second request's reply, if the provider read `read` of it."""
     watch = Watch(target)
     total = watch.sent(0, first).total

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quire.log.hashing import sha256_hex
-from quire.providers.gemini_cache import Kept, Plan, plan
+from quire.providers.gemini_cache import CacheStep, LiveCache, plan
 from quire.providers.models import ModelInfo, Prices, model_info
 
 PRO = model_info("gemini:gemini-2.5-pro")
@@ -17,19 +17,19 @@ def every(minutes: float, hours: float = 1.0) -> list[int]:
     return [int(n * minutes * 60_000) for n in range(int(hours * 60 / minutes))]
 
 
-def kept(tokens: int = 20_000, prefix: bytes = b"head", expires_ms: int = 2 * HOUR) -> Kept:
-    return Kept("cachedContents/a", len(prefix), sha256_hex(prefix), tokens, expires_ms)
+def kept(tokens: int = 20_000, prefix: bytes = b"head", expires_ms: int = 2 * HOUR) -> LiveCache:
+    return LiveCache("cachedContents/a", len(prefix), sha256_hex(prefix), tokens, expires_ms)
 
 
 def decide(
-    held: Kept | None = None,
+    held: LiveCache | None = None,
     tokens: int = 20_000,
     missed: int = 0,
     minutes: float = 2,
     prefix: bytes = b"head and more",
     info: ModelInfo = PRO,
     hits: float = 0.0,
-) -> Plan:
+) -> CacheStep:
     return plan(held, prefix, tokens, info, HOUR, every(minutes), missed, hits)
 
 
@@ -53,7 +53,7 @@ def decide(
         (decide(kept(), minutes=30), "drop"),
     ],
 )
-def test_an_explicit_cache_is_made_kept_and_dropped_as_it_pays(made: Plan, action: str) -> None:
+def test_an_explicit_cache_is_made_kept_and_dropped_as_it_pays(made: CacheStep, action: str) -> None:
     assert made.action == action
     assert bool(made.drop) is (action in ("drop", "replace"))
     assert bool(made.ttl_s) is (action in ("create", "extend", "replace"))
@@ -62,13 +62,13 @@ def test_an_explicit_cache_is_made_kept_and_dropped_as_it_pays(made: Plan, actio
 
 def test_without_a_price_nothing_is_bought() -> None:
     unknown = msgspec.structs.replace(PRO, prices=Prices())
-    assert decide(info=unknown, missed=10**9) == Plan("none", "prices are not known")
+    assert decide(info=unknown, missed=10**9) == CacheStep("none", "prices are not known")
     assert decide(kept(), info=unknown).action == "drop"
 
 
 def test_following_the_plan_over_a_growing_thread_costs_little_more_than_a_cache_that_makes_itself() -> None:
     step, tokens, missed, paid, uncached = 3_000, 8_000, 0, 0.0, 0
-    held: Kept | None = None
+    held: LiveCache | None = None
     best = 0.0
     times: list[int] = []
     for number in range(60):
@@ -77,7 +77,7 @@ def test_following_the_plan_over_a_growing_thread_costs_little_more_than_a_cache
         prefix = b"x" * tokens
         choice = plan(held, prefix, tokens, PRO, at_ms, times, missed)
         if choice.action in ("create", "replace"):
-            held = Kept(f"c{number}", tokens, sha256_hex(prefix), tokens, at_ms + HOUR)
+            held = LiveCache(f"c{number}", tokens, sha256_hex(prefix), tokens, at_ms + HOUR)
             paid += tokens
             missed = 0
         elif choice.action == "drop":

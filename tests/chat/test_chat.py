@@ -23,7 +23,7 @@ from rich.console import Console
 from quire import values
 from quire.archive import load
 from quire.cli.chat import chat
-from quire.cli.chat_screen import Rich, Written, finished_blocks, tail, with_notes
+from quire.cli.chat_screen import OpenMarkdown, RichScreen, finished_blocks, tail, with_notes
 from quire.cli.chat_session import totals
 from quire.cli.output import line_of
 from quire.errors import CallError
@@ -482,7 +482,7 @@ def test_a_block_longer_than_the_screen_shows_its_end() -> None:
     assert tail("```python\nfirst = 1\nlast = 2\n", 12) == "```python\nlast = 2\n"
     text = "".join(f"line {n}  \n" for n in range(100))
     shown = Console(width=40, height=20, file=io.StringIO(), force_terminal=True)
-    shown.print(Written(text))
+    shown.print(OpenMarkdown(text))
     drawn = shown.file.getvalue().split("\n")  # type: ignore[attr-defined]
     assert "line 99" in drawn[-2]
     assert len(drawn) == 17
@@ -491,7 +491,7 @@ def test_a_block_longer_than_the_screen_shows_its_end() -> None:
 
 def test_what_a_terminal_shows_of_footnotes_and_searches() -> None:
     out = io.StringIO()
-    screen = Rich(Console(width=60, height=20, file=out))
+    screen = RichScreen(Console(width=60, height=20, file=out))
     screen.event(Event("1", "respond", "Hot [^1].\n\n[^1]: [[tea]]", values.respond("")))
     screen.say("#### Sources\n\n[^1]: [[tea]] (a/tea.md)")
     found = "<localSearch>\n<document>\n<id>1</id>\n<title>tea</title>\n</document>\n</localSearch>"

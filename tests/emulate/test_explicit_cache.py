@@ -8,7 +8,7 @@ import pytest
 from calling import call
 
 from quire.emulate import Emulator
-from quire.providers.gemini_cache import Errand, Keeper, Plan, lasting
+from quire.providers.gemini_cache import CacheCall, CacheKeeper, CacheStep, lasting
 from quire.providers.models import model_info
 from quire.providers.rules import validate
 from quire.providers.usage import usage
@@ -35,7 +35,7 @@ class Thread:
     """A growing conversation that follows the keeper; without a cache, nothing is read implicitly."""
 
     def __init__(self, server: Emulator, clock: Clock) -> None:
-        self.server, self.clock, self.keeper = server, clock, Keeper(INFO)
+        self.server, self.clock, self.keeper = server, clock, CacheKeeper(INFO)
         self.body: JsonObject = {
             "systemInstruction": {"parts": [{"text": "rule " * 3000}]},
             "tools": [{"functionDeclarations": [{"name": "f", "description": "d"}]}],
@@ -97,9 +97,9 @@ def test_a_short_lived_cache_is_prolonged_before_it_ends() -> None:
 
 
 def test_a_failed_call_and_a_lost_cache_cost_nothing_but_the_cache() -> None:
-    keeper = Keeper(INFO)
+    keeper = CacheKeeper(INFO)
     body: JsonObject = {"systemInstruction": {"parts": [{"text": "rule " * 9000}]}, "contents": []}
-    errands: list[Errand] = []
+    errands: list[CacheCall] = []
     for number in range(30):
         body = {**body, "contents": [*body["contents"], said("user", "x"), said("model", "y")][:-1]}
         errands = keeper.due(body, number * MINUTE)
@@ -116,7 +116,7 @@ def test_a_failed_call_and_a_lost_cache_cost_nothing_but_the_cache() -> None:
 
 
 def test_a_model_without_explicit_caches_gets_none() -> None:
-    keeper = Keeper(model_info("gemini:gemini-4-argon"))
+    keeper = CacheKeeper(model_info("gemini:gemini-4-argon"))
     body: JsonObject = {
         "systemInstruction": {"parts": [{"text": "rule " * 9000}]},
         "contents": [said("user", "x")],
@@ -124,7 +124,7 @@ def test_a_model_without_explicit_caches_gets_none() -> None:
     for number in range(20):
         assert keeper.due(body, number * MINUTE) == []
         keeper.answered(Usage(9000))
-    assert keeper.plan == Plan("none", "nothing was asked yet")
+    assert keeper.plan == CacheStep("none", "nothing was asked yet")
 
 
 CALL: Any = {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}

@@ -6,8 +6,8 @@ from format_texts import CLEAN, JSON, MARKDOWN, REPLAY, XML, texts
 from hypothesis import strategies as st
 
 from quire.formats import clean
-from quire.formats.markdown import Block, Markdown
-from quire.formats.replay import Exchange, Replay, Respond, Think, User
+from quire.formats.markdown import Markdown, MarkdownItem
+from quire.formats.replay import Replay, ReplayedCall, ReplayedThought, Respond, User
 from quire.values import ITEM_TYPES
 
 # -- markdown
@@ -18,7 +18,7 @@ _plain = st.tuples(st.none() | texts(MARKDOWN, size=4), st.none(), st.none())
 _ranged = st.tuples(texts(MARKDOWN, size=4), _line, _line)
 _tags = st.text("aZ09_+#.-", max_size=4)
 blocks = st.builds(
-    lambda type, content, annotation, tag: Block(type, content, *annotation, tag),
+    lambda type, content, annotation, tag: MarkdownItem(type, content, *annotation, tag),
     st.sampled_from(ITEM_TYPES),
     texts(MARKDOWN),
     _plain | _ranged,
@@ -61,15 +61,15 @@ windows = st.fixed_dictionaries(
 
 _names = texts(CLEAN, size=3)
 tools = st.builds(
-    clean.Tool,
+    clean.CleanTool,
     _names,
     texts(CLEAN, size=4),
     _names | st.just("general"),
     st.lists(_names, max_size=3).map(tuple),
     texts(CLEAN, size=4),
 )
-short_tools = st.builds(clean.Tool, _names, texts(CLEAN, size=4))
-messages = st.builds(clean.Message, st.sampled_from(["user", "assistant"]), texts(CLEAN))
+short_tools = st.builds(clean.CleanTool, _names, texts(CLEAN, size=4))
+messages = st.builds(clean.CleanMessage, st.sampled_from(["user", "assistant"]), texts(CLEAN))
 results = st.builds(clean.ToolResult, _names, texts(CLEAN))
 
 
@@ -92,8 +92,12 @@ cleans = st.builds(
 # -- replay
 
 _text = texts(REPLAY)
-_users, _thinks, _responds = st.builds(User, _text), st.builds(Think, _text), st.builds(Respond, _text)
-exchanges = st.builds(Exchange, texts(REPLAY, size=3), JSON, _text, _text)
+_users, _thinks, _responds = (
+    st.builds(User, _text),
+    st.builds(ReplayedThought, _text),
+    st.builds(Respond, _text),
+)
+exchanges = st.builds(ReplayedCall, texts(REPLAY, size=3), JSON, _text, _text)
 
 
 def _replay(history: list, user: User, rest: list, left_out: int, delimiter: str) -> Replay:

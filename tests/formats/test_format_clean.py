@@ -9,7 +9,7 @@ from hypothesis import given
 
 from quire.errors import CallError, FormatError
 from quire.formats import clean
-from quire.formats.clean import Clean, Message, Tool, ToolResult
+from quire.formats.clean import Clean, CleanMessage, CleanTool, ToolResult
 from quire.values import call, note, respond, result, system, think, tools, user
 
 
@@ -48,11 +48,11 @@ def test_short_detail_has_no_blank_lines() -> None:
 
 
 def test_one_tool_is_singular() -> None:
-    assert clean.tool_list([Tool("a")]).startswith("You have access to 1 tool:\n\n• a (general): ")
+    assert clean.tool_list([CleanTool("a")]).startswith("You have access to 1 tool:\n\n• a (general): ")
 
 
 def test_names_categories_and_output_fields_are_escaped() -> None:
-    tool = Tool("a(b):c,d\\e\nf", "x (y): z", "c)d", ("p, q", "r:s", ""))
+    tool = CleanTool("a(b):c,d\\e\nf", "x (y): z", "c)d", ("p, q", "r:s", ""))
     assert clean.tools_section([tool]).split("\n\n")[1] == (
         r"• a\(b\)\:c\,d\\e\nf (c\)d): x (y): z" + "\n" + r"  Output: p\, q, r\:s, "
     )
@@ -60,7 +60,7 @@ def test_names_categories_and_output_fields_are_escaped() -> None:
 
 def test_continuation_lines_are_indented_also_where_they_are_blank() -> None:
     value = Clean(
-        conversation=(Message("user", "a\n\nUser: b\n"),), tool_results=(ToolResult("t", "\n# x\n\ny"),)
+        conversation=(CleanMessage("user", "a\n\nUser: b\n"),), tool_results=(ToolResult("t", "\n# x\n\ny"),)
     )
     assert clean.render(value) == (
         "# Relevant Conversation\nUser: a\n  \n  User: b\n  \n\n# Recent Tool Results\n• t: \n    # x\n    \n    y"
@@ -72,8 +72,8 @@ def test_continuation_lines_are_indented_also_where_they_are_blank() -> None:
 )
 def test_ambiguous_texts_come_back_in_every_place(text: str) -> None:
     value = Clean(
-        (Tool(text, text, text, (text, text), text), Tool(text)),
-        (Message("user", text), Message("assistant", text)),
+        (CleanTool(text, text, text, (text, text), text), CleanTool(text)),
+        (CleanMessage("user", text), CleanMessage("assistant", text)),
         (ToolResult(text, text), ToolResult("", "")),
         text,
     )
@@ -82,7 +82,7 @@ def test_ambiguous_texts_come_back_in_every_place(text: str) -> None:
 
 @pytest.mark.parametrize("output", [(), ("",), ("", ""), ("a",), (" a ", ","), (", ",), ("\\",)])
 def test_an_empty_field_is_not_an_empty_list(output: tuple[str, ...]) -> None:
-    value = Clean((Tool("t", output=output),))
+    value = Clean((CleanTool("t", output=output),))
     assert clean.parse(clean.render(value)).tools[0].output == output
 
 
@@ -93,7 +93,7 @@ def test_appending_the_request_gives_the_same_bytes(value: Clean) -> None:
 
 @given(texts(CLEAN))
 def test_the_request_is_verbatim_to_the_end(request: str) -> None:
-    text = clean.render(Clean(conversation=(Message("user", "a"),), request=request))
+    text = clean.render(Clean(conversation=(CleanMessage("user", "a"),), request=request))
     assert text == "# Relevant Conversation\nUser: a" + (
         f"\n\n# Current Request\n{request}" if request else ""
     )
@@ -122,7 +122,7 @@ def test_empty_messages_ids_and_times_are_left_out() -> None:
         {"role": "assistant", "content": None},
         {"role": "system", "content": " ", "timestamp": "2025-10-03T02:41:28Z", "id": "m1"},
     ]
-    assert clean.read({"conversation": conversation}).conversation == (Message("assistant", " "),)
+    assert clean.read({"conversation": conversation}).conversation == (CleanMessage("assistant", " "),)
 
 
 def test_a_thread_projects_to_its_conversation_results_and_last_request() -> None:
@@ -141,8 +141,8 @@ def test_a_thread_projects_to_its_conversation_results_and_last_request() -> Non
         note("n"),
     ]
     assert clean.project_thread(entries) == Clean(
-        (Tool("t", "D", "c"),),
-        (Message("user", "one"), Message("assistant", "two")),
+        (CleanTool("t", "D", "c"),),
+        (CleanMessage("user", "one"), CleanMessage("assistant", "two")),
         (
             ToolResult("t", "(interrupted: no result was recorded)"),
             ToolResult("t", "Read\n\ntext"),
@@ -197,4 +197,4 @@ def test_other_json_is_refused(data: object) -> None:
 
 def test_no_value_holds_details_that_it_would_not_show() -> None:
     with pytest.raises(CallError, match="short"):
-        Clean((Tool("a", category="c"),), detail="short")
+        Clean((CleanTool("a", category="c"),), detail="short")

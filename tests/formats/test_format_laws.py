@@ -115,11 +115,11 @@ def test_the_backslash_rule_is_undone(text: str) -> None:
 @pytest.mark.parametrize(
     ("format", "value"),
     [
-        (markdown, markdown.Markdown((markdown.Block("code", "a\ud800"),))),
+        (markdown, markdown.Markdown((markdown.MarkdownItem("code", "a\ud800"),))),
         (markdown, markdown.Markdown((), "\udfff")),
         (clean, clean.Clean(request="\ud800")),
         (replay, replay.Replay((replay.User("\ud800"),))),
-        (replay, replay.Replay((replay.Exchange("t", {"a": "\ud800"}, ""),))),
+        (replay, replay.Replay((replay.ReplayedCall("t", {"a": "\ud800"}, ""),))),
     ],
 )
 def test_a_lone_surrogate_is_an_error(format: ModuleType, value: object) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from quire.errors import CallError, FormatError
 from quire.formats import markdown
-from quire.formats.markdown import Block, Markdown
+from quire.formats.markdown import Markdown, MarkdownItem
 from quire.items import Window
 from quire.values import Item
 
@@ -125,7 +125,7 @@ def test_a_message_without_items_stands_alone(request_: str, text: str) -> None:
 
 @given(texts(MARKDOWN))
 def test_the_request_is_found_whatever_stands_before_and_in_it(request: str) -> None:
-    value = Markdown((Block("text", "\n```\n\n\n\n## Request\n\nno", tag="text"),), request)
+    value = Markdown((MarkdownItem("text", "\n```\n\n\n\n## Request\n\nno", tag="text"),), request)
     assert markdown.parse(markdown.render(value)).request == request
 
 
@@ -140,7 +140,7 @@ def test_tags_follow_the_layout_of_the_origin() -> None:
 
 
 def test_a_message_that_looks_like_tags_is_no_context() -> None:
-    inner = markdown.render(Markdown((Block("code", "x"),), "q", "tags"))
+    inner = markdown.render(Markdown((MarkdownItem("code", "x"),), "q", "tags"))
     assert markdown.parse(markdown.render(Markdown((), inner))) == Markdown((), inner)
 
 
@@ -206,7 +206,7 @@ def test_metadata_of_the_wrong_type_is_an_error(metadata: dict) -> None:
 )
 def test_no_value_holds_lines_that_it_would_not_show(fields: dict) -> None:
     with pytest.raises(CallError):
-        Block("code", "", **fields)
+        MarkdownItem("code", "", **fields)
 
 
 def test_a_line_below_zero_is_an_error() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quire.errors import CallError, FormatError
 from quire.formats import replay
-from quire.formats.replay import Exchange, Replay, Respond, Think, User
+from quire.formats.replay import Replay, ReplayedCall, ReplayedThought, Respond, User
 from quire.values import Entry, attach, call, note, respond, result, system, think, user
 
 LAST = [user("q"), respond("a")]
@@ -121,14 +121,14 @@ def test_results(given_: dict, shown: str) -> None:
     assert rendered.partition("$result: ")[2] == shown
     outcome = given_.get("outcome", "Error" if given_.get("error") else "")
     event = replay.parse(rendered).current[1]
-    assert event == Exchange("t", {}, outcome, given_.get("content", ""))
+    assert event == ReplayedCall("t", {}, outcome, given_.get("content", ""))
 
 
 def test_calls_and_results_stand_pairwise() -> None:
     value = replay.project(
         [user("q"), call("1", "a", 1), call("2", "b", 2), result("1", "A"), result("2", "B")]
     )
-    assert value.current[1:] == (Exchange("a", 1, "A"), Exchange("b", 2, "B"))
+    assert value.current[1:] == (ReplayedCall("a", 1, "A"), ReplayedCall("b", 2, "B"))
 
 
 def test_a_call_without_a_result_was_interrupted() -> None:
@@ -156,7 +156,7 @@ def test_a_reused_id_belongs_to_the_nearest_earlier_unanswered_call() -> None:
 
 def test_a_result_that_comes_in_the_next_turn_stands_with_its_call() -> None:
     value = replay.project([user("one"), call("1", "t", {}), user("two"), result("1", "late")])
-    assert value == Replay((User("one"), Exchange("t", {}, "late")))
+    assert value == Replay((User("one"), ReplayedCall("t", {}, "late")))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_other_json_is_refused(data: dict) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"history": (Think("x"),)},
+        {"history": (ReplayedThought("x"),)},
         {"left_out": 1},
         {"history": (User("x"),), "left_out": -1},
         {"current": (User("x"),)},
@@ -283,4 +283,4 @@ def test_no_value_holds_what_it_would_not_show(fields: dict) -> None:
 def test_arguments_that_are_not_json_are_an_error() -> None:
     for args in ({"a": float("nan")}, {"a": b""}):
         with pytest.raises(FormatError, match="not JSON"):
-            replay.render(Replay((Exchange("t", args, ""),)))
+            replay.render(Replay((ReplayedCall("t", args, ""),)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quire.errors import FormatError
 from quire.formats import protocol_stream, replay
-from quire.formats.protocol_stream import Event, Stream
+from quire.formats.protocol_stream import ProtocolEvent, ProtocolStream
 
 spoken = texts(REPLAY, size=20)
 delimiters = st.sampled_from("$§")
@@ -20,8 +20,8 @@ def said(text: str, delimiter: str = "$") -> list[tuple[str, str]]:
     return [(event.kind, event.text) for event in protocol_stream.read(text, delimiter)]
 
 
-def fed(chunks: list[str], delimiter: str) -> list[Event]:
-    reader = Stream(delimiter)
+def fed(chunks: list[str], delimiter: str) -> list[ProtocolEvent]:
+    reader = ProtocolStream(delimiter)
     return protocol_stream.merge(
         [piece for chunk in chunks for piece in reader.feed(chunk)] + reader.finish()
     )
@@ -43,7 +43,7 @@ def test_no_text_is_lost(text: str, delimiter: str) -> None:
 
 @given(spoken, delimiters)
 def test_what_is_waiting_stays_small(text: str, delimiter: str) -> None:
-    reader = Stream(delimiter)
+    reader = ProtocolStream(delimiter)
     shown = 0
     for at, char in enumerate(text, 1):
         shown += sum(len(piece.raw) for piece in reader.feed(char))
@@ -57,11 +57,11 @@ def test_rendered_events_are_read_as_they_were(value: replay.Replay) -> None:
     kept = [(event.kind, event.text) for event in protocol_stream.read(text)]
     wanted = []
     for event in events:
-        if isinstance(event, replay.Exchange):
+        if isinstance(event, replay.ReplayedCall):
             wanted.append(("call", replay.call_json(event.name, event.args)))
             wanted.append(("result", None))
         else:
-            wanted.append((type(event).__name__.lower(), event.text))
+            wanted.append((type(event).__struct_config__.tag, event.text))
     assert [(kind, None if kind == "result" else said) for kind, said in kept] == wanted
 
 
@@ -116,7 +116,7 @@ def test_events_with_section_signs(text: str, events: list[tuple[str, str]]) -> 
 
 
 def test_text_is_handed_on_as_soon_as_it_is_certain() -> None:
-    reader = Stream()
+    reader = ProtocolStream()
     assert [piece.text for piece in reader.feed("$respond: Hel")] == ["Hel"]
     assert [piece.text for piece in reader.feed("lo $resp")] == ["lo $resp"]
     assert reader.feed("\n$resp") == []

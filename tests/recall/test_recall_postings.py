@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.recall import words as postings
-from quire.recall.words import Postings, Vocabulary
+from quire.recall.words import Postings, StemTable
 
 BAGS = st.lists(st.lists(st.sampled_from(["hat", "hats", "red", "shop", "42"]), max_size=6), max_size=12)
 
@@ -37,7 +37,7 @@ def test_postings_are_what_counting_gives(batches: list[list[list[str]]], merged
 
 
 def test_the_usual_form_of_a_stem_is_the_one_written_most() -> None:
-    made = Vocabulary()
+    made = StemTable()
     made.add([["hats", "hat", "red"], ["hats", "shop"], ["hats", "red"]])
     assert [made.written[word] for word in made.usual(2)] == ["hats", "red"]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.records import apply_hints
-from quire.records.paths import Limits
+from quire.records.paths import HintLimits
 
 TOOLS = {"tools": [{"name": "openrouter"}, {"name": "file-storage"}]}
 
@@ -197,7 +197,7 @@ def test_all_rules_share_one_limit() -> None:
     context = {"l": list(range(1000))}
     rules = {str(n): {"template": "{{#each l}}{{this}}{{/each}}"} for n in range(60)}
     assert "more than 100,000 steps" in error_of({"transform": rules}, context)
-    assert apply_hints(context, {"transform": rules}, Limits(steps=1_000_000))[1] is None
+    assert apply_hints(context, {"transform": rules}, HintLimits(steps=1_000_000))[1] is None
 
 
 json_values = st.recursive(

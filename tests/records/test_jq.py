@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from quire.records import Limits, apply_hints
+from quire.records import HintLimits, apply_hints
 
 pytest.importorskip("jq")
 
 CONTEXT = {"items": [{"kind": "b", "n": 1}, {"kind": "a", "n": 2}]}
-QUICK = Limits(jq_seconds=1)
+QUICK = HintLimits(jq_seconds=1)
 
 
 def run(query: object, context: object = CONTEXT, **rule: object) -> object:

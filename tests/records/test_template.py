@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.errors import DataError, FormatError, QuireError
-from quire.records.paths import Limits, Meter
+from quire.records.paths import HintLimits, Meter
 from quire.records.template import render
 
 CONTEXT = {
@@ -28,8 +28,8 @@ CONTEXT = {
 }
 
 
-def show(template: str, context: object = CONTEXT, limits: Limits | None = None) -> str:
-    return render(template, context, Meter(limits or Limits()))
+def show(template: str, context: object = CONTEXT, limits: HintLimits | None = None) -> str:
+    return render(template, context, Meter(limits or HintLimits()))
 
 
 @pytest.mark.parametrize(

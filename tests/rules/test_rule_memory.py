@@ -27,7 +27,7 @@ from rule_bodies import (
 )
 from rule_bodies import result as answered
 
-from quire.providers.rules import Seen, issue, observe, unchecked, validate
+from quire.providers.rules import ServerMemory, issue, observe, unchecked, validate
 
 BOUND, ALWAYS, FREE = "claude-opus-5-5", "claude-fable-5-2", "claude-opus-5"
 
@@ -50,47 +50,47 @@ def followed(content: list[Body] | None = None, **extra: Any) -> Body:
 
 
 @pytest.fixture
-def seen() -> Seen:
-    memory = Seen()
+def seen() -> ServerMemory:
+    memory = ServerMemory()
     issue(memory, asked(), "anthropic", {"content": REPLY})
     return memory
 
 
 def rows(
-    body: Body, seen: Seen, provider: str = "anthropic", model: str | None = None
+    body: Body, seen: ServerMemory, provider: str = "anthropic", model: str | None = None
 ) -> list[tuple[str, str]]:
     return [(one.row, one.path) for one in validate(body, provider, model, seen=seen)]
 
 
 @pytest.mark.proves("anthropic", "thinking kept")
-def test_a_reply_sent_back_verbatim_passes(seen: Seen) -> None:
+def test_a_reply_sent_back_verbatim_passes(seen: ServerMemory) -> None:
     assert rows(followed(), seen) == []
 
 
-def test_marks_effort_and_limits_are_no_part_of_the_binding(seen: Seen) -> None:
+def test_marks_effort_and_limits_are_no_part_of_the_binding(seen: ServerMemory) -> None:
     body = followed(max_tokens=500, output_config={"effort": "low"}, cache_control={"type": "ephemeral"})
     body["tools"][0]["cache_control"] = {"type": "ephemeral"}
     body["system"] = [say("S", cache_control={"type": "ephemeral"})]
     assert rows(body, seen) == []
 
 
-def test_row_10_thinking_of_the_latest_message_cannot_be_changed(seen: Seen) -> None:
+def test_row_10_thinking_of_the_latest_message_cannot_be_changed(seen: ServerMemory) -> None:
     changed = [reflect("other"), *REPLY[1:]]
     assert rows(followed(changed), seen) == [("B2.10", "$.messages[1].content[0]")]
 
 
-def test_row_10_thinking_of_the_latest_message_cannot_be_taken_apart_or_moved(seen: Seen) -> None:
+def test_row_10_thinking_of_the_latest_message_cannot_be_taken_apart_or_moved(seen: ServerMemory) -> None:
     assert rows(followed(REPLY[1:]), seen) == [("B2.10", "$.messages[1]")]
     swapped = [REPLY[1], REPLY[0], *REPLY[2:]]
     assert rows(followed(swapped), seen) == [("B2.10", "$.messages[1]")]
 
 
-def test_row_10_all_thinking_may_be_left_out(seen: Seen) -> None:
+def test_row_10_all_thinking_may_be_left_out(seen: ServerMemory) -> None:
     assert rows(followed(REPLY[2:]), seen) == []
 
 
 @pytest.mark.parametrize("place", ["system", "tools", "message"])
-def test_row_11_a_changed_prefix_is_refused(seen: Seen, place: str) -> None:
+def test_row_11_a_changed_prefix_is_refused(seen: ServerMemory, place: str) -> None:
     body = followed()
     if place == "system":
         body["system"] = "S2"
@@ -101,7 +101,7 @@ def test_row_11_a_changed_prefix_is_refused(seen: Seen, place: str) -> None:
     assert rows(body, seen)[0] == ("B2.11", "$.messages[1].content[0]")
 
 
-def test_row_11_depends_on_the_model_the_account_and_the_request(seen: Seen) -> None:
+def test_row_11_depends_on_the_model_the_account_and_the_request(seen: ServerMemory) -> None:
     body = {**followed(), "system": "S2"}
     assert rows(body, seen, model=FREE) == []
     assert ("B2.11", "$.messages[1].content[0]") in rows(body, seen, model=ALWAYS)
@@ -115,21 +115,21 @@ def test_row_11_depends_on_the_model_the_account_and_the_request(seen: Seen) -> 
     assert rows({**body, "thinking": drops, "betas": betas}, seen, model=ALWAYS) == []
 
 
-def test_row_12_a_signature_the_server_never_gave_is_refused_even_with_drop_block(seen: Seen) -> None:
+def test_row_12_a_signature_the_server_never_gave_is_refused_even_with_drop_block(seen: ServerMemory) -> None:
     forged = [reflect(signature="forged"), *REPLY[2:]]
     drops = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
     body = followed(forged, thinking=drops, betas=["thinking-binding-controls-2026-08-01"])
     assert rows(body, seen) == [("B2.12", "$.messages[1].content[0]")]
 
 
-def test_row_12_older_thinking_cannot_be_changed_either(seen: Seen) -> None:
+def test_row_12_older_thinking_cannot_be_changed_either(seen: ServerMemory) -> None:
     body = followed([reflect("other"), *REPLY[1:]])
     body["messages"] += [{"role": "assistant", "content": "done"}, user()]
     assert ("B2.12", "$.messages[1].content[0]") in rows(body, seen)
 
 
 def test_a_linter_tells_changes_but_not_strangers() -> None:
-    log = Seen(complete=False)
+    log = ServerMemory(complete=False)
     assert rows(followed(), log) == []
     observe(log, followed(), "anthropic")
     assert rows(followed(), log) == []
@@ -147,7 +147,7 @@ def test_what_cannot_be_checked_is_said() -> None:
 
 @pytest.mark.proves("bedrock", "thinking kept")
 def test_bedrock_thinking_is_bound_like_claudes() -> None:
-    memory = Seen()
+    memory = ServerMemory()
     said = [{"reasoningContent": {"reasoningText": {"text": "t", "signature": "s"}}}, {"text": "a"}]
     first = converse(turn("user"))
     issue(memory, first, "bedrock", {"output": {"message": {"role": "assistant", "content": said}}})
@@ -159,7 +159,7 @@ def test_bedrock_thinking_is_bound_like_claudes() -> None:
 
 @pytest.mark.proves("gemini", "thinking kept")
 def test_row_31_a_thought_signature_from_elsewhere_is_refused() -> None:
-    memory = Seen()
+    memory = ServerMemory()
     call = fc(thoughtSignature="mine")
     issue(
         memory, contents(ask()), "gemini", {"candidates": [{"content": {"role": "model", "parts": [call]}}]}
@@ -181,7 +181,7 @@ def test_row_31_a_thought_signature_from_elsewhere_is_refused() -> None:
 
 @pytest.mark.proves("openai", "thinking kept")
 def test_rows_23_and_24_know_the_pairs_that_were_issued() -> None:
-    memory = Seen()
+    memory = ServerMemory()
     given = [thought("rs_1"), function_call("c1", id="fc_1"), function_call("c2", id="fc_2")]
     issue(memory, items(), "openai", {"output": given})
     outputs = [output("c1"), output("c2")]
@@ -200,7 +200,7 @@ def test_rows_23_and_24_know_the_pairs_that_were_issued() -> None:
 
 
 def test_row_19_a_compaction_block_goes_back_verbatim() -> None:
-    memory = Seen()
+    memory = ServerMemory()
     block = {"type": "compaction", "content": "summary", "signature": "s", "encrypted_content": None}
     issue(memory, claude(compaction={"type": "summarize"}), "anthropic", {"content": [block]})
 

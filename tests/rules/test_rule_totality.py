@@ -13,7 +13,7 @@ from rule_cases import CASES
 
 from quire.errors import CallError
 from quire.providers.models import providers
-from quire.providers.rules import Seen, detect, observe, unchecked, validate
+from quire.providers.rules import ServerMemory, detect, observe, unchecked, validate
 
 WIRES = (
     "anthropic",
@@ -95,7 +95,7 @@ json_values = st.recursive(
     model=st.sampled_from(["", "claude-opus-5-5", "gemini-3.8-flash"]),
 )
 def test_any_json_gives_findings_and_never_an_exception(body: Any, provider: str, model: str) -> None:
-    seen = Seen()
+    seen = ServerMemory()
     findings = validate(body, provider, model, seen=seen)
     assert all(one.row and one.path.startswith("$") and one.message and one.fix for one in findings)
     assert isinstance(unchecked(body, provider, model), list)
@@ -131,8 +131,8 @@ def test_good_requests_with_anything_put_anywhere_never_raise(data: st.DataObjec
     case = data.draw(st.sampled_from(SMALL))
     place = data.draw(st.sampled_from(places(case.good)))
     broken = put(case.good, place, data.draw(json_values))
-    validate(broken, case.provider, case.model, seen=Seen())
-    validate(broken, case.provider, case.model, seen=Seen(complete=False))
+    validate(broken, case.provider, case.model, seen=ServerMemory())
+    validate(broken, case.provider, case.model, seen=ServerMemory(complete=False))
 
 
 WRONG = [
@@ -207,7 +207,7 @@ LONG_BODIES = [
 )
 def test_absurd_lengths_take_time_in_proportion(provider: str, body: Any) -> None:
     start = process_time()
-    seen = Seen(complete=False)
+    seen = ServerMemory(complete=False)
     observe(seen, body, provider)
     validate(body, provider, "m", seen=seen)
     # A pass that looked at every pair would take minutes.

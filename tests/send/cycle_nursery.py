@@ -21,8 +21,8 @@ from quire.log.sqlite import SqliteStore
 from quire.send.connect import Retry, transport_for
 from quire.send.cycle import run_sync
 from quire.send.events import Event
-from quire.send.protocol import MESSAGES, Limits, Log, Runner
-from quire.send.text_protocol import Told
+from quire.send.protocol import MESSAGES, Limits, Runner, TurnThread
+from quire.send.text_protocol import TextTools
 from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
 
@@ -66,16 +66,16 @@ def client(database: str, lines: str, url: str, target: str, how: str) -> None:
     say("done 0")
 
 
-class Constrained(Told, frozen=True):
+class Constrained(TextTools, frozen=True):
     """Calls in words, for a model that cannot call: its reply is held to the number of the next line."""
 
-    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         line = 1 + sum(entry.kind == "result" for entry in thread.store.read(thread.name))
         schema = {"type": "object", "properties": {"line": {"const": line}}, "required": ["line"]}
         shape = {"type": "json_schema", "json_schema": {"name": "line", "schema": schema}}
         return super().request(thread, target, {**options, "temperature": 0, "response_format": shape})
 
-    def reader(self, thread: Log, target: str, names: Iterable[str]) -> Any:
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
         return Calls(MESSAGES.reader(thread, target, names))
 
 

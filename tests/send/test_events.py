@@ -12,7 +12,7 @@ from send_parts import TARGETS, Noted, carry_out, new_thread
 from quire import values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
-from quire.send.events import Event, Growing, Journal, Piece, missed, pieces, read_id
+from quire.send.events import BlockDelta, Event, Growing, Journal, missed, pieces, read_id
 from quire.send.protocol import Runner
 from quire.testing import Cut, emulator
 from quire.values import SPOKEN, Call, Entry, Text, Think
@@ -80,7 +80,7 @@ def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) 
     opening = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "0" * 64, "segments": []}
     *_, tip = store.append("t", [values.user("Go."), Entry("sent", opening)])
     growing = Growing()
-    growing.add([Piece(0, "think", "Hm."), Piece(1, "respond", "Hello, wor")], tip.seq)
+    growing.add([BlockDelta(0, "think", "Hm."), BlockDelta(1, "respond", "Hello, wor")], tip.seq)
     Journal(store, "t", every_s=0).keep(growing, tip)
     other = SqliteStore(tmp_path / "t.db")
     think, respond = Event("2:3", "think", "Hm."), Event("2:3,10", "respond", "Hello, wor", part=1)
@@ -102,7 +102,7 @@ def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) 
 def test_pieces_and_the_entry_they_become_say_the_text_once(text: str, cuts: list[int]) -> None:
     growing, shown, at = Growing(), "", 0
     for cut in sorted(cuts):
-        for event in growing.add([Piece(0, "respond", text[at:cut])], 7):
+        for event in growing.add([BlockDelta(0, "respond", text[at:cut])], 7):
             shown += event.text
             assert event.id == f"7:{len(shown)}"
         at = max(at, min(cut, len(text)))

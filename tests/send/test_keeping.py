@@ -18,13 +18,13 @@ from quire import values
 from quire.assemble import Policy
 from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
-from quire.providers.explain import Event
-from quire.providers.gemini_cache import Errand
+from quire.providers.explain import CacheEvent
+from quire.providers.gemini_cache import CacheCall
 from quire.providers.prefix import lined, prefix_bytes
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.prefix_caches import StepCache
 from quire.providers.usage import usage
-from quire.send.cached_transport import Keeping
+from quire.send.cached_transport import CachedTransport
 from quire.send.connect import Retry, transport_for
 from quire.send.cycle import run
 from quire.send.transport import close
@@ -60,17 +60,17 @@ def misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
 
 
-def keeping(url: str, clock: Clock, via: Any = "sdk", caches_url: str = "") -> Keeping:
+def keeping(url: str, clock: Clock, via: Any = "sdk", caches_url: str = "") -> CachedTransport:
     """What transport_for makes, with a clock of the test's; the caches may be elsewhere."""
     made = transport_for(TARGET, url, "key", retry=Retry(attempts=1), via=via, explicit_cache=True)
     caches: Any = made.inner.inner  # type: ignore[attr-defined]
     if caches_url:
         caches = transport_for(TARGET, caches_url, "key", via=via).inner
-    return Keeping(made.inner, caches, clock)
+    return CachedTransport(made.inner, caches, clock)
 
 
 @asynccontextmanager
-async def opened(*how: Any) -> AsyncIterator[Keeping]:
+async def opened(*how: Any) -> AsyncIterator[CachedTransport]:
     transport = keeping(*how)
     caches: Any = transport._caches
     try:
@@ -99,7 +99,7 @@ class Talk:
     def request(self) -> Request:
         return Request("gemini", self.model, self.body, lined(self.body, "gemini"))
 
-    async def turn(self, transport: Keeping, minutes: float = 1) -> Usage:
+    async def turn(self, transport: CachedTransport, minutes: float = 1) -> Usage:
         self.clock.now_ms += int(minutes * MINUTE)
         self.turns += 1
         asked = words("user", f"{self.name} question {self.turns}")
@@ -109,7 +109,7 @@ class Talk:
         self.body = {**self.body, "contents": [*self.body["contents"], said]}
         return usage("gemini", reply)
 
-    async def answer(self, transport: Keeping) -> JsonObject:
+    async def answer(self, transport: CachedTransport) -> JsonObject:
         request = self.request()
         before = copy.deepcopy(request)
         if self.how == "send":
@@ -233,7 +233,7 @@ def test_a_request_whose_cache_is_gone_is_sent_whole_once(
             for _ in range(4):
                 await talk.turn(transport)
             other: Any = transport_for(TARGET, server.url, "key", via="http").inner
-            await other.carry_out(Errand("DELETE", asked(server)[-1]["cachedContent"]))
+            await other.carry_out(CacheCall("DELETE", asked(server)[-1]["cachedContent"]))
             await close(other)
             await talk.turn(transport)
 
@@ -442,9 +442,9 @@ def warnings_of(
     sizes: tuple[int, int] = (3000, 700),
     lost_before: int = -1,
     **how: Any,
-) -> list[list[Event]]:
+) -> list[list[CacheEvent]]:
     """What a thread warns of in each of its turns, so many minutes apart, with an explicit cache."""
-    heard: list[list[Event]] = []
+    heard: list[list[CacheEvent]] = []
 
     async def talk() -> None:
         thread = new_thread(tmp_path / "t.db", clock=clock, **how)
@@ -456,7 +456,7 @@ def warnings_of(
                 heard.append([])
                 if number == lost_before:
                     caches: Any = transport._caches
-                    await caches.carry_out(Errand("DELETE", asked(server)[-1]["cachedContent"]))
+                    await caches.carry_out(CacheCall("DELETE", asked(server)[-1]["cachedContent"]))
                 thread.user(f"Question {number}. " + "ask " * sizes[1])
                 await run(thread, TARGET, transport)
 

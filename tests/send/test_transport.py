@@ -15,8 +15,8 @@ from send_parts import TARGETS
 
 from quire import providers
 from quire.errors import CallError, ProviderError
-from quire.send.connect import Retry, Retrying, transport_for
-from quire.send.http import Reader
+from quire.send.connect import Retry, RetryingTransport, transport_for
+from quire.send.http import SseReader
 from quire.send.transport import ENDPOINTS, Transport, close, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Request, Text
@@ -63,7 +63,7 @@ def test_a_request_is_tried_again_as_the_provider_asks_and_only_so_often(provide
     refusals = [Refuse(529 if provider == "anthropic" else 503), Refuse(429, retry_after_s=7), Refuse(500)]
     with emulator(provider, [*refusals, "Hello.", *refusals, Refuse(500), "Hello."]) as server:
         transport = transport_for(target, server.url, "key", via=via)
-        again = Retrying(transport.inner, Retry(attempts=4), sleep=naps)
+        again = RetryingTransport(transport.inner, Retry(attempts=4), sleep=naps)
         events = asyncio.run(collected(again, request_for(target)))
         assert "Hello" in str(events)
         assert naps.seconds == [0.5, 7.0, 2.0]
@@ -77,7 +77,7 @@ def test_a_request_is_tried_again_as_the_provider_asks_and_only_so_often(provide
 def test_nothing_is_tried_again_once_a_reply_has_begun(provider: str, via: Any) -> None:
     naps, target, events = Naps(), TARGETS[provider], list[JsonObject]()
     with emulator(provider, [Cut("A rather long answer. " * 30, 2500), "Hello."]) as server:
-        transport = Retrying(transport_for(target, server.url, "key", via=via).inner, sleep=naps)
+        transport = RetryingTransport(transport_for(target, server.url, "key", via=via).inner, sleep=naps)
 
         async def main() -> None:
             try:
@@ -135,7 +135,7 @@ def test_waiting_longer_than_allowed_is_an_error_at_once() -> None:
     with emulator("openai-chat", [Refuse(429, "slow down", retry_after_s=3600)]) as server:
         inner = transport_for("openai-chat:gpt-5", server.url, "key", via="http").inner
         with pytest.raises(ProviderError, match="429: slow down") as failed:
-            asyncio.run(collected(Retrying(inner, sleep=naps), request_for("openai-chat:gpt-5")))
+            asyncio.run(collected(RetryingTransport(inner, sleep=naps), request_for("openai-chat:gpt-5")))
     assert (naps.seconds, failed.value.retry_after_s) == ([], 3600.0)
 
 
@@ -218,13 +218,13 @@ def test_events_come_out_whole_however_the_bytes_are_cut(
 ) -> None:
     body = b": hi" + ending + b"".join(b"event: x" + ending + b"data: " + one + ending * 2 for one in data)
     places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    reader = Reader()
+    reader = SseReader()
     out = [one for a, b in pairwise(places) for one in reader.feed(body[a:b])]
     assert out + reader.finish() == data
 
 
 def test_a_last_event_without_its_blank_line_is_not_lost() -> None:
-    reader = Reader()
+    reader = SseReader()
     assert reader.feed(b'data: {"a"') == []
     assert reader.feed(b": 1}") == []
     assert reader.finish() == [b'data: {"a": 1}'[6:]]

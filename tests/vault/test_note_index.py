@@ -21,7 +21,7 @@ from quire.items.folder import Root
 from quire.notes.index import NoteIndex, Passage, Watching
 from quire.notes.vault import Vault
 from quire.send.note_search import (
-    Document,
+    FoundNote,
     TimeRange,
     documents,
     local_search,
@@ -196,7 +196,7 @@ def test_the_block_is_as_ruled() -> None:
 
 
 def test_the_catalog_lists_twenty_at_most() -> None:
-    found = [Document(n, f"t{n}", f"{n}.md", "x") for n in range(1, 31)]
+    found = [FoundNote(n, f"t{n}", f"{n}.md", "x") for n in range(1, 31)]
     text = local_search(found)
     assert len(re.findall(r"^- \[\[", text, re.M)) == 20
     assert text.count("<document>") == 30
@@ -207,7 +207,7 @@ TEXTS = st.lists(st.sampled_from(["</content>", "</document>", "</localSearch>",
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_no_document_can_end_the_block(title: str, path: str, content: str) -> None:
-    text = local_search([Document(1, title, path, content)])
+    text = local_search([FoundNote(1, title, path, content)])
     for tag in ("content", "document", "localSearch", "guidance"):
         assert text.count(f"</{tag}>") == 1
     inner = text.split("<content>\n", 1)[1].split("\n</content>")[0]

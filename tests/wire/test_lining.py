@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.providers.prefix import LAYOUTS, Lining, lined
+from quire.providers.prefix import LAYOUTS, PrefixLines, lined
 
 MESSAGES = st.lists(
     st.fixed_dictionaries(
@@ -23,7 +23,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.booleans(), MESSAGES, st.intege
 
 @given(STEPS)
 def test_lines_that_are_kept_are_those_of_a_request_by_itself(steps: list[Any]) -> None:
-    lining, messages = Lining(LAYOUTS["openai-chat"]), list[Any]()
+    lining, messages = PrefixLines(LAYOUTS["openai-chat"]), list[Any]()
     for kept, same, new, tools in steps:
         stand = messages[:kept] if same else copy.deepcopy(messages[:kept])
         messages = [*stand, *new]
@@ -32,7 +32,7 @@ def test_lines_that_are_kept_are_those_of_a_request_by_itself(steps: list[Any]) 
 
 
 def test_a_number_that_became_a_truth_is_another_line() -> None:
-    lining = Lining(LAYOUTS["anthropic"])
+    lining = PrefixLines(LAYOUTS["anthropic"])
     for value in (1, True, 1.0):
         body = {"messages": [{"role": "user", "content": [{"type": "tool_use", "input": {"n": value}}]}]}
         assert lining.of(body) == lined(body, "anthropic")

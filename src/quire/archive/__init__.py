@@ -1,14 +1,14 @@
 """Threads as chat files: markdown that people read and edit, with the entries in a comment at its end."""
 
 from quire.archive.autosave import Saved, autosave, file_name
-from quire.archive.chat_file import Chat, Context, Message, parse, render
+from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, parse, render
 from quire.archive.load import Loaded, Notes, export_markdown, load, project
 
 __all__ = [
+    "AttachedNames",
     "Chat",
-    "Context",
+    "ChatMessage",
     "Loaded",
-    "Message",
     "Notes",
     "Saved",
     "autosave",

@@ -21,7 +21,7 @@ COMMENT_END = " -->"
 MARKS = Marks(["**user**:", "**ai**:", "[Context:", "[Timestamp:", "<!-- quire:", "<!-- copilot-context:"])
 
 
-class Context(msgspec.Struct, frozen=True):
+class AttachedNames(msgspec.Struct, frozen=True):
     """What was attached to a message, by name."""
 
     notes: tuple[str, ...] = ()
@@ -33,12 +33,12 @@ class Context(msgspec.Struct, frozen=True):
         return bool(self.notes or self.urls or self.tags or self.folders)
 
 
-class Message(msgspec.Struct, frozen=True):
+class ChatMessage(msgspec.Struct, frozen=True):
     """One message; `at` is Unix milliseconds of a whole second."""
 
     role: Role
     text: str
-    context: Context = Context()
+    context: AttachedNames = AttachedNames()
     at: int | None = None
 
 
@@ -49,7 +49,7 @@ class Chat(msgspec.Struct, frozen=True):
     model: str = ""
     topic: str = ""
     tags: tuple[str, ...] = ()
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
     comment: JsonObject | None = None
 
 
@@ -235,7 +235,7 @@ def _take_comment(body: str) -> tuple[JsonObject | None, str]:
     return found, re.sub(r"\n?\n?" + _OURS.pattern, "", body, flags=re.M)
 
 
-def _messages(body: str) -> list[Message]:
+def _messages(body: str) -> list[ChatMessage]:
     starts = list(_START.finditer(body))
     out = []
     for place, match in enumerate(starts):
@@ -250,9 +250,9 @@ def _without_joint(text: str) -> str:
     return text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n")
 
 
-def _message(role: str, text: str) -> Message:
+def _message(role: str, text: str) -> ChatMessage:
     lines = text.split("\n")
-    at, context = None, Context()
+    at, context = None, AttachedNames()
     end = len(lines)
     while end and not lines[end - 1].strip():
         end -= 1
@@ -263,10 +263,10 @@ def _message(role: str, text: str) -> Message:
     if end and (match := _CONTEXT.fullmatch(lines[end - 1])):
         context = parse_context(match[1])
         lines = lines[: end - 1]
-    return Message("user" if role == "user" else "ai", MARKS.unguard("\n".join(lines)), context, at)
+    return ChatMessage("user" if role == "user" else "ai", MARKS.unguard("\n".join(lines)), context, at)
 
 
-def parse_context(text: str) -> Context:
+def parse_context(text: str) -> AttachedNames:
     """The names behind each heading; headings that are not known are passed over."""
     groups: dict[str, tuple[str, ...]] = {}
     for part in _split(text, "|"):
@@ -274,7 +274,7 @@ def parse_context(text: str) -> Context:
         if colon:
             groups[name.strip()] = tuple(_unescaped(one) for one in _split(names, ","))
     found = {field: groups.get(name, ()) for field, name in _HEADINGS.items()}
-    return Context(**found)
+    return AttachedNames(**found)
 
 
 _HEADINGS = {"notes": "Notes", "urls": "URLs", "tags": "Tags", "folders": "Folders"}
@@ -314,7 +314,7 @@ def render(chat: Chat) -> str:
     return well_formed("\n\n".join(parts) + "\n")
 
 
-def render_message(message: Message) -> str:
+def render_message(message: ChatMessage) -> str:
     """`**user**: text`, then the context and the time where there are any."""
     lines = [f"**{message.role}**: {MARKS.guard(message.text)}"]
     if message.context:
@@ -326,7 +326,7 @@ def render_message(message: Message) -> str:
     return "\n".join(lines)
 
 
-def render_context(context: Context) -> str:
+def render_context(context: AttachedNames) -> str:
     """Notes: a.md, b.md | URLs: …; only what there is."""
     groups = {"Notes": context.notes, "URLs": context.urls, "Tags": context.tags, "Folders": context.folders}
     return " | ".join(

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from quire import values
-from quire.archive.chat_file import Chat, Context, Message, iso, parse, render, whole_second
+from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, iso, parse, render, whole_second
 from quire.assemble.summary import truncate
 from quire.errors import FormatError, QuireError
 from quire.log.entries import check
@@ -54,9 +54,9 @@ def export_markdown(
     return render(chat)
 
 
-def project_messages(entries: Iterable[Entry]) -> list[Message]:
+def project_messages(entries: Iterable[Entry]) -> list[ChatMessage]:
     """One message for each user entry and each answer that says something; what broke off and came again, once."""
-    out: list[Message] = []
+    out: list[ChatMessage] = []
     waiting: list[JsonObject] = []
     untimed = 0
     for entry in without_cut(entries):
@@ -64,10 +64,10 @@ def project_messages(entries: Iterable[Entry]) -> list[Message]:
         if entry.kind == "attach":
             waiting += entry.attached
         elif entry.kind == "user":
-            out.append(Message("user", entry.text, _context(entry, [*waiting, *entry.attached]), at))
+            out.append(ChatMessage("user", entry.text, _context(entry, [*waiting, *entry.attached]), at))
             waiting, untimed = [], len(out)
         elif entry.kind == "respond" and entry.text.strip():
-            out.append(Message("ai", entry.text, Context(), at))
+            out.append(ChatMessage("ai", entry.text, AttachedNames(), at))
         elif entry.kind == "sent" and "usage" in entry.body:
             # An answer has no time of its own; it was said by when its reply had ended.
             out[untimed:] = [_timed(one, at) for one in out[untimed:]]
@@ -75,11 +75,11 @@ def project_messages(entries: Iterable[Entry]) -> list[Message]:
     return out
 
 
-def _timed(message: Message, at: int | None) -> Message:
+def _timed(message: ChatMessage, at: int | None) -> ChatMessage:
     return message if message.at is not None else msgspec.structs.replace(message, at=at)
 
 
-def _context(entry: Entry, items: Iterable[JsonObject]) -> Context:
+def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
     notes: dict[str, None] = {}
     urls: dict[str, None] = {}
     for item in items:
@@ -88,7 +88,7 @@ def _context(entry: Entry, items: Iterable[JsonObject]) -> Context:
             urls[str(meta.get("url") or item.get("id", ""))] = None
         elif name := meta.get("path") or meta.get("filename"):
             notes[str(name)] = None
-    return Context(tuple(notes), tuple(urls), _named(entry, "tags"), _named(entry, "folders"))
+    return AttachedNames(tuple(notes), tuple(urls), _named(entry, "tags"), _named(entry, "folders"))
 
 
 def _named(entry: Entry, kind: str) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def _model(entries: Iterable[Entry]) -> str:
     return f"{named[-1].body['provider']}:{named[-1].body['model']}" if named else ""
 
 
-def _topic(messages: Iterable[Message]) -> str:
+def _topic(messages: Iterable[ChatMessage]) -> str:
     """The first words of the first question."""
     first = next((message.text for message in messages if message.role == "user"), "")
     return truncate(" ".join(first.split()), 80)
@@ -171,7 +171,7 @@ def _bodies(held: JsonObject) -> Sequence[Json]:
     return entries
 
 
-def _compare(old: Sequence[Message], shown: Sequence[Message], warnings: list[str]) -> None:
+def _compare(old: Sequence[ChatMessage], shown: Sequence[ChatMessage], warnings: list[str]) -> None:
     """Old turns come from the comment; where the text says something else, that is told."""
     changed = [
         n for n, (a, b) in enumerate(zip(old, shown, strict=False), 1) if (a.role, a.text) != (b.role, b.text)
@@ -187,7 +187,7 @@ def _compare(old: Sequence[Message], shown: Sequence[Message], warnings: list[st
         warnings.append(told)
 
 
-def _entries(message: Message, notes: Notes | None, warnings: list[str]) -> Iterator[Entry]:
+def _entries(message: ChatMessage, notes: Notes | None, warnings: list[str]) -> Iterator[Entry]:
     at = {} if message.at is None else {"at": message.at}
     if message.role == "ai":
         yield values.respond(message.text, **at)
@@ -197,11 +197,11 @@ def _entries(message: Message, notes: Notes | None, warnings: list[str]) -> Iter
     yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
 
 
-def _shown(context: Context) -> dict[str, tuple[str, ...]]:
+def _shown(context: AttachedNames) -> dict[str, tuple[str, ...]]:
     return {"tags": context.tags, "folders": context.folders}
 
 
-def _items(context: Context, notes: Notes | None, warnings: list[str]) -> Iterator[Item]:
+def _items(context: AttachedNames, notes: Notes | None, warnings: list[str]) -> Iterator[Item]:
     """The attachments of a new turn, read now; what cannot be read is skipped with a warning."""
     for url in context.urls:
         warnings.append(f"{url} was not fetched: attach its text again")

@@ -6,16 +6,16 @@ from typing import Literal
 
 import msgspec
 
-from quire.assemble.messages import SUMMARY_TURN, Epoch, Strip
+from quire.assemble.messages import SUMMARY_TURN, Epoch, History
 from quire.assemble.policy import Policy
-from quire.assemble.user_message import Block, Said
+from quire.assemble.user_message import ItemBlock, UserMessage
 from quire.tokens import tools_tokens
 from quire.values import JsonObject, LeftOut, Prompt
 
 # Which leaves stay at a rebase, which shrink to handles, which go: the deepest legal cut that keeps the floor.
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Cuts(msgspec.Struct, frozen=True):
     """leaves[opening:drop] go (but for a kept request), leaves[drop:handle] become handles, the rest is verbatim."""
 
     drop: int
@@ -58,7 +58,7 @@ RUNGS = (
 )
 
 
-def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Plan:
+def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Cuts:
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
     strip, room = epoch.strip, room_of(epoch, policy, head)
     tier = policy.handles * room if rung.handles else 0
@@ -85,7 +85,7 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
         same = strip.sums[strip.first_long(opening, handle)]
     else:
         same = strip.sums[opening] + (asked if request == opening and not limit and not summed_up else 0)
-    return Plan(drop, handle, request, limit, kept, strip.total - kept, same, opening)
+    return Cuts(drop, handle, request, limit, kept, strip.total - kept, same, opening)
 
 
 def room_of(epoch: Epoch, policy: Policy, head: int | None = None) -> int:
@@ -93,7 +93,7 @@ def room_of(epoch: Epoch, policy: Policy, head: int | None = None) -> int:
     return max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
 
 
-def _opening_room(strip: Strip, policy: Policy, rung: Rung, room: int, tail: int) -> float:
+def _opening_room(strip: History, policy: Policy, rung: Rung, room: int, tail: int) -> float:
     """The tokens that a rung leaves for the opening, where leaves[tail:] stay verbatim."""
     if rung.opening == "none":
         return 0
@@ -117,7 +117,7 @@ def opening_within(epoch: Epoch, room: float) -> int:
     return strip.front_within(room)
 
 
-def _verbatim_from(strip: Strip, policy: Policy, rung: Rung, room: int) -> int:
+def _verbatim_from(strip: History, policy: Policy, rung: Rung, room: int) -> int:
     """The leaf from which on everything stays as it is."""
     if rung.keeps == "least":
         return strip.deepest_keeping(0, everywhere=True)
@@ -128,7 +128,7 @@ def _verbatim_from(strip: Strip, policy: Policy, rung: Rung, room: int) -> int:
     return deeper if strip.sums[deeper] - strip.sums[whole] > policy.slack * room else whole
 
 
-NO_CUT = Plan(0, 0, None, 0, 0, 0)
+NO_CUT = Cuts(0, 0, None, 0, 0, 0)
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -141,8 +141,8 @@ class Built(msgspec.Struct, frozen=True):
     head_tokens: int
     # Tokens of each message, in the prompt's order.
     sizes: tuple[int, ...]
-    blocks: tuple[Block, ...]
-    said: Said | None
+    blocks: tuple[ItemBlock, ...]
+    said: UserMessage | None
     # The current user's words, and the place of their message in the prompt.
     query: str
     user: int | None

@@ -14,10 +14,10 @@ from itertools import islice, takewhile
 import msgspec
 
 from quire.assemble.fit import Built, Refused
-from quire.assemble.messages import Epoch, Leaf
+from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.pins import Pin
 from quire.assemble.policy import Policy, When
-from quire.assemble.rebase import Carried
+from quire.assemble.rebase import Outliving
 from quire.assemble.rebase_decision import decide, effective
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
@@ -71,7 +71,7 @@ _change = msgspec.structs.replace
 class Step(msgspec.Struct, frozen=True):
     """One request of the thread: what has come since the one before it."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[PlacedMessage, ...]
     late: dict[int, tuple[str, bool]]
     tools: dict[str, JsonObject]
     pins: list[Pin]
@@ -155,7 +155,7 @@ def optimum(thread: Trail, policy: Policy) -> Best:
 def _begun(thread: Trail, policy: Policy, when: When | None) -> Run:
     assembly = thread.start.copy()
     assembly.policy = _change(policy, when=when or "full")
-    assembly.carried = Carried({}, {}, {}, 0, thread.start.carried.results)
+    assembly.carried = Outliving({}, {}, {}, 0, thread.start.carried.results)
     return Run(assembly, when)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from quire.assemble.messages import Epoch, Leaf
+from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.policy import Promote
 from quire.assemble.user_message import query_alone
 from quire.items import identity
@@ -14,7 +14,7 @@ from quire.values import JsonObject, LeftOut
 Version = tuple[str, str]
 
 
-class Absent:
+class LeftOutLog:
     """One reason for each entry; what an entry attached counts as shown while the library holds it."""
 
     def __init__(self) -> None:
@@ -25,10 +25,10 @@ class Absent:
         # The item that each `attach` entry brought.
         self._attached: dict[int, Version] = {}
 
-    def copy(self) -> Absent:
+    def copy(self) -> LeftOutLog:
         self._all = self.all
         self._shared = True
-        twin = Absent()
+        twin = LeftOutLog()
         twin.__dict__.update(self.__dict__)
         return twin
 
@@ -83,7 +83,7 @@ class Absent:
                     self.leave(seq, "context of an earlier turn, which keeps its query alone")
 
 
-def holds_context(one: Leaf, turn: int) -> bool:
+def holds_context(one: PlacedMessage, turn: int) -> bool:
     """Whether an earlier turn's message still says more than its query."""
     return one.user is not None and one.turn < turn and one.message != query_alone(one.user)
 

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from quire.assemble.policy import Policy
-from quire.assemble.user_message import INTERRUPTED, Block, Library, Said, UserTurn, result_text, say
+from quire.assemble.user_message import (
+    INTERRUPTED,
+    ItemBlock,
+    Library,
+    UserMessage,
+    UserTurn,
+    result_text,
+    say,
+)
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
 from quire.tokens.counting import part_tokens
 from quire.values import Call, Entry, JsonObject, Message, Part, Prompt, Result, Text, Think
@@ -22,7 +30,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MARK_TOKENS = 9
 
 
-class Leaf(msgspec.Struct, frozen=True):
+class PlacedMessage(msgspec.Struct, frozen=True):
     """One message in place. `handled` is the same with its tool results as handles (None: no shorter)."""
 
     message: Message
@@ -41,33 +49,33 @@ def leaf(
     entries: Sequence[Entry] = (),
     user: UserTurn | None = None,
     image_tokens: int = IMAGE_TOKENS,
-) -> Leaf:
+) -> PlacedMessage:
     """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
     if message.role == "tool":
         return _results_leaf(message, turn, {entry.seq: entry.id for entry in entries})
     spelling = sum(_spelling_tokens(part) for part in message.parts)
     tokens = message_tokens(message, image_tokens=image_tokens) + spelling
-    return Leaf(message, tokens, turn, None, tokens, user)
+    return PlacedMessage(message, tokens, turn, None, tokens, user)
 
 
-def _results_leaf(message: Message, turn: int, ids: dict[int, str]) -> Leaf:
+def _results_leaf(message: Message, turn: int, ids: dict[int, str]) -> PlacedMessage:
     """A leaf of results, each counted once: what it is, and what it shrinks to."""
     sizes = [part_tokens(part, counter()) for part in message.parts]
     framing = MESSAGE_TOKENS * max(1, len(sizes))
     tokens = framing + sum(sizes)
     if tokens <= SMALL:
-        return Leaf(message, tokens, turn, None, tokens)
+        return PlacedMessage(message, tokens, turn, None, tokens)
     parts = tuple(
         _handled(part, size, ids.get(seq, ""))
         for part, size, seq in zip(message.parts, sizes, message.seqs, strict=True)
     )
     if parts == message.parts:
-        return Leaf(message, tokens, turn, None, tokens)
+        return PlacedMessage(message, tokens, turn, None, tokens)
     shorter = [
         size if new is old else part_tokens(new, counter())
         for old, new, size in zip(message.parts, parts, sizes, strict=True)
     ]
-    return Leaf(message, tokens, turn, Message("tool", parts, message.seqs), framing + sum(shorter))
+    return PlacedMessage(message, tokens, turn, Message("tool", parts, message.seqs), framing + sum(shorter))
 
 
 def _spelling_tokens(part: Part) -> int:
@@ -145,11 +153,11 @@ def _result(call: Entry, result: Entry | None) -> Result:
 # The leaves of an epoch in order, with running sums, so that a cut is found without walking the thread.
 
 
-class Strip:
+class History:
     """Leaves only join at the end; `sums` and `handled` are running totals in front of each leaf."""
 
-    def __init__(self, leaves: Iterable[Leaf] = ()) -> None:
-        self.leaves: list[Leaf] = []
+    def __init__(self, leaves: Iterable[PlacedMessage] = ()) -> None:
+        self.leaves: list[PlacedMessage] = []
         # The same leaves' messages and sizes, as a request shows them.
         self.messages: list[Message] = []
         self.sizes: list[int] = []
@@ -162,7 +170,7 @@ class Strip:
         for one in leaves:
             self.add(one)
 
-    def add(self, leaf: Leaf) -> None:
+    def add(self, leaf: PlacedMessage) -> None:
         index = len(self.leaves)
         if leaf.user is not None:
             self.turn_starts.append(index)
@@ -176,8 +184,8 @@ class Strip:
         self.sums.append(self.sums[-1] + leaf.tokens)
         self.handled.append(self.handled[-1] + leaf.handled_tokens)
 
-    def copy(self) -> Strip:
-        twin = Strip()
+    def copy(self) -> History:
+        twin = History()
         twin.__dict__ = {name: places[:] for name, places in self.__dict__.items()}
         return twin
 
@@ -185,7 +193,7 @@ class Strip:
     def total(self) -> int:
         return self.sums[-1]
 
-    def newest_user(self) -> Leaf | None:
+    def newest_user(self) -> PlacedMessage | None:
         return self.leaves[self.turn_starts[-1]] if self.turn_starts else None
 
     def last_legal(self) -> int:
@@ -270,9 +278,9 @@ class Epoch:
         self.number = 1
         self.l1: list[str] = []
         self.tools: tuple[JsonObject, ...] = ()
-        self.l2: tuple[Block, ...] = ()
+        self.l2: tuple[ItemBlock, ...] = ()
         self.known = Library()
-        self.strip = Strip()
+        self.strip = History()
         # How many of the first leaves are the thread's opening, which every rebase lets stand.
         self.opening = 0
         # Whether no rebase has dropped anything yet.
@@ -283,7 +291,7 @@ class Epoch:
         # How many leaves each of its requests had that went by.
         self.ends: list[int] = []
         # The newest turn's L3, for the envelope.
-        self.said: Said | None = None
+        self.said: UserMessage | None = None
         self._head: tuple[object, int] = ((), 0)
 
     def copy(self) -> Epoch:
@@ -332,7 +340,7 @@ class Epoch:
     def total_tokens(self) -> int:
         return self.head_tokens() + self.strip.total
 
-    def say(self, turn: UserTurn, number: int, policy: Policy) -> Leaf:
+    def say(self, turn: UserTurn, number: int, policy: Policy) -> PlacedMessage:
         """Place a user turn, referring to what the model has."""
         self.said = say(turn, self.known, number, policy.promote)
         one = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens)

@@ -6,40 +6,40 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quire.assemble.messages import Epoch, Leaf, assistant, leaf, results
+from quire.assemble.messages import Epoch, PlacedMessage, assistant, leaf, results
 from quire.assemble.policy import Policy
-from quire.assemble.user_message import Block, UserTurn, result_text
+from quire.assemble.user_message import ItemBlock, UserTurn, result_text
 from quire.values import Entry, JsonObject, LeftOut, Message, Text
 
 Pair = tuple[Entry, Entry | None]
 
 
-class Group(msgspec.Struct):
+class OpenMessage(msgspec.Struct):
     """One message of the model while it is still growing, and its calls with their results."""
 
     entries: list[Entry] = []
     pairs: list[Pair] = []
 
-    def copy(self) -> Group:
-        return Group(self.entries[:], self.pairs[:])
+    def copy(self) -> OpenMessage:
+        return OpenMessage(self.entries[:], self.pairs[:])
 
 
-class Tail:
+class Pending:
     """The part of a thread behind its last leaf; `close` turns it into leaves."""
 
     def __init__(self) -> None:
         self.attached: list[tuple[int, JsonObject]] = []
-        self.groups: list[Group] = []
+        self.groups: list[OpenMessage] = []
         self.late: list[Message] = []
         self._user: UserTurn | None = None
         self._context: list[Pair] = []
         # Calls that were shown without a result, by id.
         self._interrupted: dict[str, list[Entry]] = {}
         # What a copy has counted already; shared with it, forgotten when the request is passed.
-        self._leaves: dict[tuple[str, tuple[int, ...]], Leaf] = {}
+        self._leaves: dict[tuple[str, tuple[int, ...]], PlacedMessage] = {}
 
-    def copy(self) -> Tail:
-        twin = Tail()
+    def copy(self) -> Pending:
+        twin = Pending()
         twin.attached, twin.late = self.attached[:], self.late[:]
         twin.groups = [group.copy() for group in self.groups]
         twin._user, twin._context, twin._leaves = self._user, self._context[:], self._leaves
@@ -49,7 +49,7 @@ class Tail:
         """Whether this call was made beside the user's words, to give them context."""
         return entry.kind == "call" and entry.meta.get("placement") == "context" and self._user is not None
 
-    def say(self, entry: Entry, blocks: tuple[Block, ...]) -> None:
+    def say(self, entry: Entry, blocks: tuple[ItemBlock, ...]) -> None:
         """A user speaks, with what was attached before."""
         self._user = UserTurn(entry, blocks, (), (*(seq for seq, _ in self.attached), entry.seq))
         self.attached = []
@@ -60,7 +60,7 @@ class Tail:
             self._context.append((entry, None))
             return
         if begins or not self.groups:
-            self.groups.append(Group([], []))
+            self.groups.append(OpenMessage([], []))
         self.groups[-1].entries.append(entry)
         if entry.kind == "call":
             self.groups[-1].pairs.append((entry, None))
@@ -110,7 +110,7 @@ class Tail:
         self._user, self._context = None, []
         return [LeftOut(one.seq, "a tool that gave nothing") for one in silent]
 
-    def _close_group(self, group: Group, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
+    def _close_group(self, group: OpenMessage, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
         message = assistant(group.entries, policy.thinking)
         if message.parts:
             epoch.strip.add(self._leaf(message, turn))
@@ -122,7 +122,7 @@ class Tail:
                 self._interrupted.setdefault(call.call_id, []).append(call)
         return [LeftOut(one.seq, _unshown(one)) for one in group.entries if one.seq not in message.seqs]
 
-    def _leaf(self, message: Message, turn: int, entries: Sequence[Entry] = ()) -> Leaf:
+    def _leaf(self, message: Message, turn: int, entries: Sequence[Entry] = ()) -> PlacedMessage:
         """A leaf of the tail; asking for a request and passing it count its tokens once."""
         key = (message.role, message.seqs)
         known = self._leaves.get(key)

@@ -78,13 +78,13 @@ def pinned_words(pins: Sequence[Pin], before: Sequence[str], old: Epoch, new: Ep
     newest = {pin.item: pin for pin in pins if pin.item}
     current = [pin for pin in pins if not pin.item or newest[pin.item].words == pin.words]
     stale = {pin.words for pin in pins} - {pin.words for pin in current}
-    was, now = _Standing(old, current), _Standing(new, current)
+    was, now = _PinnedText(old, current), _PinnedText(new, current)
     due = [pin.words for pin in current if pin.by != pin.seq or was.shows(pin)]
     standing = {pin.words for pin in current if now.holds(pin)}
     return [words for words in dict.fromkeys([*before, *due]) if words not in standing and words not in stale]
 
 
-class _Standing:
+class _PinnedText:
     """What one epoch says of pinned entries, in their places."""
 
     def __init__(self, epoch: Epoch, pins: Sequence[Pin]) -> None:

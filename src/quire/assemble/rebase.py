@@ -9,10 +9,10 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from quire.assemble.fit import Plan
-from quire.assemble.messages import SUMMARY_TURN, Epoch, Leaf, leaf, ordered
+from quire.assemble.fit import Cuts
+from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, leaf, ordered
 from quire.assemble.policy import Policy
-from quire.assemble.user_message import Block, Library, UserTurn, query_alone
+from quire.assemble.user_message import ItemBlock, Library, UserTurn, query_alone
 from quire.errors import DataError
 from quire.tokens import counter, text_tokens
 from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
@@ -21,7 +21,7 @@ SUMMARY_HEADING = "# Summary of the earlier conversation"
 PINNED_HEADING = "# Pinned"
 
 
-def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Carried) -> Epoch:
+def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Outliving) -> Epoch:
     """The epoch after a recorded rebase: kept leaves said once more behind the folded library."""
     after = Epoch()
     after.number = epoch.number + 1
@@ -63,23 +63,23 @@ def _paired(edited: dict[int, JsonObject], messages: list[Message]) -> dict[int,
     return edited
 
 
-def _behind_opening(leaves: list[Leaf], record: JsonObject) -> int:
+def _behind_opening(leaves: list[PlacedMessage], record: JsonObject) -> int:
     """The first leaf that does not belong to the thread's opening, as the record names its last entry."""
     last = record.get("meta", {}).get("opening", 0)
     return next((at for at, one in enumerate(leaves) if max(one.message.seqs, default=0) > last), len(leaves))
 
 
-class Carried(msgspec.Struct):
+class Outliving(msgspec.Struct):
     """What outlives an epoch: every tool and item version known, and which notes a rebase folds."""
 
     tools: dict[str, JsonObject]
-    versions: dict[tuple[str, str], Block]
+    versions: dict[tuple[str, str], ItemBlock]
     # Late instructions not yet in L1: seq -> (text, folds at any rebase). System texts always fold.
     late: dict[int, tuple[str, bool]]
     turn: int = 0
     results: dict[int, Entry] = {}
 
-    def version(self, named: JsonObject) -> Block:
+    def version(self, named: JsonObject) -> ItemBlock:
         """The content that a rebase's library names."""
         found = self.versions.get((named["id"], named["sha256"]))
         if found is None:
@@ -106,7 +106,9 @@ def front_text(record: JsonObject) -> str:
     return "\n\n".join(parts)
 
 
-def _carry(after: Epoch, one: Leaf, edited: dict[int, JsonObject], policy: Policy, state: Carried) -> None:
+def _carry(
+    after: Epoch, one: PlacedMessage, edited: dict[int, JsonObject], policy: Policy, state: Outliving
+) -> None:
     """Take one leaf over into the new epoch, with its edits."""
     message = one.message
     if message.role in ("note", "tools"):
@@ -129,7 +131,7 @@ def _carry(after: Epoch, one: Leaf, edited: dict[int, JsonObject], policy: Polic
             after.strip.add(leaf(shorter, one.turn, entries))
 
 
-def _carry_late(after: Epoch, one: Leaf, edited: dict[int, JsonObject], state: Carried) -> None:
+def _carry_late(after: Epoch, one: PlacedMessage, edited: dict[int, JsonObject], state: Outliving) -> None:
     """What was said late stays, unless it folds into L1 or goes; a result that came late may be cut."""
     message = one.message
     cut = next((edited[seq] for seq in message.seqs if seq in edited), None)
@@ -140,7 +142,7 @@ def _carry_late(after: Epoch, one: Leaf, edited: dict[int, JsonObject], state: C
 
 
 def _carry_user(
-    after: Epoch, one: Leaf, edited: dict[int, JsonObject], policy: Policy, state: Carried
+    after: Epoch, one: PlacedMessage, edited: dict[int, JsonObject], policy: Policy, state: Outliving
 ) -> None:
     assert one.user is not None  # the caller asked
     context = tuple((call, _cut_result(result, edited)) for call, result in one.user.context)
@@ -163,7 +165,7 @@ def _cut_result(result: Entry | None, edited: dict[int, JsonObject]) -> Entry | 
     return msgspec.structs.replace(result, body=body)
 
 
-def _current(user: UserTurn, library: tuple[Block, ...]) -> UserTurn:
+def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
     """The turn without versions of items that the library now holds newer: they are superseded."""
     newest = {one.id: one.sha256 for one in library}
     blocks = tuple(one for one in user.blocks if newest.get(one.id, one.sha256) == one.sha256)
@@ -187,7 +189,7 @@ def _edited(part: Part, seq: int, edited: dict[int, JsonObject]) -> tuple[Part |
 
 
 def edits(
-    epoch: Epoch, plan: Plan, results: Container[int] = (), spared: Container[int] = ()
+    epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Container[int] = ()
 ) -> list[JsonObject]:
     """Every change of the plan, entry by entry: drop, handle, fold (into L1), with the tokens freed.
 
@@ -208,7 +210,7 @@ def edits(
     return out + _thoughts(staying)
 
 
-def _drops(one: Leaf, action: str) -> list[JsonObject]:
+def _drops(one: PlacedMessage, action: str) -> list[JsonObject]:
     seqs = list(dict.fromkeys(one.message.seqs))
     share, rest = divmod(one.tokens, max(1, len(seqs)))
     return [
@@ -217,7 +219,7 @@ def _drops(one: Leaf, action: str) -> list[JsonObject]:
     ]
 
 
-def _handles(one: Leaf, again: dict[int, str]) -> list[JsonObject]:
+def _handles(one: PlacedMessage, again: dict[int, str]) -> list[JsonObject]:
     assert one.handled is not None  # the caller asked
     out = []
     for part, short, seq in zip(one.message.parts, one.handled.parts, one.message.seqs, strict=True):
@@ -228,7 +230,7 @@ def _handles(one: Leaf, again: dict[int, str]) -> list[JsonObject]:
     return out
 
 
-def _repeated(leaves: list[Leaf]) -> dict[int, str]:
+def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:
     """Results that a later call with the same name and arguments gave again, word for word."""
     seen: dict[tuple[str, str, str], int] = {}
     out: dict[int, str] = {}
@@ -245,7 +247,7 @@ def _repeated(leaves: list[Leaf]) -> dict[int, str]:
     return out
 
 
-def _thoughts(leaves: list[Leaf]) -> list[JsonObject]:
+def _thoughts(leaves: list[PlacedMessage]) -> list[JsonObject]:
     """Thinking is bound to the prefix it was thought behind; after a rebase it may not come back."""
     return [
         {"entry": seq, "action": "drop", "freed": text_tokens(part.text)}
@@ -257,7 +259,7 @@ def _thoughts(leaves: list[Leaf]) -> list[JsonObject]:
 
 def folded(
     epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()
-) -> list[Block]:
+) -> list[ItemBlock]:
     """The items that L2 holds after a rebase, in first-seen order; unused ones leave when a cut is made."""
     used, oldest = epoch.known.used, turn - policy.unused_turns
     blocks = [
@@ -268,9 +270,9 @@ def folded(
     return _within(blocks, policy.ceiling("L2"), used, pinned)
 
 
-def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[Block]:
+def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[ItemBlock]:
     """The newest version of every item that the model was given up to the turn before."""
-    known: dict[str, Block] = {one.id: one for one in epoch.l2}
+    known: dict[str, ItemBlock] = {one.id: one for one in epoch.l2}
     if policy.promote == "at-rebase":
         given = list(epoch.known.has.values())
     else:
@@ -284,7 +286,9 @@ def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[Block]:
     return known.values()
 
 
-def _within(blocks: list[Block], limit: int, used: dict[str, int], pinned: Container[str]) -> list[Block]:
+def _within(
+    blocks: list[ItemBlock], limit: int, used: dict[str, int], pinned: Container[str]
+) -> list[ItemBlock]:
     """The library within its share: the items used longest ago leave first, pinned ones never."""
     size = sum(text_tokens(one.text) for one in blocks)
     leaving = set[str]()
@@ -296,7 +300,7 @@ def _within(blocks: list[Block], limit: int, used: dict[str, int], pinned: Conta
     return [one for one in blocks if one.id not in leaving]
 
 
-def superseded(epoch: Epoch, plan: Plan, library: list[Block], turn: int) -> list[JsonObject]:
+def superseded(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[JsonObject]:
     """The edits that take older versions of the library's items out of the earlier turns that stay."""
     newest = {one.id: one.sha256 for one in library}
     return [

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.assemble import rebase
-from quire.assemble.fit import NO_CUT, RUNGS, Plan, Rung
+from quire.assemble.fit import NO_CUT, RUNGS, Cuts, Rung
 from quire.assemble.fit import plan as plan_cut
 from quire.assemble.left_out import holds_context
-from quire.assemble.messages import SUMMARY_TURN, Epoch, Leaf, handle_of
+from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, handle_of
 from quire.assemble.pins import pinned_words
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import edits as edits_of
 from quire.assemble.rebase import folded, superseded
-from quire.assemble.summary import Gone, Summarise, extract, lines_that_fit
-from quire.assemble.user_message import Block, result_text
+from quire.assemble.summary import Leaving, Summarise, extract, lines_that_fit
+from quire.assemble.user_message import ItemBlock, result_text
 from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
 from quire.values import Entry, JsonObject, Result, Text
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _OVER = 1.25
 
 
-def summed_up(gone: Gone, summarise: Summarise) -> tuple[str, list[str]]:
+def summed_up(gone: Leaving, summarise: Summarise) -> tuple[str, list[str]]:
     """The summary of what leaves, by the summariser, else by the built-in one, else none; and what went wrong."""
     fallbacks: list[str] = []
     for one in dict.fromkeys((summarise, extract)):
@@ -44,7 +44,7 @@ def summed_up(gone: Gone, summarise: Summarise) -> tuple[str, list[str]]:
     return "", fallbacks
 
 
-def _asked(summarise: Summarise, gone: Gone) -> tuple[str, str]:
+def _asked(summarise: Summarise, gone: Leaving) -> tuple[str, str]:
     """What a summariser says, or why it cannot be used."""
     try:
         given: object = summarise(gone)
@@ -245,20 +245,20 @@ def _spared(assembly: Assembly) -> set[int]:
     return {pin.seq for pin in assembly.pins if pin.result}
 
 
-def _head_after(assembly: Assembly, library: list[Block]) -> int:
+def _head_after(assembly: Assembly, library: list[ItemBlock]) -> int:
     """What stands in front of the messages once the library is folded."""
     after = assembly.epoch.copy()
     after.l2 = tuple(library)
     return after.head_tokens()
 
 
-def _before_seq(leaves: list[Leaf], plan: Plan) -> int:
+def _before_seq(leaves: list[PlacedMessage], plan: Cuts) -> int:
     """The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep."""
     kept = [seq for one in leaves[plan.drop :] for seq in one.message.seqs]
     return min(kept, default=0) if plan.drop else 0
 
 
-def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[str]]:
+def _summary(assembly: Assembly, plan: Cuts, gone: set[int]) -> tuple[str, list[str]]:
     """The summary of what leaves, and why another than the one asked for; none where nothing leaves."""
     if not plan.drop:
         return (assembly.rebases[-1].get("summary", "") if assembly.rebases else ""), []
@@ -266,7 +266,7 @@ def _summary(assembly: Assembly, plan: Plan, gone: set[int]) -> tuple[str, list[
         return "", []
     before, untold = _told(assembly.rebases)
     entries = tuple(assembly.entries[seq] for seq in sorted(gone | untold) if seq in assembly.entries)
-    return summed_up(Gone(entries, before, plan.summary_limit), assembly.summarise)
+    return summed_up(Leaving(entries, before, plan.summary_limit), assembly.summarise)
 
 
 def _told(rebases: Sequence[JsonObject]) -> tuple[str, set[int]]:
@@ -299,7 +299,7 @@ def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
 
 
 def _largest_result(
-    leaves: list[Leaf], turn: int, results: Container[int], done: Container[int]
+    leaves: list[PlacedMessage], turn: int, results: Container[int], done: Container[int]
 ) -> tuple[int, str] | None:
     found = [
         (counter().count(text), seq, text)
@@ -312,7 +312,7 @@ def _largest_result(
     return (seq, text) if size > 48 else None
 
 
-def _results(one: Leaf, results: Container[int]) -> Iterator[tuple[int, str]]:
+def _results(one: PlacedMessage, results: Container[int]) -> Iterator[tuple[int, str]]:
     """What tools gave in a message: as results, beside the user's words, or late, as a note."""
     if one.user is not None:
         yield from ((result.seq, result_text(result)) for _, result in one.user.context if result is not None)

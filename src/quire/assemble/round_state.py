@@ -11,7 +11,7 @@ _to = msgspec.structs.replace
 _TOLD = frozenset({"note", "system", "tools", "attach"})
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class Round(msgspec.Struct, frozen=True):
     """One round: the user or a tool has spoken, a request is decided and sent, the model answers."""
 
     # The model's words go on.
@@ -45,10 +45,10 @@ class Exchange(msgspec.Struct, frozen=True):
             return begins and self.told
         return self.reported or not self.speaking
 
-    def after(self, entry: Entry, beside: bool) -> Exchange:
+    def after(self, entry: Entry, beside: bool) -> Round:
         """An entry has come: what is not the model's ends its words, the user's and a tool's begin a round."""
         if entry.kind in ("user", "result"):
-            return Exchange(decided=self.decided)
+            return Round(decided=self.decided)
         if entry.kind in SPOKEN and not beside:
             return self
         # Who goes on speaking to the model has its answer: a stream that broke off is sent again at once.
@@ -64,19 +64,19 @@ class Exchange(msgspec.Struct, frozen=True):
             told=self.told or (told and sent),
         )
 
-    def spoke(self) -> Exchange:
+    def spoke(self) -> Round:
         return _to(self, speaking=True, sent=False, told=False)
 
-    def passed(self, sent: bool = False) -> Exchange:
+    def passed(self, sent: bool = False) -> Round:
         """The request goes by; what was decided for it is used up."""
         return _to(self, sent=sent, decided=False, reported=False, told=False)
 
-    def recorded(self) -> Exchange:
+    def recorded(self) -> Round:
         return _to(self, decided=True)
 
-    def streams(self, going_on: bool) -> Exchange:
+    def streams(self, going_on: bool) -> Round:
         return _to(self, streaming=going_on, reported=not going_on)
 
-    def again(self) -> Exchange:
+    def again(self) -> Round:
         """Asked while an answer is streamed, its request would be sent again; with more told, it is another."""
         return _to(self, sent=not self.told) if self.streaming else self

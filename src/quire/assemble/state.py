@@ -13,13 +13,13 @@ import msgspec
 from quire.assemble import rebase
 from quire.assemble.fit import Built, build
 from quire.assemble.layers import check_shares
-from quire.assemble.left_out import Absent
+from quire.assemble.left_out import LeftOutLog
 from quire.assemble.messages import Epoch, merge_tools, ordered
-from quire.assemble.pending import Tail
+from quire.assemble.pending import Pending
 from quire.assemble.pins import Pin, pins_of
 from quire.assemble.policy import Policy
 from quire.assemble.rebase_decision import BREAKER, Decision, decide, effective
-from quire.assemble.round_state import Exchange
+from quire.assemble.round_state import Round
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import block, normal, unique
 from quire.errors import BudgetError
@@ -32,7 +32,7 @@ from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
 _to = msgspec.structs.replace
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ModelHistory(msgspec.Struct, frozen=True):
     """One value that every entry moves on; times are those of the entries."""
 
     # What each model reported: one that counts otherwise says nothing about the others.
@@ -43,14 +43,14 @@ class Asked(msgspec.Struct, frozen=True):
     now: int | None = None
     last: int | None = None
 
-    def at(self, entry: Entry) -> Asked:
+    def at(self, entry: Entry) -> ModelHistory:
         return _to(self, now=entry.at) if entry.at is not None else self
 
-    def passed(self, estimate: int) -> Asked:
+    def passed(self, estimate: int) -> ModelHistory:
         """A request of so many of our tokens goes by."""
         return _to(self, estimate=estimate, last=self.now)
 
-    def reported(self, sent: Entry) -> Asked:
+    def reported(self, sent: Entry) -> ModelHistory:
         """What the provider counted of the newest request corrects our own count."""
         usage = sent.body.get("usage")
         total = usage.get("input_total") if isinstance(usage, dict) else None
@@ -81,12 +81,12 @@ class Assembly:
         self.policy = policy or Policy()
         self.summarise = summarise
         self.epoch = Epoch()
-        self.carried = rebase.Carried({}, {}, {})
+        self.carried = rebase.Outliving({}, {}, {})
         self.turn = 0
         self.step = 0
-        self._absent = Absent()
+        self._absent = LeftOutLog()
         self.rebases: list[JsonObject] = []
-        self._tail = Tail()
+        self._tail = Pending()
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
         self.pins: list[Pin] = []
@@ -94,11 +94,11 @@ class Assembly:
         self.broken = False
         self.requests = 0
         self.tools_moved = False
-        self._exchange = Exchange()
+        self._exchange = Round()
         self._stable = 0
         # The rebase that the log holds for the request at hand.
         self.recorded: JsonObject | None = None
-        self.asked = Asked()
+        self.asked = ModelHistory()
         # What looking ahead has decided already; dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
 
@@ -198,7 +198,7 @@ class Assembly:
         else:
             self._absent.leave(entry.seq, "no call waits for this result")
 
-    def _request_sent(self, entry: Entry, before: Exchange) -> None:
+    def _request_sent(self, entry: Entry, before: Round) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
         begins = "usage" not in entry.body
         if self.turn and before.asks(entry, beside=False):
@@ -295,7 +295,7 @@ class Assembly:
         twin = Assembly.__new__(Assembly)
         twin.__dict__.update(self.__dict__)
         twin.epoch = self.epoch.copy()
-        twin.carried = rebase.Carried(
+        twin.carried = rebase.Outliving(
             self.carried.tools,
             self.carried.versions,
             dict(self.carried.late),

@@ -98,27 +98,27 @@ class Line(msgspec.Struct, frozen=True):
     text: str
 
 
-class Missing(msgspec.Struct, frozen=True):
+class Untold(msgspec.Struct, frozen=True):
     """How many went that no line tells, or that a line tells for another."""
 
     requests: int = 0
     decisions: int = 0
 
-    def and_also(self, lines: Iterable[Line]) -> Missing:
+    def and_also(self, lines: Iterable[Line]) -> Untold:
         """These, and the lines given."""
         speakers = [one.who for one in lines]
-        return Missing(
+        return Untold(
             self.requests + speakers.count(SPEAKERS[0]), self.decisions + speakers.count(SPEAKERS[1])
         )
 
 
-class Earlier(msgspec.Struct, frozen=True):
+class EarlierSummary(msgspec.Struct, frozen=True):
     """The parts of a summary; a model's own words are prose."""
 
     lines: tuple[Line, ...]
     named: tuple[str, ...]
     prose: str
-    missing: Missing
+    missing: Untold
 
 
 def written(lines: Sequence[Line]) -> list[str]:
@@ -130,16 +130,16 @@ def written(lines: Sequence[Line]) -> list[str]:
     ]
 
 
-def unlisted(missing: Missing) -> str:
+def unlisted(missing: Untold) -> str:
     """Says how many requests and decisions no line tells, if any."""
     counts = ((missing.requests, "requests"), (missing.decisions, "decisions"))
     told = ", ".join(f"{number} {what}" for number, what in counts if number)
     return f"Not listed: {told}" if told else ""
 
 
-def earlier(text: str) -> Earlier:
+def earlier(text: str) -> EarlierSummary:
     """The parts of a summary that the built-in one, or another, has written."""
-    lines, named, prose, missing = list[Line](), list[str](), list[str](), Missing()
+    lines, named, prose, missing = list[Line](), list[str](), list[str](), Untold()
     who = ""
     for line in text.split("\n"):
         if told := _LINE.fullmatch(line):
@@ -149,15 +149,15 @@ def earlier(text: str) -> Earlier:
             named += line.removeprefix(NAMED).replace(",", " ").split()
         elif counted := _UNLISTED.fullmatch(line):
             requests, decisions = (int(number or 0) for number in counted.groups())
-            missing = Missing(missing.requests + requests, missing.decisions + decisions)
+            missing = Untold(missing.requests + requests, missing.decisions + decisions)
         elif who:
             lines.append(Line(who, line))
         else:
             prose.append(line)
-    return Earlier(tuple(lines), tuple(named), "\n".join(prose).strip(), missing)
+    return EarlierSummary(tuple(lines), tuple(named), "\n".join(prose).strip(), missing)
 
 
-class Gone(msgspec.Struct, frozen=True):
+class Leaving(msgspec.Struct, frozen=True):
     """What a summary has to stand for, and how long it may be."""
 
     entries: tuple[Entry, ...]
@@ -165,7 +165,7 @@ class Gone(msgspec.Struct, frozen=True):
     limit: int
 
 
-Summarise: TypeAlias = Callable[[Gone], str]
+Summarise: TypeAlias = Callable[[Leaving], str]
 
 # Things that later turns name again: paths, ids, amounts, codes, mail addresses. Two cheap patterns, the second
 # over distinct words only: one long alternation over all the text was six times slower.
@@ -186,7 +186,7 @@ _LONGEST = _SHARES[0][1]
 _NEWEST, _PART = 3, 6
 
 
-def extract(gone: Gone) -> str:
+def extract(gone: Leaving) -> str:
     """Requests and decisions in their order, then the facts that were named, as much as the limit holds."""
     told = earlier(gone.before)
     prose = _fitted(told.prose, gone.limit // 2)
@@ -205,7 +205,7 @@ class _Draft(msgspec.Struct, frozen=True):
     """The parts of a summary that is being fitted."""
 
     prose: str
-    missing: Missing
+    missing: Untold
     lines: tuple[Line, ...]
     length: int
     named: tuple[str, ...]
@@ -250,7 +250,7 @@ def _said(entries: Sequence[Entry]) -> Iterator[Line]:
             yield from (Line("Assistant", _flat(one)) for one in settled)
 
 
-def _listed(lines: Sequence[Line], missing: Missing, limit: int) -> tuple[list[Line], Missing]:
+def _listed(lines: Sequence[Line], missing: Untold, limit: int) -> tuple[list[Line], Untold]:
     """The lines that can be told at least by their first words, and how many are missing with all others.
 
     Equal ones are told once. Decisions give way to requests, older ones to newer ones.

@@ -32,7 +32,7 @@ _UPDATE = "note_context_update"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class Block(msgspec.Struct, frozen=True):
+class ItemBlock(msgspec.Struct, frozen=True):
     """One attached item, ready to be shown or referred to."""
 
     id: str
@@ -54,13 +54,13 @@ def shown(id: str) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", id)
 
 
-def block(item: JsonObject, times: bool = False) -> Block:
+def block(item: JsonObject, times: bool = False) -> ItemBlock:
     """The block of an item; which wrapper it gets is said by metadata.source."""
     meta = item.get("metadata") or {}
     source, id, content = meta.get("source"), identity(item), item["content"]
     tag = _TAGS[source][0] if source in _TAGS else "context_item"
     images = tuple(meta.get("images") or ()) if source == "active_note" else ()
-    return Block(
+    return ItemBlock(
         id=id,
         sha256=item.get("sha256") or sha256_hex(content),
         text=normal(_wrapped(item, meta, times)),
@@ -113,7 +113,7 @@ def escaped(content: str, *tags: str) -> str:
     return re.sub(rf"<(\\*)/({'|'.join(map(re.escape, tags))})>", r"<\1\\/\2>", content)
 
 
-def update(new: Block, old: Block) -> str:
+def update(new: ItemBlock, old: ItemBlock) -> str:
     """Changed content under a known identity: the new block or a diff, whichever is fewer tokens."""
     count = counter().count
     whole, diff = _inside_update(new.text), _fenced_diff(old, new)
@@ -121,7 +121,7 @@ def update(new: Block, old: Block) -> str:
     return f'<{_UPDATE} replaces="{old.sha256[:12]}">\n{inner}\n</{_UPDATE}>'
 
 
-def _fenced_diff(old: Block, new: Block) -> str:
+def _fenced_diff(old: ItemBlock, new: ItemBlock) -> str:
     """A unified diff by \\n lines, named by the identity, in a fence that it cannot close."""
     name = shown(new.id)
     lines = difflib.unified_diff(
@@ -148,7 +148,7 @@ class Library:
     """The versions that stand in front of the model; ids keep the order in which they were first seen."""
 
     def __init__(self) -> None:
-        self.has: dict[str, Block] = {}
+        self.has: dict[str, ItemBlock] = {}
         # The turn in which an identity was last attached, so that a rebase can let old ones go.
         self.used: dict[str, int] = {}
 
@@ -157,7 +157,7 @@ class Library:
         twin.has, twin.used = dict(self.has), dict(self.used)
         return twin
 
-    def place(self, blocks: Iterable[Block], turn: int, promote: Promote) -> tuple[list[str], list[str]]:
+    def place(self, blocks: Iterable[ItemBlock], turn: int, promote: Promote) -> tuple[list[str], list[str]]:
         """What one turn says of its items: identities referred to, and texts shown in full or as updates.
 
         Refers to an item if and only if the model already has exactly this content.
@@ -184,9 +184,9 @@ def references(ids: list[str], promote: Promote) -> str:
     return "\n".join(["Context attached:", *(f"- {id}" for id in ids), _FIND[promote]])
 
 
-def unique(blocks: Iterable[Block]) -> list[Block]:
+def unique(blocks: Iterable[ItemBlock]) -> list[ItemBlock]:
     """One block per identity, the last given wins, in first-seen order."""
-    last: dict[str, Block] = {}
+    last: dict[str, ItemBlock] = {}
     for one in blocks:
         last[one.id] = one
     return list(last.values())
@@ -200,13 +200,13 @@ class UserTurn(msgspec.Struct, frozen=True):
     """A user entry with everything that joins its message; kept so that a rebase can say it once more."""
 
     entry: Entry
-    blocks: tuple[Block, ...]
+    blocks: tuple[ItemBlock, ...]
     # Calls chosen before the model spoke (meta.placement = "context"), each with its result.
     context: tuple[tuple[Entry, Entry | None], ...]
     seqs: tuple[int, ...]
 
 
-class Said(msgspec.Struct, frozen=True):
+class UserMessage(msgspec.Struct, frozen=True):
     """A user turn's message and the parts of L3 that it was made of."""
 
     message: Message
@@ -216,14 +216,14 @@ class Said(msgspec.Struct, frozen=True):
     recalled: str
 
 
-def say(turn: UserTurn, library: Library, number: int, promote: Promote) -> Said:
+def say(turn: UserTurn, library: Library, number: int, promote: Promote) -> UserMessage:
     """The message of a turn, given what the model already has; marks its items as given."""
     names, texts = library.place(turn.blocks, number, promote)
     tools = tool_block(turn.context)
     recalled = str(turn.entry.meta.get("recalled") or "")
     before = [recalled, tools, references(names, promote), *texts]
     text = user_text(before, turn.entry.text, str(turn.entry.meta.get("composer") or ""))
-    return Said(_message(turn, text), tuple(names), tuple(texts), tools, recalled)
+    return UserMessage(_message(turn, text), tuple(names), tuple(texts), tools, recalled)
 
 
 def query_alone(turn: UserTurn) -> Message:

@@ -62,7 +62,7 @@ def _of(sent: JsonObject, read: Read) -> Policy:
         return msgspec.structs.replace(read({**sent, "provider": "openai-chat", "model": ""}), model="")
 
 
-class Folds:
+class AssemblyPerPolicy:
     """One assembly for each policy that a thread was sent under, all fed the same entries."""
 
     def __init__(self, under: Sequence[Policy]) -> None:
@@ -83,7 +83,7 @@ def requests_under(
     entries: Sequence[Entry], under: Sequence[Policy]
 ) -> Iterator[tuple[Built | Refused, Policy]]:
     """The requests of a thread, each as the policy in force there makes it."""
-    folds = Folds(under)
+    folds = AssemblyPerPolicy(under)
     for entry, policy in zip(entries, under, strict=True):
         assembly = folds.under(policy)
         if assembly.asks(entry):
@@ -192,7 +192,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
         click.echo("no request: nobody has asked the model anything yet", err=True)
 
 
-class Seen(msgspec.Struct, frozen=True):
+class RequestView(msgspec.Struct, frozen=True):
     """A request as its JSON object, with the policy it was made under and the request before it."""
 
     row: JsonObject
@@ -201,14 +201,14 @@ class Seen(msgspec.Struct, frozen=True):
     before: Built | None
 
 
-def walk(made: Iterator[tuple[Built | Refused, Policy]]) -> Iterator[Seen]:
+def walk(made: Iterator[tuple[Built | Refused, Policy]]) -> Iterator[RequestView]:
     before: Built | None = None
     for one, policy in made:
         if isinstance(one, Refused):
             row = {"turn": one.turn, "step": one.step, "error": one.error, "hint": one.hint}
-            yield Seen(row, one, policy, before)
+            yield RequestView(row, one, policy, before)
             continue
-        yield Seen(request_json(one, before), one, policy, before)
+        yield RequestView(request_json(one, before), one, policy, before)
         before = one
 
 
@@ -231,7 +231,7 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
     }
 
 
-def show_request(out: Console, one: Seen) -> None:
+def show_request(out: Console, one: RequestView) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
     built, limit = one.built, one.policy.limit
     if isinstance(built, Refused):

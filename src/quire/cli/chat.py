@@ -13,7 +13,7 @@ import click
 import platformdirs
 
 from quire.cli.chat_commands import COMMANDS, run_command
-from quire.cli.chat_screen import Plain, Rich, Screen
+from quire.cli.chat_screen import PlainScreen, RichScreen, Screen
 from quire.cli.chat_session import Equipment, Session, equipped
 from quire.cli.connection import explicit_option
 from quire.cli.main import report
@@ -168,7 +168,7 @@ def chat(
       echo "What is in src?" | quire chat code --root .
     """
     wanted = Equipment(runner, root, vault, project, files, mcp, system, text_tools, explicit_cache)
-    screen: Screen = Rich() if sys.stdin.isatty() and sys.stdout.isatty() else Plain()
+    screen: Screen = RichScreen() if sys.stdin.isatty() and sys.stdout.isatty() else PlainScreen()
     with _opened(thread, model, base_url, wanted, save, db, screen) as session:
         session.attach(attach)
         session.resume()
@@ -203,7 +203,7 @@ def _opened(
 def _talk(session: Session) -> bool:
     """Turn after turn until there is no more input; whether any failed where nobody could mend it."""
     failed = False
-    lines = ask_lines(session) if isinstance(session.screen, Rich) else piped_lines()
+    lines = ask_lines(session) if isinstance(session.screen, RichScreen) else piped_lines()
     for line in lines:
         try:
             if line.startswith("/"):
@@ -213,9 +213,9 @@ def _talk(session: Session) -> bool:
                 session.turn(line)
         except KeyboardInterrupt:
             session.screen.note("stopped; what came is kept")
-            if isinstance(session.screen, Plain):
+            if isinstance(session.screen, PlainScreen):
                 raise
         except QuireError as error:
-            failed = isinstance(session.screen, Plain)
+            failed = isinstance(session.screen, PlainScreen)
             report(error)
     return failed

@@ -24,7 +24,7 @@ from quire.tokens import counter
 from quire.values import Item, JsonObject, item_json
 
 if TYPE_CHECKING:
-    from quire.cli.chat_session import Asked, Session
+    from quire.cli.chat_session import AnsweredRequest, Session
 
 
 # What a person means by a name: a file, some of its lines, a symbol; a note, a tag or a folder of the vault.
@@ -208,7 +208,7 @@ def _cost(session: Session, rest: str) -> None:
     session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
 
 
-def _numbers(one: Asked) -> list[object]:
+def _numbers(one: AnsweredRequest) -> list[object]:
     used = one.usage
     return [used.input_total, used.cache_read, used.output] if one.reported else ["-", "-", "-"]
 

@@ -92,7 +92,7 @@ class Screen(Protocol):
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None: ...
 
 
-class Plain:
+class PlainScreen:
     """Answers to standard output as they come, everything else to standard error."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Plain:
         print_table(columns, rows)
 
 
-class Written:
+class OpenMarkdown:
     """A block that is being written: of one longer than the screen, the end."""
 
     def __init__(self, text: str) -> None:
@@ -149,7 +149,7 @@ class Written:
             yield Segment.line()
 
 
-class Rich:
+class RichScreen:
     """Markdown in a terminal: blocks that are finished stay, the one being written is drawn anew."""
 
     def __init__(self, shown_on: Console | None = None) -> None:
@@ -191,9 +191,9 @@ class Rich:
             self._stop()
             self.console.print(Markdown(with_notes(done)))
         if self._text.strip():
-            self._draw(Written(self._text))
+            self._draw(OpenMarkdown(self._text))
 
-    def _draw(self, what: Text | Written) -> None:
+    def _draw(self, what: Text | OpenMarkdown) -> None:
         if self._live is None:
             self._live = Live(
                 console=self.console, transient=True, refresh_per_second=12, vertical_overflow="crop"

@@ -20,8 +20,8 @@ from quire.assemble.fit import RUNGS
 from quire.assemble.rebase_decision import written
 from quire.assemble.summary import Summarise
 from quire.cli.chat_commands import Attached, attached_items
-from quire.cli.chat_screen import Plain, Screen
-from quire.cli.connection import Reached, is_embedded, reach
+from quire.cli.chat_screen import PlainScreen, Screen
+from quire.cli.connection import Connection, is_embedded, reach
 from quire.cli.output import read_text, shortened
 from quire.errors import CallError, QuireError
 from quire.log.sqlite import SqliteStore
@@ -50,7 +50,7 @@ from quire.values import Entry, JsonObject, Usage
 _KEEP = 0.5
 
 
-class Cut(msgspec.Struct, frozen=True):
+class PlannedRebase(msgspec.Struct, frozen=True):
     """A rebase, the tokens of a request before and after it, and by whom what left is summarised."""
 
     record: JsonObject
@@ -68,7 +68,7 @@ class Cut(msgspec.Struct, frozen=True):
         return f"{sizes}; {self.by}" if self.by else sizes
 
 
-async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None) -> Cut | None:
+async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None) -> PlannedRebase | None:
     """Record a rebase that frees about half of the thread; None where nothing can go.
 
     `say` hears that the model is being asked for the summary; without it the built-in one is made.
@@ -84,7 +84,7 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
     return cut
 
 
-async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: Cut) -> Cut:
+async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: PlannedRebase) -> PlannedRebase:
     """The same cut with the model's summary, or with the built-in one and the reason for it."""
     assert by_model.wanted is not None  # the caller asked
     why = await by_model.ask(turn, by_model.wanted)
@@ -94,7 +94,7 @@ async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: Cut
     return _instead(built_in, why or "summary was longer than what it stands for")
 
 
-def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> Cut:
+def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> PlannedRebase:
     """The cut that would be made now; nothing is recorded."""
     policy = policy_for(target, thread.policy)
     assembly = Assembly(policy, thread.summarise).extend(thread.store.read(thread.name)).ahead()
@@ -104,10 +104,10 @@ def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> Cut:
     assembly.summarise = summarise
     record = written(assembly, "asked", RUNGS[0])
     after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
-    return Cut(record, before, after.total_tokens())
+    return PlannedRebase(record, before, after.total_tokens())
 
 
-def _instead(cut: Cut, why: str) -> Cut:
+def _instead(cut: PlannedRebase, why: str) -> PlannedRebase:
     """The cut with the built-in summary, and written beside it why no model made one."""
     meta = cut.record.get("meta", {})
     record = {**cut.record, "meta": {**meta, "fallbacks": [why, *meta.get("fallbacks", [])]}}
@@ -141,7 +141,7 @@ class Kit:
     def vault(self) -> Vault | None:
         return self.index.vault if self.index is not None else None
 
-    def runner(self, thread: Thread, store: SqliteStore, reached: Reached) -> Runner:
+    def runner(self, thread: Thread, store: SqliteStore, reached: Connection) -> Runner:
         """The runner asked for, else the one that makes use of what is there."""
         name = self.wanted.runner or self._fitting()
         base = self._base(name, thread, store, reached)
@@ -156,7 +156,7 @@ class Kit:
             return "agent"
         return "qa" if self.index is not None else "chat"
 
-    def _base(self, name: str, thread: Thread, store: SqliteStore, reached: Reached) -> Runner:
+    def _base(self, name: str, thread: Thread, store: SqliteStore, reached: Connection) -> Runner:
         system, options = self.wanted.system, reached.options
         if name == "qa":
             if self.index is None:
@@ -205,7 +205,7 @@ def index_notes(index: NoteIndex) -> None:
 # What a thread has used so far, from its `sent` entries.
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AnsweredRequest(msgspec.Struct, frozen=True):
     """One request that was answered: to whom, what it used, what it cost (None: not known)."""
 
     target: str
@@ -222,7 +222,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Totals(msgspec.Struct, frozen=True):
     """All requests of a thread together, and the newest one."""
 
-    requests: tuple[Asked, ...]
+    requests: tuple[AnsweredRequest, ...]
     last: Usage
     usd: float | None
 
@@ -236,11 +236,11 @@ def totals(entries: Iterable[Entry]) -> Totals:
     return Totals(asked, own[-1].usage if own else Usage(), usd)
 
 
-def _asked(entry: Entry) -> Asked:
+def _asked(entry: Entry) -> AnsweredRequest:
     target = f"{entry.body['provider']}:{entry.body['model']}"
     usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
     usd = 0.0 if is_embedded(target) else cost(usage, target, entry.at).amount_usd
-    return Asked(target, usage, usd, str(entry.meta.get("aside") or ""))
+    return AnsweredRequest(target, usage, usd, str(entry.meta.get("aside") or ""))
 
 
 def money(usd: float | None, reported: bool = True) -> str:
@@ -270,7 +270,7 @@ class Session:
         self.waiting: list[Attached] = []
         self.meta: JsonObject = {}
         self._loop = asyncio.Runner()
-        self.reached: Reached | None = None
+        self.reached: Connection | None = None
         self.use_model(model or os.environ.get("QUIRE_MODEL") or self._last_model())
 
     def _opened(self, name: str) -> Thread:
@@ -354,7 +354,7 @@ class Session:
             )
             self._answer()
 
-    def compact(self, asking: bool = True) -> Cut | None:
+    def compact(self, asking: bool = True) -> PlannedRebase | None:
         """Cut older turns now and have the model summarise them, if it is to be asked; None where nothing can go."""
         reached, runner = self._ready()
         user = next(entry for entry in reversed(self.entries()) if entry.kind == "user")
@@ -363,7 +363,7 @@ class Session:
             carried = compact(self.thread, turn, self.screen.note if asking else None)
             return self._loop.run(carried, context=copy_context())
 
-    def _ready(self) -> tuple[Reached, Runner]:
+    def _ready(self) -> tuple[Connection, Runner]:
         """The model, awake, and the runner of the moment."""
         assert self.reached is not None  # from the beginning to the end
         if self.reached.is_local:
@@ -386,7 +386,7 @@ class Session:
 
     def _decide(self, call: Entry) -> Decision:
         """A call that may or may not have run before: a person is asked, a pipe is careful."""
-        if isinstance(self.screen, Plain):
+        if isinstance(self.screen, PlainScreen):
             return "interrupted"
         shown = f"{call.name}({call.args}) may have run before the interruption. Run it again?"
         return "run" if click.confirm(shown, default=False) else "interrupted"

@@ -33,7 +33,7 @@ explicit_option = click.option(
 LOCAL_OPTIONS: dict[str, Any] = {"max_tokens": 512, "temperature": 0, "repeat_penalty": 1.1}
 
 
-class Reached(NamedTuple):
+class Connection(NamedTuple):
     """A model and the way to it; `options` are what its requests need besides."""
 
     target: str
@@ -42,7 +42,7 @@ class Reached(NamedTuple):
     is_local: bool = False
 
 
-def reach(model: str | None, base_url: str | None = None, explicit_cache: bool = False) -> Reached:
+def reach(model: str | None, base_url: str | None = None, explicit_cache: bool = False) -> Connection:
     """The model that was named, else the one of the environment, else the local one."""
     target = model or os.environ.get("QUIRE_MODEL") or "local:smollm2"
     _check_named(target)
@@ -52,7 +52,7 @@ def reach(model: str | None, base_url: str | None = None, explicit_cache: bool =
     if not url and is_embedded(target):
         return _local()
     transport = transport_for(target, url, _key(target), proxies=not url, explicit_cache=explicit_cache)
-    return Reached(target, transport, {})
+    return Connection(target, transport, {})
 
 
 def _check_named(target: str) -> None:
@@ -70,11 +70,11 @@ def is_embedded(target: str) -> bool:
     return provider == "local" or (resolve(provider)[0] == "llamacpp" and model == "smollm2")
 
 
-def _local() -> Reached:
+def _local() -> Connection:
     from quire.send.local import local_target
 
     target, url = local_target(say=lambda line: click.echo(line, err=True))
-    return Reached(target, transport_for(target, url), dict(LOCAL_OPTIONS), is_local=True)
+    return Connection(target, transport_for(target, url), dict(LOCAL_OPTIONS), is_local=True)
 
 
 def _key(target: str) -> str | None:

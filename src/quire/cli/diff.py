@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from quire.assemble import Built
-from quire.assemble.user_message import Block, normal
+from quire.assemble.user_message import ItemBlock, normal
 from quire.cli.assemble import policy_from, policy_options, requests_under, seen
 from quire.cli.output import db_option, in_line, json_option, print_json
 from quire.cli.store import load_usable
@@ -53,7 +53,7 @@ def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
     return Culprit("system")
 
 
-def in_library(old: Sequence[Block], new: Sequence[Block], entries: Sequence[Entry]) -> Culprit:
+def in_library(old: Sequence[ItemBlock], new: Sequence[ItemBlock], entries: Sequence[Entry]) -> Culprit:
     """The item that joined, left or changed first in L2, and the entry that attached it."""
     pairs = zip_longest(old, new)
     was, now = next((pair for pair in pairs if _version(pair[0]) != _version(pair[1])), (None, None))
@@ -64,11 +64,11 @@ def in_library(old: Sequence[Block], new: Sequence[Block], entries: Sequence[Ent
     return _item(now, "joined the library", entries) if now is not None else Culprit("library")
 
 
-def _item(block: Block, became: str, entries: Sequence[Entry]) -> Culprit:
+def _item(block: ItemBlock, became: str, entries: Sequence[Entry]) -> Culprit:
     return Culprit(block.id, _some(attached_by(entries, block)), became)
 
 
-def attached_by(entries: Sequence[Entry], block: Block) -> int | None:
+def attached_by(entries: Sequence[Entry], block: ItemBlock) -> int | None:
     """The first entry that attached this very version of an item."""
     for entry in entries:
         for item in entry.attached:
@@ -78,7 +78,7 @@ def attached_by(entries: Sequence[Entry], block: Block) -> int | None:
     return None
 
 
-def _version(block: Block | None) -> tuple[str, str] | None:
+def _version(block: ItemBlock | None) -> tuple[str, str] | None:
     return None if block is None else (block.id, block.text)
 
 

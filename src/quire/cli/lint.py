@@ -10,7 +10,7 @@ import msgspec
 
 from quire.cli.output import called, json_option, print_json, read_text, value_or_lines
 from quire.errors import CallError, FormatError
-from quire.providers.rules import Finding, Note, Seen, detect, observe, unchecked, validate
+from quire.providers.rules import Finding, ServerMemory, Unchecked, detect, observe, unchecked, validate
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Report(msgspec.Struct, frozen=True):
     provider: str
     model: str
     findings: list[Finding]
-    unchecked: list[Note]
+    unchecked: list[Unchecked]
 
 
 @click.command()
@@ -68,7 +68,7 @@ def _requests(text: str, file: str) -> Iterator[tuple[int, Any]]:
 def _reports(
     requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None
 ) -> Iterator[Report]:
-    seen = Seen(complete=False)
+    seen = ServerMemory(complete=False)
     for line, request in requests:
         body, headers = _unwrapped(request)
         name = provider or detect(body)

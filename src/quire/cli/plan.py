@@ -121,7 +121,7 @@ def _made(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], 
 def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
     """What providers reported, where the log has it, each at the prices of its own request."""
     paid = [
-        (Paid.of(entry.body["usage"]), policy)
+        (RequestCost.of(entry.body["usage"]), policy)
         for entry, policy in zip(entries, under, strict=True)
         if entry.kind == "sent" and entry.body.get("usage")
     ]
@@ -135,14 +135,14 @@ def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
     }
 
 
-class Paid(msgspec.Struct, frozen=True):
+class RequestCost(msgspec.Struct, frozen=True):
     """What one request took in, and how much of it was read from the cache."""
 
     total: int
     read: int
 
     @classmethod
-    def of(cls, usage: JsonObject) -> Paid:
+    def of(cls, usage: JsonObject) -> RequestCost:
         return cls(round(usage.get("input_total") or 0), round(usage.get("cache_read") or 0))
 
 

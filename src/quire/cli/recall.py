@@ -18,7 +18,7 @@ from quire.cli.store import NO_MODEL, embedder, now_ms, open_db, open_records
 from quire.errors import CallError
 
 if TYPE_CHECKING:
-    from quire.recall.index import Indexed, Progress
+    from quire.recall.index import IndexReport, Progress
     from quire.recall.search import Hit, Recall, ScopeName
     from quire.records import Records
     from quire.values import Entry
@@ -202,7 +202,7 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Path | None) -> No
         click.echo(f"recall searches {NO_MODEL}", err=True)
 
 
-def _done(made: Indexed, records: int) -> str:
+def _done(made: IndexReport, records: int) -> str:
     """What was new, in a sentence; what was there already is not told."""
     worded = _listed([(made.worded, "entry", "entries")])
     meant = _listed(

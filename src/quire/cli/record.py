@@ -25,7 +25,7 @@ from quire.cli.output import (
 )
 from quire.cli.store import NO_MODEL, embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
-from quire.records import Builder, Built, Config, Records, config, configured, keep_catalog, react
+from quire.records import Builder, BuiltContext, Config, Records, config, configured, keep_catalog, react
 from quire.records.agent import Reaction
 from quire.records.record import Record, draft, fields_of, to_json, view
 from quire.values import Json, JsonObject
@@ -444,7 +444,7 @@ def _newest_trigger(records: Records, builder: Builder, now: int) -> Record:
     return max(found, key=lambda one: int(one.id.partition("-")[2]))
 
 
-def _print(built: Built, kept: Record | None, context_only: bool, as_json: bool) -> None:
+def _print(built: BuiltContext, kept: Record | None, context_only: bool, as_json: bool) -> None:
     if as_json:
         print_json({**built.context, "text": built.text, "record": kept.id if kept else None})
     else:

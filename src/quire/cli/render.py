@@ -13,7 +13,7 @@ import msgspec
 
 from quire import providers
 from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
-from quire.cli.assemble import Folds, policies
+from quire.cli.assemble import AssemblyPerPolicy, policies
 from quire.cli.output import console, db_option, in_line, json_option, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import BudgetError, NotFound
@@ -22,7 +22,7 @@ from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestAt(msgspec.Struct, frozen=True):
     """A request of the thread, and when it was or would be made."""
 
     at: int | None
@@ -74,7 +74,7 @@ def render(
     target = f"{provider}:{model}"
     made = _requests(load_usable(source, db), provider, model, budget)
     asked = (one for one in made if _chosen(one.built, turn, step))
-    draw = providers.rendering(target, providers.Ask(key=_key(source)))
+    draw = providers.rendering(target, providers.Options(key=_key(source)))
     if every:
         for one in asked:
             click.echo(msgspec.json.encode(_line(one, draw, marks)))
@@ -99,7 +99,7 @@ def _print(request: Request, built: Built | Refused, as_bytes: bool, as_json: bo
         _show(request, built)
 
 
-def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[Asked]:
+def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[RequestAt]:
     """The thread's requests as they were sent; with a budget of the caller's, as they would have been."""
     target = f"{provider}:{model}"
     if budget:
@@ -113,16 +113,16 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
     return _asked(kept, policies(kept, usual, there))
 
 
-def _asked(entries: list[Entry], under: list[Policy]) -> Iterator[Asked]:
+def _asked(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
     """Every request the thread made, and the one that it would make now."""
-    folds = Folds(under)
+    folds = AssemblyPerPolicy(under)
     for entry, policy in zip(entries, under, strict=True):
         if folds.under(policy).asks(entry):
-            yield Asked(entry.at, ask(folds.under(policy), entry))
+            yield RequestAt(entry.at, ask(folds.under(policy), entry))
         folds.feed(entry)
     said = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
     if said and said[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
-        yield Asked(said[-1].at, _built(assembly))
+        yield RequestAt(said[-1].at, _built(assembly))
 
 
 def _built(assembly: Assembly) -> Built | Refused:
@@ -150,7 +150,7 @@ def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) ->
     return providers.marked(request, built.prompt) if marks else request
 
 
-def _line(one: Asked, draw: providers.Rendering, marks: bool) -> JsonObject:
+def _line(one: RequestAt, draw: providers.Rendering, marks: bool) -> JsonObject:
     """One request as `quire lint` and `quire simulate` read it."""
     request = _rendered(one.built, draw, marks)
     at = {} if one.at is None else {"at": one.at}

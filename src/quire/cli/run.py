@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from quire.cli.connection import (
-    Reached,
+    Connection,
     attach_option,
     attachments,
     explicit_option,
@@ -85,13 +85,13 @@ def check(choice: Choice) -> Choice:
     return choice
 
 
-def make_runner(choice: Choice, thread: Thread, reached: Reached) -> Runner:
+def make_runner(choice: Choice, thread: Thread, reached: Connection) -> Runner:
     """The runner itself."""
     made = _made(choice, thread, reached)
     return msgspec.structs.replace(made, options={**reached.options, **made.options})
 
 
-def _made(choice: Choice, thread: Thread, reached: Reached) -> Runner:
+def _made(choice: Choice, thread: Thread, reached: Connection) -> Runner:
     match choice.runner:
         case "chat":
             return runners.chat(choice.system)
@@ -130,7 +130,7 @@ def _index(choice: Choice) -> Any:
 # A turn on the terminal: the answer as it comes on stdout, calls and numbers on stderr.
 
 
-class Shown:
+class TurnPrinter:
     """Prints events as they come; nothing on stdout but the model's words."""
 
     def __init__(self, quiet: bool = False) -> None:
@@ -251,9 +251,9 @@ def _words(text: str | None) -> str:
     return words
 
 
-def _answered(log: Thread, reached: Reached, choice: Choice, quiet: bool) -> Outcome:
+def _answered(log: Thread, reached: Connection, choice: Choice, quiet: bool) -> Outcome:
     """Carry the turn out, shown as it goes."""
-    shown = Shown(quiet)
+    shown = TurnPrinter(quiet)
     runner = make_runner(choice, log, reached)
     try:
         return run_sync(log, reached.target, reached.transport, runner, on_event=shown)
@@ -317,9 +317,9 @@ def resume(
     report(outcome, reached.target, as_json)
 
 
-def _gone_on(log: Thread, reached: Reached, choice: Choice, rerun: bool, quiet: bool) -> Outcome:
+def _gone_on(log: Thread, reached: Connection, choice: Choice, rerun: bool, quiet: bool) -> Outcome:
     """Carry the rest of the turn out, shown as it goes; what is in doubt is named first."""
-    runner, shown = make_runner(choice, log, reached), Shown(quiet)
+    runner, shown = make_runner(choice, log, reached), TurnPrinter(quiet)
     _name(look(log.store, log.name, runner), rerun)
     decide = again if rerun else interrupted
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.emulate.script import Exchange, Voice, arguments, pieces
+from quire.emulate.script import Answering, ReplyForm, arguments, pieces
 from quire.values import Call, JsonObject, Text, Think
 
 _ERROR_TYPES = {
@@ -20,7 +20,7 @@ _ERROR_TYPES = {
 }
 
 
-def reply(exchange: Exchange) -> JsonObject:
+def reply(exchange: Answering) -> JsonObject:
     """A whole message."""
     message: JsonObject = {
         "id": f"msg_{exchange.number:06d}",
@@ -38,14 +38,14 @@ def reply(exchange: Exchange) -> JsonObject:
     return message
 
 
-def stop_reason(exchange: Exchange) -> str:
+def stop_reason(exchange: Answering) -> str:
     if not exchange.parts:
         # Only a request for no tokens at all (pre-warming the cache) gets an empty reply.
         return "max_tokens"
     return "tool_use" if exchange.calls else "end_turn"
 
 
-def _block(exchange: Exchange, index: int) -> JsonObject:
+def _block(exchange: Answering, index: int) -> JsonObject:
     match exchange.parts[index]:
         case Think() as part:
             return {"type": "thinking", "thinking": part.text, "signature": exchange.signature(part, index)}
@@ -56,7 +56,7 @@ def _block(exchange: Exchange, index: int) -> JsonObject:
             return {"type": "text", "text": part.text, "citations": None}
 
 
-def usage(exchange: Exchange) -> JsonObject:
+def usage(exchange: Answering) -> JsonObject:
     """Input tokens here leave out what was read from the cache or written to it."""
     predicted = exchange.predicted
     return {
@@ -73,7 +73,7 @@ def usage(exchange: Exchange) -> JsonObject:
     }
 
 
-def stream(exchange: Exchange, message: JsonObject, size: int) -> Iterator[bytes]:
+def stream(exchange: Answering, message: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a message; usage and diagnostics come with the first."""
     opening = {
         **message,
@@ -97,7 +97,7 @@ _EMPTY: dict[str, JsonObject] = {
 }
 
 
-def _block_events(index: int, block: JsonObject, exchange: Exchange, size: int) -> Iterator[bytes]:
+def _block_events(index: int, block: JsonObject, exchange: Answering, size: int) -> Iterator[bytes]:
     start = {**block, **_EMPTY[block["type"]]}
     yield _event({"type": "content_block_start", "index": index, "content_block": start})
     for delta in _deltas(index, block, exchange, size):
@@ -105,7 +105,7 @@ def _block_events(index: int, block: JsonObject, exchange: Exchange, size: int) 
     yield _event({"type": "content_block_stop", "index": index})
 
 
-def _deltas(index: int, block: JsonObject, exchange: Exchange, size: int) -> Iterator[JsonObject]:
+def _deltas(index: int, block: JsonObject, exchange: Answering, size: int) -> Iterator[JsonObject]:
     if block["type"] == "text":
         yield from ({"type": "text_delta", "text": piece} for piece in pieces(block["text"], size))
     elif block["type"] == "thinking":
@@ -130,4 +130,4 @@ def error(status: int, message: str) -> JsonObject:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_emulated"}
 
 
-VOICE = Voice(reply, stream, error)
+VOICE = ReplyForm(reply, stream, error)

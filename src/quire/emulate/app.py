@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from quire.emulate.caches import Caches
-from quire.emulate.provider import Emulated, Outcome, Received
+from quire.emulate.caches import EmulatedCaches
+from quire.emulate.provider import Emulated, EmulatedReply, Received
 from quire.values import Json
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -21,25 +21,25 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _BINARY = "application/vnd.amazon.eventstream"
 
 
-class Severed(Exception):
+class BrokenResponse(Exception):
     """Ends a response in the middle; the server drops the connection."""
 
 
 def make_app(emulated: Emulated, chunk_bytes: int | None = None) -> Starlette:
     """The routes of one provider; everything else is 404 in its own shape."""
-    desk = Desk(emulated, chunk_bytes)
+    desk = Endpoints(emulated, chunk_bytes)
     routes = [Route(path, endpoint, methods=methods) for path, methods, endpoint in desk.routes()]
     routes.append(Route("/{path:path}", desk.nowhere, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]))
     return Starlette(routes=routes)
 
 
-class Desk:
+class Endpoints:
     """Takes requests in and hands outcomes out."""
 
     def __init__(self, emulated: Emulated, chunk_bytes: int | None) -> None:
         self._emulated = emulated
         self._chunk_bytes = chunk_bytes
-        self._caches = Caches(emulated)
+        self._caches = EmulatedCaches(emulated)
 
     def routes(self) -> Iterator[tuple[str, list[str], Endpoint]]:
         if self._emulated.provider == "gemini":
@@ -158,12 +158,12 @@ class Desk:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return self._emulated.receive(request.method, path, request.headers, body), problem
 
-    async def _delivered(self, outcome: Outcome, media_type: str = "text/event-stream") -> Response:
+    async def _delivered(self, outcome: EmulatedReply, media_type: str = "text/event-stream") -> Response:
         if outcome.delay_s:
             await asyncio.sleep(outcome.delay_s)
         return self._deliver(outcome, media_type)
 
-    def _deliver(self, outcome: Outcome, media_type: str = "text/event-stream") -> Response:
+    def _deliver(self, outcome: EmulatedReply, media_type: str = "text/event-stream") -> Response:
         if outcome.pieces is None and outcome.cut_after is None:
             return JSONResponse(outcome.value, outcome.status, outcome.headers)
         pieces = outcome.pieces
@@ -186,8 +186,8 @@ async def _severed(chunks: Iterator[bytes], after: int | None) -> AsyncIterator[
     for chunk in chunks:
         if left is not None and len(chunk) > left:
             yield chunk[:left]
-            raise Severed
+            raise BrokenResponse
         left = left - len(chunk) if left is not None else None
         yield chunk
     if left is not None:
-        raise Severed
+        raise BrokenResponse

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from quire.emulate.script import Exchange, Voice, arguments, pieces
+from quire.emulate.script import Answering, ReplyForm, arguments, pieces
 from quire.values import Call, JsonObject, Text, Think
 
 # Amazon's binary event framing: lengths, their checksum, string headers, a payload, a checksum of it all.
@@ -39,7 +39,7 @@ _EXCEPTIONS = {
 }
 
 
-def reply(exchange: Exchange) -> JsonObject:
+def reply(exchange: Answering) -> JsonObject:
     """A whole reply."""
     content = [_block(exchange, index) for index in range(len(exchange.parts))]
     return {
@@ -50,7 +50,7 @@ def reply(exchange: Exchange) -> JsonObject:
     }
 
 
-def _block(exchange: Exchange, index: int) -> JsonObject:
+def _block(exchange: Answering, index: int) -> JsonObject:
     match exchange.parts[index]:
         case Think() as part:
             sealed = {"text": part.text, "signature": exchange.signature(part, index)}
@@ -62,7 +62,7 @@ def _block(exchange: Exchange, index: int) -> JsonObject:
             return {"text": part.text}
 
 
-def _usage(exchange: Exchange) -> JsonObject:
+def _usage(exchange: Answering) -> JsonObject:
     """Input tokens here leave out what was read from the cache or written to it."""
     predicted, output = exchange.predicted, exchange.output_tokens
     lives = (("1h", predicted.write_1h), ("5m", predicted.write_5m))
@@ -76,7 +76,7 @@ def _usage(exchange: Exchange) -> JsonObject:
     }
 
 
-def stream(exchange: Exchange, whole: JsonObject, size: int) -> Iterator[bytes]:
+def stream(exchange: Answering, whole: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a reply; usage comes last."""
     yield _event("messageStart", {"role": "assistant"})
     for index, block in enumerate(whole["output"]["message"]["content"]):
@@ -87,7 +87,7 @@ def stream(exchange: Exchange, whole: JsonObject, size: int) -> Iterator[bytes]:
 
 
 def _block_events(
-    block: JsonObject, exchange: Exchange, index: int, size: int
+    block: JsonObject, exchange: Answering, index: int, size: int
 ) -> Iterator[tuple[str, JsonObject]]:
     if "toolUse" in block:
         call = block["toolUse"]
@@ -100,7 +100,7 @@ def _block_events(
     yield "contentBlockStop", {}
 
 
-def _deltas(block: JsonObject, exchange: Exchange, index: int, size: int) -> Iterator[JsonObject]:
+def _deltas(block: JsonObject, exchange: Answering, index: int, size: int) -> Iterator[JsonObject]:
     if "text" in block:
         yield from ({"text": piece} for piece in pieces(block["text"], size))
     elif "toolUse" in block:
@@ -132,4 +132,4 @@ def exception(status: int) -> str:
     return _EXCEPTIONS.get(status, "InternalServerException")
 
 
-VOICE = Voice(reply, stream, error)
+VOICE = ReplyForm(reply, stream, error)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from quire.emulate.provider import Emulated, Outcome, Received
+from quire.emulate.provider import Emulated, EmulatedReply, Received
 from quire.providers.rules import validate
 from quire.providers.simulate.prefix_caches import GeminiCache, seconds
 from quire.values import JsonObject
@@ -14,7 +14,7 @@ from quire.values import JsonObject
 _DEFAULT_TTL_S = 3600.0
 
 
-class Stored(msgspec.Struct):
+class CachedContent(msgspec.Struct):
     """An explicit cache as its owner sees it."""
 
     name: str
@@ -26,15 +26,15 @@ class Stored(msgspec.Struct):
     expires_ms: int
 
 
-class Caches:
+class EmulatedCaches:
     """The explicit caches of one emulated provider."""
 
     def __init__(self, emulated: Emulated) -> None:
         self._emulated = emulated
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[str, CachedContent] = {}
         self._made = 0
 
-    def create(self, received: Received) -> Outcome:
+    def create(self, received: Received) -> EmulatedReply:
         body: JsonObject = received.body
         model = str(body.get("model") or "").removeprefix("models/")
         found = validate(body, "gemini", model, headers=received.headers)
@@ -46,7 +46,7 @@ class Caches:
         kept = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
         received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, kept)
         at_ms = received.at_ms
-        self._stored[name] = Stored(
+        self._stored[name] = CachedContent(
             name,
             model,
             str(body.get("displayName", "")),
@@ -55,17 +55,17 @@ class Caches:
             at_ms,
             at_ms + int(ttl_s * 1000),
         )
-        return Outcome(200, _shown(self._stored[name]))
+        return EmulatedReply(200, _shown(self._stored[name]))
 
-    def get(self, received: Received, name: str) -> Outcome:
+    def get(self, received: Received, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
-        return Outcome(200, _shown(stored)) if stored else self._missing(received, name)
+        return EmulatedReply(200, _shown(stored)) if stored else self._missing(received, name)
 
-    def list(self, received: Received) -> Outcome:
+    def list(self, received: Received) -> EmulatedReply:
         alive = [one for one in self._stored.values() if received.at_ms < one.expires_ms]
-        return Outcome(200, {"cachedContents": [_shown(one) for one in alive]})
+        return EmulatedReply(200, {"cachedContents": [_shown(one) for one in alive]})
 
-    def update(self, received: Received, name: str) -> Outcome:
+    def update(self, received: Received, name: str) -> EmulatedReply:
         """Only the life of a cache can be changed."""
         stored = self._alive(received, name)
         if stored is None:
@@ -73,17 +73,17 @@ class Caches:
         ttl_s = seconds(received.body.get("ttl"), _DEFAULT_TTL_S)
         stored.updated_ms, stored.expires_ms = received.at_ms, received.at_ms + int(ttl_s * 1000)
         self._engine(stored).extend(name, received.at_ms, ttl_s)
-        return Outcome(200, _shown(stored))
+        return EmulatedReply(200, _shown(stored))
 
-    def delete(self, received: Received, name: str) -> Outcome:
+    def delete(self, received: Received, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
         if stored is None:
             return self._missing(received, name)
         del self._stored[name]
         self._engine(stored).drop(name, received.at_ms)
-        return Outcome(200, {})
+        return EmulatedReply(200, {})
 
-    def refuses(self, received: Received) -> Outcome | None:
+    def refuses(self, received: Received) -> EmulatedReply | None:
         """The error of a request that names a cache which is not there."""
         body = received.body if isinstance(received.body, dict) else {}
         name = body.get("cachedContent")
@@ -91,21 +91,21 @@ class Caches:
             return None
         return self._missing(received, str(name))
 
-    def _alive(self, received: Received, name: str) -> Stored | None:
+    def _alive(self, received: Received, name: str) -> CachedContent | None:
         stored = self._stored.get(name)
         return stored if stored and received.at_ms < stored.expires_ms else None
 
-    def _missing(self, received: Received, name: str) -> Outcome:
+    def _missing(self, received: Received, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
         return self._emulated.refused(received, "gemini", 403, f"{message}: {name}")
 
-    def _engine(self, stored: Stored) -> GeminiCache:
+    def _engine(self, stored: CachedContent) -> GeminiCache:
         engine = self._emulated.simulator("gemini", stored.model).engine
         assert isinstance(engine, GeminiCache)
         return engine
 
 
-def _shown(stored: Stored) -> JsonObject:
+def _shown(stored: CachedContent) -> JsonObject:
     return {
         "name": stored.name,
         "model": f"models/{stored.model}",

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.emulate.script import Exchange, Voice, arguments, pieces
+from quire.emulate.script import Answering, ReplyForm, arguments, pieces
 from quire.values import JsonObject
 
 
-def reply(exchange: Exchange) -> JsonObject:
+def reply(exchange: Answering) -> JsonObject:
     """A whole completion."""
     return {
         "id": f"chatcmpl-{exchange.number:06d}",
@@ -24,11 +24,11 @@ def reply(exchange: Exchange) -> JsonObject:
     }
 
 
-def _finish(exchange: Exchange) -> str:
+def _finish(exchange: Answering) -> str:
     return "tool_calls" if exchange.calls else "stop"
 
 
-def _message(exchange: Exchange) -> JsonObject:
+def _message(exchange: Answering) -> JsonObject:
     message: JsonObject = {"role": "assistant", "content": exchange.text or None, "refusal": None}
     if exchange.thinking and not exchange.target.startswith(("openai", "azure")):
         message["reasoning_content"] = exchange.thinking
@@ -44,7 +44,7 @@ def _message(exchange: Exchange) -> JsonObject:
     return message
 
 
-def usage(exchange: Exchange) -> JsonObject:
+def usage(exchange: Answering) -> JsonObject:
     """Prompt tokens here include what was cached."""
     predicted, output = exchange.predicted, exchange.output_tokens
     written = predicted.write_5m + predicted.write_1h
@@ -63,7 +63,7 @@ def usage(exchange: Exchange) -> JsonObject:
     return used
 
 
-def stream(exchange: Exchange, completion: JsonObject, size: int) -> Iterator[bytes]:
+def stream(exchange: Answering, completion: JsonObject, size: int) -> Iterator[bytes]:
     """The chunks of a completion; usage comes last, when it was asked for."""
     message = completion["choices"][0]["message"]
     yield _chunk(completion, {"role": "assistant", "content": ""})
@@ -110,4 +110,4 @@ def error(status: int, message: str) -> JsonObject:
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
-VOICE = Voice(reply, stream, error)
+VOICE = ReplyForm(reply, stream, error)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.emulate.script import Exchange, Voice, pieces
+from quire.emulate.script import Answering, ReplyForm, pieces
 from quire.values import Call, JsonObject, Text, Think
 
 _STATUS = {
@@ -20,12 +20,12 @@ _STATUS = {
 }
 
 
-def reply(exchange: Exchange) -> JsonObject:
+def reply(exchange: Answering) -> JsonObject:
     """A whole reply."""
     return _answer(exchange, list(_parts(exchange)), "STOP")
 
 
-def _answer(exchange: Exchange, parts: list[JsonObject], finish: str | None) -> JsonObject:
+def _answer(exchange: Answering, parts: list[JsonObject], finish: str | None) -> JsonObject:
     candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish
@@ -37,7 +37,7 @@ def _answer(exchange: Exchange, parts: list[JsonObject], finish: str | None) -> 
     }
 
 
-def _parts(exchange: Exchange) -> Iterator[JsonObject]:
+def _parts(exchange: Answering) -> Iterator[JsonObject]:
     """The first call of a step carries the signature of the thought behind it."""
     signed = False
     for index, part in enumerate(exchange.parts):
@@ -52,11 +52,11 @@ def _parts(exchange: Exchange) -> Iterator[JsonObject]:
                 signed = True
 
 
-def _signature(exchange: Exchange, call: Call, index: int) -> JsonObject:
+def _signature(exchange: Answering, call: Call, index: int) -> JsonObject:
     return {"thoughtSignature": exchange.signature(Think(call.name), index)}
 
 
-def _usage(exchange: Exchange) -> JsonObject:
+def _usage(exchange: Answering) -> JsonObject:
     predicted = exchange.predicted
     thoughts, output = exchange.reasoning_tokens, exchange.output_tokens
     used: JsonObject = {
@@ -73,7 +73,7 @@ def _usage(exchange: Exchange) -> JsonObject:
     return used
 
 
-def stream(exchange: Exchange, whole: JsonObject, size: int) -> Iterator[bytes]:
+def stream(exchange: Answering, whole: JsonObject, size: int) -> Iterator[bytes]:
     """The reply in chunks; the last one says that it is the last."""
     chunks = [chunk for part in whole["candidates"][0]["content"]["parts"] for chunk in _split(part, size)]
     for number, chunk in enumerate(chunks or [{"text": ""}]):
@@ -93,4 +93,4 @@ def error(status: int, message: str) -> JsonObject:
     return {"error": {"code": status, "message": message, "status": _STATUS.get(status, "UNKNOWN")}}
 
 
-VOICE = Voice(reply, stream, error)
+VOICE = ReplyForm(reply, stream, error)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from quire.emulate import anthropic, bedrock, chat, gemini, responses
-from quire.emulate.script import Answer, Exchange, Refuse, Replies, Script, Voice
+from quire.emulate.script import Answering, Refuse, Replies, ReplyForm, Script, ScriptedAnswer
 from quire.providers.registry import provider_facts, resolve
-from quire.providers.rules import Finding, Seen, issue, malformed, validate
+from quire.providers.rules import Finding, ServerMemory, issue, malformed, validate
 from quire.providers.rules.check import where
 from quire.providers.rules.claude_blocks import signed
 from quire.providers.rules.claude_turns import anthropic_talk
@@ -102,18 +102,18 @@ def _parted(before: list[Block], after: list[Block]) -> str | None:
 CONTROLS_BETA = "thinking-binding-controls-2026-08-01"
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class DroppedThinking(msgspec.Struct, frozen=True):
     """A request without the blocks that were dropped, and what the reply says of them."""
 
     body: JsonObject
     transformations: tuple[JsonObject, ...] = ()
 
 
-def drop_mismatched(body: JsonObject, seen: Seen) -> Dropped:
+def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
     """Take out the thinking whose prefix changed, if the request says drop_block."""
     binding = ((body.get("thinking") or {}).get("block_binding")) or {}
     if binding.get("prefix_mismatch_behavior") != "drop_block":
-        return Dropped(body)
+        return DroppedThinking(body)
     paths = list(_mismatched(body, seen))
     taken = {tuple(path.split(".")[1::2]) for path in paths}
     messages = [
@@ -123,10 +123,10 @@ def drop_mismatched(body: JsonObject, seen: Seen) -> Dropped:
     said = tuple(
         {"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths
     )
-    return Dropped({**body, "messages": messages}, said)
+    return DroppedThinking({**body, "messages": messages}, said)
 
 
-def _mismatched(body: JsonObject, seen: Seen) -> Iterator[str]:
+def _mismatched(body: JsonObject, seen: ServerMemory) -> Iterator[str]:
     """Paths as errors write them: messages.1.content.0."""
     for one in signed(anthropic_talk(body)):
         issued = seen.signed.get(one.key)
@@ -140,7 +140,7 @@ def _without(content: object, message: int, taken: set[tuple[str, ...]]) -> obje
     return [block for index, block in enumerate(content) if (str(message), str(index)) not in taken]
 
 
-VOICES: dict[str, Voice] = {
+VOICES: dict[str, ReplyForm] = {
     "anthropic": anthropic.VOICE,
     "openai-chat": chat.VOICE,
     "openai-responses": responses.VOICE,
@@ -168,7 +168,7 @@ class Received(msgspec.Struct):
     reply: Json = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class EmulatedReply(msgspec.Struct, frozen=True):
     """What goes back: a JSON value, or the pieces of a stream, and how they are delivered."""
 
     status: int
@@ -195,7 +195,7 @@ class Emulated:
         self.requests: list[Received] = []
         self._clock = clock
         self._piece = piece
-        self._seen = Seen(complete=True, enforce=enforce_binding)
+        self._seen = ServerMemory(complete=True, enforce=enforce_binding)
         self._simulators: dict[str, Simulator] = {}
         # Requests by the id of their reply, and their tokens: diagnostics compare with them.
         self._earlier: dict[str, JsonObject] = {}
@@ -209,14 +209,14 @@ class Emulated:
         self.requests.append(received)
         return received
 
-    def answer(self, received: Received, wire: str, model: str, streamed: bool) -> Outcome:
+    def answer(self, received: Received, wire: str, model: str, streamed: bool) -> EmulatedReply:
         """Check a request against the rules, then answer it from the script."""
         body = received.body
         model = model or (str(body.get("model") or "") if isinstance(body, dict) else "")
         found = validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers)
         if found:
             return self.refused(received, wire, found[0].status, found[0].message)
-        scripted = Answer() if _prewarms(body) else self.script.next(body)
+        scripted = ScriptedAnswer() if _prewarms(body) else self.script.next(body)
         if scripted.refusal is not None:
             return self._refusal(received, wire, scripted.refusal)
         return self._answered(received, wire, model, scripted, streamed)
@@ -236,13 +236,13 @@ class Emulated:
             self._simulators[target] = Simulator(target)
         return self._simulators[target]
 
-    def refused(self, received: Received, wire: str, status: int, message: str) -> Outcome:
+    def refused(self, received: Received, wire: str, status: int, message: str) -> EmulatedReply:
         """An error in the provider's own shape."""
         received.status, received.error = status, message
         headers = {"x-amzn-errortype": bedrock.exception(status)} if wire == "bedrock" else {}
-        return Outcome(status, VOICES[wire].error(status, message), headers=headers)
+        return EmulatedReply(status, VOICES[wire].error(status, message), headers=headers)
 
-    def _refusal(self, received: Received, wire: str, refusal: Refuse) -> Outcome:
+    def _refusal(self, received: Received, wire: str, refusal: Refuse) -> EmulatedReply:
         message = refusal.message or f"emulated failure ({refusal.status})"
         outcome = self.refused(received, wire, refusal.status, message)
         if refusal.retry_after_s is None:
@@ -251,8 +251,8 @@ class Emulated:
         return msgspec.structs.replace(outcome, headers=headers)
 
     def _answered(
-        self, received: Received, wire: str, model: str, scripted: Answer, streamed: bool
-    ) -> Outcome:
+        self, received: Received, wire: str, model: str, scripted: ScriptedAnswer, streamed: bool
+    ) -> EmulatedReply:
         exchange = self._exchange(received, wire, model, scripted)
         voice = VOICES[wire]
         reply = voice.reply(exchange)
@@ -260,15 +260,19 @@ class Emulated:
         self._remember(exchange, wire, reply)
         self.simulator(wire, model).answered(_said(wire, reply))
         pieces = voice.stream(exchange, reply, self._piece) if streamed else None
-        return Outcome(200, reply, pieces, cut_after=scripted.cut_after, delay_s=scripted.delay_s)
+        return EmulatedReply(200, reply, pieces, cut_after=scripted.cut_after, delay_s=scripted.delay_s)
 
-    def _exchange(self, received: Received, wire: str, model: str, scripted: Answer) -> Exchange:
+    def _exchange(self, received: Received, wire: str, model: str, scripted: ScriptedAnswer) -> Answering:
         """Put a request through the cache, and together with what is answered to it."""
-        shown = drop_mismatched(received.body, self._seen) if wire == "anthropic" else Dropped(received.body)
+        shown = (
+            drop_mismatched(received.body, self._seen)
+            if wire == "anthropic"
+            else DroppedThinking(received.body)
+        )
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
         simulator = self.simulator(wire, model)
         predicted = simulator.step(received.at_ms, shown.body, began_ms)
-        return Exchange(
+        return Answering(
             number=len(self.requests),
             at_ms=received.at_ms,
             target=self._target(wire, model),
@@ -280,7 +284,7 @@ class Emulated:
             dropped=shown.transformations if CONTROLS_BETA in _betas(received) else None,
         )
 
-    def _remember(self, exchange: Exchange, wire: str, reply: JsonObject) -> None:
+    def _remember(self, exchange: Answering, wire: str, reply: JsonObject) -> None:
         """What was signed, and what diagnostics may be asked about later."""
         issue(self._seen, exchange.body, self._name(wire), reply)
         if id := reply.get("id"):

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.emulate.chat import error
-from quire.emulate.script import Exchange, Voice, arguments, pieces
+from quire.emulate.script import Answering, ReplyForm, arguments, pieces
 from quire.values import Call, JsonObject, Text, Think
 
 
-def reply(exchange: Exchange) -> JsonObject:
+def reply(exchange: Answering) -> JsonObject:
     """A whole response."""
     body = exchange.body
     response: JsonObject = {
@@ -38,7 +38,7 @@ def reply(exchange: Exchange) -> JsonObject:
     return response
 
 
-def _item(exchange: Exchange, index: int) -> JsonObject:
+def _item(exchange: Answering, index: int) -> JsonObject:
     name = f"{exchange.number:06d}{index:02d}"
     match exchange.parts[index]:
         case Think() as part:
@@ -60,7 +60,7 @@ def _item(exchange: Exchange, index: int) -> JsonObject:
             return {**head, "content": content}
 
 
-def _usage(exchange: Exchange) -> JsonObject:
+def _usage(exchange: Answering) -> JsonObject:
     """Input tokens here include what was cached."""
     predicted, output = exchange.predicted, exchange.output_tokens
     return {
@@ -79,7 +79,7 @@ def _usage(exchange: Exchange) -> JsonObject:
     }
 
 
-def stream(exchange: Exchange, response: JsonObject, size: int) -> Iterator[bytes]:
+def stream(exchange: Answering, response: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a response, numbered from 0."""
     for number, event in enumerate(_events(response, size)):
         data = msgspec.json.encode({**event, "sequence_number": number})
@@ -137,4 +137,4 @@ def _call_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
 _INSIDE = {"message": _message_events, "reasoning": _reasoning_events, "function_call": _call_events}
 
 
-VOICE = Voice(reply, stream, error)
+VOICE = ReplyForm(reply, stream, error)

@@ -45,7 +45,7 @@ Reply: TypeAlias = "Said | Refuse | Cut | Slow"
 Replies: TypeAlias = "Iterable[Reply] | Callable[[JsonObject], Reply]"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ScriptedAnswer(msgspec.Struct, frozen=True):
     """A scripted reply taken apart: what is said, and how it is delivered."""
 
     parts: tuple[Spoken, ...] = ()
@@ -70,7 +70,7 @@ class Script:
         """Answer the next request with this, before anything else."""
         self._waiting.appendleft(reply)
 
-    def next(self, body: JsonObject) -> Answer:
+    def next(self, body: JsonObject) -> ScriptedAnswer:
         """The answer to a request."""
         self._taken += 1
         if self._waiting:
@@ -78,22 +78,22 @@ class Script:
         if self._function is not None:
             return answer(self._function(body))
         if self._endless:
-            return Answer((Text(f"This is reply {self._taken} of the emulator."),))
-        return Answer(refusal=Refuse(400, f"the script has no reply left: {self._given} were given"))
+            return ScriptedAnswer((Text(f"This is reply {self._taken} of the emulator."),))
+        return ScriptedAnswer(refusal=Refuse(400, f"the script has no reply left: {self._given} were given"))
 
 
-def answer(reply: Reply) -> Answer:
+def answer(reply: Reply) -> ScriptedAnswer:
     """Take a scripted reply apart."""
     match reply:
         case Refuse():
-            return Answer(refusal=reply)
+            return ScriptedAnswer(refusal=reply)
         case Cut(reply=said, after_bytes=count):
-            return Answer(_parts(said), cut_after=count)
+            return ScriptedAnswer(_parts(said), cut_after=count)
         case Slow(reply=said, delay_s=delay):
-            return Answer(_parts(said), delay_s=delay)
+            return ScriptedAnswer(_parts(said), delay_s=delay)
         case Mapping() if "status" in reply:
-            return Answer(refusal=_refusal(dict(reply)))
-    return Answer(_parts(reply))
+            return ScriptedAnswer(refusal=_refusal(dict(reply)))
+    return ScriptedAnswer(_parts(reply))
 
 
 def _refusal(reply: JsonObject) -> Refuse:
@@ -154,7 +154,7 @@ def _part(part: Json) -> Spoken:
 # One request and what is answered to it, in no provider's form.
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class Answering(msgspec.Struct, frozen=True):
     """Everything a provider's reply is made of; `number` counts the server's requests and names its ids."""
 
     number: int
@@ -205,11 +205,11 @@ class Exchange(msgspec.Struct, frozen=True):
         return base64.b64encode(b"\x12\xa8\x01" + seal.encode()).decode()
 
 
-class Voice(msgspec.Struct, frozen=True):
+class ReplyForm(msgspec.Struct, frozen=True):
     """How a wire format says it: a whole reply, the same as a stream in pieces of a size, an error."""
 
-    reply: Callable[[Exchange], JsonObject]
-    stream: Callable[[Exchange, JsonObject, int], Iterator[bytes]]
+    reply: Callable[[Answering], JsonObject]
+    stream: Callable[[Answering, JsonObject, int], Iterator[bytes]]
     error: Callable[[int, str], JsonObject]
 
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from quire.errors import CallError
-from quire.formats.text import Exchange, exact, fault, paired, seen, well_formed
+from quire.formats.text import CallPair, exact, fault, paired, seen, well_formed
 from quire.log.hashing import canonical
 from quire.log.shapes import (
     ANYTHING,
@@ -19,7 +19,7 @@ from quire.log.shapes import (
     STRING,
     Fields,
     Listed,
-    Plain,
+    Scalar,
     checked,
     either,
     one_of,
@@ -38,7 +38,7 @@ RESULTS = "# Recent Tool Results"
 REQUEST = "# Current Request"
 
 
-class Tool(msgspec.Struct, frozen=True):
+class CleanTool(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     category: str = "general"
@@ -48,10 +48,10 @@ class Tool(msgspec.Struct, frozen=True):
     @property
     def is_short(self) -> bool:
         """Whether a name and a description say all there is."""
-        return self == Tool(self.name, self.description)
+        return self == CleanTool(self.name, self.description)
 
 
-class Message(msgspec.Struct, frozen=True):
+class CleanMessage(msgspec.Struct, frozen=True):
     role: Role
     content: str
 
@@ -64,8 +64,8 @@ class ToolResult(msgspec.Struct, frozen=True):
 class Clean(msgspec.Struct, frozen=True):
     """What the text shows; an empty part has no section."""
 
-    tools: tuple[Tool, ...] = ()
-    conversation: tuple[Message, ...] = ()
+    tools: tuple[CleanTool, ...] = ()
+    conversation: tuple[CleanMessage, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
     request: str = ""
     detail: Detail = "full"
@@ -107,11 +107,11 @@ def render_sections(value: Clean) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-def tools_section(tools: Sequence[Tool], detail: Detail = "full") -> str:
+def tools_section(tools: Sequence[CleanTool], detail: Detail = "full") -> str:
     return f"{TOOLS}\n{tool_list(tools, detail)}" if tools else ""
 
 
-def tool_list(tools: Sequence[Tool], detail: Detail = "full") -> str:
+def tool_list(tools: Sequence[CleanTool], detail: Detail = "full") -> str:
     """The section's text below its heading; the catalog's `tool_list`."""
     head = f"You have access to {len(tools)} tool{'s' if len(tools) != 1 else ''}:"
     if detail == "short":
@@ -119,7 +119,7 @@ def tool_list(tools: Sequence[Tool], detail: Detail = "full") -> str:
     return "\n\n".join([head, *(_tool_entry(tool) for tool in tools)])
 
 
-def conversation_section(messages: Iterable[Message]) -> str:
+def conversation_section(messages: Iterable[CleanMessage]) -> str:
     lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in messages]
     return "\n".join([CONVERSATION, *lines]) if lines else ""
 
@@ -129,7 +129,7 @@ def results_section(results: Iterable[ToolResult]) -> str:
     return "\n".join([RESULTS, *lines]) if lines else ""
 
 
-def _tool_entry(tool: Tool) -> str:
+def _tool_entry(tool: CleanTool) -> str:
     lines = [f"• {_escape(tool.name)} ({_escape(tool.category)}): {_indent(tool.description)}"]
     if tool.output:
         lines.append("  Output: " + ", ".join(map(_escape, tool.output)))
@@ -164,10 +164,10 @@ _FIELD = re.compile(rf"{_NAME}(, |\Z)")
 
 def parse(text: str) -> Clean:
     """The value of a rendered text; anything else is an error that says where."""
-    reader = _Reader(well_formed(text))
+    reader = _CleanReader(well_formed(text))
     tools, detail = reader.tools()
     conversation = tuple(
-        Message(_role(m[1]), _dedent(m[2], 2)) for m in reader.section(CONVERSATION, _MESSAGE)
+        CleanMessage(_role(m[1]), _dedent(m[2], 2)) for m in reader.section(CONVERSATION, _MESSAGE)
     )
     results = tuple(ToolResult(_unescape(m[1]), _dedent(m[2])) for m in reader.section(RESULTS, _PAIR))
     value = Clean(tools, conversation, results, reader.request(), detail)
@@ -179,9 +179,9 @@ def _role(word: str) -> Role:
     return "user" if word == "User" else "assistant"
 
 
-def _full_tool(found: re.Match[str]) -> Tool:
+def _full_tool(found: re.Match[str]) -> CleanTool:
     name, category, description, output, example = found.groups()
-    return Tool(
+    return CleanTool(
         _unescape(name),
         _dedent(description),
         _unescape(category),
@@ -202,13 +202,13 @@ def _fields(line: str) -> tuple[str, ...]:
     return tuple(fields)
 
 
-class _Reader:
+class _CleanReader:
     """A place in the text; each method reads one section if it stands there."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
-    def tools(self) -> tuple[tuple[Tool, ...], Detail]:
+    def tools(self) -> tuple[tuple[CleanTool, ...], Detail]:
         if not self._heading(TOOLS):
             return (), "full"
         head = _HEAD.match(self.text, self.at)
@@ -217,7 +217,7 @@ class _Reader:
         self.at = head.end()
         if head[1]:
             return tuple(map(_full_tool, self._entries(_FULL, "\n\n"))), "full"
-        return tuple(Tool(_unescape(m[1]), _dedent(m[2])) for m in self._entries(_PAIR, "\n")), "short"
+        return tuple(CleanTool(_unescape(m[1]), _dedent(m[2])) for m in self._entries(_PAIR, "\n")), "short"
 
     def section(self, heading: str, entry: re.Pattern[str]) -> list[re.Match[str]]:
         return self._entries(entry, "\n") if self._heading(heading) else []
@@ -279,7 +279,7 @@ def _dedent(text: str, spaces: int = 4) -> str:
 NO_OUTPUT = "No output"
 
 _TEXT = either(STRING, NULL)
-_STRINGS = Plain(
+_STRINGS = Scalar(
     "a list of strings",
     {"type": "array", "items": {"type": "string"}},
     lambda v: v is None or (isinstance(v, list) and all(isinstance(field, str) for field in v)),
@@ -348,7 +348,7 @@ def project_thread(entries: Iterable[Entry], detail: Detail = "full") -> Clean:
     return project(
         tools,
         ({"role": entry.kind, "content": entry.text} for entry in spoken),
-        (_result(event) for event in paired(kept) if isinstance(event, Exchange)),
+        (_result(event) for event in paired(kept) if isinstance(event, CallPair)),
         "".join(entry.text for entry in kept[request : request + 1]),
         detail,
     )
@@ -357,7 +357,7 @@ def project_thread(entries: Iterable[Entry], detail: Detail = "full") -> Clean:
 _SHOWN = ("user", "respond")
 
 
-def _result(exchange: Exchange) -> JsonObject:
+def _result(exchange: CallPair) -> JsonObject:
     said = (exchange.outcome, exchange.content)
     return {"tool": exchange.name, "output": "\n\n".join(part for part in said if part)}
 
@@ -369,12 +369,12 @@ def output_text(output: Json) -> str:
     return output if isinstance(output, str) else canonical(output).decode()
 
 
-def _tool(tool: Mapping[str, Json], detail: Detail) -> Tool:
+def _tool(tool: Mapping[str, Json], detail: Detail) -> CleanTool:
     name, description = tool["name"], tool.get("description") or ""
     if detail == "short":
-        return Tool(name, description)
+        return CleanTool(name, description)
     category = tool.get("category")
-    return Tool(
+    return CleanTool(
         name,
         description,
         "general" if category is None else category,
@@ -383,5 +383,5 @@ def _tool(tool: Mapping[str, Json], detail: Detail) -> Tool:
     )
 
 
-def _message(message: Mapping[str, Json]) -> Message:
-    return Message("user" if message["role"] == "user" else "assistant", message["content"] or "")
+def _message(message: Mapping[str, Json]) -> CleanMessage:
+    return CleanMessage("user" if message["role"] == "user" else "assistant", message["content"] or "")

@@ -28,7 +28,7 @@ _TAG = re.compile(r"[A-Za-z0-9_+#.-]*\Z")
 MAX_LINE = 2**63 - 1
 
 
-class Block(msgspec.Struct, frozen=True):
+class MarkdownItem(msgspec.Struct, frozen=True):
     """One item as shown; lines stand behind a filename and come in pairs."""
 
     type: ItemType
@@ -58,7 +58,7 @@ class Block(msgspec.Struct, frozen=True):
 class Markdown(msgspec.Struct, frozen=True):
     """A context, and the prompt form when there is a request (None: the context alone)."""
 
-    items: tuple[Block, ...] = ()
+    items: tuple[MarkdownItem, ...] = ()
     request: str | None = None
     wrap: Wrap = "none"
 
@@ -93,7 +93,7 @@ def render(value: Markdown, profile: Profile = "quire") -> str:
     return well_formed(context + REQUEST + value.request if blocks else _alone(value.request, profile))
 
 
-def block_text(block: Block, profile: Profile = "quire") -> str:
+def block_text(block: MarkdownItem, profile: Profile = "quire") -> str:
     """One item: heading, fence, content, fence, each line ended."""
     escaped = profile == "quire"
     heading = "### " + block.type.title() + _render_annotation(block, escaped)
@@ -111,7 +111,7 @@ def _alone(request: str, profile: Profile) -> str:
     return "\\" + request if profile == "quire" and ALONE.match(request) else request
 
 
-def _render_annotation(block: Block, escaped: bool) -> str:
+def _render_annotation(block: MarkdownItem, escaped: bool) -> str:
     if block.filename is None:
         return ""
     name = escape_name(block.filename) if escaped else block.filename
@@ -179,7 +179,7 @@ def _parse_tagged(text: str) -> Markdown:
     return Markdown(blocks, rest.removeprefix("\n\n" + USER_OPEN).removesuffix(USER_CLOSE), "tags")
 
 
-def _blocks(text: str, at: int) -> tuple[tuple[Block, ...], int]:
+def _blocks(text: str, at: int) -> tuple[tuple[MarkdownItem, ...], int]:
     """All items from `at` on, and where they end."""
     blocks = []
     while text.startswith("### ", at):
@@ -189,7 +189,7 @@ def _blocks(text: str, at: int) -> tuple[tuple[Block, ...], int]:
     return tuple(blocks), at
 
 
-def _parse_block(text: str, at: int) -> tuple[Block, int]:
+def _parse_block(text: str, at: int) -> tuple[MarkdownItem, int]:
     head = _HEAD.match(text, at)
     if not head:
         raise fault(text, at, f"expected an item's heading and fence, found {seen(text, at)}", _HINT)
@@ -198,7 +198,7 @@ def _parse_block(text: str, at: int) -> tuple[Block, int]:
     if end < 0:
         raise fault(text, head.start(3), "the fence is never closed", _HINT)
     filename, start, stop = _parse_annotation(name)
-    block = Block(_TYPES[type], text[head.end() : end], filename, start, stop, tag)  # type: ignore[arg-type]  # of ITEM_TYPES
+    block = MarkdownItem(_TYPES[type], text[head.end() : end], filename, start, stop, tag)  # type: ignore[arg-type]  # of ITEM_TYPES
     return block, end + len(fence) + 2
 
 
@@ -342,7 +342,7 @@ def read(data: Json, profile: Profile = "quire") -> Markdown:
     """The value of the JSON object that `quire format markdown` takes, or of the one that `--parse` prints."""
     if _is_shown(data):
         shown = checked(SHOWN, data)
-        blocks = tuple(Block(**block) for block in shown["items"])
+        blocks = tuple(MarkdownItem(**block) for block in shown["items"])
         return _markdown(blocks, shown.get("request"), shown.get("wrap", "none"))
     fields = dict(checked(INPUT, data))
     options = {name: fields.pop(name) for name in ("wrap", "default_language") if name in fields}
@@ -352,7 +352,7 @@ def read(data: Json, profile: Profile = "quire") -> Markdown:
 
 def to_json(value: Markdown) -> JsonObject:
     """A value as JSON that `read` takes back."""
-    items = [{name: getattr(block, name) for name in Block.__struct_fields__} for block in value.items]
+    items = [{name: getattr(block, name) for name in MarkdownItem.__struct_fields__} for block in value.items]
     return {"items": items, "request": value.request, "wrap": value.wrap}
 
 
@@ -361,11 +361,11 @@ def _is_shown(data: Json) -> bool:
     return isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items)
 
 
-def _markdown(blocks: tuple[Block, ...], request: str | None, wrap: Wrap) -> Markdown:
+def _markdown(blocks: tuple[MarkdownItem, ...], request: str | None, wrap: Wrap) -> Markdown:
     return Markdown(blocks, request, wrap if blocks or request is None else "none")
 
 
-def _block_of(item: Item, profile: Profile, default_language: str) -> Block:
+def _block_of(item: Item, profile: Profile, default_language: str) -> MarkdownItem:
     metadata = item.metadata or {}
     filename = _typed(metadata, "filename", str)
     start, end = _typed(metadata, "start_line", int), _typed(metadata, "end_line", int)
@@ -373,7 +373,7 @@ def _block_of(item: Item, profile: Profile, default_language: str) -> Block:
     if filename is None or start is None or end is None:
         start = end = None
     chosen = "lisp" if profile == "agent-q" else tag(item, default_language)
-    return Block(item.type, item.content, filename, start, end, chosen)
+    return MarkdownItem(item.type, item.content, filename, start, end, chosen)
 
 
 def _typed(metadata: JsonObject, name: str, type: type) -> Json:

@@ -21,7 +21,7 @@ from quire.values import Json
 _IS_WHITE = re.compile(f"[{WHITE}]").match
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ProtocolDelta(msgspec.Struct, frozen=True):
     """More of event number `index`: what it says, and the characters it came from (marks and gaps too)."""
 
     index: int
@@ -30,7 +30,7 @@ class Piece(msgspec.Struct, frozen=True):
     raw: str
 
 
-class Event(msgspec.Struct, frozen=True):
+class ProtocolEvent(msgspec.Struct, frozen=True):
     """A whole event: without its mark, one space behind it, and the blank line before the next mark."""
 
     kind: str
@@ -38,23 +38,23 @@ class Event(msgspec.Struct, frozen=True):
     raw: str
 
 
-def read(text: str, delimiter: Delimiter = "$") -> list[Event]:
+def read(text: str, delimiter: Delimiter = "$") -> list[ProtocolEvent]:
     """The events of a whole text."""
-    stream = Stream(delimiter)
+    stream = ProtocolStream(delimiter)
     return merge([*stream.feed(text), *stream.finish()])
 
 
-def merge(pieces: Iterable[Piece]) -> list[Event]:
+def merge(pieces: Iterable[ProtocolDelta]) -> list[ProtocolEvent]:
     """Pieces joined to whole events."""
     texts: dict[int, tuple[str, list[str], list[str]]] = {}
     for piece in pieces:
         _, text, raw = texts.setdefault(piece.index, (piece.kind, [], []))
         text.append(piece.text)
         raw.append(piece.raw)
-    return [Event(kind, "".join(text), "".join(raw)) for kind, text, raw in texts.values()]
+    return [ProtocolEvent(kind, "".join(text), "".join(raw)) for kind, text, raw in texts.values()]
 
 
-def call_of(event: Event) -> tuple[str, Json]:
+def call_of(event: ProtocolEvent) -> tuple[str, Json]:
     """Name and arguments of a call event; a call that is not the protocol's JSON is an error."""
     hint = 'A call is one line: {"name": "tool", "args": {…}}.'
     try:
@@ -68,7 +68,7 @@ def call_of(event: Event) -> tuple[str, Json]:
     return call["name"], call.get("args", {})
 
 
-class Stream:
+class ProtocolStream:
     """One model reply being read. It keeps only what the next character may still decide:
 
     `_gap` (white space before a possible mark), `_slash` (a backslash that a mark would take) and
@@ -86,15 +86,15 @@ class Stream:
         self._index, self._kind = -1, "respond"
         self._text: list[str] = []
         self._raw: list[str] = []
-        self._out: list[Piece] = []
+        self._out: list[ProtocolDelta] = []
 
-    def feed(self, chunk: str) -> list[Piece]:
+    def feed(self, chunk: str) -> list[ProtocolDelta]:
         """What is certain after this chunk; the rest waits for the next."""
         for char in chunk:
             self._step(char)
         return self._taken()
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[ProtocolDelta]:
         """The end: what was waiting is text."""
         self._release()
         return self._taken()
@@ -175,10 +175,10 @@ class Stream:
 
     def _close(self) -> None:
         if self._raw:
-            self._out.append(Piece(self._index, self._kind, "".join(self._text), "".join(self._raw)))
+            self._out.append(ProtocolDelta(self._index, self._kind, "".join(self._text), "".join(self._raw)))
             self._text, self._raw = [], []
 
-    def _taken(self) -> list[Piece]:
+    def _taken(self) -> list[ProtocolDelta]:
         self._close()
         taken, self._out = self._out, []
         return taken

@@ -34,7 +34,7 @@ class User(msgspec.Struct, frozen=True, tag="user"):
     text: str
 
 
-class Think(msgspec.Struct, frozen=True, tag="think"):
+class ReplayedThought(msgspec.Struct, frozen=True, tag="think"):
     text: str
 
 
@@ -42,7 +42,7 @@ class Respond(msgspec.Struct, frozen=True, tag="respond"):
     text: str
 
 
-class Exchange(msgspec.Struct, frozen=True, tag="exchange"):
+class ReplayedCall(msgspec.Struct, frozen=True, tag="exchange"):
     """A call and its result: one value, so that neither can be shown without the other."""
 
     name: str
@@ -51,12 +51,12 @@ class Exchange(msgspec.Struct, frozen=True, tag="exchange"):
     content: str = ""
 
 
-Event: TypeAlias = User | Think | Respond | Exchange
+Event: TypeAlias = User | ReplayedThought | Respond | ReplayedCall
 
 
 def count(events: Iterable[Event]) -> int:
     """How many events a reader sees: a call and its result are two."""
-    return sum(2 if isinstance(event, Exchange) else 1 for event in events)
+    return sum(2 if isinstance(event, ReplayedCall) else 1 for event in events)
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Replay(msgspec.Struct, frozen=True):
 def _problem(value: Replay) -> str:
     """What no replay text could show; such a value would not come back from its own text."""
     first, rest = value.current[:1], value.current[1:]
-    if any(isinstance(event, Think) for event in value.history):
+    if any(isinstance(event, ReplayedThought) for event in value.history):
         return "HISTORY shows no thinking, but this one holds a think event"
     if value.left_out < 0 or (value.left_out and not value.history):
         return f"left_out is {value.left_out}, but only an older part of a shown HISTORY can be left out"
@@ -104,7 +104,7 @@ def render(value: Replay) -> str:
 def render_event(event: Event, delimiter: Delimiter = "$") -> str:
     """One event behind its mark; a call and its result are two."""
     guard = marks(delimiter).guard
-    if not isinstance(event, Exchange):
+    if not isinstance(event, ReplayedCall):
         return f"{delimiter}{event.__struct_config__.tag}: {guard(event.text)}"
     result = guard(guard_outcome(event.outcome))
     if event.content:
@@ -164,7 +164,7 @@ def parse(text: str) -> Replay:
         raise fault(text, 0, f"expected a heading, found {seen(text, 0)}", _HINT)
     first = _FIRST.search(text)
     delimiter: Delimiter = "§" if first and first[1] == "§" else "$"
-    reader = _Reader(text, delimiter)
+    reader = _ReplayReader(text, delimiter)
     try:
         value = reader.read()
     except CallError as error:  # the text shows what no value can
@@ -173,7 +173,7 @@ def parse(text: str) -> Replay:
     return value
 
 
-class _Reader:
+class _ReplayReader:
     """The text's headings and marks in order, and the content behind each."""
 
     def __init__(self, text: str, delimiter: Delimiter) -> None:
@@ -205,14 +205,14 @@ class _Reader:
         if kind == "result":
             raise self._fault(at, "a result without its call")
         text = self.unguard(body)
-        return User(text) if kind == "user" else Think(text) if kind == "think" else Respond(text)
+        return User(text) if kind == "user" else ReplayedThought(text) if kind == "think" else Respond(text)
 
-    def _exchange(self, at: int, body: str) -> Exchange:
+    def _exchange(self, at: int, body: str) -> ReplayedCall:
         if at + 1 == len(self.found) or self.found[at + 1][1] != "result":
             raise self._fault(at, "a call without its result")
         outcome, _, content = self._body(at + 1).partition("\n\n")
         call = self._call(at, body)
-        return Exchange(
+        return ReplayedCall(
             call["name"], call["args"], self.unguard(_unguard_outcome(outcome)), self.unguard(content)
         )
 
@@ -265,7 +265,7 @@ def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: De
     users = [at for at, event in enumerate(events) if isinstance(event, User)]
     if not users:
         return Replay()
-    past = [event for event in events[: users[-1]] if not isinstance(event, Think)]
+    past = [event for event in events[: users[-1]] if not isinstance(event, ReplayedThought)]
     shown = past if window is None else _last(past, window)
     current = events[users[-1] :]
     return _replay(shown, current if len(current) > 1 else (), count(past) - count(shown), delimiter)
@@ -300,7 +300,7 @@ def to_entries(events: Iterable[Event]) -> list[JsonObject]:
     out: list[JsonObject] = []
     calls = 0
     for event in events:
-        if not isinstance(event, Exchange):
+        if not isinstance(event, ReplayedCall):
             out.append({"kind": event.__struct_config__.tag, "text": event.text})
             continue
         calls += 1
@@ -312,14 +312,14 @@ def to_entries(events: Iterable[Event]) -> list[JsonObject]:
     return out
 
 
-def _event(one: Entry | text.Exchange) -> Event | None:
-    if isinstance(one, text.Exchange):
-        return Exchange(one.name, one.args, one.outcome, one.content)
+def _event(one: Entry | text.CallPair) -> Event | None:
+    if isinstance(one, text.CallPair):
+        return ReplayedCall(one.name, one.args, one.outcome, one.content)
     match one.kind:
         case "user":
             return User(one.text)
         case "think":
-            return Think(one.text)
+            return ReplayedThought(one.text)
         case "respond":
             return Respond(one.text)
     return None

@@ -81,7 +81,7 @@ INTERRUPTED = "(interrupted: no result was recorded)"
 UNKNOWN = "unknown"
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class CallPair(msgspec.Struct, frozen=True):
     """A call and what came back, as far as each was recorded; one of the two is always there."""
 
     call: Entry | None
@@ -108,18 +108,18 @@ class Exchange(msgspec.Struct, frozen=True):
         return (self.result.body.get("content") or "") if self.result else ""
 
 
-def paired(entries: Iterable[Entry]) -> list[Entry | Exchange]:
+def paired(entries: Iterable[Entry]) -> list[Entry | CallPair]:
     """The entries in order, each result moved to its call.
 
     A result belongs to the nearest earlier unanswered call with its id; one without such a call
     stands alone.
     """
-    events: list[Entry | Exchange] = []
+    events: list[Entry | CallPair] = []
     open_calls: dict[str, list[int]] = {}
     for entry in entries:
         if entry.kind == "call":
             open_calls.setdefault(entry.call_id, []).append(len(events))
-            events.append(Exchange(entry))
+            events.append(CallPair(entry))
         elif entry.kind == "result":
             _answer(events, open_calls.get(entry.call_id), entry)
         else:
@@ -127,11 +127,11 @@ def paired(entries: Iterable[Entry]) -> list[Entry | Exchange]:
     return events
 
 
-def _answer(events: list[Entry | Exchange], unanswered: list[int] | None, result: Entry) -> None:
+def _answer(events: list[Entry | CallPair], unanswered: list[int] | None, result: Entry) -> None:
     if not unanswered:
-        events.append(Exchange(None, result))
+        events.append(CallPair(None, result))
         return
     at = unanswered.pop()
     call = events[at]
-    assert isinstance(call, Exchange)
+    assert isinstance(call, CallPair)
     events[at] = msgspec.structs.replace(call, result=result)

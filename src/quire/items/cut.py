@@ -13,7 +13,7 @@ from quire.values import JsonObject
 _BREAK = re.compile("\n")
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Shortened(msgspec.Struct, frozen=True):
     """What is left of a text, and how many lines and bytes went."""
 
     content: str
@@ -25,7 +25,7 @@ class Cut(msgspec.Struct, frozen=True):
         return {**(metadata or {}), "truncated": {"lines": self.lines, "bytes": self.bytes}}
 
 
-def cut(text: str, fits: Callable[[str], bool]) -> Cut:
+def cut(text: str, fits: Callable[[str], bool]) -> Shortened:
     """The most leading lines that fit, and a last line that says what went (where one fits beside a line)."""
     ends = [0, *(found.end() for found in _BREAK.finditer(text) if found.end() < len(text))]
     noted = _last(ends, lambda end: fits(text[:end] + _notice(text[end:])))
@@ -33,7 +33,7 @@ def cut(text: str, fits: Callable[[str], bool]) -> Cut:
     kept = noted or plain or 0
     rest = text[kept:]
     notice = _notice(rest) if noted is not None and not plain else ""
-    return Cut(text[:kept] + notice, _lines(rest), len(rest.encode()))
+    return Shortened(text[:kept] + notice, _lines(rest), len(rest.encode()))
 
 
 def _last(ends: Sequence[int], fits: Callable[[int], bool]) -> int | None:

@@ -25,7 +25,7 @@ from quire.log.shapes import (
     STRING,
     Fields,
     Listed,
-    Plain,
+    Scalar,
     checked,
     either,
     one_of,
@@ -98,12 +98,12 @@ def is_capacity(value: Json) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ITEMS
 
 
-CTX_ID = Plain(
+CTX_ID = Scalar(
     "ctx- and digits",
     {"type": "string", "pattern": "^ctx-[0-9]+$"},
     lambda v: isinstance(v, str) and bool(_ID.fullmatch(v)),
 )
-CAPACITY = Plain(
+CAPACITY = Scalar(
     f"an integer from 1 to {MOST_ITEMS}",
     {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS},
     is_capacity,

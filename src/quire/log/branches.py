@@ -25,7 +25,7 @@ Tip: TypeAlias = tuple[int, int, str]
 TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Stretch(msgspec.Struct, frozen=True):
     """The entries low < seq <= high of one branch; a thread is a row of pieces, oldest first."""
 
     branch: int
@@ -73,10 +73,10 @@ def holder(conn: sqlite3.Connection, branch: int, seq: int) -> str:
     return found[0] if found else ""
 
 
-def pieces(conn: sqlite3.Connection, thread: str) -> list[Piece]:
+def pieces(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
     """The pieces of a thread, oldest first; none when there is no such thread."""
     rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", {"thread": thread})
-    return [Piece(*row) for row in rows]
+    return [Stretch(*row) for row in rows]
 
 
 def insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:

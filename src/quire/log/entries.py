@@ -11,7 +11,7 @@ import msgspec
 
 from quire.errors import CallError, FormatError
 from quire.log.hashing import entry_id, sha256_hex
-from quire.log.positions import Places
+from quire.log.positions import Positions
 from quire.log.shapes import (
     ANYTHING,
     BOOLEAN,
@@ -27,7 +27,7 @@ from quire.log.shapes import (
     Fields,
     Listed,
     Path,
-    Plain,
+    Scalar,
     Shape,
     check_json,
     either,
@@ -42,7 +42,7 @@ from quire.values import ITEM_TYPES, KINDS, Entry, Json, JsonObject, Usage
 
 # The kinds of entries and the fields each one has: the interchange format, as one table.
 
-NUMBER = Plain(
+NUMBER = Scalar(
     "a number", {"type": "number"}, lambda v: isinstance(v, int | float) and not isinstance(v, bool)
 )
 
@@ -81,14 +81,14 @@ EDIT = Fields(
 )
 
 
-class Read(msgspec.Struct, frozen=True):
+class FreeObject(msgspec.Struct, frozen=True):
     """An object that may hold anything; but what is read of it, under these names, has one shape."""
 
     names: tuple[str, ...]
-    shape: Plain
+    shape: Scalar
 
     @property
-    def as_shape(self) -> Plain:
+    def as_shape(self) -> Scalar:
         schema = {"type": "object", "properties": dict.fromkeys(self.names, self.shape.schema)}
         return msgspec.structs.replace(OBJECT, schema=schema)
 
@@ -98,14 +98,14 @@ class Read(msgspec.Struct, frozen=True):
                 fit(self.shape, value[name], (*path, name))
 
 
-IMAGE = Read(("media_type", "data", "url"), STRING)
+IMAGE = FreeObject(("media_type", "data", "url"), STRING)
 # No provider counts beyond 2**63, and no price could be reckoned from it.
-_COUNT = Plain(
+_COUNT = Scalar(
     "a number below 2**63, or null",
     {"type": ["number", "null"], "exclusiveMinimum": -(2**63), "exclusiveMaximum": 2**63},
     lambda v: v is None or (NUMBER.fits(v) and abs(v) < 2**63),
 )
-USAGE = Read(Usage.__struct_fields__, _COUNT)
+USAGE = FreeObject(Usage.__struct_fields__, _COUNT)
 
 
 def _images_are_readable(user: JsonObject, path: Path) -> None:
@@ -219,7 +219,7 @@ def _located(fault: Fault, body: Json, line: int, text: str) -> FormatError:
     known = isinstance(kind, str) and kind in SHAPES
     owner, name = kind if known else "entry", path_name(fault.path)
     message = f"{owner} field {name}: {fault.problem}" if name else f"{owner}: {fault.problem}"
-    column = Places(text, line).column(fault.path, key=fault.key) if text else 0
+    column = Positions(text, line).column(fault.path, key=fault.key) if text else 0
     hint = hint_for(fault, SHAPES[str(kind)]) if known else fault.hint
     return FormatError(message, line=line, column=column, hint=hint or _HINT)
 
@@ -253,7 +253,7 @@ def _parse(text: str, line: int) -> Json:
     try:
         return _reader.decode(text)
     except (ValueError, RecursionError) as error:
-        Places(text, line)  # raises, with the place
+        Positions(text, line)  # raises, with the place
         raise FormatError(f"not JSON: {error}", line=line, column=1, hint=_HINT) from error
 
 
@@ -286,14 +286,14 @@ def _check_chain(entry: Entry, seq: int, id: str, line: int, text: str) -> None:
         raise FormatError(
             f"seq is {entry.seq}, but the entry stands at {seq}",
             line=line,
-            column=Places(text, line).column(("seq",)),
+            column=Positions(text, line).column(("seq",)),
             hint="Import the entries in order and complete, or remove id and seq (quire log export --no-ids).",
         )
     if entry.id and entry.id != id:
         raise FormatError(
             f"id is {entry.id}, but the entry's content and the entries before it give {id}",
             line=line,
-            column=Places(text, line).column(("id",)),
+            column=Positions(text, line).column(("id",)),
             hint="The line or one before it was changed; remove id and seq to import it as new.",
         )
 

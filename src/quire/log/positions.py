@@ -19,7 +19,7 @@ _WORDS = ("true", "false", "null")
 _NOT_JSON = ("NaN", "Infinity", "-Infinity")
 
 
-class Places:
+class Positions:
     """The columns (from 1) of all keys and values of one line of JSON, by path."""
 
     def __init__(self, text: str, line: int) -> None:

@@ -32,7 +32,7 @@ class Fault(Exception):
         self.path, self.problem, self.key, self.hint = path, problem, key, hint
 
 
-class Plain(msgspec.Struct, frozen=True):
+class Scalar(msgspec.Struct, frozen=True):
     """A value that one predicate decides: `says` completes 'must be …'."""
 
     says: str
@@ -56,7 +56,7 @@ class Fields(msgspec.Struct, frozen=True):
     also: Callable[[JsonObject, Path], None] | None = None
 
 
-Shape: TypeAlias = Plain | Listed | Fields
+Shape: TypeAlias = Scalar | Listed | Fields
 
 _HEX = re.compile(r"[0-9a-f]{64}\Z")
 _ID = re.compile(r"sha256:[0-9a-f]{64}\Z")
@@ -74,38 +74,38 @@ def _is_id(value: Json) -> bool:
     return isinstance(value, str) and bool(_ID.match(value))
 
 
-STRING = Plain("a string", {"type": "string"}, lambda v: isinstance(v, str), frozenset({str}))
-INTEGER = Plain("an integer", {"type": "integer"}, _is_int, frozenset({int}))
-NATURAL = Plain(
+STRING = Scalar("a string", {"type": "string"}, lambda v: isinstance(v, str), frozenset({str}))
+INTEGER = Scalar("an integer", {"type": "integer"}, _is_int, frozenset({int}))
+NATURAL = Scalar(
     "an integer of at least 0", {"type": "integer", "minimum": 0}, lambda v: _is_int(v) and v >= 0
 )
-COUNTED = Plain(
+COUNTED = Scalar(
     "an integer of at least 1", {"type": "integer", "minimum": 1}, lambda v: _is_int(v) and v >= 1
 )
-BOOLEAN = Plain("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool), frozenset({bool}))
-OBJECT = Plain("an object", {"type": "object"}, lambda v: isinstance(v, dict), frozenset({dict}))
-ANYTHING = Plain("JSON", {}, lambda v: True)
-SHA256 = Plain("64 hexadecimal digits (sha256)", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, _is_hex)
-ENTRY_ID = Plain(
+BOOLEAN = Scalar("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool), frozenset({bool}))
+OBJECT = Scalar("an object", {"type": "object"}, lambda v: isinstance(v, dict), frozenset({dict}))
+ANYTHING = Scalar("JSON", {}, lambda v: True)
+SHA256 = Scalar("64 hexadecimal digits (sha256)", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, _is_hex)
+ENTRY_ID = Scalar(
     "sha256: and 64 hexadecimal digits", {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}, _is_id
 )
 
 
-def one_of(names: tuple[str, ...]) -> Plain:
+def one_of(names: tuple[str, ...]) -> Scalar:
     """One of a closed set of strings."""
     listed = ", ".join(names)
-    return Plain(f"one of {listed}", {"enum": list(names)}, lambda v: isinstance(v, str) and v in names)
+    return Scalar(f"one of {listed}", {"enum": list(names)}, lambda v: isinstance(v, str) and v in names)
 
 
-def either(*shapes: Plain) -> Plain:
+def either(*shapes: Scalar) -> Scalar:
     """A value that fits any of these."""
     says = " or ".join(shape.says for shape in shapes)
-    return Plain(
+    return Scalar(
         says, {"anyOf": [shape.schema for shape in shapes]}, lambda v: any(s.fits(v) for s in shapes)
     )
 
 
-NULL = Plain("null", {"type": "null"}, lambda v: v is None)
+NULL = Scalar("null", {"type": "null"}, lambda v: v is None)
 
 
 def short(value: Json, limit: int = 60) -> str:
@@ -123,13 +123,13 @@ def short(value: Json, limit: int = 60) -> str:
 
 def fit(shape: Shape, value: Json, path: Path = ()) -> None:
     """Raise the first Fault of a value against its shape, in the order the value was written."""
-    if isinstance(shape, Plain):
+    if isinstance(shape, Scalar):
         if not shape.fits(value):
             raise Fault(path, f"must be {shape.says}, not {short(value)}")
     elif isinstance(shape, Listed):
         if not isinstance(value, list):
             raise Fault(path, f"must be a list, not {short(value)}")
-        if isinstance(shape.member, Plain) and shape.member.surely.issuperset(map(type, value)):
+        if isinstance(shape.member, Scalar) and shape.member.surely.issuperset(map(type, value)):
             return
         for index, member in enumerate(value):
             fit(shape.member, member, (*path, index))
@@ -217,7 +217,7 @@ def _check_text(text: str, path: Path, *, key: bool = False) -> None:
 
 def json_schema(shape: Shape) -> JsonObject:
     """The JSON schema of a shape; what `also` looks at cannot be said there."""
-    if isinstance(shape, Plain):
+    if isinstance(shape, Scalar):
         return dict(shape.schema)
     if isinstance(shape, Listed):
         return {"type": "array", "items": json_schema(shape.member)}

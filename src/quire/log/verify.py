@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from quire.errors import DamageError, FormatError, NotFound
-from quire.log.branches import ROWS, SCAN, Piece, Row, bad_entry, holder, pieces
+from quire.log.branches import ROWS, SCAN, Row, Stretch, bad_entry, holder, pieces
 from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import encode_body
 from quire.log.hashing import entry_id
@@ -72,7 +72,7 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
         end = starts[parent, at_seq] if parent else ""
         if parent and not end:
             raise bad_entry(thread, at_seq, "it is missing")
-        for entry in _entries_of(conn, Piece(branch, at_seq, seq), end, thread):
+        for entry in _entries_of(conn, Stretch(branch, at_seq, seq), end, thread):
             end, count = entry.id, count + 1
             if (branch, entry.seq) in starts:
                 starts[branch, entry.seq] = end
@@ -81,7 +81,7 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
     return Verified(threads=conn.execute("SELECT count(*) FROM threads").fetchone()[0], entries=count)
 
 
-def _entries_of(conn: sqlite3.Connection, piece: Piece, parent: str, thread: str) -> Iterator[Entry]:
+def _entries_of(conn: sqlite3.Connection, piece: Stretch, parent: str, thread: str) -> Iterator[Entry]:
     """The entries of a piece behind the entry `parent`, each re-derived."""
     seq = piece.low
     for row in _rows(conn, piece, thread):
@@ -93,7 +93,7 @@ def _entries_of(conn: sqlite3.Connection, piece: Piece, parent: str, thread: str
         raise bad_entry(thread, seq + 1, "it is missing")
 
 
-def _rows(conn: sqlite3.Connection, piece: Piece, thread: str) -> Iterator[Row]:
+def _rows(conn: sqlite3.Connection, piece: Stretch, thread: str) -> Iterator[Row]:
     """The rows of a piece; where SQLite cannot go on, the entry it stopped at is the bad one."""
     if not isinstance(conn, DamagedConnection):
         yield from conn.execute(ROWS, (piece.branch, piece.low, piece.high, -1))

@@ -107,7 +107,7 @@ _CLAUSES = frozenset({"from", "where", "sort", "limit", "group", "flatten"})
 _MOST = 500
 
 
-class Query(msgspec.Struct, frozen=True):
+class DataviewQuery(msgspec.Struct, frozen=True):
     """A query block, read."""
 
     kind: Kind
@@ -119,7 +119,7 @@ class Query(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-class Reader:
+class DataviewReader:
     """Tokens one after the other; `linked` says whether a note is linked to, or from, another."""
 
     def __init__(self, text: str, linked: Callable[[str, bool], set[str]]) -> None:
@@ -127,7 +127,7 @@ class Reader:
         self.linked = linked
         self.at = 0
 
-    def query(self) -> Query:
+    def query(self) -> DataviewQuery:
         """The whole block."""
         kind = self._word()
         if kind not in ("list", "table", "task"):
@@ -139,7 +139,7 @@ class Reader:
         parts: dict[str, object] = {"columns": self._columns(), "with_id": with_id}
         while self.at < len(self.tokens):
             parts |= self._clause()
-        return Query(cast(Kind, kind), **parts)  # type: ignore[arg-type]  # each clause gives its own field
+        return DataviewQuery(cast(Kind, kind), **parts)  # type: ignore[arg-type]  # each clause gives its own field
 
     def _clause(self) -> dict[str, object]:
         word = self._word()
@@ -374,7 +374,7 @@ def evaluate(
     own: str = "",
 ) -> str:
     """The answer of a query over notes; a FormatError says what was not understood."""
-    read = Reader(query, lambda name, outgoing: _linked(name, outgoing, notes, resolve, own)).query()
+    read = DataviewReader(query, lambda name, outgoing: _linked(name, outgoing, notes, resolve, own)).query()
     rows = _rows(read, notes)
     if read.kind == "task":
         return _limited(_tasks(rows, text), read.limit)
@@ -405,7 +405,7 @@ def _targets(note: Note, resolve: Callable[[str], str]) -> set[str]:
     return out
 
 
-def _rows(query: Query, notes: Sequence[Note]) -> list[Note]:
+def _rows(query: DataviewQuery, notes: Sequence[Note]) -> list[Note]:
     kept = [note for note in notes if query.source is None or query.source(note)]
     if query.where is not None:
         kept = [note for note in kept if query.where(note)]
@@ -430,7 +430,7 @@ def _key(expression: Expression) -> Callable[[Note], tuple[int, float, str]]:
     return key
 
 
-def _list(query: Query, rows: Sequence[Note]) -> list[str]:
+def _list(query: DataviewQuery, rows: Sequence[Note]) -> list[str]:
     if not query.columns:
         return [f"- [[{note.title}]]" for note in rows]
     expression = query.columns[0][1]
@@ -438,7 +438,7 @@ def _list(query: Query, rows: Sequence[Note]) -> list[str]:
     return [f"- [[{n.title}]]: {v}" if query.with_id else f"- {v}" for n, v in zip(rows, values, strict=True)]
 
 
-def _table(query: Query, rows: Sequence[Note]) -> list[str]:
+def _table(query: DataviewQuery, rows: Sequence[Note]) -> list[str]:
     names = [*(["File"] if query.with_id else []), *(name for name, _ in query.columns)]
     lines = [_row(names), _row(["---"] * len(names))]
     for note in rows:

@@ -17,7 +17,7 @@ from quire.errors import DamageError, MissingPart
 from quire.items.cut import heading_lines
 from quire.log.hashing import sha256_hex
 from quire.notes.note import Note, title_of
-from quire.notes.vault import Change, Progress, Vault
+from quire.notes.vault import NoteChange, Progress, Vault
 
 # A note in passages: by its sections, long ones by their paragraphs; each knows the headings above it.
 
@@ -172,7 +172,7 @@ class NoteIndex:
     def update(self, progress: Progress | None = None, only: set[str] | None = None) -> Updated:
         """Take in what changed since the last time; a stop in between loses only the last few notes."""
         counts = {"changed": 0, "removed": 0}
-        batch: list[Change] = []
+        batch: list[NoteChange] = []
         with self._lock, self.vault.lock:
             try:
                 for change in self._changes(progress, only):
@@ -186,23 +186,23 @@ class NoteIndex:
                 self._write(batch)
             return Updated(len(self.vault.notes), **counts)
 
-    def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[Change]:
+    def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[NoteChange]:
         """What the vault finds changed now, then what it had found before and the passages do not know."""
         seen = set()
         for change in self.vault.refresh(progress, only):
             seen.add(change.path)
             yield change
         for path in [path for path in self._indexed if path not in self.vault.notes and path not in seen]:
-            yield Change(path, None)
+            yield NoteChange(path, None)
         for path, note in list(self.vault.notes.items()):
             if path not in seen and self._indexed.get(path) != note.sha256:
-                yield Change(path, note, self.vault.text(path))
+                yield NoteChange(path, note, self.vault.text(path))
 
-    def _is_current(self, change: Change) -> bool:
+    def _is_current(self, change: NoteChange) -> bool:
         wanted = change.note.sha256 if change.note is not None else None
         return self._indexed.get(change.path) == wanted
 
-    def _write(self, batch: list[Change]) -> None:
+    def _write(self, batch: list[NoteChange]) -> None:
         with self._conn:
             for change in batch:
                 if change.note is None:
@@ -217,7 +217,7 @@ class NoteIndex:
             if change.note is not None:
                 self._indexed[change.path] = change.note.sha256
 
-    def _rewrite(self, change: Change) -> None:
+    def _rewrite(self, change: NoteChange) -> None:
         """A note's passages made anew."""
         old = [id for (id,) in self._conn.execute("SELECT id FROM chunks WHERE path = ?", (change.path,))]
         self._conn.execute("DELETE FROM chunks WHERE path = ?", (change.path,))
@@ -315,12 +315,12 @@ class NoteIndex:
 
     def _documents(self) -> Iterator[tuple[Any, bytes | None]]:
         """Stored documents with their vectors; those that another model made are not its own."""
-        from quire.recall.document import Indexed
+        from quire.recall.document import DocumentTerms
 
         mark = self._mark()
         for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
             own = vector is not None and mark and vector.startswith(mark)
-            yield msgspec.msgpack.decode(document, type=Indexed), vector[len(mark) :] if own else None
+            yield msgspec.msgpack.decode(document, type=DocumentTerms), vector[len(mark) :] if own else None
 
 
 def _document(note: Note, number: int, chunk: Chunk) -> Any:

@@ -33,7 +33,7 @@ class Link(msgspec.Struct, frozen=True):
     embed: bool = False
 
 
-class Block(msgspec.Struct, frozen=True):
+class FencedBlock(msgspec.Struct, frozen=True):
     """A fenced block: its language and its text."""
 
     language: str
@@ -83,9 +83,11 @@ def _plain(value: Json, seen: list[int]) -> Json:
     return str(value)
 
 
-def blocks(text: str) -> list[Block]:
+def blocks(text: str) -> list[FencedBlock]:
     """The fenced blocks of a note, in order."""
-    return [Block(language, "\n".join(lines)) for language, lines in _fenced(text) if language is not None]
+    return [
+        FencedBlock(language, "\n".join(lines)) for language, lines in _fenced(text) if language is not None
+    ]
 
 
 def prose(text: str) -> str:

@@ -20,7 +20,7 @@ from quire.items.folder import SKIPPED, Root
 from quire.items.sources import region_of
 from quire.notes.dataview import evaluate
 from quire.notes.note import (
-    Block,
+    FencedBlock,
     Note,
     blocks,
     decoded,
@@ -91,7 +91,7 @@ _logger = logging.getLogger("quire")
 Progress: TypeAlias = Callable[[int, int], None]
 
 
-class Change(msgspec.Struct, frozen=True):
+class NoteChange(msgspec.Struct, frozen=True):
     """A note that was added, changed or only touched; `note` is None where it went away."""
 
     path: str
@@ -118,7 +118,7 @@ class Vault:
 
     # Which notes there are
 
-    def refresh(self, progress: Progress | None = None, only: set[str] | None = None) -> Iterator[Change]:
+    def refresh(self, progress: Progress | None = None, only: set[str] | None = None) -> Iterator[NoteChange]:
         """Look at the folder again (or at `only` these paths); yields what changed as it is found."""
         found = dict(self._stats(only))
         gone = [path for path in (self.notes if only is None else only) if path not in found]
@@ -132,7 +132,7 @@ class Vault:
         for path in gone:
             if self.notes.pop(path, None) is not None:
                 self.revision += 1
-                yield Change(path, None)
+                yield NoteChange(path, None)
         self._fresh = self._fresh or only is None
 
     def known(self) -> dict[str, Note]:
@@ -183,7 +183,7 @@ class Vault:
             for name in sorted(files):
                 yield f"{place}/{name}" if place else name
 
-    def _look(self, path: str, stat: os.stat_result) -> Change | None:
+    def _look(self, path: str, stat: os.stat_result) -> NoteChange | None:
         """What became of one note: nothing while time and size are the same, or its content is."""
         known = self.notes.get(path)
         if known is not None and (known.mtime_ns, known.size) == (stat.st_mtime_ns, stat.st_size):
@@ -200,7 +200,7 @@ class Vault:
         touched = known is not None and known.sha256 == note.sha256
         self.notes[path] = note
         self.revision += not touched
-        return Change(path, note, text, touched)
+        return NoteChange(path, note, text, touched)
 
     def text(self, path: str) -> str:
         """A note's whole text; bytes that are no UTF-8 are replaced."""
@@ -308,7 +308,7 @@ class Vault:
     def _queries(self, path: str, text: str) -> list[Item]:
         return [self._answered(path, one) for one in blocks(text) if one.language == "dataview"]
 
-    def _answered(self, path: str, block: Block) -> Item:
+    def _answered(self, path: str, block: FencedBlock) -> Item:
         query = block.text.strip()
         meta: JsonObject = {"source": "dataview", "path": path, "query": query}
         return item(self.answer(path, query), "text", meta)

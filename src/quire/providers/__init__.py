@@ -18,7 +18,7 @@ from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.registry import resolve, split_target
-from quire.providers.rendering import Ask, Rendering
+from quire.providers.rendering import Options, Rendering
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
-    "Ask",
     "ModelInfo",
+    "Options",
     "Partial",
     "Rendering",
     "ask",
@@ -74,15 +74,15 @@ def render(
     return marked(request, prompt) if cache else request
 
 
-def ask(key: str = "", max_tokens: int = 0, effort: str = "", **extra: Json) -> Ask:
+def ask(key: str = "", max_tokens: int = 0, effort: str = "", **extra: Json) -> Options:
     """What the caller wants of the reply; `extra` goes into the body as it is."""
-    return Ask(max_tokens=max_tokens, effort=effort, key=key, extra=extra)
+    return Options(max_tokens=max_tokens, effort=effort, key=key, extra=extra)
 
 
-def rendering(target: str, ask: Ask | None = None) -> Rendering:
+def rendering(target: str, ask: Options | None = None) -> Rendering:
     """Renders a thread's prompts one after the other, each from where it leaves the one before."""
     info = model_info(target)
-    return Rendering(_module(info.wire).WRITER, info, ask or Ask(), split_target(target)[0])
+    return Rendering(_module(info.wire).WRITER, info, ask or Options(), split_target(target)[0])
 
 
 def marker(target: str) -> Marker:

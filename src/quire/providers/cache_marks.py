@@ -26,7 +26,7 @@ from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Text
 # Which life to buy for stored prefixes: the short one, or the longer and dearer one, judged by past pauses.
 
 
-class Lives(msgspec.Struct, frozen=True):
+class CacheLives(msgspec.Struct, frozen=True):
     """Whether the head, and the tail, of a prompt shall be stored for the longer life."""
 
     head_long: bool = False
@@ -73,21 +73,21 @@ def _gaps(times: list[int]) -> Iterator[int]:
     return (later - earlier for earlier, later in pairwise(times))
 
 
-def lives(pauses: Pauses, info: ModelInfo, sizes: tuple[int, int]) -> Lives:
+def lives(pauses: Pauses, info: ModelInfo, sizes: tuple[int, int]) -> CacheLives:
     """Compare what past pauses would have cost with the short life to what the longer one costs more.
 
     `sizes` are the prompt's and the newest turn's, in any one unit. The head is written once: a single pause
     that the longer life outlasts repays it. The tail is written by every request, so pauses must be frequent.
     """
     if len(info.ttl_s) < 2 or info.w_long is None:
-        return Lives()
+        return CacheLives()
     short_ms, long_ms = info.ttl_s[0] * 1000, info.ttl_s[1] * 1000
     bridged = pauses.between(short_ms, long_ms)
     if not bridged:
-        return Lives(paused=len(pauses) > 0 and pauses.longest_ms >= short_ms)
+        return CacheLives(paused=len(pauses) > 0 and pauses.longest_ms >= short_ms)
     saved, dearer = info.w - info.r, info.w_long - info.w
     whole, new = sizes
-    return Lives(
+    return CacheLives(
         head_long=bridged * saved > dearer,
         tail_long=bridged * saved * whole > len(pauses) * dearer * max(1, new),
         paused=True,
@@ -97,7 +97,7 @@ def lives(pauses: Pauses, info: ModelInfo, sizes: tuple[int, int]) -> Lives:
 # Where a request's cache marks go: the end of tools and system, what lasts, the request before, the end.
 
 
-class Places(msgspec.Struct, frozen=True):
+class MarkPlaces(msgspec.Struct, frozen=True):
     """Where marks go, as places in the row: `lasting` is written once an epoch, `moving` by every request."""
 
     row: Row
@@ -122,7 +122,7 @@ class Spoken(NamedTuple):
     speaking: bool = False
 
 
-class Placing:
+class MarkPlacer:
     """Places the marks of one thread's requests; what they repeat is not weighed again."""
 
     def __init__(self, info: ModelInfo) -> None:
@@ -132,15 +132,15 @@ class Placing:
         self._short: list[Spot] = []
         self._spoken: Running[Message, Spoken] = Running()
 
-    def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> Places:
+    def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> MarkPlaces:
         """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
         row = self._spots.row(body)
         if row.marked:
-            return Places(row, (), ())
+            return MarkPlaces(row, (), ())
         enough = self._enough(row.spots)
         lasting = [_settled(row, place) for place in (row.head, self._lasting(row, prompt))]
         moving = [_settled(row, place) for place in (_stable(row, prompt, stable), len(row.spots) - 1)]
-        return Places(
+        return MarkPlaces(
             row,
             tuple(place for place in lasting if place >= enough),
             tuple(place for place in moving if place >= enough),
@@ -251,7 +251,7 @@ class Marker:
 
     def __init__(self, info: ModelInfo) -> None:
         self.info = info
-        self._placing, self._pauses = Placing(info), Pauses()
+        self._placing, self._pauses = MarkPlacer(info), Pauses()
 
     def mark(
         self,
@@ -281,13 +281,13 @@ class Marker:
         life = lives(self._pauses, self.info, row.sizes)
         return _MARKERS[self.info.engine](body, places, life, self.info)
 
-    def _placed(self, body: JsonObject, prompt: Prompt | None, stable: int) -> Places:
+    def _placed(self, body: JsonObject, prompt: Prompt | None, stable: int) -> MarkPlaces:
         if not stable:
-            return Placing(self.info).places(body, prompt)
+            return MarkPlacer(self.info).places(body, prompt)
         places = self._placing.places(body, prompt, stable)
         if not places.stand_in(body):
             # Even what a rendering wrote was changed in place.
-            self._placing = Placing(self.info)
+            self._placing = MarkPlacer(self.info)
             places = self._placing.places(body, prompt, stable)
         return places
 
@@ -305,7 +305,7 @@ class Marker:
 # One marker per engine: where the marks go is decided, how they are written is the provider's.
 
 
-def _mark_anthropic(body: JsonObject, places: Places, life: Lives, info: ModelInfo) -> JsonObject:
+def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
     """Anthropic's blocks take `cache_control`; Bedrock wants a cache point behind the block."""
     write = _with_point if info.wire == "bedrock" else _with_control
     # Backwards, so that a cache point moves no place that is still to be marked.
@@ -331,7 +331,7 @@ def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
     )
 
 
-def _mark_openai(body: JsonObject, places: Places, life: Lives, info: ModelInfo) -> JsonObject:
+def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
     """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
     spots = places.row.spots
     carrying = [spots[place] for place in places.all if _openai_markable(spots[place])]
@@ -354,7 +354,7 @@ def _openai_markable(spot: Spot) -> bool:
     )
 
 
-_MARKERS: dict[str, Callable[[JsonObject, Places, Lives, ModelInfo], JsonObject]] = {
+_MARKERS: dict[str, Callable[[JsonObject, MarkPlaces, CacheLives, ModelInfo], JsonObject]] = {
     "anthropic": _mark_anthropic,
     "openai-breakpoints": _mark_openai,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from quire.providers.rendering import Sheet
+from quire.providers.rendering import Draft
 from quire.values import (
     SPOKEN,
     Call,
@@ -55,7 +55,7 @@ def is_web(url: str) -> bool:
 
 
 def shown_images(
-    sheet: Sheet,
+    sheet: Draft,
     message: Message,
     show: Callable[[Image], JsonObject | None],
     say: Callable[[str], JsonObject],

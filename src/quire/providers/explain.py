@@ -21,7 +21,7 @@ from quire.values import LIBRARY_HEADING, Json, JsonObject, Usage
 # The first byte in which two requests of a thread part, and the layer it stands in.
 
 
-class Moved(msgspec.Struct, frozen=True):
+class PrefixBreak(msgspec.Struct, frozen=True):
     """Where a request stops being the continuation of the one before: `offset` counts characters of the block's text."""
 
     layer: str
@@ -29,7 +29,7 @@ class Moved(msgspec.Struct, frozen=True):
     offset: int
 
 
-def moved(before: JsonObject, after: JsonObject, wire: str) -> Moved | None:
+def moved(before: JsonObject, after: JsonObject, wire: str) -> PrefixBreak | None:
     """The first block of `before` that `after` does not repeat in its place; None when it only extends it."""
     old, new = blocks(before, wire), blocks(after, wire)
     for was, now in _side_by_side(old, new):
@@ -37,7 +37,7 @@ def moved(before: JsonObject, after: JsonObject, wire: str) -> Moved | None:
             offset = _shared(was.text, now.text) if was and now else 0
             place = was or now
             assert place is not None
-            return Moved(_layer(old, place, offset), place.path, offset)
+            return PrefixBreak(_layer(old, place, offset), place.path, offset)
     return None
 
 
@@ -75,7 +75,7 @@ SHARE = 0.05
 TOKENS = 1000
 
 
-class Event(msgspec.Struct, frozen=True):
+class CacheEvent(msgspec.Struct, frozen=True):
     """A reply that read other than was to be expected."""
 
     cause: Cause
@@ -94,7 +94,7 @@ class Event(msgspec.Struct, frozen=True):
         return f"{self.note}: {self.reported:,} tokens came from the cache, {self.predicted:,} were predicted"
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentRequest(msgspec.Struct, frozen=True):
     """A request as it went out, with what was predicted of it; `before` is the thread's request before it."""
 
     at_ms: int
@@ -106,8 +106,8 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 def explain(
-    sent: Sent, reported: Usage, info: ModelInfo, diagnosis: JsonObject | None = None
-) -> Event | None:
+    sent: SentRequest, reported: Usage, info: ModelInfo, diagnosis: JsonObject | None = None
+) -> CacheEvent | None:
     """The event of a reply, or None where it read what was predicted of it, and all that could be read."""
     if not reported.input_total:
         # A reply that was cut off reports nothing.
@@ -118,7 +118,7 @@ def explain(
     if not unforeseen and not lost:
         return None
     cause, note, layer = _cause(sent, reported, info, predicted, unforeseen, diagnosis or {})
-    return Event(
+    return CacheEvent(
         cause=cause,
         note=note,
         predicted=predicted,
@@ -130,7 +130,7 @@ def explain(
     )
 
 
-def explain_served(sent: Sent, reported: Usage, info: ModelInfo, served: Served) -> Event | None:
+def explain_served(sent: SentRequest, reported: Usage, info: ModelInfo, served: Served) -> CacheEvent | None:
     """The same where an explicit cache stood in for the prefix, or did until it ended.
 
     What it holds is all that is promised: more is luck, and less is an event.
@@ -141,7 +141,7 @@ def explain_served(sent: Sent, reported: Usage, info: ModelInfo, served: Served)
         return None
     if served.ended == "dropped":
         return _given_up(explain(sent, reported, info), served.note)
-    return Event(
+    return CacheEvent(
         cause="ttl" if served.ended == "expired" else "routing",
         note=served.note or "the explicit cache was not read",
         predicted=promised,
@@ -151,14 +151,14 @@ def explain_served(sent: Sent, reported: Usage, info: ModelInfo, served: Served)
     )
 
 
-def _given_up(event: Event | None, note: str) -> Event | None:
+def _given_up(event: CacheEvent | None, note: str) -> CacheEvent | None:
     """Whoever gives a cache up knows that it is read no more; often because the prefix had moved."""
     if event is None or event.cause == "moved":
         return event and msgspec.structs.replace(event, foreseen=True)
     return msgspec.structs.replace(event, cause="routing", note=note, foreseen=True)
 
 
-def _scaled(sent: Sent, reported: Usage) -> tuple[int, int]:
+def _scaled(sent: SentRequest, reported: Usage) -> tuple[int, int]:
     """What was predicted to be read and what could be, in the provider's own tokens."""
     counted = sent.predicted.total
     scale = reported.input_total / counted if counted and reported.input_total else 1.0
@@ -171,7 +171,12 @@ def _beyond(difference: int, total: int) -> bool:
 
 
 def _cause(
-    sent: Sent, reported: Usage, info: ModelInfo, predicted: int, unforeseen: bool, diagnosis: JsonObject
+    sent: SentRequest,
+    reported: Usage,
+    info: ModelInfo,
+    predicted: int,
+    unforeseen: bool,
+    diagnosis: JsonObject,
 ) -> tuple[Cause, str, str]:
     """The likely cause, what speaks for it, and the layer where bytes moved."""
     if unforeseen and reported.cache_read > predicted:
@@ -187,7 +192,7 @@ def _cause(
     return _guessed(sent, reported, info)
 
 
-def _more(sent: Sent) -> tuple[Cause, str, str]:
+def _more(sent: SentRequest) -> tuple[Cause, str, str]:
     """More was read than predicted: kept longer than promised, or stored by somebody else."""
     if sent.predicted.cause in ("ttl", "in-flight"):
         return "ttl", "the provider kept it longer than it promises", ""
@@ -208,7 +213,7 @@ def _foreseen(predicted: Predicted) -> tuple[Cause, str, str]:
     return known.get(predicted.cause, "routing"), predicted.note, ""
 
 
-def _guessed(sent: Sent, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
+def _guessed(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
     """No byte moved and nobody says why: what is left is time, size, marks and luck."""
     gap_s = (sent.at_ms - sent.before_at_ms) // 1000
     row = blocks(sent.body, info.wire)
@@ -258,7 +263,7 @@ _LAYERS = {
 }
 
 
-def _told(diagnosis: JsonObject, place: Moved | None) -> tuple[Cause, str, str] | None:
+def _told(diagnosis: JsonObject, place: PrefixBreak | None) -> tuple[Cause, str, str] | None:
     """The provider's account, joined with where our own comparison sees the change."""
     reason = str(diagnosis.get("reason") or diagnosis.get("type") or "")
     if reason not in _TOLD:
@@ -285,25 +290,27 @@ class Watch:
     def __init__(self, target: str | ModelInfo) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
         self.simulator = Simulator(self.info)
-        self._last: Sent | None = None
+        self._last: SentRequest | None = None
 
     def sent(self, at_ms: int, body: JsonObject) -> Predicted:
         """A request goes out."""
         predicted = self.simulator.step(at_ms, body)
         before = self._last
         if before is None:
-            self._last = Sent(at_ms, body, predicted)
+            self._last = SentRequest(at_ms, body, predicted)
         else:
-            self._last = Sent(at_ms, body, predicted, before.body, before.at_ms, before.predicted.total)
+            self._last = SentRequest(
+                at_ms, body, predicted, before.body, before.at_ms, before.predicted.total
+            )
         return predicted
 
-    def replied(self, reply: Json) -> Event | None:
+    def replied(self, reply: Json) -> CacheEvent | None:
         """Its reply came: the provider's JSON, whole."""
         return self.reported(usage(self.info.provider, reply), diagnosis_of(reply))
 
     def reported(
         self, used: Usage, diagnosis: JsonObject | None = None, served: Served | None = None
-    ) -> Event | None:
+    ) -> CacheEvent | None:
         """The same for a reply that was parsed already; `served` is what an explicit cache did for it."""
         if self._last is None:
             return None

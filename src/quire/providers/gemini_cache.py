@@ -27,7 +27,7 @@ _LEAST_TTL_S = 300
 _MARGIN = 1.5
 
 
-class Kept(msgspec.Struct, frozen=True):
+class LiveCache(msgspec.Struct, frozen=True):
     """An explicit cache that exists: what it holds (length and hash of its prefix bytes), and until when."""
 
     name: str
@@ -50,7 +50,7 @@ class Served(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CacheStep(msgspec.Struct, frozen=True):
     """What to do before the next request; `drop` names a cache to delete, `ttl_s` is for one made or extended."""
 
     action: Action
@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(
-    kept: Kept | None,
+    kept: LiveCache | None,
     prefix: bytes,
     tokens: int,
     info: ModelInfo,
@@ -70,7 +70,7 @@ def plan(
     times: Sequence[int],
     missed_tokens: int,
     implicit_hits: float = 0.0,
-) -> Plan:
+) -> CacheStep:
     """Decide about an explicit cache for a request whose lasting part is `prefix`, `tokens` long.
 
     `times` are the thread's requests so far (ms). `missed_tokens` were paid in full since the cache was made (or
@@ -105,24 +105,28 @@ def _saves(info: ModelInfo, per_hour: float, implicit_hits: float) -> float | No
     return (per_hour * (1 - implicit_hits) * (tier.input - tier.read) - stored) / 1_000_000
 
 
-def _made(kept: Kept | None, worth: float, ttl_s: int) -> Plan:
+def _made(kept: LiveCache | None, worth: float, ttl_s: int) -> CacheStep:
     if kept is None:
-        return Plan("create", "what was missed so far would have repaid it", ttl_s, saves_usd_per_hour=worth)
-    return Plan("replace", "what the old one missed would have repaid a new one", ttl_s, kept.name, worth)
+        return CacheStep(
+            "create", "what was missed so far would have repaid it", ttl_s, saves_usd_per_hour=worth
+        )
+    return CacheStep(
+        "replace", "what the old one missed would have repaid a new one", ttl_s, kept.name, worth
+    )
 
 
-def _used(kept: Kept, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> Plan:
+def _used(kept: LiveCache, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> CacheStep:
     """Use it; renew it when it would end before the request after this one."""
     worth = saves * kept.tokens
     if kept.expires_ms - at_ms < _MARGIN * _HOUR_MS / per_hour:
-        return Plan("extend", "it would end before the next request", ttl_s, saves_usd_per_hour=worth)
-    return Plan("reuse", "it holds this prefix", saves_usd_per_hour=worth)
+        return CacheStep("extend", "it would end before the next request", ttl_s, saves_usd_per_hour=worth)
+    return CacheStep("reuse", "it holds this prefix", saves_usd_per_hour=worth)
 
 
-def _without(kept: Kept | None, reason: str, worth: float = 0.0) -> Plan:
+def _without(kept: LiveCache | None, reason: str, worth: float = 0.0) -> CacheStep:
     if kept is None:
-        return Plan("none", reason, saves_usd_per_hour=worth)
-    return Plan("drop", reason, drop=kept.name, saves_usd_per_hour=worth)
+        return CacheStep("none", reason, saves_usd_per_hour=worth)
+    return CacheStep("drop", reason, drop=kept.name, saves_usd_per_hour=worth)
 
 
 def _per_hour(times: Sequence[int], at_ms: int) -> float:
@@ -142,7 +146,7 @@ def _per_hour(times: Sequence[int], at_ms: int) -> float:
 _HEAD = ("systemInstruction", "tools", "toolConfig")
 
 
-class Errand(msgspec.Struct, frozen=True):
+class CacheCall(msgspec.Struct, frozen=True):
     """One call to make: POST cachedContents, PATCH or DELETE cachedContents/NAME."""
 
     method: Literal["POST", "PATCH", "DELETE"]
@@ -150,15 +154,15 @@ class Errand(msgspec.Struct, frozen=True):
     body: JsonObject | None = None
 
 
-class Keeper:
+class CacheKeeper:
     """Decides about one cache for one thread and model."""
 
     def __init__(self, info: ModelInfo) -> None:
         self.info = info
-        self.kept: Kept | None = None
+        self.kept: LiveCache | None = None
         # The cache that was there before, until another is made or a request has gone out without it.
         self._lost: Served | None = None
-        self.plan = Plan("none", "nothing was asked yet")
+        self.plan = CacheStep("none", "nothing was asked yet")
         self._times: list[int] = []
         self._lasting: JsonObject = {}
         self._tokens = self._missed = 0
@@ -166,7 +170,7 @@ class Keeper:
         self._offered = self._read = 0
         self._counter = Simulator(info)
 
-    def due(self, body: JsonObject, at_ms: int) -> list[Errand]:
+    def due(self, body: JsonObject, at_ms: int) -> list[CacheCall]:
         """The calls to make before this request."""
         self._lasting = lasting(body)
         self._tokens = self._counter.count(self._lasting)
@@ -180,20 +184,20 @@ class Keeper:
         self._times.append(at_ms)
         return list(self._errands())
 
-    def _errands(self) -> Iterator[Errand]:
+    def _errands(self) -> Iterator[CacheCall]:
         ttl = {"ttl": f"{self.plan.ttl_s}s"}
         if self.plan.drop:
-            yield Errand("DELETE", self.plan.drop)
+            yield CacheCall("DELETE", self.plan.drop)
         if self.plan.action in ("create", "replace"):
-            yield Errand(
+            yield CacheCall(
                 "POST",
                 "cachedContents",
                 {"model": f"models/{self.info.model.removeprefix('models/')}", **self._lasting, **ttl},
             )
         elif self.plan.action == "extend" and self.kept is not None:
-            yield Errand("PATCH", self.kept.name, ttl)
+            yield CacheCall("PATCH", self.kept.name, ttl)
 
-    def done(self, errand: Errand, reply: Json, at_ms: int) -> None:
+    def done(self, errand: CacheCall, reply: Json, at_ms: int) -> None:
         """The provider's answer to a call; None where it failed: then the thread goes on without a cache."""
         if errand.method == "DELETE" or not isinstance(reply, dict) or not reply.get("name"):
             how = self.plan.reason if errand.method == "DELETE" else "it could not be prolonged"
@@ -204,7 +208,7 @@ class Keeper:
             self.kept = msgspec.structs.replace(self.kept, expires_ms=expires_ms)
             return
         prefix = self._prefix(self._lasting)
-        self.kept = Kept(str(reply["name"]), len(prefix), sha256_hex(prefix), self._tokens, expires_ms)
+        self.kept = LiveCache(str(reply["name"]), len(prefix), sha256_hex(prefix), self._tokens, expires_ms)
         self._missed, self._lost = 0, None
 
     def behind(self, body: JsonObject) -> JsonObject:

@@ -127,7 +127,7 @@ class Partial(msgspec.Struct, frozen=True):
     unknown: int = 0
 
 
-class Tally:
+class StreamGuard:
     """Counts what a stream received and refuses what no reply can be."""
 
     def __init__(self) -> None:

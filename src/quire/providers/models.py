@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from quire.providers.registry import (
-    Row,
+    ModelRow,
     Wire,
     data,
     find_row,
@@ -26,10 +26,10 @@ from quire.tokens.counting import vocabulary
 
 __all__ = [
     "Cache",
-    "Change",
     "Engine",
     "Features",
     "ModelInfo",
+    "PriceChange",
     "Prices",
     "Tier",
     "Wire",
@@ -66,7 +66,7 @@ class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: float | None = None
 
 
-class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"since": "from"}):
+class PriceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"since": "from"}):
     """Prices announced from a day on."""
 
     since: str
@@ -82,7 +82,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage_per_hour: float | None = None
     # What a regional endpoint (Bedrock's us., eu., ...) multiplies every price by.
     regional: float = 1.0
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PriceChange, ...] = ()
     source: str = ""
     as_of: str = ""
 
@@ -253,7 +253,7 @@ def _cache(facts: dict[str, Any]) -> Cache:
     return msgspec.structs.replace(cache, min_tokens=least, unsure=(*cache.unsure, *facts.get("unsure", ())))
 
 
-def _prices(provider: str, model: str, row: Row) -> Prices:
+def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     table = data("prices")
     found = table["prices"].get(row.owner, {}).get(row.id, {}) if row.known else {}
     prices = msgspec.convert({**found, "as_of": table["as_of"]}, Prices)

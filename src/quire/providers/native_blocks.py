@@ -9,7 +9,7 @@ import msgspec
 
 from quire.providers.convert import ITEM_FORMATS
 from quire.providers.prefix import unmarked
-from quire.providers.rendering import Sheet
+from quire.providers.rendering import Draft
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.values import Call, Entry, JsonObject, Message, Result, Text, Think
 
@@ -30,12 +30,12 @@ def model_name(model: str) -> str:
     return name
 
 
-def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Sheet) -> bool:
+def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Draft) -> bool:
     """Whether the entry came in one of these formats, from the model that the request goes to."""
     return wire.get("format") in formats and same_model(str(wire.get("model") or ""), sheet.info.model)
 
 
-def own_block(part: Text | Think | Call | Result, format: str, sheet: Sheet) -> JsonObject | None:
+def own_block(part: Text | Think | Call | Result, format: str, sheet: Draft) -> JsonObject | None:
     """The block as this provider and model wrote it, if there is one."""
     formats = ITEM_FORMATS if format in ITEM_FORMATS else (format,)
     block = _kept(part.wire)
@@ -77,7 +77,7 @@ def kind_of(block: JsonObject) -> str:
 _SHAPES = {"anthropic": "@block", "bedrock": "@content", "gemini": "@part", "openai-responses": "@item"}
 
 
-def leave_out_block(part: Text, message: Message, sheet: Sheet) -> None:
+def leave_out_block(part: Text, message: Message, sheet: Draft) -> None:
     """Say why a block that is no text, such as a search of the provider's own, does not go along."""
     block = part.wire.get("block")
     if not isinstance(block, dict) or part.text.strip():
@@ -89,7 +89,7 @@ def leave_out_block(part: Text, message: Message, sheet: Sheet) -> None:
         sheet.leave_out(message, reason, part)
 
 
-def leave_out_thinking(part: Think, message: Message, sheet: Sheet) -> None:
+def leave_out_thinking(part: Think, message: Message, sheet: Draft) -> None:
     """Say why a thought does not go along."""
     format = part.wire.get("format")
     origin = part.wire.get("model") or format
@@ -127,7 +127,7 @@ class Enclosure(msgspec.Struct, frozen=True):
         named = {"encloses": list(dict.fromkeys(kinds))}
         return named if first else {**named, "content": content}
 
-    def shown(self, sheet: Sheet, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
+    def shown(self, sheet: Draft, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
         """A user's blocks: as they came while the message says the same, else with what it encloses behind."""
         part = _enclosing(message)
         if part is None:
@@ -142,7 +142,7 @@ class Enclosure(msgspec.Struct, frozen=True):
             return fitting
         return [*blocks, *(block for block in fitting if self.kind(block))]
 
-    def left_out(self, sheet: Sheet, message: Message) -> None:
+    def left_out(self, sheet: Draft, message: Message) -> None:
         """Say that what a message encloses does not go along."""
         if part := _enclosing(message):
             kinds = ", ".join(map(str, part.wire["encloses"]))

@@ -10,7 +10,7 @@ from quire.providers.convert import project
 from quire.providers.incoming import Original, Whole, regrouped
 from quire.providers.models import ModelInfo
 from quire.providers.provider_tools import answered_by_caller
-from quire.providers.rendering import Sheet, Writer
+from quire.providers.rendering import Draft, Writer
 from quire.values import Entry, Json, JsonObject
 
 
@@ -42,7 +42,7 @@ def exported(
     """The messages of a thread, nothing repaired: an export says what the log says."""
     format = format or writer.format
     system, tools, rest = _head(list(entries), format)
-    sheet = Sheet(info)
+    sheet = Draft(info)
     sheet.faithful = True
     for group in regrouped(rest, format, original):
         if isinstance(group, Whole):

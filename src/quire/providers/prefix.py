@@ -51,7 +51,7 @@ def hashed(lines: Iterable[bytes]) -> Lines:
     return Lines(each, tuple(map(sha256_hex, each)), sha256_hex(b"".join(each)))
 
 
-class Lining:
+class PrefixLines:
     """The lines of a thread's requests: what stands as it stood is neither written nor hashed again."""
 
     def __init__(self, layout: Layout) -> None:

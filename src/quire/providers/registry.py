@@ -18,7 +18,7 @@ from quire.values import JsonObject
 Wire = Literal["anthropic", "openai-responses", "openai-chat", "gemini", "bedrock"]
 
 
-class Row(msgspec.Struct, frozen=True):
+class ModelRow(msgspec.Struct, frozen=True):
     """A model's row: `owner` is the provider whose table has it (another one for Bedrock, OpenRouter, Azure)."""
 
     owner: str
@@ -94,23 +94,23 @@ def is_regional(model: str) -> bool:
     return bool(_REGION.match(model)) and not model.startswith("global.")
 
 
-def find_row(provider: str, model: str) -> Row:
+def find_row(provider: str, model: str) -> ModelRow:
     """A model's row in its provider's table, else in its maker's, else its family's, else empty."""
     own = _listed(provider, model)
     if own is not None:
         return own
     maker, rest = _maker(provider, model)
     if maker:
-        return _served(provider, _listed(maker, rest) or Row(maker, rest, _family(maker, rest), False))
-    return Row(provider, model, _family(provider, model), False)
+        return _served(provider, _listed(maker, rest) or ModelRow(maker, rest, _family(maker, rest), False))
+    return ModelRow(provider, model, _family(provider, model), False)
 
 
-def _listed(provider: str, model: str) -> Row | None:
+def _listed(provider: str, model: str) -> ModelRow | None:
     rows: dict[str, JsonObject] = data("models")["models"].get(provider, {})
     for spelling in _spellings(model):
         for id, facts in rows.items():
             if spelling == id or spelling in facts.get("aliases", ()):
-                return Row(provider, id, facts, True)
+                return ModelRow(provider, id, facts, True)
     return None
 
 
@@ -140,7 +140,7 @@ def _maker(provider: str, model: str) -> tuple[str, str]:
     return "", model
 
 
-def _served(provider: str, row: Row) -> Row:
+def _served(provider: str, row: ModelRow) -> ModelRow:
     """What of a maker's row holds where another provider serves the model."""
     carries = provider_facts(provider)["upstream"]["carries"]
     maker = provider_facts(row.owner)
@@ -149,4 +149,4 @@ def _served(provider: str, row: Row) -> Row:
     facts["features"] = {k: v for k, v in row.facts.get("features", {}).items() if k in carries}
     if "cache" in carries:
         facts["cache"] = row.facts.get("cache", maker["cache"])
-    return Row(row.owner, row.id, facts, row.known)
+    return ModelRow(row.owner, row.id, facts, row.known)

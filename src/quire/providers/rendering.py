@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from quire.providers.models import ModelInfo
-from quire.providers.prefix import LAYOUTS, Lining
+from quire.providers.prefix import LAYOUTS, PrefixLines
 from quire.providers.provider_tools import is_offered, own_definition
 from quire.providers.spelling import Spelling
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
@@ -25,7 +25,7 @@ from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Resul
 INTERRUPTED = "(interrupted: no result was recorded)"
 
 
-class Settler:
+class CallPairer:
     """Takes messages one by one; what it gives back can be sent."""
 
     def __init__(self, ids: Spelling) -> None:
@@ -93,7 +93,7 @@ NO_OUTPUT = "(no output)"
 NO_TEXT = "(empty message)"
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Options(msgspec.Struct, frozen=True):
     """What the caller wants of the reply, in no provider's words; `extra` goes into the body as it is."""
 
     max_tokens: int = 0
@@ -103,13 +103,13 @@ class Ask(msgspec.Struct, frozen=True):
     extra: JsonObject = {}
 
 
-NOTHING_ASKED = Ask()
+NOTHING_ASKED = Options()
 
 
-class Sheet:
+class Draft:
     """One request being written."""
 
-    def __init__(self, info: ModelInfo, ask: Ask = NOTHING_ASKED) -> None:
+    def __init__(self, info: ModelInfo, ask: Options = NOTHING_ASKED) -> None:
         self.info = info
         self.ask = ask
         self.messages: list[JsonObject] = []
@@ -128,8 +128,8 @@ class Sheet:
         # How many of the messages a request has shown: they stay as they are.
         self.sealed = 0
 
-    def copy(self) -> Sheet:
-        other = Sheet(self.info, self.ask)
+    def copy(self) -> Draft:
+        other = Draft(self.info, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
         other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
@@ -196,17 +196,19 @@ class Writer(msgspec.Struct, frozen=True):
 
     format: str
     ids: Callable[[ModelInfo], Spelling]
-    write: Callable[[Sheet, Message], None]
+    write: Callable[[Draft, Message], None]
     # What the end of the messages may need (a provider that takes no last assistant message).
-    end: Callable[[Sheet], None]
-    body: Callable[[Sheet, Prompt], JsonObject]
-    headers: Callable[[Sheet], dict[str, str]]
+    end: Callable[[Draft], None]
+    body: Callable[[Draft, Prompt], JsonObject]
+    headers: Callable[[Draft], dict[str, str]]
 
 
 class Rendering:
     """Renders one thread's prompts for one model, each from where it leaves the one before."""
 
-    def __init__(self, writer: Writer, info: ModelInfo, ask: Ask = NOTHING_ASKED, provider: str = "") -> None:
+    def __init__(
+        self, writer: Writer, info: ModelInfo, ask: Options = NOTHING_ASKED, provider: str = ""
+    ) -> None:
         self.writer = writer
         # As the caller names it: "openai-chat" says more than "openai".
         self.provider = provider or info.provider
@@ -248,10 +250,10 @@ class Rendering:
         self.taken: list[Message] = []
         # Of each request that ended: how many messages were taken, and how many written for it.
         self.held: dict[int, int] = {}
-        self.sheet = Sheet(self.info, self.ask)
+        self.sheet = Draft(self.info, self.ask)
         self.sheet.has_tools = ground[2]
-        self.settler = Settler(self.writer.ids(self.info))
-        self.lining = Lining(LAYOUTS[self.writer.format])
+        self.settler = CallPairer(self.writer.ids(self.info))
+        self.lining = PrefixLines(LAYOUTS[self.writer.format])
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)

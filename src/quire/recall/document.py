@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from quire.recall.query import Speech, content, speech
+from quire.recall.query import SpeechSigns, content, speech
 from quire.values import Entry, Json
 
 # The speaker of what tools return.
@@ -53,23 +53,23 @@ class Found(msgspec.Struct, frozen=True):
     parts: dict[str, float]
 
 
-class Indexed(msgspec.Struct, frozen=True):
+class DocumentTerms(msgspec.Struct, frozen=True):
     """A document reduced to what searching needs; can be stored and loaded without its text."""
 
     id: str
     words: str
     speaker: str
     session: str
-    speech: Speech
+    speech: SpeechSigns
     # Empty once the meaning is known from elsewhere.
     meaning: str = ""
 
 
-def indexed(document: Document) -> Indexed:
+def indexed(document: Document) -> DocumentTerms:
     """The searched words (of a named speaker, text, extra and date, in a row) and manner of a document."""
     name = document.speaker if is_name(document.speaker) else ""
     parts = (name, document.text, document.extra, document.date)
-    return Indexed(
+    return DocumentTerms(
         document.id,
         " ".join(content("\n".join(parts))),
         document.speaker,

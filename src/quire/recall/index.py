@@ -69,7 +69,7 @@ _BODY = "SELECT seq, CAST (body AS BLOB), crc FROM entries WHERE id = ? LIMIT 1"
 Progress = Callable[[str, int, int], None]
 
 
-class Indexed(msgspec.Struct, frozen=True):
+class IndexReport(msgspec.Struct, frozen=True):
     """What a run made."""
 
     worded: int = 0
@@ -89,12 +89,12 @@ class Indexer:
         self._worded_to = self._embedded_to = 0
         self._fresh = 1
 
-    def run(self, progress: Progress | None = None) -> Indexed:
+    def run(self, progress: Progress | None = None) -> IndexReport:
         """Make everything that is missing now."""
         tell = progress or (lambda _what, _done, _of: None)
         with reading(self.store) as conn:
             worded, embedded = self._entries(conn, tell)
-            return Indexed(worded, embedded, self._embed_words(conn, tell))
+            return IndexReport(worded, embedded, self._embed_words(conn, tell))
 
     def _entries(self, conn: sqlite3.Connection, tell: Progress) -> tuple[int, int]:
         """Words, then vectors of entries; how many of each."""
@@ -110,7 +110,7 @@ class Indexer:
             if 10 * self._fresh > total:
                 self._embed_words(conn, lambda _what, _done, _of: None)
 
-    def rebuild(self, progress: Progress | None = None) -> Indexed:
+    def rebuild(self, progress: Progress | None = None) -> IndexReport:
         """Throw the index away and make it again from the log."""
         with reading(self.store) as conn, transaction(conn):
             conn.execute("DELETE FROM recall_entries")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.log.branches import Piece
+from quire.log.branches import Stretch
 from quire.recall.columns import Bools, Column, Floats, Ints
 from quire.recall.embed import Embedder
 
@@ -130,7 +130,7 @@ def since(conn: sqlite3.Connection, embedder: Embedder, owner: str, seen: int) -
     return _split(conn.execute(_SINCE, (seen, owner, embedder.name)), embedder.dimensions)
 
 
-def of_piece(conn: sqlite3.Connection, embedder: Embedder, piece: Piece) -> tuple[list[str], Floats]:
+def of_piece(conn: sqlite3.Connection, embedder: Embedder, piece: Stretch) -> tuple[list[str], Floats]:
     """The vectors of the entries of a piece, as far as they are made."""
     rows = conn.execute(_PIECE, (embedder.name, piece.branch, piece.low, piece.high))
     return _split(rows, embedder.dimensions)

@@ -202,7 +202,7 @@ def _text(shown: Sequence[Hit], named: Sequence[Hit], lines: Mapping[str, str]) 
     results = [hit for hit in _in_order(shown) if hit.entry.kind == "result"]
     value = Clean(
         conversation=tuple(
-            clean.Message(_ROLE[hit.entry.kind], lines[hit.id]) for hit in said if lines[hit.id]
+            clean.CleanMessage(_ROLE[hit.entry.kind], lines[hit.id]) for hit in said if lines[hit.id]
         ),
         tool_results=tuple(ToolResult(hit.tool, lines[hit.id]) for hit in results),
     )

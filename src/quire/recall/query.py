@@ -160,7 +160,7 @@ class Query(msgspec.Struct, frozen=True):
     earlier: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class QueryTerms(msgspec.Struct, frozen=True):
     """A query taken apart for one collection.
 
     `words` holds (word, its stem, weight); `subject` is the one speaker it is about, -1 for none,
@@ -178,13 +178,13 @@ class Asked(msgspec.Struct, frozen=True):
     earlier: str = ""
 
 
-def ask(query: Query, names: Mapping[str, int]) -> Asked:
+def ask(query: Query, names: Mapping[str, int]) -> QueryTerms:
     """Take a query apart; `names` gives the speaker that a lower-case word names."""
     found = [
         (match, names[_bare(match[0])]) for match in _NAME.finditer(query.text) if _bare(match[0]) in names
     ]
     subject, sure = _subject(query.text, found)
-    return Asked(
+    return QueryTerms(
         _weighed(query),
         subject,
         sure,
@@ -254,7 +254,7 @@ _INSIDE = re.compile(r" (?<=[^\s.!?…] )[\"“‘'(]*([^\W\d_]\w*)")
 _SPOKEN_TO = re.compile(r"(?:,|(?:^|[.!?…])\s*[^\W\d_]+,?)\s+[^\W\d_]+(?=\s*(?:[,.!?…]|$))")
 
 
-class Speech(msgspec.Struct, frozen=True):
+class SpeechSigns(msgspec.Struct, frozen=True):
     """`person` is above a half when the speaker tells of themselves, below when they speak of the listener."""
 
     asks: bool
@@ -264,12 +264,12 @@ class Speech(msgspec.Struct, frozen=True):
     length: int
 
 
-def speech(text: str) -> Speech:
+def speech(text: str) -> SpeechSigns:
     """The manner of one utterance: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
     said = tokens(text)
     first = sum(word in _FIRST for word in said)
     second = sum(word in _SECOND for word in said)
-    return Speech(
+    return SpeechSigns(
         asks=text.rstrip().endswith(("?", "？", "؟")),
         person=(first + 1) / (first + second + 2),
         times=min(2, sum(word in _TIMES for word in said)),

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 
 from quire.recall.columns import Array, Bools, Column, Floats, Ints
-from quire.recall.document import TOOL, Document, Found, Indexed, indexed, is_name
+from quire.recall.document import TOOL, Document, DocumentTerms, Found, indexed, is_name
 from quire.recall.embed import Embedder
 from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
 from quire.recall.neighbours import MEANING_REACH
-from quire.recall.query import EARLIER, Asked, Query, ask
-from quire.recall.related_words import Kin
-from quire.recall.words import Wording
+from quire.recall.query import EARLIER, Query, QueryTerms, ask
+from quire.recall.related_words import RelatedWords
+from quire.recall.words import WordIndex
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
 #
@@ -110,7 +110,7 @@ def order(scores: Floats, rows: Ints) -> Ints:
 # they are silent.
 
 
-class Manner:
+class SpeakerPriors:
     """One row a document: its speaker and its manner of speaking."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Manner:
         self._size = Column(np.float32)
         self._returned = Column(np.bool_)
 
-    def add(self, documents: Sequence[Indexed]) -> list[int]:
+    def add(self, documents: Sequence[DocumentTerms]) -> list[int]:
         """Note the speakers and manners of documents; returns the speakers' numbers."""
         speakers = [self._numbers.setdefault(one.speaker, len(self._numbers)) for one in documents]
         self._said.lengthen(len(self._numbers) - self._said.size)
@@ -168,7 +168,7 @@ class Manner:
             self._people = {word: number for word, number in named if shared[word] == 1}
         return self._people
 
-    def speaker(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+    def speaker(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns of the one the query is about."""
         weight = weights.speaker if asked.sure else weights.likely_speaker
         weight *= weights.several if asked.several else 1.0
@@ -183,11 +183,11 @@ class Manner:
         returned = weights.returned * self._returned.all[rows]
         return np.asarray(share * (told + whom) + returned, np.float32)
 
-    def time(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+    def time(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns that speak of time when the query asks for one."""
         return np.asarray(self._times.all[rows] * np.float32(weights.time if asked.when else 0), np.float32)
 
-    def name(self, asked: Asked, rows: Ints, weights: Weights) -> Floats:
+    def name(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns that name something when the query asks for what has a name; what tools return always does."""
         told = self._names.all[rows] * ~self._returned.all[rows]
         return np.asarray(told * np.float32(weights.name if asked.name else 0), np.float32)
@@ -207,8 +207,8 @@ class Collection:
         self._rows: dict[str, int] = {}
         self._alive = Column(np.bool_)
         size = embedder.dimensions if embedder else 0
-        self._wording, self._manner = Wording(), Manner()
-        self._kin = Kin(self._wording.postings.vocabulary, size)
+        self._wording, self._manner = WordIndex(), SpeakerPriors()
+        self._kin = RelatedWords(self._wording.postings.vocabulary, size)
         self._meaning = Meaning(size, approximate_above)
         # Texts whose vectors are not made yet.
         self._pending: dict[int, str] = {}
@@ -227,7 +227,7 @@ class Collection:
         """Add documents; one whose id is here already replaces the old one and counts as new."""
         self.add([indexed(document) for document in documents])
 
-    def add(self, documents: Sequence[Indexed]) -> None:
+    def add(self, documents: Sequence[DocumentTerms]) -> None:
         """Add documents that are reduced already."""
         latest = {document.id: document for document in documents}
         self.delete([id for id in latest if id in self._rows])
@@ -323,7 +323,7 @@ class Collection:
             for at in order(scores, rows)[:k]
         ]
 
-    def _kin_of(self, asked: Asked) -> dict[str, list[tuple[int, float]]]:
+    def _kin_of(self, asked: QueryTerms) -> dict[str, list[tuple[int, float]]]:
         """The kin of the query's words; names stand for themselves alone."""
         if self.embedder is None:
             return {}
@@ -331,7 +331,7 @@ class Collection:
         words = [word for word, _, _ in asked.words if word not in people]
         return self._kin.of(words, self.embedder.encode)
 
-    def _vector(self, asked: Asked) -> Floats | None:
+    def _vector(self, asked: QueryTerms) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
         texts = [text for text in (asked.meaning, asked.earlier) if text]
         if self.embedder is None or not asked.meaning:
@@ -351,7 +351,7 @@ class Collection:
         allowed[[self._rows[id] for id in exclude if id in self._rows]] = False
         return allowed
 
-    def _parts(self, asked: Asked, rows: Ints, words: Floats, likeness: Floats) -> Array:
+    def _parts(self, asked: QueryTerms, rows: Ints, words: Floats, likeness: Floats) -> Array:
         """Each reason's share of each row's score, in the order of PARTS."""
         neighbours, manner, weights = self._wording.neighbours, self._manner, self.weights
         return np.stack(

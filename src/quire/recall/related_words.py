@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from quire.recall.columns import Bools, Column, Floats, Ints
-from quire.recall.words import Vocabulary
+from quire.recall.words import StemTable
 
 # The most used words that can be found through their kin.
 WORDS = 3_000
@@ -26,10 +26,10 @@ _REMEMBERED = 1_000
 Encode = Callable[[Sequence[str]], Floats]
 
 
-class Kin:
+class RelatedWords:
     """Vectors of words; `of` gives a word's kin among the usual forms of a vocabulary's stems."""
 
-    def __init__(self, vocabulary: Vocabulary, dimensions: int) -> None:
+    def __init__(self, vocabulary: StemTable, dimensions: int) -> None:
         self._vocabulary, self._edition = vocabulary, -1
         self._vectors = Column(np.float32, dimensions)
         # By the number of a word: the place of its vector and one more, 0 where there is none.

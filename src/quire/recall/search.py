@@ -13,16 +13,16 @@ import msgspec
 import numpy as np
 
 from quire.errors import CallError, NotFound
-from quire.log.branches import Piece, holder, pieces
+from quire.log.branches import Stretch, holder, pieces
 from quire.log.connection import transaction
 from quire.log.sqlite import SqliteStore
 from quire.recall import meaning
 from quire.recall.columns import Bools, Column
-from quire.recall.document import KINDS, Found, Indexed, document, indexed
+from quire.recall.document import KINDS, DocumentTerms, Found, document, indexed
 from quire.recall.embed import Embedder
 from quire.recall.index import Indexer, ensure_tables, reading, stored_entry
 from quire.recall.meaning import APPROXIMATE_ABOVE
-from quire.recall.query import VERSION, Query, Speech
+from quire.recall.query import VERSION, Query, SpeechSigns
 from quire.recall.rank import Collection
 from quire.values import Entry
 
@@ -32,7 +32,7 @@ from quire.values import Entry
 PAUSE_MS = 3_600_000
 
 
-class Called(msgspec.Struct, frozen=True):
+class WaitingCall(msgspec.Struct, frozen=True):
     """A call that waits for its result: its entry, where it stands, and the words it will lend."""
 
     id: str
@@ -45,7 +45,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._now: dict[int, tuple[int, str, int | None]] = {}
-        self._calls: dict[tuple[int, str], list[Called]] = {}
+        self._calls: dict[tuple[int, str], list[WaitingCall]] = {}
 
     def of(self, chain: int, named: str, at: int | None) -> str:
         """The session of the next entry of a chain, by its name or the time since the one before."""
@@ -56,10 +56,10 @@ class Sessions:
         self._now[chain] = (count, named, last if at is None else at)
         return f"{chain}/{count}"
 
-    def called(self, chain: int, call_id: str, call: Called) -> None:
+    def called(self, chain: int, call_id: str, call: WaitingCall) -> None:
         self._calls.setdefault((chain, call_id), []).append(call)
 
-    def answered(self, chain: int, call_id: str) -> Called | None:
+    def answered(self, chain: int, call_id: str) -> WaitingCall | None:
         """The call that a result belongs to: the nearest earlier one with its id that has none yet."""
         waiting = self._calls.get((chain, call_id))
         return waiting.pop() if waiting else None
@@ -87,8 +87,8 @@ class _Row(msgspec.Struct, frozen=True):
     branch: int
     seq: int
     kind: str
-    indexed: Indexed
-    call: Called | None = None
+    indexed: DocumentTerms
+    call: WaitingCall | None = None
 
 
 class Scope:
@@ -105,13 +105,13 @@ class Scope:
         self.branch, self.seq, self.kind = Column(np.int64), Column(np.int64), Column(np.int8)
         # Of a result, the seq of its call; 0 where there is none.
         self.call = Column(np.int64)
-        self._have: dict[int, Piece] = {}
+        self._have: dict[int, Stretch] = {}
         self._sessions = Sessions()
         self._vectors_seen = 0
         # Words that were looked up and have no vectors yet.
         self._unmade: set[str] = set()
 
-    def refresh(self, conn: sqlite3.Connection, wanted: Sequence[Piece]) -> None:
+    def refresh(self, conn: sqlite3.Connection, wanted: Sequence[Stretch]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
         now = {piece.branch: piece for piece in wanted}
         if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
@@ -125,12 +125,12 @@ class Scope:
         if self.embedder is not None and (longer or newest > self._vectors_seen):
             self._take_vectors(conn, self.embedder, newest)
 
-    def _fresh(self, piece: Piece) -> Piece:
+    def _fresh(self, piece: Stretch) -> Stretch:
         """The part of a piece that is not loaded yet."""
         had = self._have.get(piece.branch)
-        return Piece(piece.branch, had.high if had else piece.low, piece.high)
+        return Stretch(piece.branch, had.high if had else piece.low, piece.high)
 
-    def _load(self, conn: sqlite3.Connection, fresh: Sequence[Piece]) -> None:
+    def _load(self, conn: sqlite3.Connection, fresh: Sequence[Stretch]) -> None:
         added: dict[str, _Row] = {}
         for piece in fresh:
             rows = conn.execute(_ROWS, (piece.branch, piece.low, piece.high)).fetchall()
@@ -162,11 +162,11 @@ class Scope:
             speaker, session, call_id, at, asks, person, times, length, words, names = facts
             call = sessions.answered(chain, call_id) if kind == "result" else None
             if kind == "call":
-                sessions.called(chain, call_id, Called(id, seq, words))
+                sessions.called(chain, call_id, WaitingCall(id, seq, words))
             place = sessions.of(chain, session, at) if kind not in _ALONE else ""
-            said = Speech(bool(asks), person, times, names, length)
+            said = SpeechSigns(bool(asks), person, times, names, length)
             lent = call.words if call is not None else ""
-            yield _Row(branch, seq, kind, Indexed(id, f"{words} {lent}", speaker, place, said), call)
+            yield _Row(branch, seq, kind, DocumentTerms(id, f"{words} {lent}", speaker, place, said), call)
 
     def _take_vectors(self, conn: sqlite3.Connection, embedder: Embedder, newest: int) -> None:
         """Vectors made since the last look, of entries and of the words that are usual now."""
@@ -192,7 +192,7 @@ class Scope:
         return np.isin(self.kind.all, [_KINDS[kind] for kind in kinds])
 
 
-def _extends(now: Piece | None, had: Piece) -> bool:
+def _extends(now: Stretch | None, had: Stretch) -> bool:
     return now is not None and now.low == had.low and now.high >= had.high
 
 
@@ -417,18 +417,18 @@ def _is_blank(entry: Entry) -> bool:
     return entry.kind != "result" and not document(entry).meaning.strip()
 
 
-def _pieces(conn: sqlite3.Connection, thread: str | None) -> list[Piece]:
+def _pieces(conn: sqlite3.Connection, thread: str | None) -> list[Stretch]:
     """The stretches of the log that a scope covers, each once however many forks share it."""
     if thread is None:
         rows = conn.execute("SELECT branch, at_seq, seq FROM branches ORDER BY branch")
-        return [Piece(*row) for row in rows]
+        return [Stretch(*row) for row in rows]
     found = pieces(conn, thread)
     if not found:
         raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
     return found
 
 
-def _within(held: Scope, parts: Iterable[Piece]) -> Bools:
+def _within(held: Scope, parts: Iterable[Stretch]) -> Bools:
     out = np.zeros(held.seq.size, np.bool_)
     for piece in parts:
         mine = held.branch.all == piece.branch

@@ -19,7 +19,7 @@ from quire.values import Entry, JsonObject
 # The text behind a handle: what an entry says whole, given piece by piece from a line on.
 
 
-class Piece(msgspec.Struct, frozen=True):
+class LineRange(msgspec.Struct, frozen=True):
     """A part of an entry's text: lines start to end of `count`, counted from 1."""
 
     text: str
@@ -29,7 +29,7 @@ class Piece(msgspec.Struct, frozen=True):
     count: int
 
 
-def original(store: Store, thread: str, handle: str, start: int, limit: int) -> Piece:
+def original(store: Store, thread: str, handle: str, start: int, limit: int) -> LineRange:
     """As much of the text behind a handle as `limit` characters hold, from a line on; says where to go on."""
     entry = find_handle(store, thread, handle)
     lines = _lines(entry_text(entry), limit)
@@ -41,7 +41,7 @@ def original(store: Store, thread: str, handle: str, start: int, limit: int) -> 
     text = "\n".join(lines[start - 1 : end])
     if end < len(lines):
         text += f"\n[… {len(lines) - end} more lines; recall again with start={end + 1} …]"
-    return Piece(text, entry, start, end, len(lines))
+    return LineRange(text, entry, start, end, len(lines))
 
 
 def _lines(text: str, limit: int) -> list[str]:
@@ -75,7 +75,7 @@ def shown_ahead(assembly: Assembly) -> frozenset[int]:
     return in_prompt(ahead.epoch.prompt(), ahead.left_out, ahead.entries)
 
 
-class Shown:
+class VisibleEntries:
     """What the next request of a thread shows whole, by its log alone, kept up with it."""
 
     def __init__(self, store: Store, thread: str) -> None:
@@ -156,7 +156,7 @@ RECALL_TOOL: Final[JsonObject] = {
 }
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RecallAnswer(msgspec.Struct, frozen=True):
     """What the tool says, and a line about it."""
 
     text: str
@@ -177,26 +177,26 @@ class Asking:
         share_tokens: int = 2000,
     ) -> None:
         self._recall, self._thread, self._share = recall, thread, share_tokens
-        self._shown = shown or Shown(recall.store, thread)
+        self._shown = shown or VisibleEntries(recall.store, thread)
 
-    def __call__(self, query: str = "", handle: str = "", k: int = 5, start: int = 1) -> Answer:
+    def __call__(self, query: str = "", handle: str = "", k: int = 5, start: int = 1) -> RecallAnswer:
         """What was found, as the sections a recalled turn shows; or the text behind a handle."""
         if not isinstance(query, str) or not isinstance(handle, str) or not (query + handle).strip():
             raise CallError("recall needs a query or a handle", hint="Say what to look for.")
         return self._original(handle.strip(), start) if handle.strip() else self._found(query, k)
 
-    def _original(self, handle: str, start: int) -> Answer:
+    def _original(self, handle: str, start: int) -> RecallAnswer:
         limit = self._share * _CHARACTERS_A_TOKEN
         found = original(self._recall.store, self._thread, handle, start, limit)
         where = f"lines {found.start}-{found.end} of {found.count}"
-        return Answer(found.text, f"entry {found.entry.seq} ({found.entry.kind}), {where}")
+        return RecallAnswer(found.text, f"entry {found.entry.seq} ({found.entry.kind}), {where}")
 
-    def _found(self, query: str, k: int) -> Answer:
+    def _found(self, query: str, k: int) -> RecallAnswer:
         hits = self._recall.search(
             query, max(1, min(k, MOST)), thread=self._thread, kinds=PLACED, exclude=self._shown()
         )
         text = place(hits, self._share, query=query).text
-        return Answer(text, f"{len(hits)} found" if text else _NOTHING)
+        return RecallAnswer(text, f"{len(hits)} found" if text else _NOTHING)
 
 
 def recall_tool(

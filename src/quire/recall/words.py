@@ -9,14 +9,14 @@ import numpy as np
 
 from quire.recall.columns import Array, Bools, Column, Floats, Ints
 from quire.recall.neighbours import REACH, Neighbours
-from quire.recall.query import Asked, stem
+from quire.recall.query import QueryTerms, stem
 
 # The words of the documents that are there: numbers of stems, how often each form is written, the usual forms.
 #
 # A document that goes takes its words along, so nothing here tells of what is no longer there.
 
 
-class Vocabulary:
+class StemTable:
     """Stems and words have numbers in the order of their first appearance; documents come as bags of words."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Postings:
     """Rows and counts per stem, by the stem's number."""
 
     def __init__(self) -> None:
-        self.vocabulary = Vocabulary()
+        self.vocabulary = StemTable()
         # How many rows that are alive hold each stem.
         self._holders = Column(np.int64)
         self._starts: Array = np.zeros(1, np.int64)
@@ -205,7 +205,7 @@ _LARGE = 20_000
 _TELLING = 0.08
 
 
-class Wording:
+class WordIndex:
     """Postings, surroundings and lengths of all rows."""
 
     def __init__(self) -> None:
@@ -234,9 +234,9 @@ class Wording:
             self.neighbours.settle(touched)
             self._wide.all[touched] = self.neighbours.gathered(touched, self._own.all)
 
-    def scores(self, asked: Asked, kin: Mapping[str, list[tuple[int, float]]], alive: Bools) -> Floats:
+    def scores(self, asked: QueryTerms, kin: Mapping[str, list[tuple[int, float]]], alive: Bools) -> Floats:
         """How well each row and its surroundings answer the query's words."""
-        out, room = np.zeros(len(alive), np.float32), Room(len(alive))
+        out, room = np.zeros(len(alive), np.float32), Scratch(len(alive))
         documents, norm, dead = int(np.count_nonzero(alive)), self._norm(alive), not alive.all()
         for word, stemmed, weight, likely in self._worth_it(asked, documents):
             number = self.postings.vocabulary.find(stemmed)
@@ -251,7 +251,7 @@ class Wording:
             out += counts
         return out
 
-    def _worth_it(self, asked: Asked, documents: int) -> list[tuple[str, str, float, float]]:
+    def _worth_it(self, asked: QueryTerms, documents: int) -> list[tuple[str, str, float, float]]:
         """The query's words; in a large collection with their likely rarity, without those that tell nothing."""
         if documents <= _LARGE:
             return [(*word, 0.0) for word in asked.words]
@@ -275,7 +275,7 @@ class Wording:
     ) -> float:
         """How few rows and surroundings hold a word itself, its kin left aside where it stands anywhere."""
         if terms != counted:
-            counts = self._spread(terms, Room(len(counts)), alive)
+            counts = self._spread(terms, Scratch(len(counts)), alive)
         holders = int(np.count_nonzero(counts))
         documents = len(counts) if alive is None else int(np.count_nonzero(alive))
         return float(np.log1p((documents - holders + 0.5) / (holders + 0.5)))
@@ -285,7 +285,7 @@ class Wording:
         mean = float(wide[alive].mean()) if alive.any() else 1.0
         return np.asarray(K1 * (1 - B + B * wide / max(mean, 1.0)), np.float32)
 
-    def _spread(self, terms: list[tuple[int, float]], room: Room, alive: Bools | None) -> Floats:
+    def _spread(self, terms: list[tuple[int, float]], room: Scratch, alive: Bools | None) -> Floats:
         """How often each row and its surroundings hold any of these stems, each with its weight."""
         own = room.own
         own.fill(0)
@@ -298,7 +298,7 @@ class Wording:
         return own
 
 
-class Room:
+class Scratch:
     """Space for sums over all rows, used again for every word: taking it anew costs more than the sums."""
 
     def __init__(self, rows: int) -> None:

@@ -2,7 +2,7 @@
 
 from quire.records.agent import (
     AgentReply,
-    Carried,
+    CarriedOut,
     Reaction,
     ToolRequest,
     carry_out,
@@ -13,11 +13,11 @@ from quire.records.agent import (
     react,
     registered,
 )
-from quire.records.builder import Builder, Built
-from quire.records.config import Config, Formatting, Output, Source, config
-from quire.records.find import Hit
+from quire.records.builder import Builder, BuiltContext
+from quire.records.config import Config, Formatting, OutputRecord, RecordSource, config
+from quire.records.find import RecordHit
 from quire.records.hints import apply_hints
-from quire.records.paths import Limits
+from quire.records.paths import HintLimits
 from quire.records.record import Record, View, draft, view
 from quire.records.rows import TABLES, records_hook
 from quire.records.selector import Match, Selector
@@ -27,19 +27,19 @@ __all__ = [
     "TABLES",
     "AgentReply",
     "Builder",
-    "Built",
-    "Carried",
+    "BuiltContext",
+    "CarriedOut",
     "Config",
     "Formatting",
-    "Hit",
-    "Limits",
+    "HintLimits",
     "Match",
-    "Output",
+    "OutputRecord",
     "Reaction",
     "Record",
+    "RecordHit",
+    "RecordSource",
     "Records",
     "Selector",
-    "Source",
     "ToolRequest",
     "View",
     "apply_hints",

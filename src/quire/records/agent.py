@@ -226,14 +226,14 @@ def _problem(request: Json) -> str:
 RESPONSE: Final = "tool.response.v1"
 
 
-class Tools(Protocol):
+class RecordTools(Protocol):
     """Where requests are carried out."""
 
     async def run(self, call: Entry) -> Entry:
         """The result of a call; failures are results too."""
 
 
-class Carried(msgspec.Struct, frozen=True):
+class CarriedOut(msgspec.Struct, frozen=True):
     """The reply and its record, one `tool.response.v1` per request, and the contexts that became new."""
 
     reply: AgentReply
@@ -243,8 +243,8 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 async def carry_out(
-    records: Records, text: str, tools: Tools, *, tags: Iterable[str] = (), now: int | None = None
-) -> Carried:
+    records: Records, text: str, tools: RecordTools, *, tags: Iterable[str] = (), now: int | None = None
+) -> CarriedOut:
     """Keep a reply, run its tool requests in order, and renew the contexts this concerns.
 
     `tags` go to every record that is made: a conversation's `session:…`, say.
@@ -257,7 +257,7 @@ async def carry_out(
         result = await tools.run(call(request.request_id, request.tool, request.input))
         # Kept one by one: what a tool has done is known even if the next one never ends.
         responses.append(records.create(RESPONSE, _context(request, result), tags=shared, now=now))
-    return Carried(reply, said, tuple(responses), react(records, said, *responses, now=now))
+    return CarriedOut(reply, said, tuple(responses), react(records, said, *responses, now=now))
 
 
 def _context(request: ToolRequest, result: Entry) -> JsonObject:

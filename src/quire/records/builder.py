@@ -15,7 +15,7 @@ from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
 from quire.records.config import Config
 from quire.records.config import config as read_config
-from quire.records.gather import Ask, Embed, Part, Picked, fit, gather, repeated
+from quire.records.gather import ContextRequest, Embed, Part, Picked, fit, gather, repeated
 from quire.records.record import Record, session
 from quire.records.selector import Selector
 from quire.records.shape import SPOKEN, USER, role, said, shape
@@ -28,7 +28,7 @@ from quire.values import Json, JsonObject
 OUTPUT_HINTS: Final[JsonObject] = {"include": ["consumer_id", "formatted_context", "request", "trigger"]}
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltContext(msgspec.Struct, frozen=True, kw_only=True):
     """A context: its text without the request, what it shows, and what it leaves out and why."""
 
     consumer_id: str
@@ -105,7 +105,7 @@ class Builder:
         trigger: Record | None = None,
         request: str | None = None,
         now: int | None = None,
-    ) -> Built:
+    ) -> BuiltContext:
         """The context for a request, or for the record that triggers it; nothing is written."""
         ask = self._ask(records, trigger, request, now)
         picked = gather(records, self.config.sources, ask, now)
@@ -113,7 +113,7 @@ class Builder:
             picked = sorted([*picked, Picked(trigger, 1.0, trigger.id)], key=lambda one: one.place)
         parts, repeats = self._distinct(picked, ask, records.meaning.embed if records.meaning else None)
         fitted = fit(parts, ask.request, self.config.formatting.max_tokens, self.config.formatting.detail)
-        return Built(
+        return BuiltContext(
             consumer_id=self.config.consumer_id,
             formatted_context=clean.formatted_context(fitted.value),
             request=ask.request,
@@ -128,7 +128,7 @@ class Builder:
         """Build, and keep the result as the consumer's context record."""
         return self.keep(records, self.build(records, trigger=trigger, now=now), now=now)
 
-    def keep(self, records: Records, built: Built, *, now: int | None = None) -> Record:
+    def keep(self, records: Records, built: BuiltContext, *, now: int | None = None) -> Record:
         """Create or update the consumer's context record; the same context makes no new version."""
         output = self.config.output
         for _ in range(ATTEMPTS):
@@ -148,7 +148,7 @@ class Builder:
             hint="Try again.",
         )
 
-    def _create(self, records: Records, built: Built, now: int | None) -> Record:
+    def _create(self, records: Records, built: BuiltContext, now: int | None) -> Record:
         return records.create(
             self.config.output.schema_name,
             built.context,
@@ -166,7 +166,9 @@ class Builder:
         found = records.select(wanted, newest=1, keep=lambda one: built_by(one) == consumer, now=now)
         return found[0] if found else None
 
-    def _ask(self, records: Records, trigger: Record | None, request: str | None, now: int | None) -> Ask:
+    def _ask(
+        self, records: Records, trigger: Record | None, request: str | None, now: int | None
+    ) -> ContextRequest:
         """What is asked: in so many words, by the trigger, or else by the newest message of a user."""
         if trigger is not None and self.refusal(trigger):
             raise CallError(self.refusal(trigger), hint="Contexts built from contexts would never end.")
@@ -177,7 +179,7 @@ class Builder:
         else:
             message = self._just_said(records, request, now)
         words = said(message.context) if request is None and message else request or ""
-        return Ask(request=words, message=message, trigger=trigger, may_show=self._may_show)
+        return ContextRequest(request=words, message=message, trigger=trigger, may_show=self._may_show)
 
     def _just_said(self, records: Records, request: str, now: int | None) -> Record | None:
         """The record of a request that was stored before it was asked: the last thing said, in the same words."""
@@ -193,7 +195,7 @@ class Builder:
         return not maker or (maker != self.config.consumer_id and named)
 
     def _distinct(
-        self, picked: Sequence[Picked], ask: Ask, embed: Embed | None
+        self, picked: Sequence[Picked], ask: ContextRequest, embed: Embed | None
     ) -> tuple[list[Part], list[JsonObject]]:
         """One part for each record, without those that say again what a later one says."""
         pin = ask.trigger.id if ask.trigger else ""
@@ -207,7 +209,9 @@ class Builder:
         reasons = [{"record": id, "reason": f"says the same as {other}"} for id, other in dropped.items()]
         return [part for part in parts if part.id not in dropped], reasons
 
-    def _repeats(self, parts: Sequence[Part], section: str, ask: Ask, embed: Embed | None) -> dict[str, str]:
+    def _repeats(
+        self, parts: Sequence[Part], section: str, ask: ContextRequest, embed: Embed | None
+    ) -> dict[str, str]:
         """Which parts of one kind repeat another, or the request itself."""
         threshold = self.config.formatting.deduplication_threshold
         texts, names = [part.shape.text for part in parts], [part.id for part in parts]

@@ -22,7 +22,7 @@ _HINT = 'Write {"consumer_id": "chat", "sources": [{"schema_name": "user.message
 _SOURCE_KEYS = ("method", "nn", "limit", "filters", "conversation_scope", "exchanges", "floor", "role")
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class RecordSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where records come from.
 
     `exchanges`: a message found by `vector` comes with its question or answer, and with what lies between two
@@ -39,7 +39,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
+class OutputRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record that the builder keeps up to date for its consumer."""
 
     schema_name: str = "agent.context.v1"
@@ -57,9 +57,9 @@ class Formatting(msgspec.Struct, frozen=True, kw_only=True):
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     consumer_id: str
-    sources: tuple[Source, ...] = ()
+    sources: tuple[RecordSource, ...] = ()
     update_triggers: tuple[Selector, ...] = ()
-    output: Output = Output()
+    output: OutputRecord = OutputRecord()
     formatting: Formatting = Formatting()
     # A context built from a context built from … stops here.
     max_generation: int = 3
@@ -87,7 +87,7 @@ def config(value: Json) -> Config:
                 selector(one, f"update trigger {n}")
                 for n, one in enumerate(_objects(value, "update_triggers"), 1)
             ),
-            output=msgspec.convert(_output(_object(value, "output")), Output),
+            output=msgspec.convert(_output(_object(value, "output")), OutputRecord),
             formatting=msgspec.convert(_formatting(_object(value, "formatting")), Formatting),
             max_generation=msgspec.convert(value.get("max_generation", 3), Generations),
         )
@@ -116,7 +116,7 @@ def _object(value: JsonObject, key: str) -> JsonObject:
     return found
 
 
-def _source(value: JsonObject, number: int) -> Source:
+def _source(value: JsonObject, number: int) -> RecordSource:
     """A source: its method and bounds, and which records it means (flat or under `filters`)."""
     where = f"source {number}"
     if value.get("method") not in METHODS:
@@ -127,7 +127,7 @@ def _source(value: JsonObject, number: int) -> Source:
     given = {
         key: value[key] for key in ("method", "nn", "limit", "exchanges", "floor", "role") if key in value
     }
-    source = msgspec.convert(given, Source)
+    source = msgspec.convert(given, RecordSource)
     for name, least in (("nn", 1), ("limit", 1), ("floor", 0)):
         if getattr(source, name) is not None and getattr(source, name) < least:
             raise CallError(f"{where}: {name} is at least {least}, not {getattr(source, name)}")

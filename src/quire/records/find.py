@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PREVIEW = 80
 
 
-class Hit(msgspec.Struct, frozen=True):
+class RecordHit(msgspec.Struct, frozen=True):
     """A record that was found: its score (what the order goes by, the sum of `parts`), how much of the query it
     holds itself from 0 to 1, and, where asked for, what its hints show of it.
     """
@@ -46,7 +46,7 @@ class Hit(msgspec.Struct, frozen=True):
         text = " ".join((searchable(self.record).strip() or self.record.title).split())
         return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
-    def with_context(self) -> Hit:
+    def with_context(self) -> RecordHit:
         return msgspec.structs.replace(self, view=view(self.record))
 
     def to_json(self) -> JsonObject:
@@ -78,7 +78,7 @@ BATCH: Final = 32
 Progress: TypeAlias = Callable[[int, int], None]
 
 
-class Meaning:
+class RecordMeaning:
     """How near texts come to each other in meaning: an embedder that remembers, and keeps vectors with records."""
 
     def __init__(self, embedder: Embedder, progress: Progress | None = None) -> None:
@@ -255,10 +255,10 @@ def ranked(
     records: Sequence[Record],
     texts: Sequence[str],
     *,
-    meaning: Meaning | None = None,
+    meaning: RecordMeaning | None = None,
     vectors: Sequence[Any] | None = None,
     corpus: Corpus | None = None,
-) -> list[Hit]:
+) -> list[RecordHit]:
     """Those of the records that have anything to do with the query, the best first."""
     cosines = meaning.cosines(query, vectors) if meaning and vectors else None
     shares = relevance(query, texts, cosines, corpus)
@@ -271,11 +271,14 @@ def ranked(
         return []
     found = _collection(records, texts, meaning, vectors).search(query, len(records))
     by_id = {one.id: one for one in records}
-    return [Hit(by_id[one.id], round(one.score, 6), near[one.id], one.parts) for one in found]
+    return [RecordHit(by_id[one.id], round(one.score, 6), near[one.id], one.parts) for one in found]
 
 
 def _collection(
-    records: Sequence[Record], texts: Sequence[str], meaning: Meaning | None, vectors: Sequence[Any] | None
+    records: Sequence[Record],
+    texts: Sequence[str],
+    meaning: RecordMeaning | None,
+    vectors: Sequence[Any] | None,
 ) -> Any:
     try:
         import numpy
@@ -324,12 +327,12 @@ def select(
 
 def near(
     file: RecordFile,
-    meaning: Meaning | None,
+    meaning: RecordMeaning | None,
     q: str,
     selector: Selector,
     keep: Callable[[Record], bool] = bool,
     now: int | None = None,
-) -> list[Hit]:
+) -> list[RecordHit]:
     """What a selector means and has anything to do with q, best first, the older first among equals."""
     asked = words_of(q)
     where, values = rows.where(selector, now)

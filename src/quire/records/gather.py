@@ -15,8 +15,8 @@ import msgspec
 
 from quire.errors import BudgetError
 from quire.formats import clean
-from quire.formats.clean import Clean, Detail, Tool
-from quire.records.config import Source
+from quire.formats.clean import Clean, CleanTool, Detail
+from quire.records.config import RecordSource
 from quire.records.record import Record, session
 from quire.records.rows import number
 from quire.records.selector import Selector
@@ -31,7 +31,7 @@ MOST: Final = 1000
 BRIDGE: Final = 2
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a context is for: the request, the message that makes it, and the record that set things going."""
 
     request: str
@@ -66,7 +66,9 @@ class Picked(msgspec.Struct, frozen=True):
         return number(self.record.id)
 
 
-def gather(records: Records, sources: Iterable[Source], ask: Ask, now: int | None) -> list[Picked]:
+def gather(
+    records: Records, sources: Iterable[RecordSource], ask: ContextRequest, now: int | None
+) -> list[Picked]:
     """What all sources give, in the order of creation; a record that several give keeps its greatest weight."""
     picked: dict[str, Picked] = {}
     for source in sources:
@@ -76,7 +78,7 @@ def gather(records: Records, sources: Iterable[Source], ask: Ask, now: int | Non
     return sorted(picked.values(), key=lambda one: one.place)
 
 
-def _from(records: Records, source: Source, ask: Ask, now: int | None) -> list[Picked]:
+def _from(records: Records, source: RecordSource, ask: ContextRequest, now: int | None) -> list[Picked]:
     selector = source.selector
     if source.current_session and ask.session:
         selector = msgspec.structs.replace(selector, all_tags=(*selector.all_tags, ask.session))
@@ -87,7 +89,9 @@ def _from(records: Records, source: Source, ask: Ask, now: int | None) -> list[P
     return [Picked(one, (at + 1) / len(found), one.id, source.role) for at, one in enumerate(found)]
 
 
-def _nearest(records: Records, source: Source, selector: Selector, ask: Ask, now: int | None) -> list[Picked]:
+def _nearest(
+    records: Records, source: RecordSource, selector: Selector, ask: ContextRequest, now: int | None
+) -> list[Picked]:
     """The records nearest to the request: at most nn, none below the floor, messages with their exchange."""
     hits = records.near(ask.request, selector, keep=ask.allows, now=now)
     near = [hit for hit in hits if hit.relevance > 0 and hit.relevance >= source.floor][: source.nn]
@@ -248,12 +252,12 @@ def _reason(budget: int) -> str:
 
 
 def assembled(
-    parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[Tool] | None = None
+    parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[CleanTool] | None = None
 ) -> Clean:
     """The clean value of some parts, in their order; a tool's name counts once, its last word wins."""
     shown = listed(parts) if tools is None else tuple(tools)
     if detail == "short":
-        shown = tuple(Tool(tool.name, tool.description) for tool in shown)
+        shown = tuple(CleanTool(tool.name, tool.description) for tool in shown)
     return Clean(
         tools=shown,
         conversation=tuple(
@@ -265,13 +269,13 @@ def assembled(
     )
 
 
-def listed(parts: Sequence[Part]) -> tuple[Tool, ...]:
+def listed(parts: Sequence[Part]) -> tuple[CleanTool, ...]:
     return tuple({tool.name: tool for part in parts for tool in part.shape.tools}.values())
 
 
 def _fit_tools(
     parts: Sequence[Part], share: int, detail: Detail
-) -> tuple[tuple[Tool, ...], Detail, list[JsonObject]]:
+) -> tuple[tuple[CleanTool, ...], Detail, list[JsonObject]]:
     """The tools within a share of the budget: in full, else short, else as many of them as fit."""
     tools = listed(parts)
 
@@ -286,7 +290,7 @@ def _fit_tools(
 
 
 def _fit_groups(
-    parts: Sequence[Part], tools: tuple[Tool, ...], request: str, budget: int, detail: Detail
+    parts: Sequence[Part], tools: tuple[CleanTool, ...], request: str, budget: int, detail: Detail
 ) -> list[Part]:
     """The groups that matter most, as many as fit, in the order they had; pinned parts first of all."""
     weights: dict[str, float] = {}

@@ -13,7 +13,7 @@ from quire.errors import DataError, QuireError
 from quire.formats import clean
 from quire.records import expressions
 from quire.records.expressions import extract, one_or_many
-from quire.records.paths import Limits, Meter, as_text, check_depth, drop, keep, look_up
+from quire.records.paths import HintLimits, Meter, as_text, check_depth, drop, keep, look_up
 from quire.records.template import render, view
 from quire.values import Json, JsonObject
 
@@ -109,7 +109,7 @@ def _program(rule: JsonObject, name: str) -> Json:
 _KEYS = ("include", "exclude", "transform", "mode")
 
 
-def apply_hints(context: Json, hints: Json, limits: Limits | None = None) -> tuple[Json, str | None]:
+def apply_hints(context: Json, hints: Json, limits: HintLimits | None = None) -> tuple[Json, str | None]:
     """The context as its hints show it, and what went wrong (then the context is untouched).
 
     {"a": 1, "b": 2}, {"exclude": ["b"]} -> ({"a": 1}, None)
@@ -117,7 +117,7 @@ def apply_hints(context: Json, hints: Json, limits: Limits | None = None) -> tup
     if hints is None or hints == {}:
         return context, None
     try:
-        return _view(context, hints, Meter(limits or Limits())), None
+        return _view(context, hints, Meter(limits or HintLimits())), None
     except QuireError as error:
         return context, f"{error} ({error.hint})" if error.hint else str(error)
 
@@ -144,7 +144,7 @@ def _made(key: str, rule: Json, context: Json, meter: Meter) -> Json:
         raise DataError(f"transform.{key}: {error}", hint=error.hint) from error
 
 
-def check_hints(hints: Json, limits: Limits | None = None) -> None:
+def check_hints(hints: Json, limits: HintLimits | None = None) -> None:
     """Refuse hints that cannot be right; a misspelt `exclude` must not show what it meant to hide."""
     if not isinstance(hints, dict):
         raise DataError(f"llm_hints is an object, not {as_text(hints)[:40]!r}")
@@ -162,5 +162,5 @@ def check_hints(hints: Json, limits: Limits | None = None) -> None:
     rules = hints.get("transform")
     if rules is not None and not isinstance(rules, dict):
         raise DataError(f"llm_hints.transform is an object of rules, not {as_text(rules)[:40]!r}")
-    if rules and len(rules) > (limits or Limits()).rules:
-        raise DataError(f"{len(rules)} rules; at most {(limits or Limits()).rules} are allowed")
+    if rules and len(rules) > (limits or HintLimits()).rules:
+        raise DataError(f"{len(rules)} rules; at most {(limits or HintLimits()).rules} are allowed")

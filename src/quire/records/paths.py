@@ -12,14 +12,14 @@ from quire.errors import DataError
 from quire.values import Json
 
 
-class Missing:
+class NoValue:
     """The answer for a path that leads nowhere; null is a value, this is not."""
 
     def __bool__(self) -> bool:
         return False
 
 
-MISSING: Final = Missing()
+MISSING: Final = NoValue()
 
 
 def child(value: Json, name: str) -> Json:
@@ -81,7 +81,7 @@ def below(paths: Sequence[str], key: str) -> list[str]:
 # How much work one record's hints may cause, and the meter that stops them there.
 
 
-class Limits(msgspec.Struct, frozen=True):
+class HintLimits(msgspec.Struct, frozen=True):
     """The bounds of one `apply_hints`; all its rules together share steps and output."""
 
     rules: int = 64
@@ -97,7 +97,7 @@ class Limits(msgspec.Struct, frozen=True):
 class Meter:
     """What is left of the limits; spending more than there is raises."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HintLimits) -> None:
         self.limits = limits
         self.steps = limits.steps
         self.chars = limits.output_chars

@@ -9,7 +9,7 @@ import msgspec
 
 from quire.errors import CallError
 from quire.records.expressions import extract
-from quire.records.paths import MISSING, Limits, Meter, as_text, look_up
+from quire.records.paths import MISSING, HintLimits, Meter, as_text, look_up
 from quire.records.record import Record
 from quire.values import Json, JsonObject
 
@@ -78,7 +78,7 @@ class Match(msgspec.Struct, frozen=True):
 
     def _found(self, context: JsonObject) -> list[Json]:
         if self.path.startswith("$"):
-            return extract(self.path, context, Meter(Limits()))
+            return extract(self.path, context, Meter(HintLimits()))
         value = look_up(context, self.path.split("."))
         return [] if value is MISSING else [value]
 

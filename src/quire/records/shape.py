@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from quire.formats import clean
-from quire.formats.clean import Message, Tool, ToolResult
+from quire.formats.clean import CleanMessage, CleanTool, ToolResult
 from quire.records.paths import as_text
 from quire.records.record import Record, view
 from quire.values import Json, JsonObject
@@ -28,8 +28,8 @@ class Shape(msgspec.Struct, frozen=True):
 
     section: Section
     text: str
-    tools: tuple[Tool, ...] = ()
-    message: Message | None = None
+    tools: tuple[CleanTool, ...] = ()
+    message: CleanMessage | None = None
     result: ToolResult | None = None
 
 
@@ -51,7 +51,7 @@ def shape(record: Record, speaker: str = "") -> Shape:
     if speaker:
         text = said(shown)
         return Shape(
-            "conversation", text, message=Message("user" if speaker == "user" else "assistant", text)
+            "conversation", text, message=CleanMessage("user" if speaker == "user" else "assistant", text)
         )
     if record.schema_name in ("tool.catalog.v1", "tool.v1"):
         return _tools(record)

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.errors import CallError, NotFound
 from quire.records import find, rows
-from quire.records.find import Hit, Meaning, Progress
+from quire.records.find import Progress, RecordHit, RecordMeaning
 from quire.records.record import Record, View, checked, decode, draft, expiry, tag_list, view
 from quire.records.rows import RecordFile, RecordStore, number
 from quire.records.selector import Selector
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # `Records.list` hides the built-in name inside the class.
 Found: TypeAlias = list[Record]
-Hits: TypeAlias = list[Hit]
+Hits: TypeAlias = list[RecordHit]
 
 
 class Records:
@@ -35,7 +35,7 @@ class Records:
         self, store: RecordStore, embedder: Embedder | None = None, progress: Progress | None = None
     ) -> None:
         self.store = store
-        self.meaning = Meaning(embedder, progress) if embedder else None
+        self.meaning = RecordMeaning(embedder, progress) if embedder else None
         self._file = RecordFile(store)
 
     # Keeping them

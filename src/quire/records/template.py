@@ -148,16 +148,16 @@ def _names(text: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-class Scope(msgspec.Struct, frozen=True):
+class TemplateScope(msgspec.Struct, frozen=True):
     """What names mean at one place: the item of the innermost loop, and what stands around it."""
 
     this: Json
     root: JsonObject
     loop: JsonObject = {}
-    outer: Scope | None = None
+    outer: TemplateScope | None = None
 
     def find(self, path: Path) -> Json:
-        scope: Scope | None = self
+        scope: TemplateScope | None = self
         for _ in range(path.up):
             scope = scope.outer if scope else None
         if scope is None:
@@ -184,10 +184,12 @@ def view(context: Json) -> JsonObject:
 def render(template: str, context: Json, meter: Meter) -> str:
     """The template filled from the context: 'Hi {{name}}', {"name": "Ada"} -> 'Hi Ada'."""
     nodes = parse(meter.source(template), meter.limits.depth)
-    return "".join(meter.write(piece) for piece in _pieces(nodes, Scope(context, view(context)), meter))
+    return "".join(
+        meter.write(piece) for piece in _pieces(nodes, TemplateScope(context, view(context)), meter)
+    )
 
 
-def _pieces(nodes: tuple[Node, ...], scope: Scope, meter: Meter) -> Iterator[str]:
+def _pieces(nodes: tuple[Node, ...], scope: TemplateScope, meter: Meter) -> Iterator[str]:
     for node in nodes:
         meter.step()
         if isinstance(node, Literal):
@@ -200,7 +202,7 @@ def _pieces(nodes: tuple[Node, ...], scope: Scope, meter: Meter) -> Iterator[str
             yield from _loop(node, scope, meter)
 
 
-def _loop(node: Each, scope: Scope, meter: Meter) -> Iterator[str]:
+def _loop(node: Each, scope: TemplateScope, meter: Meter) -> Iterator[str]:
     value = scope.find(node.path)
     if not value or not isinstance(value, list | dict):
         yield from _pieces(node.otherwise, scope, meter)
@@ -209,7 +211,7 @@ def _loop(node: Each, scope: Scope, meter: Meter) -> Iterator[str]:
     for index, (key, item) in enumerate(pairs):
         meter.step()
         loop = {"@index": index, "@key": key, "@first": index == 0, "@last": index == len(pairs) - 1}
-        yield from _pieces(node.body, Scope(item, scope.root, loop, scope), meter)
+        yield from _pieces(node.body, TemplateScope(item, scope.root, loop, scope), meter)
 
 
 def _error(template: str, at: int, message: str, hint: str = "") -> FormatError:

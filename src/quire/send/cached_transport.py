@@ -16,7 +16,7 @@ import msgspec
 
 from quire.errors import ProviderError
 from quire.log.hashing import sha256_hex
-from quire.providers.gemini_cache import Errand, Keeper, Served, lasting
+from quire.providers.gemini_cache import CacheCall, CacheKeeper, Served, lasting
 from quire.providers.models import model_info
 from quire.providers.prefix import line, prefix_bytes
 from quire.providers.usage import usage
@@ -30,18 +30,18 @@ _FAREWELL_S = 10.0
 _GONE = (403, 404)
 
 
-class Caches(Protocol):
+class CacheCalls(Protocol):
     """Where explicit caches are made, prolonged and deleted."""
 
-    async def carry_out(self, errand: Errand) -> JsonObject:
+    async def carry_out(self, errand: CacheCall) -> JsonObject:
         """Make one call; its reply, or a ProviderError."""
 
 
-class Conversation:
+class CachedConversation:
     """A keeper, and by what the conversation it keeps for is known again."""
 
     def __init__(self, request: Request) -> None:
-        self.model, self.keeper = request.model, Keeper(model_info(request.target))
+        self.model, self.keeper = request.model, CacheKeeper(model_info(request.target))
         self.tool_config: Any = request.body.get("toolConfig")
         self.prefix, self.said = b"", frozenset[str]()
         self.asked_ms = 0
@@ -60,19 +60,19 @@ class Conversation:
         said = _said(request.body)[1:]
         return 2 * sum(one in self.said for one in said) >= max(1, len(said))
 
-    def ask(self, request: Request, at_ms: int) -> list[Errand]:
+    def ask(self, request: Request, at_ms: int) -> list[CacheCall]:
         """Take the next request; the calls to make before it."""
         self.prefix = prefix_bytes(lasting(request.body), "gemini")
         self.said, self.asked_ms = frozenset(_said(request.body)), at_ms
         return [] if self.busy or self.refused else self.keeper.due(request.body, at_ms)
 
 
-class Keeping:
+class CachedTransport:
     """A transport around another that speaks to Gemini; `caches` makes the calls, `clock` says the time in ms."""
 
-    def __init__(self, inner: Transport, caches: Caches, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, inner: Transport, caches: CacheCalls, clock: Callable[[], int] | None = None) -> None:
         self.inner, self._caches, self._clock = inner, caches, clock or _wall_clock
-        self.conversations: list[Conversation] = []
+        self.conversations: list[CachedConversation] = []
 
     async def aclose(self) -> None:
         """Delete the caches that are still held, as far as that works, and end the connections."""
@@ -80,7 +80,7 @@ class Keeping:
             async with asyncio.timeout(_FAREWELL_S):
                 for one in self.conversations:
                     if one.keeper.kept is not None:
-                        await self._carry_out(one, Errand("DELETE", one.keeper.kept.name))
+                        await self._carry_out(one, CacheCall("DELETE", one.keeper.kept.name))
         except TimeoutError:
             pass
         finally:
@@ -124,7 +124,7 @@ class Keeping:
                     raise
                 at.keeper.forget()
 
-    async def _heard(self, at: Conversation, request: Request) -> AsyncGenerator[JsonObject]:
+    async def _heard(self, at: CachedConversation, request: Request) -> AsyncGenerator[JsonObject]:
         """A reply's events; what it used is known even where its reader leaves early."""
         latest: JsonObject = {}
         try:
@@ -135,7 +135,7 @@ class Keeping:
         finally:
             _answered(at, latest)
 
-    async def _prepared(self, request: Request) -> Conversation:
+    async def _prepared(self, request: Request) -> CachedConversation:
         """The conversation of a request, once the calls that are due before it were made."""
         at_ms = self._clock()
         at = self._conversation(request, at_ms)
@@ -144,7 +144,7 @@ class Keeping:
             await self._carry_out_all(at, errands)
         return at
 
-    async def _carry_out_all(self, at: Conversation, errands: list[Errand]) -> None:
+    async def _carry_out_all(self, at: CachedConversation, errands: list[CacheCall]) -> None:
         """The calls in order; a request that comes meanwhile asks for none of its own."""
         at.busy = True
         try:
@@ -153,16 +153,16 @@ class Keeping:
         finally:
             at.busy = False
 
-    def _conversation(self, request: Request, at_ms: int) -> Conversation:
+    def _conversation(self, request: Request, at_ms: int) -> CachedConversation:
         """The one that this request continues most closely, or a new one."""
         recent = [one for one in self.conversations if at_ms - one.asked_ms <= _LONGEST_MS]
         known = [one for one in recent if one.goes_on(request)]
         if not known:
-            recent.append(Conversation(request))
+            recent.append(CachedConversation(request))
         self.conversations = recent
         return max(known, key=lambda one: len(one.prefix), default=recent[-1])
 
-    async def _carry_out(self, at: Conversation, errand: Errand) -> None:
+    async def _carry_out(self, at: CachedConversation, errand: CacheCall) -> None:
         """One call; one that fails leaves the conversation without a cache."""
         reply: JsonObject | None = None
         try:
@@ -173,12 +173,12 @@ class Keeping:
         at.keeper.done(errand, reply, self._clock())
 
 
-def _behind(at: Conversation, request: Request) -> Request:
+def _behind(at: CachedConversation, request: Request) -> Request:
     body = at.keeper.behind(request.body)
     return request if body is request.body else msgspec.structs.replace(request, body=body)
 
 
-def _answered(at: Conversation, reply: JsonObject) -> None:
+def _answered(at: CachedConversation, reply: JsonObject) -> None:
     if reply.get("usageMetadata"):
         at.keeper.answered(usage("gemini", reply))
 

@@ -14,7 +14,7 @@ import msgspec
 from quire.errors import CallError, ProviderError
 from quire.providers.models import model_info
 from quire.providers.registry import resolve, split_target
-from quire.send.cached_transport import Keeping
+from quire.send.cached_transport import CachedTransport
 from quire.send.http import Http
 from quire.send.transport import ENDPOINTS, Endpoint, Transport, close
 from quire.values import JsonObject, Request
@@ -34,7 +34,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.most_s, self.first_s * 2 ** (attempt - 1)) if asked_s is None else asked_s
 
 
-class Retrying:
+class RetryingTransport:
     """A transport that tries again while nothing of the reply has come."""
 
     def __init__(
@@ -107,7 +107,7 @@ def transport_for(
     via: Via = "",
     proxies: bool = False,
     explicit_cache: bool = False,
-) -> Retrying | Keeping:
+) -> RetryingTransport | CachedTransport:
     """A transport for "provider:model"; `via` insists on the SDK or on plain HTTP, `proxies` uses the environment's.
 
     `explicit_cache` makes Gemini caches where they pay; their storage is paid for by the hour.
@@ -125,8 +125,8 @@ def transport_for(
         inner = module.connect(wire, url, api_key or "", timeout_s)
     else:
         inner = Http(url, api_key or "", timeout_s, proxies)
-    again = Retrying(inner, retry)
-    return Keeping(again, inner) if explicit_cache else again
+    again = RetryingTransport(inner, retry)
+    return CachedTransport(again, inner) if explicit_cache else again
 
 
 def has_explicit_cache(target: str) -> bool:

@@ -21,12 +21,12 @@ from quire.log.store import Store
 from quire.log.turn_lock import claimed
 from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
-from quire.send.protocol import CHAT, MESSAGES, Log, Runner, Turn, may_run_again
+from quire.send.protocol import CHAT, MESSAGES, Runner, Turn, TurnThread, may_run_again
 from quire.send.summarise import ByModel
 from quire.send.transport import Transport, close, served
 from quire.send.turn_state import (
     Next,
-    Standing,
+    TurnState,
     check_prices,
     is_aside,
     limit_met,
@@ -61,7 +61,7 @@ def interrupted(call: Entry) -> Decision:
 
 
 async def run(
-    thread: Log,
+    thread: TurnThread,
     target: str,
     transport: Transport,
     runner: Runner = CHAT,
@@ -73,7 +73,9 @@ async def run(
     return await Cycle(thread, target, transport, runner, on_event, decide).run()
 
 
-def run_sync(thread: Log, target: str, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
+def run_sync(
+    thread: TurnThread, target: str, transport: Transport, runner: Runner = CHAT, **how: Any
+) -> Outcome:
     """`run` for callers without an event loop; Ctrl-C keeps what came and raises KeyboardInterrupt."""
 
     async def main() -> Outcome:
@@ -90,7 +92,7 @@ class Cycle:
 
     def __init__(
         self,
-        thread: Log,
+        thread: TurnThread,
         target: str,
         transport: Transport,
         runner: Runner,
@@ -104,7 +106,7 @@ class Cycle:
         self._journal = Journal(thread.store, thread.name)
         self._growing = Growing()
         self._began = False
-        self._turn, self._seen = Standing(), 0
+        self._turn, self._seen = TurnState(), 0
         self._tip: Entry | None = None
         self._made: list[Entry] = []
 
@@ -316,7 +318,12 @@ def last_target(store: Store, thread: str) -> str:
 
 
 async def resume(
-    thread: Log, transport: Transport | None = None, runner: Runner = CHAT, *, target: str = "", **how: Any
+    thread: TurnThread,
+    transport: Transport | None = None,
+    runner: Runner = CHAT,
+    *,
+    target: str = "",
+    **how: Any,
 ) -> Outcome:
     """Continue the newest turn from the log; `decide(call)` settles a call that may or may not have run.
 
@@ -343,7 +350,7 @@ def _reached(target: str) -> Transport:
 
 
 def resume_sync(
-    thread: Log, transport: Transport | None = None, runner: Runner = CHAT, **how: Any
+    thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, **how: Any
 ) -> Outcome:
     """`resume` for callers without an event loop."""
 

@@ -20,7 +20,7 @@ from quire.values import SPOKEN, Entry, Json, JsonObject
 # The text in each provider's stream events, before it is whole: for readers, never for the log.
 
 
-class Piece(msgspec.Struct, frozen=True):
+class BlockDelta(msgspec.Struct, frozen=True):
     """More of the block at `place` (blocks become entries in that order)."""
 
     place: int
@@ -28,27 +28,27 @@ class Piece(msgspec.Struct, frozen=True):
     text: str
 
 
-def pieces(wire: str, event: Json) -> list[Piece]:
+def pieces(wire: str, event: Json) -> list[BlockDelta]:
     """The pieces of text in one event of a stream in this wire format."""
     if not isinstance(event, dict):
         return []
     return [piece for piece in _READERS[wire](event) if isinstance(piece.text, str) and piece.text]
 
 
-def _chat(event: JsonObject) -> Iterator[Piece]:
+def _chat(event: JsonObject) -> Iterator[BlockDelta]:
     """A chat message is thinking, text and calls in this order, whatever comes first."""
     choices = event.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     delta = choice.get("delta") if isinstance(choice, dict) and not choice.get("index") else None
     if not isinstance(delta, dict):
         return
-    yield Piece(0, "think", delta.get("reasoning_content") or delta.get("reasoning") or "")
-    yield Piece(1, "respond", delta.get("content") or delta.get("refusal") or "")
+    yield BlockDelta(0, "think", delta.get("reasoning_content") or delta.get("reasoning") or "")
+    yield BlockDelta(1, "respond", delta.get("content") or delta.get("refusal") or "")
     calls = delta.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(call.get("index"), int):
-            yield Piece(2 + call["index"], "call", function.get("arguments") or "")
+            yield BlockDelta(2 + call["index"], "call", function.get("arguments") or "")
 
 
 _RESPONSES = {
@@ -60,10 +60,10 @@ _RESPONSES = {
 }
 
 
-def _responses(event: JsonObject) -> Iterator[Piece]:
+def _responses(event: JsonObject) -> Iterator[BlockDelta]:
     kind = _RESPONSES.get(str(event.get("type")))
     if kind and isinstance(event.get("output_index"), int):
-        yield Piece(event["output_index"], kind, event.get("delta") or "")
+        yield BlockDelta(event["output_index"], kind, event.get("delta") or "")
 
 
 _ANTHROPIC = {
@@ -73,15 +73,15 @@ _ANTHROPIC = {
 }
 
 
-def _anthropic(event: JsonObject) -> Iterator[Piece]:
+def _anthropic(event: JsonObject) -> Iterator[BlockDelta]:
     delta = event.get("delta")
     if event.get("type") == "content_block_delta" and isinstance(delta, dict):
         kind, field = _ANTHROPIC.get(str(delta.get("type")), ("", ""))
         if kind and isinstance(event.get("index"), int):
-            yield Piece(event["index"], kind, delta.get(field) or "")
+            yield BlockDelta(event["index"], kind, delta.get(field) or "")
 
 
-def _gemini(event: JsonObject) -> Iterator[Piece]:
+def _gemini(event: JsonObject) -> Iterator[BlockDelta]:
     """Only bare text grows; a part that carries anything else comes whole."""
     candidates = event.get("candidates")
     first = candidates[0] if isinstance(candidates, list) and candidates else {}
@@ -90,25 +90,25 @@ def _gemini(event: JsonObject) -> Iterator[Piece]:
     for part in parts if isinstance(parts, list) else ():
         if isinstance(part, dict) and set(part) <= {"text", "thought"} and "text" in part:
             # Thinking comes before the answer; what has ended leaves its place to the next.
-            yield Piece(
+            yield BlockDelta(
                 0 if part.get("thought") else 1, "think" if part.get("thought") else "respond", part["text"]
             )
 
 
-def _bedrock(event: JsonObject) -> Iterator[Piece]:
+def _bedrock(event: JsonObject) -> Iterator[BlockDelta]:
     given = event.get("contentBlockDelta")
     if not isinstance(given, dict) or not isinstance(given.get("contentBlockIndex"), int):
         return
     place, delta = given["contentBlockIndex"], given.get("delta")
     if not isinstance(delta, dict):
         return
-    yield Piece(place, "respond", delta.get("text") or "")
+    yield BlockDelta(place, "respond", delta.get("text") or "")
     thought, call = delta.get("reasoningContent"), delta.get("toolUse")
-    yield Piece(place, "think", thought.get("text") or "" if isinstance(thought, dict) else "")
-    yield Piece(place, "call", call.get("input") or "" if isinstance(call, dict) else "")
+    yield BlockDelta(place, "think", thought.get("text") or "" if isinstance(thought, dict) else "")
+    yield BlockDelta(place, "call", call.get("input") or "" if isinstance(call, dict) else "")
 
 
-_READERS: dict[str, Callable[[JsonObject], Iterator[Piece]]] = {
+_READERS: dict[str, Callable[[JsonObject], Iterator[BlockDelta]]] = {
     "openai-chat": _chat,
     "openai-responses": _responses,
     "anthropic": _anthropic,
@@ -138,7 +138,7 @@ class Event(msgspec.Struct, frozen=True):
 OnEvent: TypeAlias = Callable[[Event], None]
 
 
-class Block(msgspec.Struct):
+class OpenBlock(msgspec.Struct):
     """A block that is still being written."""
 
     kind: str
@@ -151,23 +151,23 @@ class Growing:
     """The blocks behind the log's end while a reply streams in, in the order they will be entries."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[OpenBlock] = []
 
-    def add(self, pieces: Iterable[Piece], tip: int) -> list[Event]:
+    def add(self, pieces: Iterable[BlockDelta], tip: int) -> list[Event]:
         """More text of the blocks behind entry `tip`."""
         return [self._add(piece, tip) for piece in pieces if piece.text]
 
-    def _add(self, piece: Piece, tip: int) -> Event:
+    def _add(self, piece: BlockDelta, tip: int) -> Event:
         part = self._find(piece)
         self.blocks[part].pieces.append(piece.text)
         self.blocks[part].shown += len(piece.text)
         return Event(event_id(tip, self._shown()), piece.kind, piece.text, part=part)
 
-    def _find(self, piece: Piece) -> int:
+    def _find(self, piece: BlockDelta) -> int:
         at = [(block.place, block.kind) for block in self.blocks]
         if (piece.place, piece.kind) not in at:
             at = sorted([*at, (piece.place, piece.kind)], key=lambda one: one[0])
-            self.blocks.insert(at.index((piece.place, piece.kind)), Block(piece.kind, piece.place, []))
+            self.blocks.insert(at.index((piece.place, piece.kind)), OpenBlock(piece.kind, piece.place, []))
         return at.index((piece.place, piece.kind))
 
     def finish(self, entries: Sequence[Entry]) -> list[Event]:

@@ -24,7 +24,7 @@ _MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".rst", ".txt"})
 _PYTHON = frozenset({".py", ".pyi", ".pyw"})
 
 
-class Piece(msgspec.Struct, frozen=True):
+class FileLines(msgspec.Struct, frozen=True):
     """Lines start to end of a file, counted from 1; `whole` unless a line itself had to be cut."""
 
     text: str
@@ -33,16 +33,16 @@ class Piece(msgspec.Struct, frozen=True):
     whole: bool = True
 
 
-def piece(text: str, name: str, start: int, end: int, limit: int) -> Piece:
+def piece(text: str, name: str, start: int, end: int, limit: int) -> FileLines:
     """Lines start to end, or as many of them as fit: up to a definition or a section that begins there."""
     lines = text.removesuffix("\n").split("\n")[start - 1 : end]
     whole = "\n".join(lines)
     if len(whole) <= limit:
-        return Piece(whole, start, start + len(lines) - 1)
+        return FileLines(whole, start, start + len(lines) - 1)
     count = _cut_at(lines, limit, _levels(text, name, start, lines))
     if count == 0:
-        return Piece(head(lines[0], limit), start, start, whole=False)
-    return Piece("\n".join(lines[:count]).rstrip("\n"), start, start + count - 1)
+        return FileLines(head(lines[0], limit), start, start, whole=False)
+    return FileLines("\n".join(lines[:count]).rstrip("\n"), start, start + count - 1)
 
 
 def _cut_at(lines: Sequence[str], limit: int, levels: Sequence[set[int]]) -> int:

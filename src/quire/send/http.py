@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire import providers
 from quire.errors import CallError, MissingPart, ProviderError
-from quire.providers.gemini_cache import Errand
+from quire.providers.gemini_cache import CacheCall
 from quire.providers.registry import resolve
 from quire.send.transport import ENDPOINTS, refusal, timed_out, unreachable
 from quire.values import JsonObject, Request
@@ -25,7 +25,7 @@ LIMIT_BYTES = 16 * 1024 * 1024
 
 async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[JsonObject]:
     """The events of a response body; comments and [DONE] are passed over."""
-    reader = Reader()
+    reader = SseReader()
     async for chunk in chunks:
         for data in reader.feed(chunk):
             if (event := _decoded(data, provider)) is not None:
@@ -35,7 +35,7 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
             yield event
 
 
-class Reader:
+class SseReader:
     """Splits a body into events' data; lines end with LF, CRLF or CR, wherever the pieces break."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Http:
         except httpx.HTTPError as error:
             raise self._failed(request.provider, error) from error
 
-    async def carry_out(self, errand: Errand) -> JsonObject:
+    async def carry_out(self, errand: CacheCall) -> JsonObject:
         """A call for an explicit Gemini cache; its reply."""
         httpx = _httpx()
         try:

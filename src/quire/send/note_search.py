@@ -123,7 +123,7 @@ _TAGS = ("content", "document", "guidance", "localSearch")
 _CITED_GROUP = re.compile(r"\[((?:\^?\d+)(?:\s*,\s*\^?\d+)*)\](?!\()")
 
 
-class Document(msgspec.Struct, frozen=True):
+class FoundNote(msgspec.Struct, frozen=True):
     """One note as far as it was found; ids count from 1."""
 
     id: int
@@ -140,12 +140,12 @@ class Source(msgspec.Struct, frozen=True):
     path: str
 
 
-def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_000) -> list[Document]:
+def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_000) -> list[FoundNote]:
     """Passages gathered by note, best note first, within `limit` characters in all and `each` for one note."""
     by_note: dict[str, list[Passage]] = {}
     for one in passages:
         by_note.setdefault(one.path, []).append(one)
-    found: list[Document] = []
+    found: list[FoundNote] = []
     left = limit
     for path, own in by_note.items():
         if left <= 0:
@@ -153,11 +153,11 @@ def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_00
         ordered = sorted(own, key=lambda one: one.line)
         content = truncate("\n\n".join(one.text.strip() for one in ordered), min(each, left))
         left -= len(content)
-        found.append(Document(len(found) + 1, own[0].title, path, content))
+        found.append(FoundNote(len(found) + 1, own[0].title, path, content))
     return found
 
 
-def local_search(found: Sequence[Document], time_range: str = "") -> str:
+def local_search(found: Sequence[FoundNote], time_range: str = "") -> str:
     """The whole block; documents cannot end it."""
     attribute = f' timeRange="{_attribute(time_range)}"' if time_range else ""
     body = "\n\n".join(map(_document, found)) or NONE_FOUND
@@ -165,13 +165,13 @@ def local_search(found: Sequence[Document], time_range: str = "") -> str:
     return f"<localSearch{attribute}>\n{inner}\n</localSearch>"
 
 
-def _document(one: Document) -> str:
+def _document(one: FoundNote) -> str:
     content = escaped(one.content, *_TAGS)
     lines = [f"<id>{one.id}</id>", f"<title>{_field(one.title)}</title>", f"<path>{_field(one.path)}</path>"]
     return "\n".join(["<document>", *lines, f"<content>\n{content}\n</content>", "</document>"])
 
 
-def _guidance(found: Sequence[Document]) -> str:
+def _guidance(found: Sequence[FoundNote]) -> str:
     listed = [f"- [[{one.title}]] ({one.path})" for one in found[:_MOST_LISTED]]
     catalog = [escaped(shown(line), *_TAGS) for line in listed]
     return "\n".join([CITING, "", _CATALOG, *catalog]) if catalog else CITING
@@ -224,7 +224,7 @@ def local_search_tool(
     return search
 
 
-def _output(found: Sequence[Document], time_range: str, asked: str) -> Output:
+def _output(found: Sequence[FoundNote], time_range: str, asked: str) -> Output:
     """What a model reads of a search, and the documents for whoever lists sources."""
     text = local_search(found, time_range)
     told = [msgspec.to_builtins(Source(one.id, one.title, one.path)) for one in found]

@@ -15,13 +15,13 @@ from quire.log.store import Store
 from quire.providers.gemini_cache import Served
 from quire.providers.registry import resolve, split_target
 from quire.providers.rules import validate
-from quire.send.events import Piece, pieces
+from quire.send.events import BlockDelta, pieces
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
 from quire.values import Entry, JsonObject, Prompt, Reply, Request
 
 
-class Log(Protocol):
+class TurnThread(Protocol):
     """A thread: appended to, asked for its next request."""
 
     @property
@@ -55,26 +55,26 @@ class Log(Protocol):
 # How a cycle talks to an engine: in role messages, or (quire.send.text_protocol) in one text.
 
 
-class Speech(Protocol):
+class ModelProtocol(Protocol):
     """Requests out of a log, and a reader for what comes back."""
 
-    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The next request."""
 
-    def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
+    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for it."""
 
-    def reader(self, thread: Log, target: str, names: Iterable[str]) -> Any:
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
         """Something to feed the stream's events to: feed(event) -> entries, partial(), reply()."""
 
-    def pieces(self, target: str, event: JsonObject) -> list[Piece]:
+    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
         """The text in one event, for whoever watches."""
 
 
 class Messages(msgspec.Struct, frozen=True):
     """Role messages in the provider's own format, checked against its rules before they are sent."""
 
-    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request; one that the provider would refuse is an error here."""
         request = thread.request(target, **options)
         if found := validate(request.body, request.provider, request.model, headers=request.headers):
@@ -84,13 +84,13 @@ class Messages(msgspec.Struct, frozen=True):
             )
         return request
 
-    def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
+    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         return thread.sent_entry(request, reply)
 
-    def reader(self, thread: Log, target: str, names: Iterable[str]) -> Any:
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
         return providers.stream(target, names)
 
-    def pieces(self, target: str, event: JsonObject) -> list[Piece]:
+    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
         return pieces(resolve(split_target(target)[0])[1], event)
 
 
@@ -100,7 +100,7 @@ MESSAGES = Messages()
 # What a runner is: a value that says with which tools, limits and preparations a turn is carried out.
 
 
-class Tools(Protocol):
+class ToolRunner(Protocol):
     """Where a cycle's calls are run."""
 
     def definitions(self) -> Sequence[JsonObject]:
@@ -124,7 +124,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Turn(msgspec.Struct, frozen=True):
     """A turn that is about to be carried out, for a runner's preparation."""
 
-    thread: Log
+    thread: TurnThread
     target: str
     transport: Transport
     runner: Runner
@@ -141,12 +141,12 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = "chat"
     system: str = ""
-    tools: Tools | None = None
+    tools: ToolRunner | None = None
     prepare: Prepare | None = None
     limits: Limits = Limits()
     options: JsonObject = {}
     # Role messages, or quire.send.text_protocol.Text() for an engine that continues a text.
-    speech: Speech = MESSAGES
+    speech: ModelProtocol = MESSAGES
 
 
 CHAT = Runner()

@@ -17,8 +17,8 @@ from quire.log.store import Store
 from quire.notes.index import NoteIndex
 from quire.providers.registry import resolve, split_target
 from quire.send.note_search import local_search_tool
-from quire.send.protocol import CHAT, MESSAGES, Limits, Log, Runner, Turn
-from quire.send.text_protocol import Told, tool_text
+from quire.send.protocol import CHAT, MESSAGES, Limits, Runner, Turn, TurnThread
+from quire.send.text_protocol import TextTools, tool_text
 from quire.send.tool_schema import faults
 from quire.send.tools import Tool, Toolbox
 from quire.send.turn_state import ask_aside, newest_turn
@@ -34,7 +34,7 @@ the tool's schema asks for. Reply with [] when no tool is needed."""
 _CONSTRAINED = frozenset({"llamacpp", "vllm", "sglang", "ollama"})
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PlannedCalls(msgspec.Struct, frozen=True):
     """The calls that can be run, and what was wrong with the others."""
 
     calls: tuple[tuple[str, JsonObject], ...] = ()
@@ -46,7 +46,7 @@ async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) 
     if not len(tools):
         return []
     asked = [question(turn.user.text, attached(turn.thread.store, turn.thread.name, turn.user), tools)]
-    found = Plan()
+    found = PlannedCalls()
     for _ in range(attempts):
         request = planner_request(asked, turn.target, tools)
         reply = await ask_aside(turn, request, "plan")
@@ -135,11 +135,11 @@ def plan_schema(tools: Toolbox, most: int = 6) -> JsonObject:
     return {"type": "array", "items": {"anyOf": calls}, "maxItems": most}
 
 
-def read_plan(text: str, tools: Toolbox, most: int = 6) -> Plan:
+def read_plan(text: str, tools: Toolbox, most: int = 6) -> PlannedCalls:
     """The calls in a reply, each checked against its tool's schema; repeated ones once, at most `most`."""
     array = _array(text)
     if array is None:
-        return Plan((), ("it holds no JSON array",))
+        return PlannedCalls((), ("it holds no JSON array",))
     calls: list[tuple[str, JsonObject]] = []
     problems: list[str] = []
     for element in array:
@@ -148,7 +148,7 @@ def read_plan(text: str, tools: Toolbox, most: int = 6) -> Plan:
             problems.append(problem)
         elif call is not None and call not in calls:
             calls.append(call)
-    return Plan(tuple(calls[:most]), tuple(problems))
+    return PlannedCalls(tuple(calls[:most]), tuple(problems))
 
 
 def _checked(element: Json, tools: Toolbox) -> tuple[str, tuple[str, JsonObject] | None]:
@@ -265,7 +265,7 @@ def agent(
         tools=box.hidden(),
         limits=limits or AGENT_LIMITS,
         options=options,
-        speech=Told(),
+        speech=TextTools(),
     )
 
 
@@ -308,7 +308,7 @@ def _box(tools: Toolbox | Iterable[Tool | Callable[..., Any]]) -> Toolbox:
     return tools if isinstance(tools, Toolbox) else Toolbox(*tools)
 
 
-def question_of(thread: Log) -> Callable[[Entry], str]:
+def question_of(thread: TurnThread) -> Callable[[Entry], str]:
     """What the user asked in the newest turn of a thread, for tools that say it again behind documents."""
 
     def question(call: Entry) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from quire import providers
-from quire.assemble.summary import Gone, Summarise, extract, truncate
+from quire.assemble.summary import Leaving, Summarise, extract, truncate
 from quire.errors import ProviderError
 from quire.send.protocol import Turn
 from quire.send.turn_state import ask_aside
@@ -31,11 +31,11 @@ class ByModel:
     def __init__(self, fallback: Summarise = extract) -> None:
         self._fallback = fallback
         self._known: dict[tuple[str, ...], str] = {}
-        self._wanted: list[Gone] = []
+        self._wanted: list[Leaving] = []
         # What each question used: cache_read says how much of it was not paid for again.
         self.used: list[Usage] = []
 
-    def __call__(self, gone: Gone) -> str:
+    def __call__(self, gone: Leaving) -> str:
         """The summary of what leaves."""
         if text := self._known.get(_key(gone)):
             return text
@@ -43,7 +43,7 @@ class ByModel:
         return self._fallback(gone)
 
     @property
-    def wanted(self) -> Gone | None:
+    def wanted(self) -> Leaving | None:
         """What a summary was last asked for that the model has not given."""
         # Deeper cuts are tried until one fits: the last is the one that would be made.
         return self._wanted[-1] if self._wanted else None
@@ -55,7 +55,7 @@ class ByModel:
         if turn.thread.build(turn.target).rebase is not None and self.wanted is not None:
             await self.ask(turn, self.wanted)
 
-    async def ask(self, turn: Turn, gone: Gone) -> str:
+    async def ask(self, turn: Turn, gone: Leaving) -> str:
         """Have the model summarise what leaves; why the fallback stands in for it, or nothing."""
         try:
             reply = await ask_aside(turn, summary_request(turn, gone.limit), "summary")
@@ -93,5 +93,5 @@ def fitted(text: str, limit: int) -> str:
     return text if tokens <= limit else truncate(text, int(len(text) * limit / tokens))
 
 
-def _key(gone: Gone) -> tuple[str, ...]:
+def _key(gone: Leaving) -> tuple[str, ...]:
     return (gone.before, *(entry.id for entry in gone.entries))

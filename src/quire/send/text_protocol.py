@@ -19,8 +19,8 @@ from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import answered_by_caller
 from quire.providers.registry import resolve, split_target
 from quire.providers.usage import usage
-from quire.send.events import Piece
-from quire.send.protocol import MESSAGES, Log
+from quire.send.events import BlockDelta
+from quire.send.protocol import MESSAGES, TurnThread
 from quire.send.turn_state import without_cut
 from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, think, user
 
@@ -36,7 +36,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = 15
     delimiter: Delimiter = "$"
 
-    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The whole text that the engine is to continue."""
         provider, model = split_target(target)
         entries = thread.store.read(thread.name)
@@ -49,7 +49,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
         body = {"model": model, "prompt": prompt, "stop": stop, **options}
         return Request(provider, model, body, hashed([prompt.encode()]))
 
-    def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
+    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line: one segment, the text."""
         body: JsonObject = {"kind": "sent", "provider": request.provider, "model": request.model}
         body |= {"request_sha256": request.lines.sha256, "segments": list(request.lines.segments)}
@@ -57,11 +57,11 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
         return Entry("sent", body)
 
-    def reader(self, thread: Log, target: str, names: Iterable[str]) -> TextStream:
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> TextStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
         return TextStream(split_target(target)[0], self.delimiter, calls)
 
-    def pieces(self, target: str, event: JsonObject) -> list[Piece]:
+    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
         """Marks are not for readers, and where they begin is known only behind them: whole entries it is."""
         return []
 
@@ -95,8 +95,8 @@ class TextStream:
 
     def __init__(self, provider: str, delimiter: Delimiter, calls: int = 0) -> None:
         self.provider = provider
-        self.protocol = protocol.Stream(delimiter)
-        self.open: list[protocol.Piece] = []
+        self.protocol = protocol.ProtocolStream(delimiter)
+        self.open: list[protocol.ProtocolDelta] = []
         self.entries: list[Entry] = []
         self.reported: JsonObject = {}
         self.id = self.model = self.stop = ""
@@ -118,20 +118,20 @@ class TextStream:
         last = self.open[-1].index if self.open else 0
         return self._finish([piece for piece in self.open if piece.index < last])
 
-    def _finish(self, done: list[protocol.Piece]) -> list[Entry]:
+    def _finish(self, done: list[protocol.ProtocolDelta]) -> list[Entry]:
         self.open = self.open[len(done) :]
         made = [entry for event in protocol.merge(done) if (entry := self._entry(event)) is not None]
         self.entries += made
         return made
 
-    def _entry(self, event: protocol.Event) -> Entry | None:
+    def _entry(self, event: protocol.ProtocolEvent) -> Entry | None:
         text = event.text.strip()
         if event.kind == "call":
             return self._call(event)
         made = {"think": think, "respond": respond}.get(event.kind)
         return made(text) if made and text else None
 
-    def _call(self, event: protocol.Event) -> Entry:
+    def _call(self, event: protocol.ProtocolEvent) -> Entry:
         self._calls += 1
         try:
             name, args = protocol.call_of(event)
@@ -183,12 +183,12 @@ def _described(tool: JsonObject) -> str:
     return "\n".join(lines)
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class TextTools(msgspec.Struct, frozen=True, kw_only=True):
     """Role messages in which calls and results are text; the engine's own tool calls are not used."""
 
     delimiter: Delimiter = "$"
 
-    def request(self, thread: Log, target: str, options: JsonObject) -> Request:
+    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request, its calls and results written out."""
         if resolve(split_target(target)[0])[1] != "openai-chat":
             raise CallError(
@@ -201,14 +201,14 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         body.setdefault("stop", [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")])
         return msgspec.structs.replace(made, body=body, lines=lined(body, made.provider))
 
-    def sent(self, thread: Log, request: Request, reply: Reply | None = None) -> Entry:
+    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         return thread.sent_entry(request, reply)
 
-    def reader(self, thread: Log, target: str, names: Iterable[str]) -> ToldStream:
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> TextToolsStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
-        return ToldStream(providers.stream(target, names), self.delimiter, calls)
+        return TextToolsStream(providers.stream(target, names), self.delimiter, calls)
 
-    def pieces(self, target: str, event: JsonObject) -> list[Piece]:
+    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
         """Marks are not for readers, and where they begin is known only behind them: whole entries it is."""
         return []
 
@@ -252,7 +252,7 @@ def _text(content: Json) -> str:
     return content if isinstance(content, str) else ""
 
 
-class ToldStream:
+class TextToolsStream:
     """A provider's stream whose finished texts are read as events: calls in them become calls."""
 
     def __init__(self, inner: Any, delimiter: Delimiter, calls: int = 0) -> None:
@@ -295,7 +295,7 @@ class ToldStream:
             out += self._entry(event)
         return out
 
-    def _entry(self, event: protocol.Event) -> list[Entry]:
+    def _entry(self, event: protocol.ProtocolEvent) -> list[Entry]:
         text = event.text.strip()
         if event.kind != "call":
             made = values.think if event.kind == "think" else values.respond

@@ -27,7 +27,7 @@ def is_opening(entry: Entry) -> bool:
     return entry.kind == "sent" and "usage" not in entry.body
 
 
-class Standing:
+class TurnState:
     """The newest turn, folded entry by entry."""
 
     def __init__(self) -> None:
@@ -104,9 +104,9 @@ class Standing:
         return "ask" if self._waiting else "done"
 
 
-def standing(store: Store, thread: str) -> Standing:
+def standing(store: Store, thread: str) -> TurnState:
     """The newest turn of a stored thread; only its end is read."""
-    out = Standing()
+    out = TurnState()
     for entry in newest_turn(store, thread):
         out.take(entry)
     return out
@@ -149,7 +149,7 @@ def _silent_from(entries: list[Entry], place: int) -> list[Entry]:
 Met = Literal["steps", "tokens", "money"]
 
 
-def usage_of(turn: Standing) -> Usage:
+def usage_of(turn: TurnState) -> Usage:
     """All requests of a turn together, questions beside the conversation included."""
     totals: dict[str, int] = {}
     for _, usage in turn.usages:
@@ -158,14 +158,14 @@ def usage_of(turn: Standing) -> Usage:
     return Usage(**totals)
 
 
-def usd_of(turn: Standing) -> float | None:
+def usd_of(turn: TurnState) -> float | None:
     """What they cost; None where a price is not known."""
     amounts = [cost(usage, target).amount_usd for target, usage in turn.usages]
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
 
 
-def limit_met(turn: Standing, limits: Limits) -> Met | None:
+def limit_met(turn: TurnState, limits: Limits) -> Met | None:
     """The limit that forbids another request."""
     used = usage_of(turn)
     if turn.steps >= limits.steps:
@@ -194,7 +194,7 @@ STATE = "head"
 _FAR = 200
 
 
-class Head(msgspec.Struct):
+class ThreadHead(msgspec.Struct):
     """Up to entry `seq`: every system prompt, and the tools by name."""
 
     seq: int = 0
@@ -211,10 +211,10 @@ class Head(msgspec.Struct):
             self.tools = {**before, **{str(tool["name"]): tool for tool in entry.tools}}
 
 
-def read_head(store: Store, thread: str) -> Head:
+def read_head(store: Store, thread: str) -> ThreadHead:
     """What a thread has been given so far."""
     kept = store.get_state(thread, STATE)
-    head = msgspec.convert(kept, Head) if kept else Head()
+    head = msgspec.convert(kept, ThreadHead) if kept else ThreadHead()
     start = head.seq
     for entry in store.read(thread, after=start):
         head.take(entry)

@@ -15,26 +15,36 @@ import msgspec
 from quire.errors import CallError
 from quire.providers.registry import resolve
 from quire.providers.rules import bedrock, claude, claude_blocks, claude_turns, gemini, openai
-from quire.providers.rules.check import Check, Finding, Seen, found, make_check
+from quire.providers.rules.check import Check, Finding, ServerMemory, found, make_check
 from quire.providers.rules.claude import remember_compaction
 from quire.providers.rules.claude_turns import anthropic_talk, converse_talk
-from quire.providers.rules.detect import Note, detect, unchecked_notes
+from quire.providers.rules.detect import Unchecked, detect, unchecked_notes
 from quire.providers.rules.gemini import contents, remember_parts
 from quire.providers.rules.grammar import obj, objects, shape
 from quire.providers.rules.openai import remember_items
 from quire.values import Json, JsonObject, Request
 
-__all__ = ["Finding", "Note", "Seen", "detect", "issue", "malformed", "observe", "unchecked", "validate"]
+__all__ = [
+    "Finding",
+    "ServerMemory",
+    "Unchecked",
+    "detect",
+    "issue",
+    "malformed",
+    "observe",
+    "unchecked",
+    "validate",
+]
 
 # Filling a server's memory: what a reply issued, or what a request shows to have been issued.
 
 
-def issue(seen: Seen, body: JsonObject, provider: str, reply: Json) -> None:
+def issue(seen: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
     """Record what `reply` (the provider's JSON) gave out in answer to `body`."""
     _ISSUE[resolve(provider)[1]](seen, body, obj(reply))
 
 
-def observe(seen: Seen, body: JsonObject, provider: str) -> None:
+def observe(seen: ServerMemory, body: JsonObject, provider: str) -> None:
     """Record what a request carries, as given out where it stands; for logs of requests without their replies."""
     wire = resolve(provider)[1]
     if wire == "anthropic":
@@ -45,7 +55,7 @@ def observe(seen: Seen, body: JsonObject, provider: str) -> None:
         remember_parts(seen, contents(body))
 
 
-def _remember_anthropic(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+def _remember_anthropic(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = [block for _, block in objects(reply.get("content"), "")]
     messages = [one for _, one in objects(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
@@ -53,27 +63,27 @@ def _remember_anthropic(seen: Seen, body: JsonObject, reply: JsonObject) -> None
     remember_compaction(seen, content)
 
 
-def _remember_bedrock(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+def _remember_bedrock(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     message = obj(obj(reply.get("output")).get("message"))
     messages = [one for _, one in objects(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": message.get("content")}]}
     claude_blocks.remember(seen, converse_talk(whole), since=len(messages))
 
 
-def _remember_gemini(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+def _remember_gemini(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     for _, candidate in objects(reply.get("candidates"), ""):
         remember_parts(seen, contents({"contents": [obj(candidate.get("content"))]}))
 
 
-def _remember_responses(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+def _remember_responses(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     remember_items(seen, reply.get("output"))
 
 
-def _nothing(seen: Seen, body: JsonObject, reply: JsonObject) -> None:
+def _nothing(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     """Chat signs nothing."""
 
 
-_ISSUE: dict[str, Callable[[Seen, JsonObject, JsonObject], None]] = {
+_ISSUE: dict[str, Callable[[ServerMemory, JsonObject, JsonObject], None]] = {
     "anthropic": _remember_anthropic,
     "bedrock": _remember_bedrock,
     "gemini": _remember_gemini,
@@ -87,7 +97,7 @@ def validate(
     provider: str | None = None,
     model: str | None = None,
     *,
-    seen: Seen | None = None,
+    seen: ServerMemory | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> list[Finding]:
     """Everything a provider would refuse in a request, in the order of the rules; empty when it is fine.
@@ -118,9 +128,9 @@ def unchecked(
     provider: str | None = None,
     model: str | None = None,
     *,
-    seen: Seen | None = None,
+    seen: ServerMemory | None = None,
     headers: Mapping[str, str] | None = None,
-) -> list[Note]:
+) -> list[Unchecked]:
     """The rows that this request touches and that cannot be told from what was given, with what is missing."""
     body = request.body if isinstance(request, Request) else request
     if not isinstance(body, dict):
@@ -132,7 +142,7 @@ def _check(
     request: Request | Json,
     provider: str | None,
     model: str | None,
-    seen: Seen | None,
+    seen: ServerMemory | None,
     headers: Mapping[str, str] | None,
 ) -> Check:
     """What is to be checked; who it is for is told by the caller, the Request, or the body's shape."""

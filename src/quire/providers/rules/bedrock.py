@@ -8,7 +8,7 @@ from itertools import pairwise
 from quire.providers.rules.check import Check, Finding, found, where
 from quire.providers.rules.claude import forced, modes
 from quire.providers.rules.claude_blocks import TTLS, Mark, out_of_order, too_many, ttl_of
-from quire.providers.rules.claude_turns import Block, Talk, pairs
+from quire.providers.rules.claude_turns import Conversation, TurnBlock, pairs
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
@@ -26,7 +26,7 @@ def bedrock_shape(check: Check) -> Iterator[Finding]:
             yield shape(f"{path}.content", problem, "Add a content block, or leave the message out.")
 
 
-def tools_defined(check: Check, talk: Talk) -> Iterator[Finding]:
+def tools_defined(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Calls and results are taken only where toolConfig defines tools."""
     if check.body.get("toolConfig") is not None:
         return
@@ -41,7 +41,7 @@ def tools_defined(check: Check, talk: Talk) -> Iterator[Finding]:
                 return
 
 
-def blank_blocks(talk: Talk) -> Iterator[Finding]:
+def blank_blocks(talk: Conversation) -> Iterator[Finding]:
     """Row 35, in messages and system blocks."""
     blocks = [*talk.system, *(block for message in talk.messages for block in message.blocks)]
     for block in blocks:
@@ -50,7 +50,7 @@ def blank_blocks(talk: Talk) -> Iterator[Finding]:
             yield found("B2.35", block.path)
 
 
-def empty_errors(talk: Talk) -> Iterator[Finding]:
+def empty_errors(talk: Conversation) -> Iterator[Finding]:
     """Row 36."""
     for message in talk.messages:
         for block in message.blocks:
@@ -63,7 +63,7 @@ def _says(content: Json) -> bool:
     return any(not isinstance(one.get("text"), str) or one["text"].strip() for one in kept)
 
 
-def converse_order(check: Check, talk: Talk) -> Iterator[Finding]:
+def converse_order(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Roles take turns, the user first, and calls are answered in the next message."""
     spoken = [message for message in talk.messages if message.role in ("user", "assistant")]
     if spoken and spoken[0].role != "user":
@@ -87,7 +87,7 @@ def _converse_pair(finding: Finding) -> Finding:
     return found("B.converse", finding.path, problem=problem, fix=finding.fix)
 
 
-def cache_points(check: Check, talk: Talk) -> Iterator[Finding]:
+def cache_points(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Rows 6 and 7 for cache points, and a point's own fields."""
     points = [block for block in _all(talk) if block.type == "cache_point"]
     marks = [Mark(block.path, ttl_of(block.raw)) for block in points]
@@ -107,7 +107,7 @@ def _point(point: JsonObject, path: str) -> Iterator[Finding]:
         yield found("A3.mark", path, problem=problem, type="default", ttls=ttls)
 
 
-def _all(talk: Talk) -> Iterator[Block]:
+def _all(talk: Conversation) -> Iterator[TurnBlock]:
     yield from talk.tools
     yield from talk.system
     for message in talk.messages:
@@ -125,7 +125,7 @@ def converse_model(check: Check) -> Iterator[Finding]:
     yield from modes(check, thinking, "$.additionalModelRequestFields.thinking", most)
 
 
-def converse_names(talk: Talk) -> Iterator[tuple[str, Json]]:
+def converse_names(talk: Conversation) -> Iterator[tuple[str, Json]]:
     """Every tool name with its path."""
     yield from (
         (f"{block.path}.toolSpec.name", block.raw.get("name"))

@@ -28,7 +28,7 @@ class Issued(msgspec.Struct, frozen=True):
     reply: tuple[str, ...] = ()
 
 
-class Seen:
+class ServerMemory:
     """A server's memory of what it issued; `enforce` is false for accounts that may change the prefix."""
 
     def __init__(self, *, complete: bool = True, enforce: bool = True) -> None:
@@ -81,7 +81,7 @@ class Check(msgspec.Struct, frozen=True):
     info: ModelInfo
     betas: frozenset[str] | None = None
     version: str = ""
-    seen: Seen | None = None
+    seen: ServerMemory | None = None
     # Anthropic's own format, sent through Bedrock.
     via_bedrock: bool = False
 
@@ -92,7 +92,11 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def make_check(
-    body: JsonObject, provider: str, model: str | None, seen: Seen | None, headers: Mapping[str, str] | None
+    body: JsonObject,
+    provider: str,
+    model: str | None,
+    seen: ServerMemory | None,
+    headers: Mapping[str, str] | None,
 ) -> Check:
     """Put together what `validate` was given; the model may also be named in the body."""
     owner, wire = resolve(provider)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, Seen, fingerprint, found, limit
-from quire.providers.rules.claude_turns import Block, Message, Talk, turns
+from quire.providers.rules.check import Check, Finding, ServerMemory, fingerprint, found, limit
+from quire.providers.rules.claude_turns import Conversation, TurnBlock, TurnMessage, turns
 from quire.providers.rules.grammar import obj, objects, text
 from quire.values import JsonObject
 
 
-def prefill(check: Check, talk: Talk) -> Iterator[Finding]:
+def prefill(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Row 9: newer models do not continue a last assistant message."""
     if not check.model_named or check.info.features.prefill or not talk.messages:
         return
@@ -33,14 +33,14 @@ def prefill(check: Check, talk: Talk) -> Iterator[Finding]:
         yield found("B2.9", talk.messages[-1].path)
 
 
-def _is_prefill(message: Message) -> bool:
+def _is_prefill(message: TurnMessage) -> bool:
     """Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1."""
     calls = any(block.type == "tool_use" for block in message.blocks)
     ends = message.blocks[-1].type if message.blocks else "text"
     return not calls and ends in ("text", "thinking", "redacted_thinking", "image", "document")
 
 
-def late_system(check: Check, talk: Talk) -> Iterator[Finding]:
+def late_system(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Row 14: where a system message may stand, and on which models."""
     for index, message in enumerate(talk.messages):
         if message.role != "system":
@@ -57,7 +57,7 @@ def late_system(check: Check, talk: Talk) -> Iterator[Finding]:
             yield found("B2.14", message.path, problem=f"messages.{index}: {problem}", fix=fix)
 
 
-def _place(messages: tuple[Message, ...], index: int) -> str:
+def _place(messages: tuple[TurnMessage, ...], index: int) -> str:
     before = messages[index - 1] if index else None
     after = messages[index + 1] if index + 1 < len(messages) else None
     if before is None:
@@ -71,11 +71,11 @@ def _place(messages: tuple[Message, ...], index: int) -> str:
     return ""
 
 
-def _has(message: Message, kind: str) -> bool:
+def _has(message: TurnMessage, kind: str) -> bool:
     return any(block.type == kind for block in message.blocks)
 
 
-def _ends_in_server_result(message: Message) -> bool:
+def _ends_in_server_result(message: TurnMessage) -> bool:
     last = message.blocks[-1].type if message.blocks else ""
     return message.role == "assistant" and last.endswith("_tool_result")
 
@@ -160,7 +160,7 @@ class Beta(msgspec.Struct, frozen=True):
     path: str
 
 
-def betas(check: Check, talk: Talk) -> Iterator[Finding]:
+def betas(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Row 13, and the other betas where the headers are known."""
     headers = data("rules")["betas"]
     for use in beta_uses(check.body, talk):
@@ -174,7 +174,7 @@ def betas(check: Check, talk: Talk) -> Iterator[Finding]:
             yield found("B.beta", use.path, beta=beta)
 
 
-def beta_uses(body: JsonObject, talk: Talk) -> Iterator[Beta]:
+def beta_uses(body: JsonObject, talk: Conversation) -> Iterator[Beta]:
     if obj(body.get("thinking")).get("block_binding") is not None:
         yield Beta("block_binding", "$.thinking.block_binding")
     for name in ("context_management", "compaction", "thread"):
@@ -209,7 +209,7 @@ def edits(check: Check) -> Iterator[Finding]:
         yield found("B2.18", "$.compaction", problem=problem, fix="Leave one of the two out.")
 
 
-def compaction(check: Check, talk: Talk) -> Iterator[Finding]:
+def compaction(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Row 19. A threshold compaction's blocks stand behind what they summarise and are left alone."""
     if check.body.get("compaction"):
         yield from _request(talk)
@@ -233,12 +233,12 @@ def _by_threshold(body: JsonObject) -> bool:
     return any(edit.get("type") == _THRESHOLD for _, edit in listed)
 
 
-def _holds(block: Block) -> bool:
+def _holds(block: TurnBlock) -> bool:
     # A block with null content is a compaction that failed; the server passes over it.
     return block.type == "compaction" and block.raw.get("content") is not None
 
 
-def _verbatim(seen: Seen | None, block: Block) -> Iterator[Finding]:
+def _verbatim(seen: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
     signature = text(block.raw.get("signature"))
     if block.raw.get("content") == "":
         fix = "Send the block as it came."
@@ -252,7 +252,7 @@ def _verbatim(seen: Seen | None, block: Block) -> Iterator[Finding]:
         yield _row19(block.path, "signature_invalid", problem, "Send it as it came.", code="compaction")
 
 
-def _request(talk: Talk) -> Iterator[Finding]:
+def _request(talk: Conversation) -> Iterator[Finding]:
     joined = turns(talk.messages)
     if not any(turn.blocks for turn in joined):
         problem, fix = "no user or assistant content to summarise", "Send the conversation."
@@ -263,7 +263,7 @@ def _request(talk: Talk) -> Iterator[Finding]:
         yield _row19(talk.messages[-1].path, "incomplete_turn", problem, fix, code="compaction")
 
 
-def _unfinished(turn: Message) -> bool:
+def _unfinished(turn: TurnMessage) -> bool:
     kinds = [block.type for block in turn.blocks]
     return "tool_use" in kinds or (bool(kinds) and kinds[-1] == "server_tool_use")
 
@@ -272,7 +272,7 @@ def _row19(path: str, what: str, problem: str, fix: str, *, code: str = "compact
     return found("B2.19", path, code=f"{code}_{what}", problem=problem, fix=fix)
 
 
-def remember_compaction(seen: Seen, blocks: list[JsonObject]) -> None:
+def remember_compaction(seen: ServerMemory, blocks: list[JsonObject]) -> None:
     """Record the compaction blocks of a reply."""
     for block in blocks:
         if block.get("type") == "compaction" and text(block.get("signature")):

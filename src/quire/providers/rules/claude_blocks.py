@@ -10,8 +10,8 @@ from itertools import groupby
 
 import msgspec
 
-from quire.providers.rules.check import Check, Finding, Issued, Seen, chain, found
-from quire.providers.rules.claude_turns import Block, Message, Talk, pieces
+from quire.providers.rules.check import Check, Finding, Issued, ServerMemory, chain, found
+from quire.providers.rules.claude_turns import Conversation, TurnBlock, TurnMessage, pieces
 from quire.providers.rules.grammar import obj, objects, text
 from quire.values import JsonObject
 
@@ -24,13 +24,13 @@ class Signed(msgspec.Struct, frozen=True):
     """A thinking block of a request: its signature, what stands before it and what it holds."""
 
     key: str
-    block: Block
+    block: TurnBlock
     message: int
     prefix: str
     content: str
 
 
-def thinking(check: Check, talk: Talk) -> Iterator[Finding]:
+def thinking(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Rows 10, 11 and 12."""
     if check.info.provider not in _SIGNERS:
         return
@@ -42,7 +42,7 @@ def thinking(check: Check, talk: Talk) -> Iterator[Finding]:
         yield from _against(check, check.seen, talk)
 
 
-def _against(check: Check, seen: Seen, talk: Talk) -> Iterator[Finding]:
+def _against(check: Check, seen: ServerMemory, talk: Conversation) -> Iterator[Finding]:
     latest = _latest(talk)
     sent = list(signed(talk))
     modified = False
@@ -62,7 +62,7 @@ def _against(check: Check, seen: Seen, talk: Talk) -> Iterator[Finding]:
         )
 
 
-def _incomplete(seen: Seen, message: Message, keys: list[str]) -> Iterator[Finding]:
+def _incomplete(seen: ServerMemory, message: TurnMessage, keys: list[str]) -> Iterator[Finding]:
     """Row 10 for blocks of the latest message that were taken out or moved; all or none must be there."""
     replies = dict.fromkeys(seen.signed[key].reply for key in keys if key in seen.signed)
     expected = [key for reply in replies for key in reply]
@@ -70,7 +70,7 @@ def _incomplete(seen: Seen, message: Message, keys: list[str]) -> Iterator[Findi
         yield found("B2.10", message.path)
 
 
-def _is_bound(check: Check, seen: Seen) -> bool:
+def _is_bound(check: Check, seen: ServerMemory) -> bool:
     """Whether a changed prefix is an error: by model, by account, and unless the request says drop_block."""
     binding = obj(obj(check.body.get("thinking")).get("block_binding"))
     asked = binding.get("prefix_mismatch_behavior")
@@ -80,7 +80,7 @@ def _is_bound(check: Check, seen: Seen) -> bool:
     return bound == "always" or (bound == "by-account" and (seen.enforce or asked is not None))
 
 
-def signed(talk: Talk) -> Iterator[Signed]:
+def signed(talk: Conversation) -> Iterator[Signed]:
     """Every signed thinking block of a conversation, with the hash of what stands before its turn."""
     heads = sum(block.type != "cache_point" for block in (*talk.tools, *talk.system))
     hashes = iter(list(chain(pieces(talk)))[heads:])
@@ -103,12 +103,12 @@ def _key(raw: JsonObject) -> str:
     return text(raw.get("signature"))
 
 
-def _latest(talk: Talk) -> int | None:
+def _latest(talk: Conversation) -> int | None:
     spoken = [index for index, message in enumerate(talk.messages) if message.role == "assistant"]
     return spoken[-1] if spoken else None
 
 
-def remember(seen: Seen, talk: Talk, *, since: int = 0) -> None:
+def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
     """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
     given = (one for one in signed(talk) if one.message >= since)
     for _, run in groupby(given, key=lambda one: one.message):
@@ -132,7 +132,7 @@ class Mark(msgspec.Struct, frozen=True):
     ttl: str
 
 
-def marks(check: Check, talk: Talk) -> Iterator[Finding]:
+def marks(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Rows 6 to 8, A3 on what cannot be marked, on a mark's own fields and on the top-level mark."""
     yield from _misplaced(talk)
     explicit = list(explicit_marks(talk))
@@ -144,7 +144,7 @@ def marks(check: Check, talk: Talk) -> Iterator[Finding]:
     yield from out_of_order(explicit)
 
 
-def explicit_marks(talk: Talk) -> Iterator[Mark]:
+def explicit_marks(talk: Conversation) -> Iterator[Mark]:
     """Every marked block, tools first, then system, then messages."""
     for block in _all_blocks(talk):
         mark = block.raw.get("cache_control")
@@ -173,7 +173,7 @@ def ttl_of(mark: dict[str, object]) -> str:
     return text(mark.get("ttl")) or _DEFAULT_TTL
 
 
-def _all_blocks(talk: Talk) -> Iterator[Block]:
+def _all_blocks(talk: Conversation) -> Iterator[TurnBlock]:
     yield from talk.tools
     yield from talk.system
     for message in talk.messages:
@@ -182,13 +182,13 @@ def _all_blocks(talk: Talk) -> Iterator[Block]:
             yield block
 
 
-def _inner(block: Block) -> Iterator[Block]:
+def _inner(block: TurnBlock) -> Iterator[TurnBlock]:
     """Blocks inside a tool result; they may carry a mark of their own."""
     for path, inner in objects(block.raw.get("content"), f"{block.path}.content"):
-        yield Block(text(inner.get("type")), inner, path)
+        yield TurnBlock(text(inner.get("type")), inner, path)
 
 
-def _misplaced(talk: Talk) -> Iterator[Finding]:
+def _misplaced(talk: Conversation) -> Iterator[Finding]:
     for block in _all_blocks(talk):
         mark = block.raw.get("cache_control")
         if mark is not None and block.type in _UNMARKABLE:
@@ -204,7 +204,7 @@ def _misplaced(talk: Talk) -> Iterator[Finding]:
             yield from (found("A3.markable", block.path) for block in marked)
 
 
-def _is_passing(message: Message) -> bool:
+def _is_passing(message: TurnMessage) -> bool:
     """A system message that is shown for one turn only."""
     return message.role == "system" and message.raw.get("clear_at") == "next_user_message"
 
@@ -219,7 +219,7 @@ def _fields(mark: dict[str, object], path: str) -> Iterator[Finding]:
         yield found("A3.mark", path, problem=problem, type="ephemeral", ttls=ttls)
 
 
-def _top_level(check: Check, talk: Talk, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
+def _top_level(check: Check, talk: Conversation, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
     """Row 8 and A3: the mark goes to the last block that can carry one."""
     if check.via_bedrock and check.info.features.legacy_bedrock:
         problem = "cache_control: Extra inputs are not permitted"
@@ -242,7 +242,7 @@ def _top_level(check: Check, talk: Talk, explicit: list[Mark], ttl: str) -> Iter
         )
 
 
-def _target(talk: Talk) -> Block | None:
+def _target(talk: Conversation) -> TurnBlock | None:
     """The last block that can be marked: not thinking, not empty, not of a passing system message."""
     for message in reversed(talk.messages):
         for block in reversed(message.blocks):

@@ -18,33 +18,33 @@ from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, sha
 from quire.values import Json, JsonObject
 
 
-class Block(msgspec.Struct, frozen=True):
+class TurnBlock(msgspec.Struct, frozen=True):
     type: str
     raw: JsonObject
     path: str
 
 
-class Message(msgspec.Struct, frozen=True):
+class TurnMessage(msgspec.Struct, frozen=True):
     role: str
     path: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[TurnBlock, ...]
     raw: JsonObject = {}
 
 
-class Talk(msgspec.Struct, frozen=True):
+class Conversation(msgspec.Struct, frozen=True):
     """A conversation in the order it is hashed: tools, system, messages."""
 
-    tools: tuple[Block, ...]
-    system: tuple[Block, ...]
-    messages: tuple[Message, ...]
+    tools: tuple[TurnBlock, ...]
+    system: tuple[TurnBlock, ...]
+    messages: tuple[TurnMessage, ...]
 
 
-def anthropic_talk(body: JsonObject) -> Talk:
+def anthropic_talk(body: JsonObject) -> Conversation:
     """An Anthropic request; a string stands for one text block."""
     messages = (_message(path, one) for path, one in objects(body.get("messages"), "$.messages"))
-    return Talk(
+    return Conversation(
         tools=tuple(
-            Block(str(tool.get("type") or "custom"), tool, path)
+            TurnBlock(str(tool.get("type") or "custom"), tool, path)
             for path, tool in objects(body.get("tools"), "$.tools")
         ),
         system=tuple(_blocks(body.get("system"), "$.system")),
@@ -52,23 +52,23 @@ def anthropic_talk(body: JsonObject) -> Talk:
     )
 
 
-def _message(path: str, message: JsonObject) -> Message:
+def _message(path: str, message: JsonObject) -> TurnMessage:
     blocks = tuple(_blocks(message.get("content"), f"{path}.content"))
-    return Message(str(message.get("role")), path, blocks, message)
+    return TurnMessage(str(message.get("role")), path, blocks, message)
 
 
-def _blocks(content: Json, path: str) -> Iterator[Block]:
+def _blocks(content: Json, path: str) -> Iterator[TurnBlock]:
     if isinstance(content, str):
-        yield Block("text", {"type": "text", "text": content}, path)
+        yield TurnBlock("text", {"type": "text", "text": content}, path)
     for place, block in objects(content, path):
-        yield Block(str(block.get("type")), block, place)
+        yield TurnBlock(str(block.get("type")), block, place)
 
 
-def converse_talk(body: JsonObject) -> Talk:
+def converse_talk(body: JsonObject) -> Conversation:
     """A Bedrock Converse request in Anthropic's words; a cachePoint is a block of type cache_point."""
     tools = objects(obj(body.get("toolConfig")).get("tools"), "$.toolConfig.tools")
     messages = (
-        Message(
+        TurnMessage(
             str(one.get("role")),
             path,
             tuple(_converse(block, place) for place, block in objects(one.get("content"), f"{path}.content")),
@@ -76,20 +76,20 @@ def converse_talk(body: JsonObject) -> Talk:
         )
         for path, one in objects(body.get("messages"), "$.messages")
     )
-    return Talk(
+    return Conversation(
         tools=tuple(_converse(tool, path) for path, tool in tools),
         system=tuple(_converse(block, path) for path, block in objects(body.get("system"), "$.system")),
         messages=tuple(messages),
     )
 
 
-def _converse(block: JsonObject, path: str) -> Block:
+def _converse(block: JsonObject, path: str) -> TurnBlock:
     for name, read in _CONVERSE.items():
         if block.get(name) is not None:
             raw = read(block[name])
-            return Block(raw["type"], raw, path)
+            return TurnBlock(raw["type"], raw, path)
     kind = next(iter(block), "")
-    return Block(str(kind), block, path)
+    return TurnBlock(str(kind), block, path)
 
 
 def _thinking(value: Json) -> JsonObject:
@@ -132,19 +132,19 @@ _CONVERSE: dict[str, Callable[[Json], JsonObject]] = {
 }
 
 
-def turns(messages: Iterable[Message]) -> list[Message]:
+def turns(messages: Iterable[TurnMessage]) -> list[TurnMessage]:
     """User and assistant messages, neighbours of one role joined as the API joins them; system messages left out."""
     spoken = (message for message in messages if message.role in ("user", "assistant"))
     return [_joined(list(run)) for _, run in groupby(spoken, key=lambda message: message.role)]
 
 
-def _joined(run: list[Message]) -> Message:
+def _joined(run: list[TurnMessage]) -> TurnMessage:
     if len(run) == 1:
         return run[0]
     return msgspec.structs.replace(run[0], blocks=tuple(block for message in run for block in message.blocks))
 
 
-def pieces(talk: Talk) -> Iterator[tuple[str, Json]]:
+def pieces(talk: Conversation) -> Iterator[tuple[str, Json]]:
     """Everything a thinking block is bound to, in order, each with its role."""
     yield from (("tools", block.raw) for block in talk.tools if block.type != "cache_point")
     yield from (("system", block.raw) for block in talk.system if block.type != "cache_point")
@@ -157,7 +157,7 @@ def pieces(talk: Talk) -> Iterator[tuple[str, Json]]:
 # And whose they are: a call is the assistant's, its result the user's.
 
 
-def pairs(check: Check, talk: Talk) -> Iterator[Finding]:
+def pairs(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Rows 1 to 3 over the joined turns."""
     joined = turns(talk.messages)
     for index, turn in enumerate(joined):
@@ -179,7 +179,7 @@ _SPEAKERS = {
 }
 
 
-def speakers(talk: Talk) -> Iterator[Finding]:
+def speakers(talk: Conversation) -> Iterator[Finding]:
     """Blocks in a message of the wrong role."""
     for message in talk.messages:
         for block in message.blocks:
@@ -189,7 +189,7 @@ def speakers(talk: Talk) -> Iterator[Finding]:
                 yield shape(block.path, problem, f"Move it to the {speaker}'s message.")
 
 
-def _unanswered(check: Check, turn: Message, after: Sequence[Message]) -> Iterator[Finding]:
+def _unanswered(check: Check, turn: TurnMessage, after: Sequence[TurnMessage]) -> Iterator[Finding]:
     if not after and check.body.get("compaction"):
         return  # a compaction request that stops here breaks row 19
     answered = {text(block.raw.get("tool_use_id")) for block in _of(after, "tool_result")}
@@ -198,7 +198,7 @@ def _unanswered(check: Check, turn: Message, after: Sequence[Message]) -> Iterat
             yield found("B2.1", use.path, id=text(use.raw.get("id")) or "(no id)")
 
 
-def _orphans(turn: Message, before: Sequence[Message]) -> Iterator[Finding]:
+def _orphans(turn: TurnMessage, before: Sequence[TurnMessage]) -> Iterator[Finding]:
     waiting = Counter(text(block.raw.get("id")) for block in _of(before, "tool_use"))
     for result in _of([turn], "tool_result"):
         id = text(result.raw.get("tool_use_id"))
@@ -207,7 +207,7 @@ def _orphans(turn: Message, before: Sequence[Message]) -> Iterator[Finding]:
         waiting[id] -= 1
 
 
-def _late_results(turn: Message) -> Iterator[Finding]:
+def _late_results(turn: TurnMessage) -> Iterator[Finding]:
     """Results that stand behind something else in their message."""
     others = False
     for block in turn.blocks:
@@ -216,7 +216,7 @@ def _late_results(turn: Message) -> Iterator[Finding]:
         others = others or block.type not in ("tool_result", "cache_point")
 
 
-def _of(messages: Sequence[Message], kind: str) -> list[Block]:
+def _of(messages: Sequence[TurnMessage], kind: str) -> list[TurnBlock]:
     return [block for message in messages for block in message.blocks if block.type == kind]
 
 
@@ -265,7 +265,7 @@ def _configures(message: Json) -> bool:
     )
 
 
-def anthropic_names(talk: Talk) -> Iterator[tuple[str, Json]]:
+def anthropic_names(talk: Conversation) -> Iterator[tuple[str, Json]]:
     """Every tool name with its path, of definitions and of calls."""
     yield from tool_names(talk)
     for message in talk.messages:
@@ -274,12 +274,12 @@ def anthropic_names(talk: Talk) -> Iterator[tuple[str, Json]]:
                 yield f"{block.path}.name", block.raw.get("name")
 
 
-def tool_names(talk: Talk) -> Iterator[tuple[str, Json]]:
+def tool_names(talk: Conversation) -> Iterator[tuple[str, Json]]:
     """The names of the tools that are defined."""
     yield from ((f"{block.path}.name", block.raw.get("name")) for block in talk.tools)
 
 
-def version(check: Check, talk: Talk) -> Iterator[Finding]:
+def version(check: Check, talk: Conversation) -> Iterator[Finding]:
     """What the newest API version no longer takes: documents from the assistant, citations on the user's text."""
     if check.version < data("rules")["versions"]["anthropic_no_sampling"]:
         return
@@ -294,7 +294,7 @@ def version(check: Check, talk: Talk) -> Iterator[Finding]:
 # Claude's texts: not empty, through Bedrock not blank, no cache mark on nothing (rows 4, 4b, 5).
 
 
-def blank(check: Check, talk: Talk) -> Iterator[Finding]:
+def blank(check: Check, talk: Conversation) -> Iterator[Finding]:
     """Rows 4, 4b and 5, in messages, tool results and system blocks."""
     last = len(talk.messages) - 1
     for index, message in enumerate(talk.messages):
@@ -311,16 +311,16 @@ def blank(check: Check, talk: Talk) -> Iterator[Finding]:
             yield from _texts(check, block)
 
 
-def _texts(check: Check, block: Block) -> Iterator[Finding]:
+def _texts(check: Check, block: TurnBlock) -> Iterator[Finding]:
     if block.type == "text":
         yield from _text(check, block)
     if block.type == "tool_result":
         for path, inner in objects(block.raw.get("content"), f"{block.path}.content"):
             if inner.get("type") == "text":
-                yield from _text(check, Block("text", inner, path))
+                yield from _text(check, TurnBlock("text", inner, path))
 
 
-def _text(check: Check, block: Block) -> Iterator[Finding]:
+def _text(check: Check, block: TurnBlock) -> Iterator[Finding]:
     said = block.raw.get("text")
     if said == "":
         yield found("B2.5" if block.raw.get("cache_control") else "B2.4", block.path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, Seen, at, fingerprint, found, limit
+from quire.providers.rules.check import Check, Finding, ServerMemory, at, fingerprint, found, limit
 from quire.providers.rules.grammar import Grammar, grammar_of, misfits, obj, objects, shape, snake, text
 from quire.tokens import count
 from quire.values import Json, JsonObject
@@ -156,7 +156,7 @@ def _current(turns: list[Content]) -> int:
     return starts[-1] if starts else 0
 
 
-def _foreign(seen: Seen | None, part: JsonObject) -> str:
+def _foreign(seen: ServerMemory | None, part: JsonObject) -> str:
     signature = get(part, "thoughtSignature")
     if isinstance(signature, bytes):
         return ""
@@ -176,7 +176,7 @@ def _call_print(call: Json) -> str:
     return fingerprint({"name": obj(call).get("name"), "args": obj(call).get("args") or {}})
 
 
-def remember_parts(seen: Seen, turns: list[Content]) -> None:
+def remember_parts(seen: ServerMemory, turns: list[Content]) -> None:
     """Record the thought signatures of contents as given out with these parts."""
     for turn in turns:
         for _, part in turn.having("thoughtSignature"):

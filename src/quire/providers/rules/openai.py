@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, Seen, found
+from quire.providers.rules.check import Check, Finding, ServerMemory, found
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
@@ -276,7 +276,9 @@ def followers(items: list[JsonObject]) -> list[JsonObject | None]:
     return found_items[::-1]
 
 
-def _follower(seen: Seen | None, item: JsonObject, path: str, behind: JsonObject | None) -> Iterator[Finding]:
+def _follower(
+    seen: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None
+) -> Iterator[Finding]:
     """Row 24: what follows must be the model's own, and the item that was issued."""
     id = text(item.get("id"))
     issued = seen.follower_of.get(id, "") if seen else ""
@@ -321,7 +323,7 @@ def _has_state(body: JsonObject) -> bool:
     return bool(body.get("previous_response_id") or body.get("conversation"))
 
 
-def remember_items(seen: Seen, output: Json) -> None:
+def remember_items(seen: ServerMemory, output: Json) -> None:
     """Record which reasoning each item of a reply belongs to, and what follows it."""
     items = [item for _, item in objects(output, "")]
     last = ""

@@ -282,7 +282,7 @@ class Counted:
         return ids
 
 
-class Tally:
+class TokenTally:
     """The tokens of a thread's requests, each counted from where its blocks part with those of the one before."""
 
     def __init__(self, counted: Counted) -> None:
@@ -343,11 +343,11 @@ class Shares(msgspec.Struct, frozen=True):
     storage_token_hours: float = 0.0
 
 
-class Seen:
+class EngineView:
     """One request as engines see it: its blocks, and its tokens as counts or as ids."""
 
     def __init__(
-        self, body: JsonObject, blocks: list[Block], tally: Tally, prompt_ids: PromptIds | None = None
+        self, body: JsonObject, blocks: list[Block], tally: TokenTally, prompt_ids: PromptIds | None = None
     ) -> None:
         self.body = body
         self.blocks = blocks
@@ -388,7 +388,7 @@ class Engine(Protocol):
     # Whether the model's answers are kept as well as its prompts.
     keeps_answers: bool
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares: ...
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares: ...
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """The model answered this prompt, and `held` of it was computed upon; engines that keep answers keep it."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.blocks import Cause, Seen, Shares
+from quire.providers.simulate.blocks import Cause, EngineView, Shares
 
 
 class Node:
@@ -158,7 +158,7 @@ class RadixCache:
         self._trees: dict[str, RadixTree] = {}
         self._salt = ""
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         self._salt = f"{seen.setting('cache_salt') or ''}\0{seen.setting('extra_key') or ''}"
         tree = self._trees.setdefault(self._salt, RadixTree())
         found = min(tree.match(seen.ids), len(seen.ids) - 1)
@@ -195,7 +195,7 @@ class BlockCache:
         # The request before: most of a new one repeats it, and its keys with it.
         self._before: tuple[str, array[int], list[bytes]] = ("", array("i"), [])
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Read leading blocks that are stored; at least one token is always computed."""
         self._salt = str(seen.setting("cache_salt") or "")
         first: Cause = "" if self._stored else "first"
@@ -269,7 +269,7 @@ class SlotCache:
         self._turn = 0
         self._serving = self._slots[0]
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Serve a prompt: choose its slot, bring back a better prompt from memory, reuse the common prefix."""
         ids = seen.ids
         slot, same, displaced = self._choose(ids, seen.setting("id_slot"))

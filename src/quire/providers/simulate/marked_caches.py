@@ -19,13 +19,13 @@ import msgspec
 from quire.log.hashing import canonical
 from quire.providers.growing import Running
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.blocks import Block, Cause, Seen, Shares, marked
+from quire.providers.simulate.blocks import Block, Cause, EngineView, Shares, marked
 from quire.values import JsonObject
 
 # Stored prefixes by their running hashes, for caches that store at marked places only.
 
 
-class Entry(msgspec.Struct):
+class StoredPrefix(msgspec.Struct):
     """One stored prefix: its life starts again with each request that uses it."""
 
     life_ms: int
@@ -40,7 +40,7 @@ class Shelf:
     """What one cache has stored, and the latest requests, to tell what a new one has in common with them."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, StoredPrefix] = {}
         # Threads may alternate, so a new request is compared with several.
         self._recent: deque[list[bytes]] = deque(maxlen=16)
 
@@ -60,7 +60,7 @@ class Shelf:
             entry.used_ms = at_ms
         else:
             # What a request stores can be read once its answer has begun.
-            self._entries[key] = Entry(life_ms, at_ms, max(at_ms + 1, began_ms or 0))
+            self._entries[key] = StoredPrefix(life_ms, at_ms, max(at_ms + 1, began_ms or 0))
 
     def saw(self, hashes: list[bytes]) -> None:
         """Remember a request's running hashes."""
@@ -81,7 +81,7 @@ class Shelf:
             ("minimum", "the request before had nothing long enough to store") if stored is None else ("", "")
         )
 
-    def _lost(self, entry: Entry, block: Block, at_ms: int) -> tuple[Cause, str]:
+    def _lost(self, entry: StoredPrefix, block: Block, at_ms: int) -> tuple[Cause, str]:
         if entry.readable_ms > at_ms:
             return "in-flight", "the request that stores it had not begun to answer"
         if not entry.alive(at_ms):
@@ -128,7 +128,7 @@ class AnthropicCache:
         self._ends: Running[Block, int] = Running()
         self._hashes: Running[Block, bytes] = Running()
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Find the longest stored prefix, then store what the marks ask for."""
         row = self._row(seen)
         hit = self._hit(row, at_ms)
@@ -141,10 +141,10 @@ class AnthropicCache:
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """Answers are not stored: they are written when the next request marks them."""
 
-    def _row(self, seen: Seen) -> Row:
+    def _row(self, seen: EngineView) -> MarkedRow:
         """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
         blocks = _kept(seen.blocks, self._info)
-        return Row(
+        return MarkedRow(
             blocks,
             self._ends.along(blocks, 0, lambda total, block: total + seen.count(block)),
             _hashes(self._hashes, blocks, seen.body, self._info),
@@ -153,7 +153,7 @@ class AnthropicCache:
             self._runs_as_one,
         )
 
-    def _hit(self, row: Row, at_ms: int) -> int | None:
+    def _hit(self, row: MarkedRow, at_ms: int) -> int | None:
         """The place of the longest prefix that a walk from the last mark, or an earlier one, reaches."""
         for mark in reversed(row.marks):
             for place in row.back_from(mark, self._info.cache.lookback):
@@ -161,7 +161,7 @@ class AnthropicCache:
                     return place
         return None
 
-    def _shares(self, row: Row, hit: int | None, cause: Cause, note: str) -> Shares:
+    def _shares(self, row: MarkedRow, hit: int | None, cause: Cause, note: str) -> Shares:
         """Read up to the hit (A), the longer life up to its last mark (B), the shorter one up to the last (C)."""
         a = row.ends[hit] if hit is not None else 0
         behind = [place for place in row.marks if hit is None or place > hit]
@@ -170,7 +170,7 @@ class AnthropicCache:
         c = max((row.ends[place] for place in behind), default=a)
         return Shares(a, max(0, c - max(a, b)), max(0, b - a), cause, note)
 
-    def _why(self, row: Row, hit: int | None, at_ms: int) -> tuple[Cause, str]:
+    def _why(self, row: MarkedRow, hit: int | None, at_ms: int) -> tuple[Cause, str]:
         if self._shelf.untouched:
             return "first", "nothing was stored before this request"
         if not row.marked:
@@ -180,7 +180,7 @@ class AnthropicCache:
         return self._shelf.why(row.hashes, row.blocks, hit, at_ms)
 
 
-class Row:
+class MarkedRow:
     """The blocks of one request with their token ends, running hashes and marks."""
 
     def __init__(
@@ -315,7 +315,7 @@ class BreakpointCache:
         self._shelf = Shelf()
         self._hashes: Running[Block, bytes] = Running()
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Read at the latest breakpoint that is stored, write the latest ones."""
         implicit = _options(seen).get("mode", "implicit") != "explicit"
         start = _settings(seen.body, self._info.model)
@@ -336,17 +336,19 @@ class BreakpointCache:
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
         """Answers are not stored; assistant output takes no breakpoint."""
 
-    def _asked(self, seen: Seen) -> Iterator[int]:
+    def _asked(self, seen: EngineView) -> Iterator[int]:
         """Implicit breakpoints, the latest first: ends of what was asked, as many as are looked at."""
         back = range(len(seen.blocks) - 1, -1, -1)
         long = takewhile(lambda place: seen.ends[place] >= self._info.min_cache_tokens, back)
         return islice((place for place in long if _asks(seen.blocks[place])), self._info.cache.lookback)
 
-    def _life_s(self, seen: Seen) -> int:
+    def _life_s(self, seen: EngineView) -> int:
         short, *longer = self._info.cache.ttl_s
         return longer[0] if longer and _options(seen).get("ttl") == "12h" else short
 
-    def _shares(self, seen: Seen, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
+    def _shares(
+        self, seen: EngineView, hit: int | None, writes: list[int], cause: Cause, note: str
+    ) -> Shares:
         read = seen.ends[hit] if hit is not None else 0
         written = max(0, max((seen.ends[place] for place in writes), default=0) - read)
         if self._life_s(seen) > self._info.cache.ttl_s[0]:
@@ -354,7 +356,7 @@ class BreakpointCache:
         return Shares(read, written, 0, cause, note)
 
     def _why(
-        self, seen: Seen, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
+        self, seen: EngineView, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
     ) -> tuple[Cause, str]:
         if self._shelf.untouched:
             return "first", "nothing was stored before this request"
@@ -369,7 +371,7 @@ class BreakpointCache:
         return self._shelf.why(hashes, seen.blocks, hit, at_ms)
 
 
-def _options(seen: Seen) -> JsonObject:
+def _options(seen: EngineView) -> JsonObject:
     options: JsonObject = seen.setting("prompt_cache_options") or {}
     return options
 

@@ -17,11 +17,11 @@ from quire.providers.simulate.blocks import (
     Cause,
     Counted,
     Engine,
+    EngineView,
     PromptIds,
-    Seen,
     Shares,
-    Tally,
     Tokenize,
+    TokenTally,
 )
 from quire.providers.simulate.engine_caches import BlockCache, RadixCache, SlotCache
 from quire.providers.simulate.marked_caches import AnthropicCache, BreakpointCache
@@ -42,7 +42,7 @@ class NoCache:
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         return Shares(note=f"no prompt cache of {self._info.provider} is known")
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
@@ -99,7 +99,7 @@ class Simulator:
     ) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
         self._counted = Counted(f"{self.info.provider}:{self.info.model}", tokenize)
-        self._tally = Tally(self._counted)
+        self._tally = TokenTally(self._counted)
         self._reader = Reader(self.info.wire)
         self._prompt_ids = prompt_ids
         self.engine = _engine(self.info, options)
@@ -144,10 +144,10 @@ class Simulator:
         # Upon the last id of an answer nothing was computed any more.
         return array("i", answer[:-1])
 
-    def _seen(self, body: JsonObject) -> Seen:
-        return Seen(body, self._reader.read(body), self._tally, self._prompt_ids)
+    def _seen(self, body: JsonObject) -> EngineView:
+        return EngineView(body, self._reader.read(body), self._tally, self._prompt_ids)
 
-    def _presume_answers(self, seen: Seen, at_ms: int) -> None:
+    def _presume_answers(self, seen: EngineView, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
         keys = [b"", *self._keys.along(seen.blocks, b"", _chained)]
         prompt: array[int] | None = None
@@ -170,7 +170,7 @@ class Simulator:
         if prompt is not None and said:
             self.engine.answered(prompt, said, at_ms - 1)
 
-    def _predicted(self, seen: Seen, shares: Shares, at_ms: int) -> Predicted:
+    def _predicted(self, seen: EngineView, shares: Shares, at_ms: int) -> Predicted:
         total = self._total(seen)
         written = shares.write_short + shares.write_long
         read = min(shares.read, total)
@@ -187,7 +187,7 @@ class Simulator:
             storage_token_hours=shares.storage_token_hours,
         )
 
-    def _total(self, seen: Seen) -> int:
+    def _total(self, seen: EngineView) -> int:
         if isinstance(self.engine, GeminiCache):
             return len(self.engine.prompt(seen.body, seen.ids))
         return len(seen.ids) if self.engine.by_ids else seen.total_counted

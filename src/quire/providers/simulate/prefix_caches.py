@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 import msgspec
 
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.blocks import Cause, Seen, Shares
+from quire.providers.simulate.blocks import Cause, EngineView, Shares
 from quire.providers.simulate.engine_caches import Node, RadixTree, shared
 from quire.values import JsonObject
 
@@ -24,7 +24,7 @@ class StepCache:
         self._cache = info.cache
         self._trees: dict[str, RadixTree] = {}
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Requests with another key are served elsewhere, and share nothing."""
         key = str(seen.setting(self._cache.key) or "") if self._cache.key else ""
         tree = self._trees.setdefault(key, RadixTree())
@@ -43,7 +43,7 @@ class StepCache:
         whole = tokens // self._cache.step * self._cache.step if self._cache.step else tokens
         return whole if whole >= max(1, self._cache.min_tokens) else 0
 
-    def _life_ms(self, seen: Seen) -> int | None:
+    def _life_ms(self, seen: EngineView) -> int | None:
         """The idle life in force: `prompt_cache_retention` may ask for the longer one."""
         if not self._cache.ttl_s:
             return None
@@ -74,7 +74,7 @@ def _alive(node: Node, at_ms: int, life_ms: int | None) -> bool:
 _HOUR_MS = 3_600_000
 
 
-class Stored(msgspec.Struct):
+class ExplicitCache(msgspec.Struct):
     """One explicit cache: its prompt, and until when it is kept and paid for."""
 
     ids: array[int]
@@ -91,9 +91,9 @@ class GeminiCache:
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
         self._implicit = StepCache(info)
-        self._explicit: dict[str, Stored] = {}
+        self._explicit: dict[str, ExplicitCache] = {}
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         kept = self._kept_until(at_ms)
         if is_cache(seen.body):
             return self._create(at_ms, seen, kept)
@@ -121,13 +121,13 @@ class GeminiCache:
         if name in self._explicit:
             self._explicit[name].expires_ms = at_ms + int(ttl_s * 1000)
 
-    def _create(self, at_ms: int, seen: Seen, kept: float) -> Shares:
+    def _create(self, at_ms: int, seen: EngineView, kept: float) -> Shares:
         name = str(seen.body.get("name") or f"cachedContents/{len(self._explicit) + 1}")
         ttl_ms = int(seconds(seen.body.get("ttl"), self._info.cache.ttl_s[0]) * 1000)
-        self._explicit[name] = Stored(seen.ids, at_ms, at_ms + ttl_ms)
+        self._explicit[name] = ExplicitCache(seen.ids, at_ms, at_ms + ttl_ms)
         return Shares(cause="first", note=f"{name} created", storage_token_hours=kept)
 
-    def _read(self, name: str, at_ms: int, seen: Seen, kept: float) -> Shares:
+    def _read(self, name: str, at_ms: int, seen: EngineView, kept: float) -> Shares:
         stored = self._explicit.get(name)
         cause: Cause = "" if stored and at_ms < stored.expires_ms else "ttl" if stored else "first"
         read = len(stored.ids) if stored and not cause else 0
@@ -139,7 +139,7 @@ class GeminiCache:
         return sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
 
 
-def _token_hours(stored: Stored, at_ms: int) -> float:
+def _token_hours(stored: ExplicitCache, at_ms: int) -> float:
     until = min(at_ms, stored.expires_ms)
     hours = max(0, until - stored.paid_ms) / _HOUR_MS
     stored.paid_ms = max(stored.paid_ms, until)
@@ -207,7 +207,7 @@ class UnitCache:
         # Up to where the prompt at hand was hashed at every one of these lengths.
         self._hashed = 0
 
-    def look(self, at_ms: int, seen: Seen, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         self._follow(seen.ids)
         read = self._longest(len(seen.ids), at_ms)
         shared = self._prompts.match(seen.ids)

@@ -13,7 +13,7 @@ from quire.providers.convert import from_url, image_json, to_url
 from quire.providers.incoming import listed, objects, sub, tagged, whole_message
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
-from quire.providers.rendering import Sheet, Writer
+from quire.providers.rendering import Draft, Writer
 from quire.providers.spelling import Spelling, object_of
 from quire.values import (
     Call,
@@ -175,7 +175,7 @@ def _block_text(block: Json) -> str:
     return "" if kind in (*silent, "function_call", "tool_call", "invalid_tool_call") else f"[{kind}]"
 
 
-def write(sheet: Sheet, message: Message) -> None:
+def write(sheet: Draft, message: Message) -> None:
     """Add a message in the form of `messages_to_dict`."""
     match message.role:
         case "user":

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.errors import MissingPart, ProviderError
 from quire.providers import sdk_kwargs
-from quire.providers.gemini_cache import Errand
+from quire.providers.gemini_cache import CacheCall
 from quire.providers.incoming import plain
 from quire.send.transport import ENDPOINTS, Transport, refusal, timed_out, unreachable
 from quire.values import JsonObject, Request
@@ -63,7 +63,7 @@ class Gemini:
         except (errors.APIError, httpx2.HTTPError, OSError) as error:
             raise self._failed(request.provider, error) from error
 
-    async def carry_out(self, errand: Errand) -> JsonObject:
+    async def carry_out(self, errand: CacheCall) -> JsonObject:
         """A call for an explicit cache; its reply."""
         try:
             caches, body = self._connected().aio.caches, errand.body or {}

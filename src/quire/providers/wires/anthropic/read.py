@@ -10,7 +10,7 @@ from quire.errors import FormatError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
     Partial,
-    Tally,
+    StreamGuard,
     cut,
     identified,
     listed,
@@ -162,7 +162,7 @@ class Stream:
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
         self.provider = provider
         self.spelled = read_back(names, NAMES)
-        self.tally = Tally()
+        self.tally = StreamGuard()
         self.id, self.model, self.stop = "", model, ""
         self.open: dict[int, JsonObject] = {}
         self.pieces: dict[int, dict[str, list[str]]] = {}

@@ -16,7 +16,7 @@ from quire.providers.rendering import (
     NO_OUTPUT,
     NO_REPLY,
     NO_TEXT,
-    Sheet,
+    Draft,
     Writer,
     note_text,
     texts,
@@ -105,7 +105,7 @@ def _block_text(block: Json) -> str:
     return f"[{kind}: {title}]" if title and kind else f"[{kind}]" if kind else ""
 
 
-def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
+def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
     """The block of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
@@ -116,7 +116,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonOb
             return _tool_use(part, sheet)
 
 
-def _text(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
+def _text(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
     own = own_block(part, FORMAT, sheet)
     if own and (own["type"] != "text" or (own["text"] == part.text and part.text.strip())):
         return own
@@ -124,7 +124,7 @@ def _text(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
     return {"type": "text", "text": part.text} if part.text.strip() else None
 
 
-def _thinking(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
+def _thinking(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
     block = own_block(part, FORMAT, sheet) or _from_bedrock(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
     if block and not void and _is_signed(block, sheet):
@@ -133,14 +133,14 @@ def _thinking(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
     return None
 
 
-def _is_signed(block: JsonObject, sheet: Sheet) -> bool:
+def _is_signed(block: JsonObject, sheet: Draft) -> bool:
     """Whether a server that signs thinking would know it as its own; a local one signs nothing."""
     if block.get("type") == "redacted_thinking":
         return bool(block.get("data"))
     return block.get("type") == "thinking" and bool(block.get("signature") or sheet.info.provider != FORMAT)
 
 
-def _from_bedrock(part: Think, sheet: Sheet) -> JsonObject | None:
+def _from_bedrock(part: Think, sheet: Draft) -> JsonObject | None:
     """Bedrock hosts the same models and writes the same signatures in other fields.
 
     Where they are bound to the prefix they had there, that prefix is not the one here.
@@ -157,7 +157,7 @@ def _from_bedrock(part: Think, sheet: Sheet) -> JsonObject | None:
     return None
 
 
-def _tool_use(part: Call, sheet: Sheet) -> JsonObject:
+def _tool_use(part: Call, sheet: Draft) -> JsonObject:
     own = own_block(part, FORMAT, sheet)
     fields = {"id": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
     if own and own.get("input") == part.args:
@@ -165,7 +165,7 @@ def _tool_use(part: Call, sheet: Sheet) -> JsonObject:
     return {"type": "tool_use", **fields}
 
 
-def tool_result(part: Result, sheet: Sheet) -> JsonObject:
+def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came."""
     own = own_block(part, FORMAT, sheet)
     content: Json = part.text if part.text.strip() else NO_OUTPUT
@@ -199,7 +199,7 @@ def image(part: Image) -> JsonObject | None:
 REPLY_TOKENS = 8192
 
 
-def write(sheet: Sheet, message: Message) -> None:
+def write(sheet: Draft, message: Message) -> None:
     """Add a message's own messages; the API itself joins two of one role."""
     match message.role:
         case "user":
@@ -222,13 +222,13 @@ def _text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 
-def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
+def _user(sheet: Draft, message: Message) -> list[JsonObject]:
     blocks = [_text_block(text) for text in texts(message)]
     blocks += shown_images(sheet, message, image, _text_block)
     return ENCLOSURE.shown(sheet, message, blocks) or [_text_block(NO_TEXT)]
 
 
-def _assistant(sheet: Sheet, message: Message) -> None:
+def _assistant(sheet: Draft, message: Message) -> None:
     blocks = [
         block
         for part in message.parts
@@ -242,7 +242,7 @@ def _assistant(sheet: Sheet, message: Message) -> None:
     sheet.messages.append({"role": "assistant", "content": blocks})
 
 
-def _note(sheet: Sheet, message: Message) -> None:
+def _note(sheet: Draft, message: Message) -> None:
     features, effort = sheet.info.features, wanted_effort(message)
     late = features.late_system and _takes_system(sheet)
     extra: JsonObject = {}
@@ -260,12 +260,12 @@ def _note(sheet: Sheet, message: Message) -> None:
         _as_user_text(sheet, note_text(message))
 
 
-def _takes_system(sheet: Sheet) -> bool:
+def _takes_system(sheet: Draft) -> bool:
     """A system message may follow a user's, or go on while no request has shown it."""
     return sheet.last.get("role") == "user" or sheet.unsent.get("role") == "system"
 
 
-def _system(sheet: Sheet, blocks: list[JsonObject], extra: JsonObject) -> None:
+def _system(sheet: Draft, blocks: list[JsonObject], extra: JsonObject) -> None:
     """One system message for everything that came between two turns."""
     if sheet.last.get("role") == "system":
         before = sheet.messages.pop()
@@ -273,7 +273,7 @@ def _system(sheet: Sheet, blocks: list[JsonObject], extra: JsonObject) -> None:
     sheet.messages.append({**extra, "role": "system", "content": blocks})
 
 
-def _as_user_text(sheet: Sheet, text: str) -> None:
+def _as_user_text(sheet: Draft, text: str) -> None:
     if sheet.unsent.get("role") == "user":
         sheet.messages[-1] = {**sheet.last, "content": [*_listed(sheet.last["content"]), _text_block(text)]}
         return
@@ -286,7 +286,7 @@ def _listed(content: str | list[JsonObject]) -> list[JsonObject]:
     return [_text_block(content)] if isinstance(content, str) else content
 
 
-def _tools(sheet: Sheet, message: Message) -> None:
+def _tools(sheet: Draft, message: Message) -> None:
     tools = tuple(tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools)
     features = sheet.info.features
     if not (features.late_tools and features.inline_tools and _takes_system(sheet)):
@@ -310,12 +310,12 @@ def tool_definition(tool: JsonObject) -> JsonObject:
     return {"name": NAMES.spell(tool["name"]), **description, "input_schema": schema}
 
 
-def _end(sheet: Sheet) -> None:
+def _end(sheet: Draft) -> None:
     if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
         sheet.bridge({"role": "user", "content": [_text_block(GO_ON)]})
 
 
-def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
     body: JsonObject = {
         "model": info.model,
@@ -331,7 +331,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     return {**body, **ask.extra}
 
 
-def _headers(sheet: Sheet) -> dict[str, str]:
+def _headers(sheet: Draft) -> dict[str, str]:
     return {"anthropic-beta": ",".join(sheet.betas)} if sheet.betas else {}
 
 

@@ -1,7 +1,7 @@
 """Amazon Bedrock's Converse API."""
 
 from quire.providers.models import model_info
-from quire.providers.rendering import Ask, Rendering
+from quire.providers.rendering import Options, Rendering
 from quire.providers.wires.bedrock.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.bedrock.write import FORMAT, WRITER, sdk_kwargs
 from quire.values import Prompt, Request
@@ -18,6 +18,6 @@ __all__ = [
 ]
 
 
-def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Ask | None = None) -> Request:
+def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Options | None = None) -> Request:
     """The request for boto3: `client.converse(**sdk_kwargs(request))`, or `**request.body` where it holds no bytes."""
-    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Ask()).request(prompt)
+    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)

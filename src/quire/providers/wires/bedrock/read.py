@@ -11,7 +11,7 @@ from quire.errors import FormatError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
     Partial,
-    Tally,
+    StreamGuard,
     bytes_of,
     cut,
     identified,
@@ -200,7 +200,7 @@ class Stream:
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
         self.provider = provider
         self.spelled = read_back(names, NAMES)
-        self.tally = Tally()
+        self.tally = StreamGuard()
         self.id, self.model, self.stop = "", model, ""
         self.open: dict[int, _Block] = {}
         self.reported: JsonObject = {}

@@ -18,7 +18,7 @@ from quire.providers.rendering import (
     NO_OUTPUT,
     NO_REPLY,
     NO_TEXT,
-    Sheet,
+    Draft,
     Writer,
     note_text,
     texts,
@@ -119,7 +119,7 @@ def _kind(block: JsonObject) -> str:
 ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
 
 
-def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
+def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
     """The block of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
@@ -134,7 +134,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonOb
             return _tool_use(part, sheet)
 
 
-def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
+def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
     block = own_block(part, FORMAT, sheet) or _from_anthropic(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
     if block and not void and _is_signed(block):
@@ -148,7 +148,7 @@ def _is_signed(block: JsonObject) -> bool:
     return bool(reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature"))
 
 
-def _from_anthropic(part: Think, sheet: Sheet) -> JsonObject | None:
+def _from_anthropic(part: Think, sheet: Draft) -> JsonObject | None:
     """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
     block = obj(part.wire.get("block"))
     bound = sheet.info.features.thinking_bound != "no"
@@ -160,13 +160,13 @@ def _from_anthropic(part: Think, sheet: Sheet) -> JsonObject | None:
     return {"reasoningContent": {"reasoningText": text}}
 
 
-def _tool_use(part: Call, sheet: Sheet) -> JsonObject:
+def _tool_use(part: Call, sheet: Draft) -> JsonObject:
     own = own_block(part, FORMAT, sheet)
     fields = {"toolUseId": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
     return {"toolUse": {**(own["toolUse"] if own else {}), **fields}}
 
 
-def tool_result(part: Result, sheet: Sheet) -> JsonObject:
+def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images and JSON in it go back as they came."""
     own = own_block(part, FORMAT, sheet)
     content: list[JsonObject] = [{"text": part.text if part.text.strip() else NO_OUTPUT}]
@@ -196,7 +196,7 @@ def image(part: Image) -> JsonObject | None:
     return {"image": {"format": form, "source": {"bytes": part.data}}} if part.data and known else None
 
 
-def write(sheet: Sheet, message: Message) -> None:
+def write(sheet: Draft, message: Message) -> None:
     """Add a message's own messages; a note without a role of its own joins the user message before it."""
     match message.role:
         case "user":
@@ -215,13 +215,13 @@ def write(sheet: Sheet, message: Message) -> None:
                     sheet.add_tools_in_front(message, part.tools)
 
 
-def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
+def _user(sheet: Draft, message: Message) -> list[JsonObject]:
     blocks: list[JsonObject] = [{"text": text} for text in texts(message)]
     blocks += shown_images(sheet, message, image, lambda text: {"text": text})
     return ENCLOSURE.shown(sheet, message, blocks) or [{"text": NO_TEXT}]
 
 
-def _assistant(sheet: Sheet, message: Message) -> None:
+def _assistant(sheet: Draft, message: Message) -> None:
     blocks = [block for part in message.parts if (block := _block(part, message, sheet))]
     if all("reasoningContent" in block for block in blocks):
         sheet.leave_out(message, "empty message")
@@ -231,14 +231,14 @@ def _assistant(sheet: Sheet, message: Message) -> None:
     sheet.messages.append({"role": "assistant", "content": blocks})
 
 
-def _block(part: Part, message: Message, sheet: Sheet) -> JsonObject | None:
+def _block(part: Part, message: Message, sheet: Draft) -> JsonObject | None:
     if isinstance(part, Call) and not _takes_calls(sheet, message):
         sheet.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
         return told_call(part)
     return written(part, message, sheet) if isinstance(part, Text | Think | Call) else None
 
 
-def _takes_calls(sheet: Sheet, message: Message) -> bool:
+def _takes_calls(sheet: Draft, message: Message) -> bool:
     """Converse takes calls where tools are defined; its own calls, at least their names, are put there."""
     if sheet.has_tools or sheet.late_tools:
         return True
@@ -250,14 +250,14 @@ def _takes_calls(sheet: Sheet, message: Message) -> bool:
     return True
 
 
-def _results(sheet: Sheet, message: Message) -> list[JsonObject]:
+def _results(sheet: Draft, message: Message) -> list[JsonObject]:
     """Results in the form of their calls: as blocks, or told as text."""
     asked = any("toolUse" in block for block in sheet.last.get("content") or ()) or sheet.faithful
     results = [part for part in message.parts if isinstance(part, Result)]
     return [tool_result(part, sheet) if asked else told_result(part) for part in results]
 
 
-def _note(sheet: Sheet, message: Message) -> None:
+def _note(sheet: Draft, message: Message) -> None:
     if effort := wanted_effort(message):
         sheet.effort = effort
         sheet.leave_out(
@@ -278,18 +278,18 @@ def _note(sheet: Sheet, message: Message) -> None:
         sheet.messages.append({"role": "user", "content": [{"text": note_text(message)}]})
 
 
-def _bridge_user(sheet: Sheet) -> None:
+def _bridge_user(sheet: Draft) -> None:
     """Converse takes no two user messages in a row."""
     if sheet.last.get("role") in ("user", "system"):
         sheet.bridge({"role": "assistant", "content": [{"text": NO_REPLY}]})
 
 
-def _end(sheet: Sheet) -> None:
+def _end(sheet: Draft) -> None:
     if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
         sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
 
 
-def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     body: JsonObject = {"modelId": sheet.info.model}
     if tools := sheet.tools(prompt) or _called(sheet):
@@ -304,7 +304,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     return {**body, **ask.extra}
 
 
-def _called(sheet: Sheet) -> list[JsonObject]:
+def _called(sheet: Draft) -> list[JsonObject]:
     for message in sheet.called.values():
         sheet.leave_out(
             message, "a called tool is named in front because none is defined, which moves the prefix"
@@ -319,7 +319,7 @@ def tool_spec(tool: JsonObject) -> JsonObject:
     return {"toolSpec": {"name": NAMES.spell(tool["name"]), **description, "inputSchema": {"json": schema}}}
 
 
-def _headers(sheet: Sheet) -> dict[str, str]:
+def _headers(sheet: Draft) -> dict[str, str]:
     return {}
 
 

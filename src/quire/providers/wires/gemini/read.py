@@ -9,7 +9,7 @@ from quire.errors import FormatError, ProviderError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
     Partial,
-    Tally,
+    StreamGuard,
     cut,
     listed,
     object_in,
@@ -185,7 +185,7 @@ class Stream:
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
         self.provider = provider
         self.spelled = read_back(names, NAMES)
-        self.tally = Tally()
+        self.tally = StreamGuard()
         self.id, self.model, self.stop = "", model, ""
         self.growing: JsonObject = {}
         self.pieces: list[str] = []

@@ -10,7 +10,7 @@ from quire.providers.incoming import bytes_of, sub
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.provider_tools import own_definition
-from quire.providers.rendering import GO_ON, NO_TEXT, Sheet, Writer, note_text, texts, wanted_effort
+from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
 from quire.values import (
@@ -275,7 +275,7 @@ def image_of(part: JsonObject) -> Image:
     )
 
 
-def written(part: Text | Think | Call, message: Message, sheet: Sheet, signed: bool) -> JsonObject | None:
+def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: bool) -> JsonObject | None:
     """A model's part; `signed` says that an earlier call of this message carries the signature already."""
     match part:
         case Text():
@@ -293,7 +293,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet, signed: b
             return _function_call(part, message, sheet, signed)
 
 
-def _function_call(part: Call, message: Message, sheet: Sheet, signed: bool) -> JsonObject:
+def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> JsonObject:
     own = own_block(part, FORMAT, sheet)
     if own and (own["functionCall"].get("args") or {}) == part.args:
         given = own["functionCall"]
@@ -308,7 +308,7 @@ def _function_call(part: Call, message: Message, sheet: Sheet, signed: bool) -> 
     return {**out, "thoughtSignature": FOREIGN}
 
 
-def function_response(part: Result, sheet: Sheet, with_id: bool) -> JsonObject:
+def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
     own = own_block(part, FORMAT, sheet)
     response: Json = {"error" if part.error else "output": part.text}
     out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
@@ -326,7 +326,7 @@ def image(part: Image) -> JsonObject | None:
     return {"inlineData": {"mimeType": part.media_type or "image/png", "data": part.data}}
 
 
-def write(sheet: Sheet, message: Message) -> None:
+def write(sheet: Draft, message: Message) -> None:
     """Add a message's own content; a note joins the user's text before it."""
     match message.role:
         case "user":
@@ -343,13 +343,13 @@ def write(sheet: Sheet, message: Message) -> None:
                     sheet.add_tools_in_front(message, part.tools)
 
 
-def _user(sheet: Sheet, message: Message) -> list[JsonObject]:
+def _user(sheet: Draft, message: Message) -> list[JsonObject]:
     parts: list[JsonObject] = [{"text": text} for text in texts(message)]
     parts += shown_images(sheet, message, image, lambda text: {"text": text})
     return ENCLOSURE.shown(sheet, message, parts) or [{"text": NO_TEXT}]
 
 
-def _model(sheet: Sheet, message: Message) -> None:
+def _model(sheet: Draft, message: Message) -> None:
     parts: list[JsonObject] = []
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
@@ -366,7 +366,7 @@ def _model(sheet: Sheet, message: Message) -> None:
     sheet.messages.append({"role": "model", "parts": parts})
 
 
-def _responses(sheet: Sheet, message: Message) -> list[JsonObject]:
+def _responses(sheet: Draft, message: Message) -> list[JsonObject]:
     """One response a call, in the calls' order; without an id where the call had none."""
     called = [part["functionCall"] for part in sheet.last.get("parts") or () if "functionCall" in part]
     results = [part for part in message.parts if isinstance(part, Result)]
@@ -377,7 +377,7 @@ def _responses(sheet: Sheet, message: Message) -> list[JsonObject]:
     return [function_response(part, sheet, with_id=not called or part.call_id in named) for part in results]
 
 
-def _note(sheet: Sheet, message: Message) -> None:
+def _note(sheet: Draft, message: Message) -> None:
     if effort := wanted_effort(message):
         sheet.effort = effort
         sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
@@ -391,12 +391,12 @@ def _note(sheet: Sheet, message: Message) -> None:
         sheet.messages.append({"role": "user", "parts": [added]})
 
 
-def _end(sheet: Sheet) -> None:
+def _end(sheet: Draft) -> None:
     if not sheet.messages or sheet.last.get("role") == "model":
         sheet.bridge({"role": "user", "parts": [{"text": GO_ON}]})
 
 
-def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     body: JsonObject = {}
     if prompt.system.strip():
@@ -412,14 +412,14 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     return {**body, **{key: value for key, value in ask.extra.items() if key != "generationConfig"}}
 
 
-def _tools(sheet: Sheet, tools: list[JsonObject]) -> list[JsonObject]:
+def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     """All functions in one tool, and beside it Gemini's own, a tool each."""
     own = [definition for tool in tools if (definition := own_definition(tool, sheet.info))]
     functions = [declaration(tool) for tool in tools if own_definition(tool, sheet.info) is None]
     return [*([{"functionDeclarations": functions}] if functions else []), *own]
 
 
-def _headers(sheet: Sheet) -> dict[str, str]:
+def _headers(sheet: Draft) -> dict[str, str]:
     return {}
 
 

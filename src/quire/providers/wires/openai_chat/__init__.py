@@ -1,7 +1,7 @@
 """OpenAI Chat Completions, and the many servers that speak it with small differences."""
 
 from quire.providers.models import model_info
-from quire.providers.rendering import Ask, Rendering
+from quire.providers.rendering import Options, Rendering
 from quire.providers.wires.openai_chat.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.openai_chat.write import FORMAT, WRITER
 from quire.values import Prompt, Request
@@ -9,6 +9,6 @@ from quire.values import Prompt, Request
 __all__ = ["FORMAT", "WRITER", "Stream", "export_messages", "import_messages", "parse_reply", "render"]
 
 
-def render(prompt: Prompt, model: str = "", provider: str = FORMAT, ask: Ask | None = None) -> Request:
+def render(prompt: Prompt, model: str = "", provider: str = FORMAT, ask: Options | None = None) -> Request:
     """The request for `client.chat.completions.create(**request.body)`."""
-    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Ask()).request(prompt)
+    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)

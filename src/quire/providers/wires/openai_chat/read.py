@@ -9,7 +9,7 @@ from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json
 from quire.providers.incoming import (
     Partial,
-    Tally,
+    StreamGuard,
     cut,
     identified,
     listed,
@@ -208,7 +208,7 @@ class Stream:
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
         self.provider = provider
         self.names = tuple(names)
-        self.tally = Tally()
+        self.tally = StreamGuard()
         self.id, self.model, self.stop = "", model, ""
         self.text: dict[str, list[str]] = {}
         self.details: list[JsonObject] = []

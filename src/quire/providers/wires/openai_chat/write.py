@@ -8,8 +8,8 @@ from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, l
 from quire.providers.rendering import (
     GO_ON,
     NO_REPLY,
-    Ask,
-    Sheet,
+    Draft,
+    Options,
     Writer,
     note_text,
     texts,
@@ -62,7 +62,7 @@ _NAMES = Spelling()
 _TAKES_FILES = frozenset({"openai", "azure"})
 
 
-def write(sheet: Sheet, message: Message) -> None:
+def write(sheet: Draft, message: Message) -> None:
     """Add a message's own Chat messages; a note that is text joins the message before it."""
     match message.role:
         case "user":
@@ -81,7 +81,7 @@ def write(sheet: Sheet, message: Message) -> None:
                     sheet.add_tools_in_front(message, part.tools)
 
 
-def _take_turns(sheet: Sheet, role: str) -> None:
+def _take_turns(sheet: Draft, role: str) -> None:
     """Put a turn between two of one side, where a template would refuse them side by side."""
     if not alternates(sheet.info):
         return
@@ -92,11 +92,11 @@ def _take_turns(sheet: Sheet, role: str) -> None:
         sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
 
 
-def _content(sheet: Sheet, text: str) -> str | list[JsonObject]:
+def _content(sheet: Draft, text: str) -> str | list[JsonObject]:
     return [{"type": "text", "text": text}] if text and in_parts(sheet.info) else text
 
 
-def _user_content(sheet: Sheet, message: Message) -> str | list[JsonObject]:
+def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
     text = user_text(message)
     images = [part for part in message.parts if isinstance(part, Image)]
     if images and not sheet.info.features.images:
@@ -122,7 +122,7 @@ def _image(image: Image) -> JsonObject | None:
     return {"type": "image_url", "image_url": {"url": to_url(image)}}
 
 
-def _assistant(sheet: Sheet, message: Message) -> None:
+def _assistant(sheet: Draft, message: Message) -> None:
     text = "\n\n".join(texts(message))
     for part in message.parts:
         if isinstance(part, Text):
@@ -139,7 +139,7 @@ def _assistant(sheet: Sheet, message: Message) -> None:
     sheet.messages.append(out)
 
 
-def _thinking(sheet: Sheet, message: Message) -> JsonObject:
+def _thinking(sheet: Draft, message: Message) -> JsonObject:
     """Earlier thinking in the field that takes it back; to servers that demand it, an empty one too."""
     field, wanted = dialect_of(sheet.info).thinking, sheet.info.features.reasoning_content
     parts = [part for part in message.parts if isinstance(part, Think)]
@@ -157,7 +157,7 @@ def _thinking(sheet: Sheet, message: Message) -> JsonObject:
     return out
 
 
-def _call(sheet: Sheet, part: Call) -> JsonObject:
+def _call(sheet: Draft, part: Call) -> JsonObject:
     own = own_block(part, FORMAT, sheet)
     if own and own.get("type") == "custom":
         return {**own, "id": part.call_id}
@@ -169,11 +169,11 @@ def _call(sheet: Sheet, part: Call) -> JsonObject:
     return {"id": part.call_id, "type": "function", "function": function}
 
 
-def _tool_message(sheet: Sheet, part: Result) -> JsonObject:
+def _tool_message(sheet: Draft, part: Result) -> JsonObject:
     return {"role": "tool", "tool_call_id": part.call_id, "content": _content(sheet, part.text)}
 
 
-def _note(sheet: Sheet, message: Message) -> None:
+def _note(sheet: Draft, message: Message) -> None:
     if effort := wanted_effort(message):
         sheet.effort = effort
         sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
@@ -201,7 +201,7 @@ def _continues(info: ModelInfo) -> bool:
     return info.features.prefill and info.features.user_after_tool
 
 
-def _end(sheet: Sheet) -> None:
+def _end(sheet: Draft) -> None:
     """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
     if not sheet.messages:
         sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
@@ -209,7 +209,7 @@ def _end(sheet: Sheet) -> None:
         _take_turns(sheet, "assistant")
 
 
-def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     dialect = dialect_of(sheet.info)
     messages = sheet.messages
@@ -225,7 +225,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     return {**body, **_key(sheet.info, ask), **ask.extra}
 
 
-def _key(info: ModelInfo, ask: Ask) -> JsonObject:
+def _key(info: ModelInfo, ask: Options) -> JsonObject:
     field, place = info.cache.key, dialect_of(info).key_in
     if not (ask.key and field) or place == "header":
         return {}
@@ -235,7 +235,7 @@ def _key(info: ModelInfo, ask: Ask) -> JsonObject:
     return {field: ask.key} if place == "body" else {"extra_body": {field: ask.key}}
 
 
-def _headers(sheet: Sheet) -> dict[str, str]:
+def _headers(sheet: Draft) -> dict[str, str]:
     field, key = sheet.info.cache.key, sheet.ask.key
     return {field: key} if key and field and dialect_of(sheet.info).key_in == "header" else {}
 

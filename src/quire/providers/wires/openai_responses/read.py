@@ -11,7 +11,7 @@ from quire.errors import FormatError
 from quire.providers.convert import ITEM_FORMATS
 from quire.providers.incoming import (
     Partial,
-    Tally,
+    StreamGuard,
     cut,
     identified,
     listed,
@@ -199,7 +199,7 @@ class Stream:
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
         self.provider = provider
         self.spelled = read_back(names, NAMES)
-        self.tally = Tally()
+        self.tally = StreamGuard()
         self.id, self.model, self.stop = "", model, ""
         self.done = 0
         self.after = ""

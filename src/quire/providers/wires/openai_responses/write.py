@@ -7,7 +7,7 @@ from quire.providers.convert import ITEM_FORMATS, from_url, image_json, is_web, 
 from quire.providers.incoming import objects
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, leave_out_block, leave_out_thinking, own_block
-from quire.providers.rendering import GO_ON, Sheet, Writer, texts, user_text, wanted_effort
+from quire.providers.rendering import GO_ON, Draft, Writer, texts, user_text, wanted_effort
 from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
 from quire.values import (
     Call,
@@ -114,7 +114,7 @@ def _kind(part: JsonObject) -> str:
 ENCLOSURE = Enclosure(FORMAT, _kind, text_of, ITEM_FORMATS)
 
 
-def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonObject | None:
+def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
     """The item of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
@@ -125,7 +125,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Sheet) -> JsonOb
             return _call(part, sheet)
 
 
-def _message(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
+def _message(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
     own = own_block(part, FORMAT, sheet)
     if own and own.get("type") == "item_reference":
         return _reference(own, part, message, sheet)
@@ -135,7 +135,7 @@ def _message(part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
 
 
-def _reference(own: JsonObject, part: Text, message: Message, sheet: Sheet) -> JsonObject | None:
+def _reference(own: JsonObject, part: Text, message: Message, sheet: Draft) -> JsonObject | None:
     """The name of an item that the provider keeps, which it does only where it is asked to store."""
     if sheet.ask.extra.get("store"):
         return own
@@ -150,7 +150,7 @@ def _says(item: JsonObject, text: str) -> bool:
     return item.get("content") is not None and text_of(item["content"]) == text
 
 
-def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None:
+def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
     own = own_block(part, FORMAT, sheet)
     if own is None:
         leave_out_thinking(part, message, sheet)
@@ -160,7 +160,7 @@ def _reasoning(part: Think, message: Message, sheet: Sheet) -> JsonObject | None
     return own
 
 
-def _call(part: Call, sheet: Sheet) -> JsonObject:
+def _call(part: Call, sheet: Draft) -> JsonObject:
     own = own_block(part, FORMAT, sheet)
     if own and own["type"] != "function_call":
         named = {"name": NAMES.spell(part.name)} if "name" in own else {}
@@ -172,7 +172,7 @@ def _call(part: Call, sheet: Sheet) -> JsonObject:
     return {"type": "function_call", **fields}
 
 
-def _unparted(item: JsonObject, wire: JsonObject, sheet: Sheet) -> JsonObject:
+def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
     """The item as it came; without its id where its reasoning is gone, or the API would miss that.
 
     Where it is not known whether a call had any, the model's kind tells.
@@ -186,7 +186,7 @@ def _unparted(item: JsonObject, wire: JsonObject, sheet: Sheet) -> JsonObject:
     return {key: value for key, value in item.items() if key != "id"}
 
 
-def output(part: Result, sheet: Sheet) -> JsonObject:
+def output(part: Result, sheet: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
     asked_by = next((one for one in reversed(sheet.messages) if one.get("call_id") == part.call_id), {})
     own = own_block(part, FORMAT, sheet)
@@ -206,7 +206,7 @@ def image(part: Image) -> JsonObject | None:
     return {"type": "input_image", "detail": "auto", "image_url": to_url(part)}
 
 
-def write(sheet: Sheet, message: Message) -> None:
+def write(sheet: Draft, message: Message) -> None:
     """Add a message's own items."""
     match message.role:
         case "user":
@@ -225,19 +225,19 @@ def _text(text: str) -> JsonObject:
     return {"type": "input_text", "text": text}
 
 
-def _user(sheet: Sheet, message: Message) -> JsonObject:
+def _user(sheet: Draft, message: Message) -> JsonObject:
     content = [_text(text) for text in texts(message)]
     content += shown_images(sheet, message, image, _text)
     content = ENCLOSURE.shown(sheet, message, content) or [_text(user_text(message))]
     return {"type": "message", "role": "user", "content": content}
 
 
-def _instruction(sheet: Sheet, text: str) -> JsonObject:
+def _instruction(sheet: Draft, text: str) -> JsonObject:
     role = "developer" if sheet.info.features.developer_role else "system"
     return {"type": "message", "role": role, "content": [_text(text)]}
 
 
-def _assistant(sheet: Sheet, message: Message) -> None:
+def _assistant(sheet: Draft, message: Message) -> None:
     before = len(sheet.messages)
     sources: list[Text | Think | Call] = []
     for part in message.parts:
@@ -251,7 +251,7 @@ def _assistant(sheet: Sheet, message: Message) -> None:
         sheet.leave_out(message, "empty message")
 
 
-def _note(sheet: Sheet, message: Message) -> None:
+def _note(sheet: Draft, message: Message) -> None:
     sheet.messages += [_instruction(sheet, text) for text in texts(message)]
     if not (effort := wanted_effort(message)):
         return
@@ -262,7 +262,7 @@ def _note(sheet: Sheet, message: Message) -> None:
         sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
 
 
-def _tools(sheet: Sheet, message: Message) -> None:
+def _tools(sheet: Draft, message: Message) -> None:
     tools = tuple(tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools)
     if not sheet.info.features.late_tools:
         sheet.add_tools_in_front(message, tools)
@@ -282,13 +282,13 @@ def tool_definition(tool: JsonObject) -> JsonObject:
     }
 
 
-def _end(sheet: Sheet) -> None:
+def _end(sheet: Draft) -> None:
     """The last item may be any, but there must be one."""
     if not sheet.messages:
         sheet.bridge({"type": "message", "role": "user", "content": [_text(GO_ON)]})
 
 
-def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
+def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
     head = [_instruction(sheet, prompt.system)] if prompt.system else []
     body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
@@ -303,7 +303,7 @@ def _body(sheet: Sheet, prompt: Prompt) -> JsonObject:
     return {**body, **_key(sheet), **ask.extra}
 
 
-def _key(sheet: Sheet) -> JsonObject:
+def _key(sheet: Draft) -> JsonObject:
     key, place = sheet.ask.key, dialect_of(sheet.info).key_in
     if not key or not sheet.info.cache.key:
         return {}
@@ -312,7 +312,7 @@ def _key(sheet: Sheet) -> JsonObject:
     return {"prompt_cache_key": key}
 
 
-def _headers(sheet: Sheet) -> dict[str, str]:
+def _headers(sheet: Draft) -> dict[str, str]:
     return {}
 
 
