@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo test nightly lint format bench serve clean
+.PHONY: help setup demo test nightly clients lint format bench serve clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
 
@@ -20,6 +20,9 @@ test: .venv/.ready   ## the whole suite
 nightly: .venv/.ready ## the suite with 10,000 random cases for each property
 	@HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
+clients: .venv/.ready ## agents of others, installed on demand, against the emulator
+	@$(PY) scripts/clients $(ARGS)
+
 lint: .venv/.ready   ## ruff and strict mypy
 	@.venv/bin/ruff check src tests bench scripts
 	@.venv/bin/ruff format --check src tests bench scripts
@@ -35,4 +38,4 @@ serve: .venv/.ready  ## the embedded local model on 127.0.0.1, with an API like 
 	@.venv/bin/quire model serve
 
 clean:           ## remove the environment and caches
-	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .clients build dist .mypy_cache .ruff_cache .hypothesis
