@@ -38,6 +38,7 @@ SCRIPT: list[Any] = [
         Text("One moment."),
         Call("", "look_up", {"id": "7"}),
         Call("", "look_up", {"id": "8"}),
+        Call("", "look_up", {"id": "8"}),
     ],
     [Think("Now I know."), "Both are there."],
     "You are welcome.",
@@ -164,9 +165,12 @@ def test_a_thread_goes_through_the_official_client_and_comes_back(
     replies, server = converse(provider, target, wire, make, streamed)
     assert [received.error for received in server.requests] == ["", "", ""]
     kinds = [[entry.kind for entry in reply.entries if entry.kind != "think"] for reply in replies]
-    assert kinds == [["respond", "call", "call"], ["respond"], ["respond"]]
+    assert kinds == [["respond", "call", "call", "call"], ["respond"], ["respond"]]
     assert replies[1].entries[-1].text == "Both are there."
-    assert [call.args for call in replies[0].entries if call.kind == "call"] == [{"id": "7"}, {"id": "8"}]
+    calls = [entry for entry in replies[0].entries if entry.kind == "call"]
+    assert [call.args for call in calls] == [{"id": "7"}, {"id": "8"}, {"id": "8"}]
+    # Two calls of the same thing are two calls.
+    assert len({call.call_id for call in calls}) == 3
     predicted = [received.predicted for received in server.requests]
     for reply, one in zip(replies, predicted, strict=True):
         assert one is not None

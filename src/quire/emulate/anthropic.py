@@ -50,7 +50,7 @@ def _block(exchange: Answering, index: int) -> JsonObject:
         case Think() as part:
             return {"type": "thinking", "thinking": part.text, "signature": exchange.signature(part, index)}
         case Call() as part:
-            id = exchange.call_id(part, "toolu_")
+            id = exchange.call_id(index, "toolu_")
             return {"type": "tool_use", "id": id, "name": part.name, "input": part.args}
         case Text() as part:
             return {"type": "text", "text": part.text, "citations": None}

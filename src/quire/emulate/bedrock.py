@@ -56,7 +56,7 @@ def _block(exchange: Answering, index: int) -> JsonObject:
             sealed = {"text": part.text, "signature": exchange.signature(part, index)}
             return {"reasoningContent": {"reasoningText": sealed}}
         case Call() as part:
-            id = exchange.call_id(part, "tooluse_")
+            id = exchange.call_id(index, "tooluse_")
             return {"toolUse": {"toolUseId": id, "name": part.name, "input": part.args}}
         case Text() as part:
             return {"text": part.text}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.emulate.script import Answering, ReplyForm, arguments, pieces
-from quire.values import JsonObject
+from quire.values import Call, JsonObject
 
 
 def reply(exchange: Answering) -> JsonObject:
@@ -35,11 +35,12 @@ def _message(exchange: Answering) -> JsonObject:
     if exchange.calls:
         message["tool_calls"] = [
             {
-                "id": exchange.call_id(call, "call_"),
+                "id": exchange.call_id(index, "call_"),
                 "type": "function",
                 "function": {"name": call.name, "arguments": arguments(call)},
             }
-            for call in exchange.calls
+            for index, call in enumerate(exchange.parts)
+            if isinstance(call, Call)
         ]
     return message
 

@@ -47,7 +47,7 @@ def _parts(exchange: Answering) -> Iterator[JsonObject]:
             case Text(text=text):
                 yield {"text": text}
             case Call():
-                call = {"id": exchange.call_id(part, "fc-"), "name": part.name, "args": part.args}
+                call = {"id": exchange.call_id(index, "fc-"), "name": part.name, "args": part.args}
                 yield {"functionCall": call} | ({} if signed else _signature(exchange, part, index))
                 signed = True
 

@@ -49,7 +49,7 @@ def _item(exchange: Answering, index: int) -> JsonObject:
             return {
                 "type": "function_call",
                 "id": f"fc_{name}",
-                "call_id": exchange.call_id(part, "call_"),
+                "call_id": exchange.call_id(index, "call_"),
                 "name": part.name,
                 "arguments": arguments(part),
                 "status": "completed",

@@ -192,11 +192,13 @@ class Answering(msgspec.Struct, frozen=True):
         called = sum(count(call.name) + count(arguments(call)) for call in self.calls)
         return max(1, spoken + called + self.reasoning_tokens)
 
-    def call_id(self, call: Call, prefix: str) -> str:
-        """The id a scripted call gave, else one that no other call of this server has."""
-        if call.call_id:
+    def call_id(self, index: int, prefix: str) -> str:
+        """The id that the script gave the call at this place, else one that no other call of this server has."""
+        call = self.parts[index]
+        if isinstance(call, Call) and call.call_id:
             return call.call_id
-        return f"{prefix}{self.number:04d}{self.calls.index(call) + 1:02d}"
+        place = sum(isinstance(part, Call) for part in self.parts[: index + 1])
+        return f"{prefix}{self.number:04d}{place:02d}"
 
     def signature(self, part: Think, index: int) -> str:
         """A signature that only this thought at this place has; the server remembers what it binds."""
