@@ -220,6 +220,35 @@ def test_the_trigger_is_never_dropped_and_drops_what_says_the_same(records: Reco
     assert shown.text == "# Recent Tool Results\n• t: same\n\n# Current Request\nwhere is it"
 
 
+def test_equal_answers_to_different_questions_all_stay(records: Records) -> None:
+    told = [("Ana paid?", "Yes."), ("Bruno paid?", "No."), ("Carla paid?", "Yes."), ("Bruno paid?", "No.")]
+    for question, answer in told:
+        say(records, "user", question)
+        say(records, "assistant", answer)
+    built = builder({**MESSAGES, "method": "all"}, formatting={"deduplication_threshold": 0.9}).build(
+        records, request="Who paid?"
+    )
+    assert lines(built.formatted_context)[1:] == [
+        "User: Ana paid?", "Assistant: Yes.", "User: Carla paid?", "Assistant: Yes.",
+        "User: Bruno paid?", "Assistant: No.",
+    ]  # fmt: skip
+    assert built.left_out == (
+        {"record": "rec-3", "reason": "says the same as rec-7"},
+        {"record": "rec-4", "reason": "says the same as rec-8"},
+    )
+
+
+def test_a_yes_to_another_question_of_the_assistant_stays(records: Records) -> None:
+    for question in ["Delete the draft?", "Delete the archive?"]:
+        say(records, "assistant", question)
+        say(records, "user", "Yes.")
+        say(records, "assistant", "Done.")
+    built = builder({**MESSAGES, "method": "all"}, formatting={"deduplication_threshold": 0.9}).build(
+        records, request="What did I allow?"
+    )
+    assert built.left_out == ()
+
+
 def test_texts_that_differ_in_a_number_or_a_not_are_never_the_same() -> None:
     def near(texts: list[str]) -> list[list[float]]:
         return [[1.0, 0.0] for _ in texts]

@@ -15,7 +15,17 @@ from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
 from quire.records.config import Config
 from quire.records.config import config as read_config
-from quire.records.gather import ContextRequest, Embed, Part, Picked, fit, gather, repeated
+from quire.records.gather import (
+    ContextRequest,
+    Embed,
+    Exchange,
+    Part,
+    Picked,
+    exchanges,
+    fit,
+    gather,
+    repeated,
+)
 from quire.records.record import Record, session
 from quire.records.selector import Selector
 from quire.records.shape import SPOKEN, USER, role, said, shape
@@ -203,24 +213,47 @@ class Builder:
             Part(one.record.id, shape(one.record, one.role), one.weight, one.group, one.record.id == pin)
             for one in picked
         ]
-        dropped: dict[str, str] = {}
-        for section in ("user", "assistant", "results"):
-            dropped |= self._repeats([part for part in parts if _kind(part) == section], section, ask, embed)
+        threshold = self.config.formatting.deduplication_threshold
+        if threshold is None:
+            return parts, []
+        asked_again = _asked_again(parts, ask.request, threshold, embed)
+        rest = [part for part in parts if part.id not in asked_again]
+        sessions = {one.record.id: session(one.record) for one in picked}
+        dropped = asked_again | _repeats(exchanges(rest, sessions), threshold, embed)
         reasons = [{"record": id, "reason": f"says the same as {other}"} for id, other in dropped.items()]
         return [part for part in parts if part.id not in dropped], reasons
 
-    def _repeats(
-        self, parts: Sequence[Part], section: str, ask: ContextRequest, embed: Embed | None
-    ) -> dict[str, str]:
-        """Which parts of one kind repeat another, or the request itself."""
-        threshold = self.config.formatting.deduplication_threshold
-        texts, names = [part.shape.text for part in parts], [part.id for part in parts]
-        pinned = [at for at, part in enumerate(parts) if part.pinned]
-        if section == "user" and ask.request:
-            texts, names, pinned = [*texts, ask.request], [*names, "the request"], [*pinned, len(texts)]
-        if threshold is None or len(texts) < 2:
-            return {}
-        return {names[at]: names[same] for at, same in repeated(texts, threshold, embed, pinned).items()}
+
+def _asked_again(
+    parts: Sequence[Part], request: str, threshold: float, embed: Embed | None
+) -> dict[str, str]:
+    """What the user said before in the words of the request itself, which is never dropped."""
+    user = [part for part in parts if part.shape.message and part.shape.message.role == "user"]
+    texts = [part.shape.text for part in user]
+    if not request or not texts:
+        return {}
+    found = repeated([*texts, request], threshold, embed, pinned=[len(texts)])
+    return {user[at].id: "the request" for at, same in found.items() if same == len(texts)}
+
+
+def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -> dict[str, str]:
+    """Exchanges of one kind that say again, in the same place, what another says."""
+    dropped: dict[str, str] = {}
+    for kind in dict.fromkeys(unit.kind for unit in units):
+        same_kind = [unit for unit in units if unit.kind == kind]
+        found = repeated(
+            [unit.text for unit in same_kind],
+            threshold,
+            embed,
+            pinned=[at for at, unit in enumerate(same_kind) if any(part.pinned for part in unit.parts)],
+            places=[unit.place for unit in same_kind],
+        )
+        for at, same in found.items():
+            dropped |= {
+                part.id: stays.id
+                for part, stays in zip(same_kind[at].parts, same_kind[same].parts, strict=False)
+            }
+    return dropped
 
 
 def _newest_message(records: Records, trigger: Record | None, now: int | None) -> Record | None:
@@ -228,8 +261,3 @@ def _newest_message(records: Records, trigger: Record | None, now: int | None) -
     tags = (session(trigger),) if trigger and session(trigger) else ()
     found = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
     return found[0] if found else None
-
-
-def _kind(part: Part) -> str:
-    """What a part is compared with: lines of the same speaker, results, tools."""
-    return part.shape.message.role if part.shape.message else part.shape.section

@@ -6,7 +6,7 @@ Messages come as exchanges: a question with its answer, and what was said betwee
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from typing import Final, TypeAlias
@@ -151,17 +151,26 @@ Alike: TypeAlias = Callable[[int, int], float]
 
 
 def repeated(
-    texts: Sequence[str], threshold: float, embed: Embed | None = None, pinned: Iterable[int] = ()
+    texts: Sequence[str],
+    threshold: float,
+    embed: Embed | None = None,
+    pinned: Iterable[int] = (),
+    places: Sequence[str] | None = None,
 ) -> dict[int, int]:
     """The texts that repeat another, each with the one that stays: the pinned, else the later.
 
-    ["a b", "c", "a b"] -> {0: 2}
+    ["a b", "c", "a b"] -> {0: 2}. `places` says what each text answers: equal words in different places differ.
     """
-    alike = by_meaning(texts, embed) if embed else by_words(texts)
-    facts = [_facts(text) for text in texts]
+    columns = [texts] if places is None else [texts, places]
+    alike = [by_meaning(column, embed) if embed else by_words(column) for column in columns]
+    facts = [tuple(map(_facts, row)) for row in zip(*columns, strict=True)]
     kept, dropped = list(dict.fromkeys(pinned)), dict[int, int]()
+
+    def say_the_same(one: int, other: int) -> bool:
+        return facts[one] == facts[other] and all(near(one, other) >= threshold for near in alike)
+
     for at in reversed([at for at in range(len(texts)) if at not in kept]):
-        same = next((one for one in kept if facts[one] == facts[at] and alike(one, at) >= threshold), None)
+        same = next((one for one in kept if say_the_same(one, at)), None)
         if same is None:
             kept.append(at)
         else:
@@ -213,6 +222,51 @@ class Part(msgspec.Struct, frozen=True):
     weight: float
     group: str
     pinned: bool = False
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """What is repeated or not as a whole: a question with its answers, a lone line, or a tool's result."""
+
+    parts: tuple[Part, ...]
+    # The question that the assistant had put before, which gives a "Yes." its meaning.
+    before: str = ""
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_speaker(part) for part in self.parts))
+
+    @property
+    def text(self) -> str:
+        """What is said last: the answers, or the only line."""
+        last = self.kind[-1]
+        return "\n".join(part.shape.text for part in self.parts if _speaker(part) == last)
+
+    @property
+    def place(self) -> str:
+        """What it is said to: the question, and what stood before it."""
+        asked = [part.shape.text for part in self.parts if _speaker(part) != self.kind[-1]]
+        return "\n".join([self.before, *asked] if self.before else asked)
+
+
+def exchanges(parts: Sequence[Part], sessions: Mapping[str, str]) -> list[Exchange]:
+    """Parts as they belong together: in each session an answer joins the question before it."""
+    out: list[Exchange] = []
+    newest: dict[str, int] = {}
+    for part in parts:
+        where = sessions.get(part.id, "")
+        last = out[newest[where]] if where in newest else None
+        if _speaker(part) == "assistant" and last is not None and last.kind[0] == "user":
+            out[newest[where]] = msgspec.structs.replace(last, parts=(*last.parts, part))
+            continue
+        asked = last.parts[-1].shape.text if last is not None and last.kind[-1] == "assistant" else ""
+        out.append(Exchange((part,), asked if asked.rstrip().endswith("?") else ""))
+        if part.shape.message is not None:
+            newest[where] = len(out) - 1
+    return [one for one in out if one.kind != ("tools",)]
+
+
+def _speaker(part: Part) -> str:
+    return part.shape.message.role if part.shape.message else part.shape.section
 
 
 class Fitted(msgspec.Struct, frozen=True):
