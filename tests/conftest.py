@@ -1,7 +1,5 @@
 """What every test may use."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -25,11 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _EXAMPLES = {"ci": 500, "explore": 500, "nightly": 10_000, "quick": 60}
 for _name, _examples in _EXAMPLES.items():
     settings.register_profile(
-        _name,
-        max_examples=_examples,
-        derandomize=_name == "ci",
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
+        _name, max_examples=_examples, derandomize=_name == "ci", deadline=None, suppress_health_check=list(HealthCheck)
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -59,9 +53,7 @@ def prefix_rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     else:
         assert marked.kwargs.get("reason"), "a test that moves the prefix says why"
     if marked is None or not marked.kwargs.get("everywhere"):
-        assert not watch.unexplained, (
-            f"these requests move the prefix within an epoch: {watch.unexplained[:3]}"
-        )
+        assert not watch.unexplained, f"these requests move the prefix within an epoch: {watch.unexplained[:3]}"
 
 
 class Watch:
@@ -87,9 +79,7 @@ class Watch:
 
         return watched
 
-    def rendering(
-        self, render: Callable[[Rendering, Prompt], Request]
-    ) -> Callable[[Rendering, Prompt], Request]:
+    def rendering(self, render: Callable[[Rendering, Prompt], Request]) -> Callable[[Rendering, Prompt], Request]:
         def watched(rendering: Rendering, prompt: Prompt) -> Request:
             made = render(rendering, prompt)
             before, request = self._rendered.get(rendering, (None, made))

@@ -1,7 +1,5 @@
 """`pip install quire` without extras: every command works or names the extra it needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

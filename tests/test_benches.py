@@ -1,7 +1,5 @@
 """`make bench` runs every benchmark there is, and each takes the options they share."""
 
-from __future__ import annotations
-
 import re
 
 from conftest import ROOT

@@ -1,7 +1,5 @@
 """What every command shares: errors on one line with a hint, no escapes under NO_COLOR, odd streams survived."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -48,16 +46,14 @@ def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, command: str, error
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["quire schema item >&-", "quire log list >&-", "quire log list --json >&-", "quire log export t >&-"],
+    "command", ["quire schema item >&-", "quire log list >&-", "quire log list --json >&-", "quire log export t >&-"]
 )
 def test_a_closed_stdout_is_an_empty_one(tmp_path: Path, command: str) -> None:
     assert shell(tmp_path, f"quire log new t >/dev/null; {command}") == (0, "", "")
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["quire --help", "quire models", "quire models --json", "quire log export t", "quire log show t --json"],
+    "command", ["quire --help", "quire models", "quire models --json", "quire log export t", "quire log show t --json"]
 )
 def test_a_reader_that_has_gone_is_no_error(tmp_path: Path, command: str) -> None:
     ready = "quire log new t >/dev/null; quire log append t --user x >/dev/null"
@@ -151,9 +147,7 @@ def test_brackets_and_colons_in_names_are_printed_as_they_are(tmp_path: Path) ->
     assert out.count(name) >= 3
 
 
-@pytest.mark.parametrize(
-    "command", ["recall", "record list --tag", "log append t --user", "recall x --thread"]
-)
+@pytest.mark.parametrize("command", ["recall", "record list --tag", "log append t --user", "recall x --thread"])
 def test_an_argument_that_is_not_utf_8_is_one_line_and_a_hint(tmp_path: Path, command: str) -> None:
     code, _, err = shell(tmp_path, f"quire log new t >/dev/null; quire {command} $'a\\xff'")
     assert (code, err) == (2, "error: an argument is not UTF-8: 'a\\udcff'\nhint: Give it in UTF-8.\n")
@@ -179,25 +173,11 @@ def test_no_text_of_others_commands_the_terminal(tmp_path: Path) -> None:
     ]
     file = tmp_path / "t.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in thread))
-    record = json.dumps(
-        {"schema_name": hostile, "title": hostile, "tags": [hostile], "context": {"a": hostile}}
-    )
+    record = json.dumps({"schema_name": hostile, "title": hostile, "tags": [hostile], "context": {"a": hostile}})
     (tmp_path / "r.json").write_text(record)
     ready = f"quire log import t {file}; quire record create {tmp_path / 'r.json'}"
-    seen = [
-        "assemble t",
-        "diff t 1 2",
-        "diff t 1 2 --promote each-turn",
-        "render t -p openai -m x",
-        "log show t",
-    ]
-    seen += [
-        "record list",
-        "record history rec-1",
-        "record search RED --words",
-        "recall RED --words",
-        "plan t",
-    ]
+    seen = ["assemble t", "diff t 1 2", "diff t 1 2 --promote each-turn", "render t -p openai -m x", "log show t"]
+    seen += ["record list", "record history rec-1", "record search RED --words", "recall RED --words", "plan t"]
     code, out, err = shell(tmp_path, "; ".join([ready, *(f"quire {one}" for one in seen)]))
     assert code == 0, err
     assert "RED" in out

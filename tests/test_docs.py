@@ -4,8 +4,6 @@
 followed by the exact output, in which a line of `...` stands for anything. Both work in one temporary folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -58,12 +56,7 @@ def test_what_a_page_shows_is_what_happens(
         else:
             for command, expected in commands(code):
                 done = subprocess.run(
-                    ["bash", "-c", command],
-                    env=environment,
-                    cwd=tmp_path,
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
+                    ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
                 )
                 assert matches(done.stdout + done.stderr, expected), (
                     f"{page.name}, block at line {line}: $ {command}\nprinted:\n{done.stdout}{done.stderr}\nexpected:\n{expected}"
@@ -98,11 +91,7 @@ def test_a_page_that_drifts_is_noticed() -> None:
 
 def test_every_page_of_the_docs_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
-    index = (
-        readme + (ROOT / "docs" / "README.md").read_text()
-        if (ROOT / "docs" / "README.md").exists()
-        else readme
-    )
+    index = readme + (ROOT / "docs" / "README.md").read_text() if (ROOT / "docs" / "README.md").exists() else readme
     missing = [page.name for page in PAGES[1:] if page.parent.name == "docs" and page.name not in index]
     assert missing == []
 

@@ -1,7 +1,5 @@
 """The direction of imports and the public names are held here, so that neither drifts unseen."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache
@@ -102,9 +100,7 @@ def test_the_project_speaks_of_itself_alone() -> None:
     """No machine paths, no development places, in any file that is kept."""
     words = re.compile("/ro" + "ot/|/wo" + "rk/|\\.lib" + "rary|sub" + "agent|before" + "-stop|\\.py" + "env")
     kept = [p for folder in ("src", "docs", "bench", "scripts", "tests") for p in (ROOT / folder).rglob("*")]
-    kept += [
-        ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml")
-    ]
+    kept += [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml")]
     texts = [p for p in kept if p.is_file() and p.suffix in {".py", ".md", ".toml", ".json", ".sh", ""}]
     bad = [str(p.relative_to(ROOT)) for p in texts if words.search(p.read_text(errors="ignore"))]
     assert bad == []

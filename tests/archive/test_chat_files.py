@@ -1,7 +1,5 @@
 """Chat files: to the byte as ruled, lossless with the comment, tolerant without."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -14,17 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
-from quire.archive import (
-    AttachedNames,
-    Chat,
-    ChatMessage,
-    autosave,
-    export_markdown,
-    file_name,
-    load,
-    parse,
-    render,
-)
+from quire.archive import AttachedNames, Chat, ChatMessage, autosave, export_markdown, file_name, load, parse, render
 from quire.errors import CallError, FormatError, NotFound
 from quire.items import item
 from quire.log.entries import check, encode_lines
@@ -105,11 +93,7 @@ names = st.lists(st.one_of(st.sampled_from([*",|]\\ \nn:", "Notes: ", " | ", ", 
 listed = st.lists(names, max_size=3).map(tuple)
 times = st.none() | st.integers(-62_135_596_800, 253_402_300_799).map(lambda s: s * 1000)
 messages = st.builds(
-    ChatMessage,
-    st.sampled_from(["user", "ai"]),
-    texts,
-    st.builds(AttachedNames, listed, listed, listed, listed),
-    times,
+    ChatMessage, st.sampled_from(["user", "ai"]), texts, st.builds(AttachedNames, listed, listed, listed, listed), times
 )
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=5)  # fmt: skip
 chats = st.builds(
@@ -168,9 +152,7 @@ def test_any_thread_survives_its_chat_file(thread: list[Entry]) -> None:
 def test_without_the_comment_what_was_said_survives(thread: list[Entry]) -> None:
     loaded = load(export_markdown(thread, comment=False))
     said = [
-        (one.kind, one.text)
-        for one in thread
-        if one.kind == "user" or (one.kind == "respond" and one.text.strip())
+        (one.kind, one.text) for one in thread if one.kind == "user" or (one.kind == "respond" and one.text.strip())
     ]
     assert [(one.kind, one.text) for one in loaded.entries] == said
     for one in loaded.entries:
@@ -288,13 +270,8 @@ def test_a_thread_is_saved_to_a_folder_and_edits_are_kept(tmp_path: Path) -> Non
         again = autosave(store, "lesson", first.path.parent)
         assert again.kept is not None
         assert "by hand" in again.kept.read_text()
-        assert [one.body for one in load(again.path.read_text()).entries] == [
-            one.body for one in store.read("lesson")
-        ]
-        assert sorted(one.name for one in first.path.parent.iterdir()) == [
-            "lesson (edited 1).md",
-            "lesson.md",
-        ]
+        assert [one.body for one in load(again.path.read_text()).entries] == [one.body for one in store.read("lesson")]
+        assert sorted(one.name for one in first.path.parent.iterdir()) == ["lesson (edited 1).md", "lesson.md"]
 
 
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
@@ -318,19 +295,9 @@ def test_the_commands_write_and_read_chat_files(
     assert written == export_markdown(THREAD, thread="lesson")
     (tmp_path / "vault" / "moved").mkdir(parents=True)
     (tmp_path / "vault" / "moved" / "n.md").write_text("fresh")
-    (tmp_path / "chat.md").write_text(
-        written + "\n**user**: New\n[Context: Notes: old place/n.md, gone.md]\n"
-    )
+    (tmp_path / "chat.md").write_text(written + "\n**user**: New\n[Context: Notes: old place/n.md, gone.md]\n")
     import_.main(
-        [
-            str(tmp_path / "chat.md"),
-            "--from",
-            "markdown",
-            "--thread",
-            "again",
-            "--vault",
-            str(tmp_path / "vault"),
-        ],
+        [str(tmp_path / "chat.md"), "--from", "markdown", "--thread", "again", "--vault", str(tmp_path / "vault")],
         standalone_mode=False,
     )
     with SqliteStore(tmp_path / "q.db") as store:

@@ -1,7 +1,5 @@
 """assemble, show, diff and plan from the shell."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -153,15 +151,10 @@ def test_diff_names_the_rebase_that_moved_the_byte_and_no_earlier_one(file: str)
         if found["extends"]:
             continue
         place = int(found["segment"].removeprefix("message "))
-        now = next(
-            n for n, row in enumerate(made) if (row["turn"], row["step"]) == (found["turn"], found["step"])
-        )
+        now = next(n for n, row in enumerate(made) if (row["turn"], row["step"]) == (found["turn"], found["step"]))
         there = [row["messages"][place : place + 1] for row in (made[0], made[now - 1], made[now])]
         assert there[0] == there[1] != there[2]
-        assert (
-            found["cause"]
-            == f"rebase ({made[now]['rebase']['reason']}) at turn {found['turn']}.{found['step']}"
-        )
+        assert found["cause"] == f"rebase ({made[now]['rebase']['reason']}) at turn {found['turn']}.{found['step']}"
         causes.append(now)
     assert causes
     assert min(causes) > made.index(first_rebase)

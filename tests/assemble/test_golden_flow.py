@@ -1,7 +1,5 @@
 """The example flow of the layered design, turn by turn, for both promotions."""
 
-from __future__ import annotations
-
 import pytest
 
 from quire import values
@@ -45,9 +43,7 @@ FLOW = [
 def messages(promote: str) -> list[list[tuple[str, str]]]:
     policy = Policy(promote=promote)  # type: ignore[arg-type]
     made = [one for one in requests(FLOW, policy) if isinstance(one, Built)]
-    return [
-        [(m["role"], m["content"]) for m in openai_chat.render(one.prompt).body["messages"]] for one in made
-    ]
+    return [[(m["role"], m["content"]) for m in openai_chat.render(one.prompt).body["messages"]] for one in made]
 
 
 def refs(where: str) -> str:
@@ -99,12 +95,7 @@ def test_an_empty_first_layer_leaves_the_library_alone() -> None:
 def test_changed_content_is_an_update_that_names_what_it_replaces() -> None:
     long = "\n".join(f"line {n}" for n in range(80))
     old, new = ({**SPEC, "content": text} for text in (long, long.replace("line 40", "line forty")))
-    entries = [
-        values.user("one", [old]),
-        values.respond("ok"),
-        values.user("two", [new]),
-        values.respond("ok"),
-    ]
+    entries = [values.user("one", [old]), values.respond("ok"), values.user("two", [new]), values.respond("ok")]
     last = [one for one in requests(entries) if isinstance(one, Built)][-1]
     text = openai_chat.render(last.prompt).body["messages"][-1]["content"]
     assert text.startswith('<note_context_update replaces="')
@@ -152,15 +143,7 @@ def test_a_note_stands_behind_the_next_user_or_tool_message() -> None:
         values.respond("ok"),
     ]
     last = [one for one in requests(entries) if isinstance(one, Built)][-1]
-    assert [m.role for m in last.prompt.messages] == [
-        "user",
-        "assistant",
-        "tool",
-        "note",
-        "assistant",
-        "user",
-        "note",
-    ]
+    assert [m.role for m in last.prompt.messages] == ["user", "assistant", "tool", "note", "assistant", "user", "note"]
 
 
 def test_context_calls_go_into_the_user_message_and_stay_there() -> None:

@@ -1,7 +1,5 @@
 """The hindsight optimum: a bound for the policy that it belongs to, and a series of cuts that can really be made."""
 
-from __future__ import annotations
-
 import math
 from itertools import chain, combinations
 
@@ -149,11 +147,6 @@ def test_a_cut_works_on_what_earlier_cuts_have_left() -> None:
 
 def test_the_last_rung_cuts_a_single_result_that_is_too_large() -> None:
     huge = "\n".join(f"line {n} of a huge result" for n in range(300))
-    entries = [
-        values.user("go"),
-        values.call("c", "read", {}),
-        values.result("c", None, huge),
-        values.respond("ok"),
-    ]
+    entries = [values.user("go"), values.call("c", "read", {}), values.result("c", None, huge), values.respond("ok")]
     policy = msgspec.structs.replace(DROPS, budget=600)
     assert best(entries, policy) == pytest.approx(paid(entries, policy), abs=0.5)

@@ -1,7 +1,5 @@
 """The invariants of a request, over random threads and budgets."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec
@@ -29,9 +27,7 @@ def built(entries: list[Entry], policy: Policy) -> list[Built]:
 
 @given(logs, policies())
 def test_the_same_entries_and_policy_give_the_same_bytes(entries: list[Entry], policy: Policy) -> None:
-    assert msgspec.json.encode(list(requests(entries, policy))) == msgspec.json.encode(
-        list(requests(entries, policy))
-    )
+    assert msgspec.json.encode(list(requests(entries, policy))) == msgspec.json.encode(list(requests(entries, policy)))
 
 
 @given(logs, policies())
@@ -90,9 +86,7 @@ def _within(one: Built, messages: list[JsonObject], policy: Policy) -> None:
     count = counter().count
     size = sum(4 + _message_size(message, count) for message in messages)
     if one.prompt.tools:
-        size += count(
-            json.dumps(list(one.prompt.tools), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        )
+        size += count(json.dumps(list(one.prompt.tools), sort_keys=True, separators=(",", ":"), ensure_ascii=False))
     assert size <= one.tokens <= policy.limit
 
 
@@ -173,9 +167,7 @@ def _try(assembly: Assembly) -> object:
 
 
 @given(any_thread, policies())
-def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(
-    entries: list[Entry], policy: Policy
-) -> None:
+def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(entries: list[Entry], policy: Policy) -> None:
     """What an engine sends live, recording rebases and sends, is what the recorded log assembles to."""
     live, log, sent = Assembly(policy), list[Entry](), list[bytes]()
 
@@ -199,10 +191,7 @@ def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(
                 if request.rebase is not None:
                     record(Entry("rebase", request.rebase))
                 record(
-                    Entry(
-                        "sent",
-                        {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "", "segments": []},
-                    )
+                    Entry("sent", {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "", "segments": []})
                 )
                 sent.append(openai_chat.render(live.request().prompt).prefix)
         record(Entry(entry.kind, entry.body))

@@ -1,7 +1,5 @@
 """What stays, over random threads: pins in every request, originals behind every handle, bytes in every process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -27,9 +25,7 @@ pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
 
 
 @given(any_thread, policies())
-def test_what_is_pinned_stands_in_every_request_after_it_was_first_shown(
-    entries: list[Entry], policy: Policy
-) -> None:
+def test_what_is_pinned_stands_in_every_request_after_it_was_first_shown(entries: list[Entry], policy: Policy) -> None:
     numbered, shown = list(chain(entries)), set[int]()
     made = [one for one in requests(numbered, policy) if isinstance(one, Built)]
     for one in made:
@@ -90,9 +86,7 @@ def test_what_is_left_out_or_cut_is_found_behind_its_handle(entries: list[Entry]
         stored = store.append("t", [Entry(one.kind, one.body) for one in numbered])
         for seq in sorted(left | cut):
             entry = stored[seq - 1]
-            assert original(store, "t", handle_of(entry.id), 1, 10**6).text == entry_text(entry).removesuffix(
-                "\n"
-            )
+            assert original(store, "t", handle_of(entry.id), 1, 10**6).text == entry_text(entry).removesuffix("\n")
     for edit in edits:
         if edit["action"] == "cut":
             assert handle_of(numbered[edit["entry"] - 1].id) in edit["replacement"]
@@ -115,9 +109,7 @@ for line in sys.stdin:
 @settings(max_examples=3)
 @given(st.lists(st.tuples(logs, policies()), min_size=8, max_size=8))
 def test_another_process_gives_the_same_bytes(cases: list[tuple[list[Entry], Policy]]) -> None:
-    lines = [
-        json.dumps([msgspec.to_builtins(policy), [one.body for one in entries]]) for entries, policy in cases
-    ]
+    lines = [json.dumps([msgspec.to_builtins(policy), [one.body for one in entries]]) for entries, policy in cases]
     told = {
         subprocess.run(
             [sys.executable, "-c", HASHES],

@@ -1,7 +1,5 @@
 """Envelopes, the monitor over L1 and L2, and where text is cut."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec
@@ -59,11 +57,7 @@ def test_a_moved_system_prompt_is_a_warning_unless_an_entry_explains_it() -> Non
 @pytest.mark.parametrize(
     ("text", "limit", "cut"),
     [
-        (
-            "First sentence. Second sentence. Third sentence is much longer.",
-            50,
-            "First sentence. Second sentence. ...",
-        ),
+        ("First sentence. Second sentence. Third sentence is much longer.", 50, "First sentence. Second sentence. ..."),
         ("word1 word2 word3 word4 word5", 20, "word1 word2 word3 ..."),
         ("a" * 25, 10, "aaaaaaaaaa..."),
         ("short", 10, "short"),
@@ -75,8 +69,7 @@ def test_text_is_cut_at_sentences_then_words(text: str, limit: int, cut: str) ->
 
 def test_sections_are_counted_outside_code_fences() -> None:
     assert (
-        sections("intro\n# A\n1\n## B\n2\n### C\n3", 500, 2)
-        == "intro\n\n# A\n1\n\n[... 2 more sections omitted ...]"
+        sections("intro\n# A\n1\n## B\n2\n### C\n3", 500, 2) == "intro\n\n# A\n1\n\n[... 2 more sections omitted ...]"
     )
     assert sections("intro\n```\n# no heading\n```\n# A", 500, 1).endswith("[... 1 more section omitted ...]")
 
@@ -116,12 +109,8 @@ def test_times_are_shown_only_on_request() -> None:
 
 def test_images_come_from_the_active_note_and_keep_it_out_of_the_library() -> None:
     image = {"media_type": "image/png", "data": "AA=="}
-    active = block(
-        {"id": "a", "content": "", "metadata": {"source": "active_note", "path": "a.md", "images": [image]}}
-    )
-    other = block(
-        {"id": "b", "content": "", "metadata": {"source": "note", "path": "b.md", "images": [image]}}
-    )
+    active = block({"id": "a", "content": "", "metadata": {"source": "active_note", "path": "a.md", "images": [image]}})
+    other = block({"id": "b", "content": "", "metadata": {"source": "note", "path": "b.md", "images": [image]}})
     assert (active.images, active.promotable) == ((image,), False)
     assert (other.images, other.promotable) == ((), False)
 

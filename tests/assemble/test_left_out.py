@@ -1,7 +1,5 @@
 """Nothing that is left out goes unexplained: one reason for each entry, and none for what is shown."""
 
-from __future__ import annotations
-
 import pytest
 
 from quire import values
@@ -23,12 +21,7 @@ def built(entries: list[Entry], policy: Policy) -> list[Built]:
 def test_a_call_that_a_rebase_takes_away_takes_its_result_along_and_both_are_explained() -> None:
     record = {"kind": "rebase", "reason": "by hand", "before_seq": 0, "library": [], "freed": 0}
     record["edits"] = [{"entry": 2, "action": "drop"}]
-    entries = [
-        values.user("q"),
-        values.call("c", "n", {}),
-        values.result("c", None, "zz"),
-        values.respond("a"),
-    ]
+    entries = [values.user("q"), values.call("c", "n", {}), values.result("c", None, "zz"), values.respond("a")]
     made = built([*entries, Entry("rebase", record), values.user("q2"), values.respond("b")], Policy())
     assert [m.seqs for m in made[-1].prompt.messages] == [(1,), (4,), (6,)]
     assert {left.entry: left.reason for left in made[-1].left_out} == dict.fromkeys(
@@ -89,17 +82,9 @@ def test_words_before_the_first_user_are_no_part_of_an_answer_that_was_cut_off()
 
 
 @pytest.mark.parametrize(
-    "before",
-    [[], [values.call("c", "n", {}), values.result("c", None, "first")]],
-    ids=["no call", "answered"],
+    "before", [[], [values.call("c", "n", {}), values.result("c", None, "first")]], ids=["no call", "answered"]
 )
 def test_a_result_that_no_call_waits_for_is_left_out(before: list[Entry]) -> None:
-    thread = [
-        values.user("q"),
-        *before,
-        values.result("c", None, "again"),
-        values.respond("a"),
-        values.user("r"),
-    ]
+    thread = [values.user("q"), *before, values.result("c", None, "again"), values.respond("a"), values.user("r")]
     *_, last = built([*thread, values.respond("b")], Policy())
     assert last.left_out == (LeftOut(len(before) + 2, "no call waits for this result"),)

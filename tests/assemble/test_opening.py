@@ -1,7 +1,5 @@
 """The thread's opening: kept verbatim and cached in front of what a rebase takes away."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,11 +21,7 @@ WORDS = "word " * 40
 
 
 def talk(turns: int) -> list[Entry]:
-    said = [
-        one
-        for n in range(turns)
-        for one in (values.user(f"ask {n} {WORDS}"), values.respond(f"say {n} {WORDS}"))
-    ]
+    said = [one for n in range(turns) for one in (values.user(f"ask {n} {WORDS}"), values.respond(f"say {n} {WORDS}"))]
     return list(chain([values.system("Help."), *said]))
 
 

@@ -1,7 +1,5 @@
 """In whatever order a log tells of requests, answers and reports: how many requests there were, and the next one."""
 
-from __future__ import annotations
-
 import pytest
 
 from quire import Policy, providers, values
@@ -10,13 +8,7 @@ from quire.log.hashing import chain
 from quire.values import Entry, JsonObject
 
 TARGET = "anthropic:claude-opus-5-5"
-_SENT = {
-    "kind": "sent",
-    "provider": "anthropic",
-    "model": "claude-opus-5-5",
-    "request_sha256": "",
-    "segments": [],
-}
+_SENT = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "", "segments": []}
 # U user, A answer, N note, C call, R result, S sent (a stream begins), W sent with what was used
 _MADE = {
     "U": lambda n: values.user(f"q{n}"),
@@ -68,9 +60,7 @@ def test_each_request_counts_once_in_whatever_order_the_log_tells(order: str, co
     assert len(list(requests(entries, Policy(model=TARGET)))) == count
 
 
-@pytest.mark.parametrize(
-    "order", ["UAWNAW", "UWNAW", "UAWA", "UWNWA", "USNSAW", "USAWU", "UWU", "USWNSWN", "USNSWN"]
-)
+@pytest.mark.parametrize("order", ["UAWNAW", "UWNAW", "UAWA", "UWNWA", "USNSAW", "USAWU", "UWU", "USWNSWN", "USNSWN"])
 def test_nothing_that_was_not_sent_comes_between(order: str) -> None:
     """What a request said begins every later one, and a thread read anew gives the same bytes as one that lived."""
     assembly, lived, before = Assembly(Policy(model=TARGET)), providers.rendering(TARGET), b""
@@ -87,8 +77,7 @@ def _checked(assembly: Assembly, lived: providers.Rendering, before: bytes) -> b
     assert request.lines == providers.render(prompt, TARGET).lines
     assert request.prefix.startswith(before)
     assert _continued(request.body) == sum(
-        one.role == other.role == "assistant"
-        for one, other in zip(prompt.messages, prompt.messages[1:], strict=False)
+        one.role == other.role == "assistant" for one, other in zip(prompt.messages, prompt.messages[1:], strict=False)
     ) + (prompt.messages[-1].role == "assistant")
     return request.prefix
 

@@ -1,7 +1,5 @@
 """What is pinned stands verbatim in every request after it was first shown."""
 
-from __future__ import annotations
-
 import pytest
 
 from quire import values
@@ -130,9 +128,7 @@ def test_a_span_of_an_attachment_outlives_its_place_in_the_library() -> None:
 def test_a_newer_version_of_a_pinned_item_takes_its_place() -> None:
     first = values.attach(item("s.md", "FIRST", source="selection", start_line=1, end_line=2, pin=True))
     second = values.attach(item("s.md", "SECOND", source="selection", start_line=1, end_line=2))
-    last = stands_from_its_first_request(
-        [first, *talk(20), second, *talk(20)], Policy(budget=3_000), "SECOND"
-    )[-1]
+    last = stands_from_its_first_request([first, *talk(20), second, *talk(20)], Policy(budget=3_000), "SECOND")[-1]
     assert "FIRST" not in text_of(last)
 
 

@@ -1,7 +1,5 @@
 """What one rebase does: floor, handles, summary, pins, the library, and the last resorts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec
@@ -27,10 +25,7 @@ LONG = "\n".join(f"row {n}: value {n * 7}" for n in range(60))
 def talk(turns: int, size: int = 40) -> list[Entry]:
     out = [values.system("Help.")]
     for n in range(turns):
-        out += [
-            values.user(f"question {n} " + "word " * size),
-            values.respond(f"answer {n} " + "word " * size),
-        ]
+        out += [values.user(f"question {n} " + "word " * size), values.respond(f"answer {n} " + "word " * size)]
     return out
 
 
@@ -120,11 +115,7 @@ def test_pins_survive_every_rebase_verbatim() -> None:
 
 def test_the_library_is_folded_and_kept_turns_refer_to_it() -> None:
     item = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
-    chosen = {
-        **item,
-        "id": "s",
-        "metadata": {"source": "selection", "path": "a.md", "start_line": 1, "end_line": 2},
-    }
+    chosen = {**item, "id": "s", "metadata": {"source": "selection", "path": "a.md", "start_line": 1, "end_line": 2}}
     entries = [
         values.user("see", [item, chosen]),
         values.respond("ok"),
@@ -142,8 +133,7 @@ def test_the_library_is_folded_and_kept_turns_refer_to_it() -> None:
 def test_an_item_not_referred_to_for_long_leaves_the_library() -> None:
     item = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
     made = built(
-        [values.user("see", [item]), values.respond("ok"), *talk(60)[1:]],
-        Policy(budget=2_000, unused_turns=3),
+        [values.user("see", [item]), values.respond("ok"), *talk(60)[1:]], Policy(budget=2_000, unused_turns=3)
     )
     assert made[-1].prompt.l2 == ""
 
@@ -188,9 +178,7 @@ def test_what_cannot_fit_is_refused_by_name() -> None:
 
 def test_a_cold_cache_is_used_to_cut_early() -> None:
     entries = talk(30)
-    timed = [
-        Entry(e.kind, {**e.body, "at": n * (1_000 if n < 40 else 400_000)}) for n, e in enumerate(entries)
-    ]
+    timed = [Entry(e.kind, {**e.body, "at": n * (1_000 if n < 40 else 400_000)}) for n, e in enumerate(entries)]
     made = built(timed, Policy(budget=4_000))
     reasons = [one.rebase["reason"] for one in made if one.rebase]
     assert "cold" in reasons
@@ -206,11 +194,7 @@ def test_drop_only_makes_no_handles_and_no_summary() -> None:
 def test_superseded_thinking_goes_at_a_rebase() -> None:
     entries = [values.system("Help.")]
     for n in range(40):
-        entries += [
-            values.user(f"q{n} " + "word " * 40),
-            values.think(f"thought {n}"),
-            values.respond("a " * 30),
-        ]
+        entries += [values.user(f"q{n} " + "word " * 40), values.think(f"thought {n}"), values.respond("a " * 30)]
     made = built(entries, Policy(budget=2_000, thinking=True))
     rebased = next(one for one in made if one.rebase)
     assert not any(type(part).__name__ == "Think" for m in rebased.prompt.messages for part in m.parts)
@@ -243,9 +227,7 @@ def test_a_repeated_read_is_shown_once() -> None:
     entries = [values.system("Help."), values.user("do it all")]
     for n in range(30):
         entries += [values.call(f"c{n}", "read", {"path": "same.txt"}), values.result(f"c{n}", None, LONG)]
-    rebased = next(
-        one for one in built([*entries, values.respond("done")], Policy(budget=8_000)) if one.rebase
-    )
+    rebased = next(one for one in built([*entries, values.respond("done")], Policy(budget=8_000)) if one.rebase)
     assert rebased.rebase is not None
     texts = [edit["replacement"] for edit in rebased.rebase["edits"] if edit["action"] == "handle"]
     assert texts
@@ -255,12 +237,7 @@ def test_a_repeated_read_is_shown_once() -> None:
 def test_layers_keep_their_shares() -> None:
     def note(n: int) -> dict[str, object]:
         text = f"note {n} " + "word " * 100
-        return {
-            "id": f"{n}.md",
-            "type": "text",
-            "content": text,
-            "metadata": {"source": "note", "path": f"{n}.md"},
-        }
+        return {"id": f"{n}.md", "type": "text", "content": text, "metadata": {"source": "note", "path": f"{n}.md"}}
 
     entries = [values.system("Help.")]
     for n in range(30):
@@ -271,9 +248,7 @@ def test_layers_keep_their_shares() -> None:
     assert made[-1].prompt.l2
     assert all(sum(len(b.text) for b in one.blocks) < 4_000 for one in made)
     with pytest.raises(BudgetError, match="L5 holds"):
-        Assembly(Policy(budget=4_000, shares={"L5": 0.01})).extend(
-            chain([values.user("word " * 90)])
-        ).request()
+        Assembly(Policy(budget=4_000, shares={"L5": 0.01})).extend(chain([values.user("word " * 90)])).request()
 
 
 def test_the_floor_stays_even_where_handles_and_summary_have_to_go_for_it() -> None:
@@ -328,12 +303,7 @@ def test_a_request_that_leaves_no_room_for_another_cuts_before_what_is_new_is_wr
 
 
 def note(name: str, text: str, **metadata: object) -> dict[str, object]:
-    return {
-        "id": name,
-        "type": "text",
-        "content": text,
-        "metadata": {"source": "note", "path": name, **metadata},
-    }
+    return {"id": name, "type": "text", "content": text, "metadata": {"source": "note", "path": name, **metadata}}
 
 
 def _raises(error: Exception) -> Callable[[Leaving], str]:
@@ -442,13 +412,7 @@ def test_the_librarys_share_is_kept_at_a_rebase_that_cuts_nothing() -> None:
 
 def test_an_answer_without_usage_that_was_spoken_to_has_ended() -> None:
     def sent() -> Entry:
-        body = {
-            "kind": "sent",
-            "provider": "openai-chat",
-            "model": "m",
-            "request_sha256": "0" * 64,
-            "segments": [],
-        }
+        body = {"kind": "sent", "provider": "openai-chat", "model": "m", "request_sha256": "0" * 64, "segments": []}
         return Entry("sent", body)
 
     entries = [values.user("q"), sent(), values.respond("first answer"), values.note("be brief")]

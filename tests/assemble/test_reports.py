@@ -1,7 +1,5 @@
 """What providers report of their counts corrects the budget of their own model, and never ends a thread."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -46,22 +44,16 @@ def test_one_models_reports_say_nothing_about_another(factor: float) -> None:
 
 @pytest.mark.moves_prefix(reason="every turn comes near the budget")
 def test_images_are_part_of_the_budget_and_leave_it_at_a_rebase() -> None:
-    thread = Thread(
-        open_store(":memory:"), "t", Policy(budget=20_000), clock=itertools.count(0, 1000).__next__
-    )
+    thread = Thread(open_store(":memory:"), "t", Policy(budget=20_000), clock=itertools.count(0, 1000).__next__)
     for turn in range(10):
         thread.append(values.user(f"what do these show? {turn}", images=[IMAGE] * 4))
         request = thread.request("openai-chat:gpt-x")
         built = thread.build("openai-chat:gpt-x")
-        images = sum(
-            isinstance(part, values.Image) for message in built.prompt.messages for part in message.parts
-        )
+        images = sum(isinstance(part, values.Image) for message in built.prompt.messages for part in message.parts)
         assert images >= 4
         assert built.tokens >= 1500 * images
         assert 1500 * images + 400 <= 20_000
-        thread.record(
-            Reply((values.respond("Things. " * 5),), Usage(input_total=built.tokens, output=9)), request
-        )
+        thread.record(Reply((values.respond("Things. " * 5),), Usage(input_total=built.tokens, output=9)), request)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 200_000)), min_size=1, max_size=8))

@@ -1,7 +1,5 @@
 """The layers of a thread's requests, hashed one request after the other."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from thread_strategies import logs, policies

@@ -1,7 +1,5 @@
 """The built-in summary: every request and decision first, then what was named, within its limit."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -18,12 +16,8 @@ from quire.values import Entry
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
 phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)
 # Requests that become equal once they are cut, or look like a summary's own lines; decisions, one each.
-asked = st.builds(
-    "{}{}".format, st.sampled_from(["", "Please change the module number ", "Named: "]), phrases
-)
-decided = st.builds(
-    "We must {} {}".format, st.sampled_from(["go on as it was with", "keep"]), st.integers(0, 99)
-)
+asked = st.builds("{}{}".format, st.sampled_from(["", "Please change the module number ", "Named: "]), phrases)
+decided = st.builds("We must {} {}".format, st.sampled_from(["go on as it was with", "keep"]), st.integers(0, 99))
 limits = st.integers(16, 300)
 
 
@@ -127,9 +121,7 @@ def test_a_summary_is_never_longer_than_its_limit(said: list[str], limit: int, b
 
 
 @given(st.lists(st.tuples(st.lists(asked, max_size=6), st.lists(decided, max_size=6), limits), max_size=12))
-def test_what_is_told_and_what_is_not_listed_are_all_that_went(
-    rebases: list[tuple[list[str], list[str], int]],
-) -> None:
+def test_what_is_told_and_what_is_not_listed_are_all_that_went(rebases: list[tuple[list[str], list[str], int]]) -> None:
     text, requested, settled = "", 0, 0
     for said, decisions, limit in rebases:
         text = summary([*map(values.user, said), *map(values.respond, decisions)], limit, text)
@@ -142,9 +134,7 @@ plain = st.builds("{}{}".format, st.sampled_from(["", "Please change the module 
 
 
 @given(st.lists(plain, min_size=1, max_size=30), st.integers(40, 300))
-def test_the_newest_request_is_told_and_no_older_one_is_told_at_greater_length(
-    said: list[str], limit: int
-) -> None:
+def test_the_newest_request_is_told_and_no_older_one_is_told_at_greater_length(said: list[str], limit: int) -> None:
     text = ""
     for one in said:
         text = summary([values.user(f"{one} {'word ' * 60}")], limit, text)
@@ -188,9 +178,7 @@ def long_thread(seed: int) -> list[Entry]:
 
 @pytest.mark.moves_prefix(reason="many rebases are made")
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_the_rebases_of_a_thread_had_room_for_its_summary_accounts_for_all_that_went(
-    seed: int,
-) -> None:
+def test_whatever_the_rebases_of_a_thread_had_room_for_its_summary_accounts_for_all_that_went(seed: int) -> None:
     entries = long_thread(seed)
     asked = {entry.seq for entry in entries if entry.kind == "user"}
     gone, summed_up = set[int](), list[bool]()

@@ -1,7 +1,5 @@
 """A live thread: recorded, replayed, warned, recalled; the path of engine.py from end to end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -90,9 +88,7 @@ def test_the_window_joins_every_turn_and_is_saved_with_the_thread(tmp_path: Path
 @pytest.mark.moves_prefix(reason="a small budget, so that the key leaves the prompt")
 def test_what_left_the_prompt_comes_back_when_the_user_asks_for_it(tmp_path: Path) -> None:
     thread = quire.open(tmp_path / "t.db", "t", Policy(budget=700, summary=0.0))
-    thread.append(
-        quire.user("Remember: the OpenRouter api key begins with sk-or-v1."), quire.respond("Noted.")
-    )
+    thread.append(quire.user("Remember: the OpenRouter api key begins with sk-or-v1."), quire.respond("Noted."))
     for n in range(12):
         thread.user(f"small talk about the weather on day {n} " + "sun " * 30)
         thread.request("openai-chat:gpt-5")

@@ -1,7 +1,5 @@
 """Random threads: every kind of entry, in orders that real logs and broken ones show."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 from hypothesis import strategies as st
@@ -35,11 +33,7 @@ def items(draw: st.DrawFn) -> dict[str, object]:
 
 
 tool = st.sampled_from(["read", "grep", "late"]).map(
-    lambda name: {
-        "name": name,
-        "description": f"does {name}",
-        "parameters": {"type": "object", "properties": {}},
-    }
+    lambda name: {"name": name, "description": f"does {name}", "parameters": {"type": "object", "properties": {}}}
 )
 at = st.one_of(st.none(), st.integers(0, 2_000_000))
 

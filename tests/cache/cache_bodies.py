@@ -1,7 +1,5 @@
 """Requests for cache tests: every word is a token, so sizes can be read off the text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from quire.providers.simulate import Predicted, Simulator

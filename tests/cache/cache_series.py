@@ -3,8 +3,6 @@
 The very same objects come again and again, changed in place, as a caller's do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,11 +47,7 @@ def _chat(role: str, text: str, number: Json) -> JsonObject:
 def _responses(role: str, text: str, number: Json) -> JsonObject:
     if role == "tool":
         return {"type": "function_call_output", "call_id": "c", "output": text, "n": number}
-    return {
-        "type": "message",
-        "role": role,
-        "content": [{"type": "input_text", "text": text}] if text else [],
-    }
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}] if text else []}
 
 
 def _gemini(role: str, text: str, number: Json) -> JsonObject:

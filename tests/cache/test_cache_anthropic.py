@@ -1,7 +1,5 @@
 """Anthropic's cache as its documentation has it: a naive reading of the rules against the simulator, and each rule alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -140,18 +138,13 @@ def test_a_walk_back_looks_at_twenty_places_counting_the_mark(added: int, read: 
 
 
 @pytest.mark.parametrize(("target", "read"), [(OPUS, True), ("bedrock:anthropic.claude-opus-5-5", False)])
-def test_a_run_of_tool_blocks_is_one_place_on_the_claude_api_and_many_on_bedrock(
-    target: str, read: bool
-) -> None:
+def test_a_run_of_tool_blocks_is_one_place_on_the_claude_api_and_many_on_bedrock(target: str, read: bool) -> None:
     uses = [{"type": "tool_use", "id": f"t{n}", "name": "f", "input": {}} for n in range(30)]
     results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "ok"} for n in range(30)]
     requests: list[JsonObject]
     if target == OPUS:
         last = [*results[:-1], marked(results[-1])]
-        requests = [
-            claude(user(text(600, "a", "5m"))),
-            claude(user(text(600, "a")), assistant(*uses), user(*last)),
-        ]
+        requests = [claude(user(text(600, "a", "5m"))), claude(user(text(600, "a")), assistant(*uses), user(*last))]
     else:
         converse = [{"toolUse": {"toolUseId": f"t{n}", "name": "f", "input": {}}} for n in range(30)]
         answers = [{"toolResult": {"toolUseId": f"t{n}", "content": [{"text": "ok"}]}} for n in range(30)]

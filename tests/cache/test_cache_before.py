@@ -1,7 +1,5 @@
 """The end of the request before is marked again, whatever came since, and whoever changed the body in place."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 
@@ -97,16 +95,8 @@ def test_every_request_reads_all_that_the_one_before_it_stored(target: str, kind
         ("anthropic:claude-sonnet-4-5", ["notes"], ["messages.0.content.0", "messages.1.content.24"]),
         ("anthropic:claude-opus-5-5", ["notes"], ["messages.0.content.0", "messages.1.content.24"]),
         # A turn that was put in between is no part of the request before.
-        (
-            "bedrock:anthropic.claude-sonnet-4-5",
-            ["answer", "user"],
-            ["messages.2.content.0", "messages.4.content.0"],
-        ),
-        (
-            "anthropic:claude-sonnet-4-5",
-            ["own words", "own words"],
-            ["messages.1.content.0", "messages.2.content.0"],
-        ),
+        ("bedrock:anthropic.claude-sonnet-4-5", ["answer", "user"], ["messages.2.content.0", "messages.4.content.0"]),
+        ("anthropic:claude-sonnet-4-5", ["own words", "own words"], ["messages.1.content.0", "messages.2.content.0"]),
     ],
 )
 def test_marks_sit_where_the_request_before_ended(target: str, kinds: list[str], marks: list[str]) -> None:

@@ -1,7 +1,5 @@
 """`quire simulate` and `quire emulate` as a shell sees them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -114,9 +112,7 @@ def test_a_long_list_is_drawn_in_at_most_forty_bars(tmp_path: Path) -> None:
         ("[]", "bad.jsonl", "holds no request"),
     ],
 )
-def test_what_is_no_request_is_an_error_with_its_place(
-    tmp_path: Path, content: str, place: str, problem: str
-) -> None:
+def test_what_is_no_request_is_an_error_with_its_place(tmp_path: Path, content: str, place: str, problem: str) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text(content)
     with pytest.raises(FormatError, match=problem) as caught:
@@ -133,22 +129,9 @@ def test_a_price_that_is_not_known_is_said(tmp_path: Path) -> None:
 def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     replies = tmp_path / "replies"
     replies.write_text('Plain text.\n{"text": "From JSON."}\n{"status": 429, "retry_after_s": 1}\n')
-    command = [
-        sys.executable,
-        "-m",
-        "quire.cli.main",
-        "emulate",
-        "-p",
-        "anthropic",
-        "--replies",
-        str(replies),
-    ]
+    command = [sys.executable, "-m", "quire.cli.main", "emulate", "-p", "anthropic", "--replies", str(replies)]
     process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )
     assert process.stdout is not None
     url = process.stdout.readline().split()[2]
@@ -173,9 +156,7 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         ('{"text": ', "not JSON"),
     ],
 )
-def test_a_script_that_cannot_be_played_is_an_error_with_its_place(
-    tmp_path: Path, line: str, problem: str
-) -> None:
+def test_a_script_that_cannot_be_played_is_an_error_with_its_place(tmp_path: Path, line: str, problem: str) -> None:
     replies = tmp_path / "replies"
     replies.write_text(f"Plain text.\n{line}\n")
     with pytest.raises(FormatError, match=problem) as caught:
@@ -186,9 +167,7 @@ def test_a_script_that_cannot_be_played_is_an_error_with_its_place(
 
 @pytest.mark.parametrize("provider", ["openai", "openai-chat"])
 @pytest.mark.parametrize("field", ["input", "messages"])
-def test_both_of_openais_formats_are_counted_under_its_name(
-    tmp_path: Path, provider: str, field: str
-) -> None:
+def test_both_of_openais_formats_are_counted_under_its_name(tmp_path: Path, provider: str, field: str) -> None:
     file = tmp_path / "one.json"
     file.write_text(json.dumps({"model": "gpt-6-sol", field: [{"role": "user", "content": "Hello there"}]}))
     (row,) = json.loads(run(file, "-p", provider, "--json"))["requests"]

@@ -1,7 +1,5 @@
 """The other caches: OpenAI's two, Gemini's two, DeepSeek's units, vLLM's blocks, SGLang's tree; and what holds for all."""
 
-from __future__ import annotations
-
 import random
 from array import array
 from collections.abc import Callable
@@ -39,9 +37,7 @@ def growing(turns: int, system: int = 1100) -> list[JsonObject]:
     return out
 
 
-def run(
-    target: str, *requests: JsonObject, every_ms: int = MINUTE, **options: object
-) -> list[tuple[int, ...]]:
+def run(target: str, *requests: JsonObject, every_ms: int = MINUTE, **options: object) -> list[tuple[int, ...]]:
     cache = simulator(target, **options)
     return [split(cache.step(n * every_ms, body)) for n, body in enumerate(requests)]
 
@@ -106,8 +102,7 @@ def breakpoints(count: int, size: int = 100) -> JsonObject:
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     head = {"role": "user", "content": [{"type": "text", "text": said(1100, "h")}]}
     marked = [
-        {"role": "user", "content": [{"type": "text", "text": said(size, f"m{n}-"), **mark}]}
-        for n in range(count)
+        {"role": "user", "content": [{"type": "text", "text": said(size, f"m{n}-"), **mark}]} for n in range(count)
     ]
     return {"messages": [head, *marked], "prompt_cache_options": {"mode": "explicit"}}
 
@@ -176,9 +171,7 @@ def test_deepseek_reads_whole_stored_units_only() -> None:
     """The two examples of DeepSeek's own guide: A+B then A+B+C hits; A+B, A+C misses, and then A+D hits A."""
     target = "deepseek:deepseek-v4-flash"
     first = chat(("system", said(50, "a")), ("user", said(50, "b")))
-    more = chat(
-        ("system", said(50, "a")), ("user", said(50, "b")), ("assistant", said(9, "r")), ("user", "c")
-    )
+    more = chat(("system", said(50, "a")), ("user", said(50, "b")), ("assistant", said(9, "r")), ("user", "c"))
     # The answer is a unit's end too, so the second turn reads it with its question.
     assert [one[0] for one in run(target, first, more)] == [0, 54 + 54 + 13]
     parted = [chat(("system", said(50, "a")), ("user", said(50, name))) for name in "bcd"]
@@ -191,9 +184,7 @@ def test_deepseek_reads_whole_stored_units_only() -> None:
 def test_vllm_reads_full_blocks_and_always_computes_the_last_token() -> None:
     body = chat(("user", said(60, "x")))
     assert [one[0] for one in run("vllm:m", body, body)] == [0, 48]
-    assert [
-        one[0] for one in run("vllm:m", chat(("user", said(61, "x"))), chat(("user", said(61, "x"))))
-    ] == [0, 64]
+    assert [one[0] for one in run("vllm:m", chat(("user", said(61, "x"))), chat(("user", said(61, "x"))))] == [0, 64]
     salted = {**body, "cache_salt": "tenant"}
     assert [one[0] for one in run("vllm:m", body, salted, salted)] == [0, 0, 48]
     assert [one[0] for one in run("vllm:m", {**body, "extra_body": {"cache_salt": "t"}}, body)] == [0, 0]
@@ -226,9 +217,7 @@ def test_an_unknown_option_names_the_engine() -> None:
 
 
 @settings(max_examples=200)
-@given(
-    st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=12), st.lists(st.integers(0, 3), max_size=12)
-)
+@given(st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=12), st.lists(st.integers(0, 3), max_size=12))
 def test_a_radix_tree_matches_what_the_longest_common_prefix_of_all_would(
     stored: list[list[int]], asked: list[int]
 ) -> None:

@@ -1,7 +1,5 @@
 """After each reply: what was read against what was predicted, and the likely cause where they part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -18,10 +16,7 @@ def said(count: int, name: str = "w") -> str:
 
 
 def reply(total: int, read: int, **more: Any) -> JsonObject:
-    return {
-        "usage": {"input_tokens": total - read, "cache_read_input_tokens": read, "output_tokens": 1},
-        **more,
-    }
+    return {"usage": {"input_tokens": total - read, "cache_read_input_tokens": read, "output_tokens": 1}, **more}
 
 
 def thread(turns: int, head: str = "", system: str | None = None, mark: bool = True) -> JsonObject:

@@ -1,7 +1,5 @@
 """Gemini's explicit caches: made when missing one has cost as much as making it, kept while it pays."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

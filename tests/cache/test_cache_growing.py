@@ -1,7 +1,5 @@
 """Going on with a thread is the same as beginning anew: what is kept from request to request changes no result."""
 
-from __future__ import annotations
-
 import copy
 from array import array
 from collections.abc import Iterable, Sequence
@@ -105,7 +103,7 @@ prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda ids: array("i", ids
 @settings(max_examples=200)
 @given(st.lists(st.tuples(prompts, st.booleans()), max_size=12), st.integers(1, 12))
 def test_a_tree_finds_the_longest_common_prefix_whatever_was_looked_up_before(
-    steps: list[tuple[array[int], bool]], fresh_ms: int
+    steps: "list[tuple[array[int], bool]]", fresh_ms: int
 ) -> None:
     tree = RadixTree()
     stored: list[tuple[array[int], int]] = []
@@ -127,9 +125,7 @@ def _longest(ids: Sequence[int], stored: Iterable[Sequence[int]]) -> int:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    return next(
-        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 asked = st.lists(st.tuples(prompts.map(list), st.lists(st.integers(0, 2), max_size=4)), max_size=10)
@@ -164,9 +160,7 @@ def test_pages_are_read_as_far_as_they_are_stored(
 
 @settings(max_examples=200)
 @given(asked, st.sampled_from([0, 3]))
-def test_units_are_read_whole_wherever_one_was_stored(
-    thread: list[tuple[list[int], list[int]]], interval: int
-) -> None:
+def test_units_are_read_whole_wherever_one_was_stored(thread: list[tuple[list[int], list[int]]], interval: int) -> None:
     """Against the rule itself: ends of prompts and answers, common beginnings, and every so many tokens."""
     cache = _by_ids("deepseek:deepseek-chat", interval=interval)
     units, earlier = set[tuple[int, ...]](), list[list[int]]()

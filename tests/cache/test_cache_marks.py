@@ -1,7 +1,5 @@
 """Where cache marks go: never a byte moved, never a rule broken, and nothing that was stored goes unread."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json
@@ -28,9 +26,7 @@ TARGETS = (
     "anthropic:claude-opus-5-5", "anthropic:claude-haiku-4-5", "bedrock:anthropic.claude-opus-5-5-v1:0",
     "openai:gpt-5.6", "openai-chat:gpt-5.6", "openrouter:anthropic/claude-opus-5.5", "azure:gpt-5.6",
 )  # fmt: skip
-TOOLS = values.tools(
-    [{"name": "read", "description": "reads", "parameters": {"type": "object", "properties": {}}}]
-)
+TOOLS = values.tools([{"name": "read", "description": "reads", "parameters": {"type": "object", "properties": {}}}])
 
 
 def said(count: int, name: str) -> str:
@@ -112,9 +108,7 @@ def test_within_an_epoch_every_request_reads_all_that_the_one_before_it_stored(
 @settings(max_examples=15)
 @pytest.mark.parametrize("target", [*TARGETS, "openai:gpt-5", "gemini:gemini-3.8-flash"])
 @given(st.lists(threads(), min_size=1, max_size=2), st.data())
-def test_marking_on_is_the_same_as_marking_anew(
-    target: str, several: list[list[Entry]], data: st.DataObject
-) -> None:
+def test_marking_on_is_the_same_as_marking_anew(target: str, several: list[list[Entry]], data: st.DataObject) -> None:
     info, policy = model_info(target), Policy(budget=data.draw(st.sampled_from([12_000, 200_000])))
     kept, marker, times = rendering(target), Marker(info), [0]
     for built in itertools.chain(*(assemble.requests(entries, policy) for entries in several)):
@@ -136,9 +130,7 @@ def test_the_fold_of_an_epoch_is_marked_and_found_again() -> None:
     assert {built.epoch for built, _ in made} > {1}
     cache = simulator(target)
     reads = [cache.step(n * 1000, body).read for n, (_, body) in enumerate(made)]
-    folded = [
-        (built, body) for built, body in made if built.epoch > 1 and built.prompt.stable > built.prompt.fold
-    ]
+    folded = [(built, body) for built, body in made if built.epoch > 1 and built.prompt.stable > built.prompt.fold]
     assert folded
     for _, body in folded:
         # Tools and system, the fold, the request before, the end.
@@ -167,9 +159,7 @@ def test_nothing_is_marked_that_is_too_short_to_be_stored() -> None:
 def test_thinking_and_blank_text_carry_no_mark() -> None:
     long = {"type": "text", "text": said(2000, "w")}
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    body: JsonObject = {
-        "messages": [{"role": "user", "content": [long]}, {"role": "assistant", "content": [thought]}]
-    }
+    body: JsonObject = {"messages": [{"role": "user", "content": [long]}, {"role": "assistant", "content": [thought]}]}
     info = model_info("anthropic:claude-opus-5-5")
     assert marks_in(mark(body, None, info), info) == ["messages.0.content.0"]
 

@@ -1,7 +1,5 @@
 """Bodies as blocks: what is compared, what is counted, and that reading on is the same as reading anew."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any
@@ -20,15 +18,11 @@ from quire.values import JsonObject
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(0, 2), st.sampled_from([0.0, 1.0, 1.5]), st.text("ab", max_size=3)
 )
-arguments = st.dictionaries(
-    st.sampled_from("xy"), st.one_of(scalars, st.lists(scalars, max_size=2)), max_size=2
-)
+arguments = st.dictionaries(st.sampled_from("xy"), st.one_of(scalars, st.lists(scalars, max_size=2)), max_size=2)
 parts = st.one_of(
     st.builds(lambda text: {"type": "text", "text": text}, st.text("ab ", max_size=6)),
     st.builds(lambda args: {"type": "tool_use", "id": "t", "name": "f", "input": args}, arguments),
-    st.builds(
-        lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, st.text("ab", max_size=3)
-    ),
+    st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, st.text("ab", max_size=3)),
 )
 mark = st.sampled_from([{}, {"cache_control": {"type": "ephemeral"}}])
 marked_parts = st.builds(lambda part, mark: {**part, **mark}, parts, mark)
@@ -40,9 +34,7 @@ messages = st.lists(
     ),
     max_size=4,
 )
-bodies = st.builds(
-    lambda listed, system: {"messages": listed, "system": system}, messages, st.sampled_from(["", "s"])
-)
+bodies = st.builds(lambda listed, system: {"messages": listed, "system": system}, messages, st.sampled_from(["", "s"]))
 
 
 @settings(max_examples=200)
@@ -114,14 +106,8 @@ def test_of_every_block_what_the_model_reads_is_counted(part: JsonObject, text: 
 
 
 def test_bytes_of_an_image_are_compared_as_they_go_over_the_wire() -> None:
-    raw = {
-        "messages": [
-            {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x00\xff"}}}]}
-        ]
-    }
-    sent = {
-        "messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": "AP8="}}}]}]
-    }
+    raw = {"messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x00\xff"}}}]}]}
+    sent = {"messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": "AP8="}}}]}]}
     assert blocks(raw, "bedrock") == blocks(sent, "bedrock")
 
 
@@ -147,12 +133,7 @@ def test_tools_and_output_schemas_stand_in_front() -> None:
         "response_format",
         "messages.0.content.0",
     ]
-    responses = {
-        "input": "q",
-        "instructions": "i",
-        "tools": [{"type": "function"}],
-        "text": {"format": {"type": "x"}},
-    }
+    responses = {"input": "q", "instructions": "i", "tools": [{"type": "function"}], "text": {"format": {"type": "x"}}}
     assert [block.path for block in blocks(responses, "openai-responses")] == [
         "tools.0", "text.format", "instructions.0", "input.0.content.0",
     ]  # fmt: skip

@@ -1,7 +1,5 @@
 """The llama.cpp simulator against the real server: the same cached tokens, to the token."""
 
-from __future__ import annotations
-
 import os
 import random
 import select
@@ -64,9 +62,7 @@ def varied(rng: random.Random, count: int, slots: int) -> Iterator[tuple[JsonObj
 
 
 def ask(server: LocalServer, body: JsonObject) -> tuple[Usage, list[int], str]:
-    reply = server.post(
-        "/v1/chat/completions", {**body, "temperature": 0, "logprobs": True, "top_logprobs": 1}
-    )
+    reply = server.post("/v1/chat/completions", {**body, "temperature": 0, "logprobs": True, "top_logprobs": 1})
     choice = reply["choices"][0]
     ids = [token["id"] for token in (choice.get("logprobs") or {}).get("content", [])]
     return usage("llamacpp", reply), ids, choice["message"]["content"]
@@ -86,18 +82,14 @@ def test_every_prediction_equals_what_the_real_server_reports(
     predicted: list[Predicted] = []
     reported: list[Usage] = []
     with LocalServer(tiny, ctx=16384, slots=slots, cache_ram_mib=ram_mib) as server:
-        simulator = Simulator(
-            "llamacpp:tiny", prompt_ids=server.prompt_ids, slots=slots, memory_tokens=memory
-        )
+        simulator = Simulator("llamacpp:tiny", prompt_ids=server.prompt_ids, slots=slots, memory_tokens=memory)
         for number, (body, thread) in enumerate(varied(rng, count, slots)):
             predicted.append(simulator.step(number * 1000, body))
             used, ids, text = ask(server, body)
             reported.append(used)
             simulator.answered(ids)
             thread.append({"role": "assistant", "content": text})
-    assert [(one.total, one.read) for one in predicted] == [
-        (one.input_total, one.cache_read) for one in reported
-    ]
+    assert [(one.total, one.read) for one in predicted] == [(one.input_total, one.cache_read) for one in reported]
     assert all(one.exact for one in predicted)
     # The workload is worth something: reuse of every degree happened.
     assert sum(one.read for one in predicted) > 5000

@@ -1,7 +1,5 @@
 """`quire chat`: piped and in a real terminal, with the commands, stopping, and going on after a kill."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty
@@ -100,13 +98,7 @@ def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp
     assert out == "It returns 42.\nFine.\n"
     assert "→ read(path='a.py')" in err
     assert "← a.py, lines 1-2 of 2" in err
-    assert sorted(one["function"]["name"] for one in first["tools"]) == [
-        "calculate",
-        "grep",
-        "list",
-        "read",
-        "recall",
-    ]
+    assert sorted(one["function"]["name"] for one in first["tools"]) == ["calculate", "grep", "list", "read", "recall"]
     assert first["messages"][-1]["content"].startswith(
         "<note_context>\n<title>spec</title>\n<path>spec.md</path>\n<content>\none\ntwo\nthree\n"
     )
@@ -142,9 +134,7 @@ def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: P
 
 
 def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
-    lines = (
-        "/layers\n/context\n/cost\nHi\n/layers\n/cost\n/model\n/help\n/recall hi\nMore\n/quit\nnever sent\n"
-    )
+    lines = "/layers\n/context\n/cost\nHi\n/layers\n/cost\n/model\n/help\n/recall hi\nMore\n/quit\nnever sent\n"
     with emulator("vllm", ["Hello", "Again"]) as server:
         out, err = talk(server.url, lines, "--system", "Be brief.")
         assert len(server.requests) == 2
@@ -174,9 +164,7 @@ def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> No
         assert says in err  # fmt: skip
 
 
-def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(
-    talk: Chat, db: Path, tmp_path: Path
-) -> None:
+def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Chat, db: Path, tmp_path: Path) -> None:
     with emulator("vllm", ["One.", "Two.", "Three."]) as server:
         _out, err = talk(server.url, "First\nSecond\n/undo\nThird\n/export out.md\n/export out.md\n", code=1)
         asked = [one["content"] for one in server.requests[-1].body["messages"]]
@@ -191,19 +179,13 @@ def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(
 
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
-def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(
-    talk: Chat, db: Path, tmp_path: Path
-) -> None:
+def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Chat, db: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("Never lie.")
     long = "A long answer about nothing. " * 40
-    with emulator(
-        "vllm", ["The code is 4711.", long, long, "Done.", "We spoke of nothing.", "Yes."]
-    ) as server:
+    with emulator("vllm", ["The code is 4711.", long, long, "Done.", "We spoke of nothing.", "Yes."]) as server:
         _out, _err = talk(server.url, "Code?\n/pin\n/pin rules.md\nTwo\nThree\nFour\n/compact\nFive\n")
         bodies = [one.body["messages"] for one in server.requests]
-    assert bodies[1][-1]["content"].startswith(
-        "<note_context>\n<title>rules</title>\n<path>rules.md</path>\n"
-    )
+    assert bodies[1][-1]["content"].startswith("<note_context>\n<title>rules</title>\n<path>rules.md</path>\n")
     assert bodies[2][-1]["content"].startswith("Context attached:\n- rules.md\n")
     assert "rebase" in kinds(db)
     assert len(str(bodies[5])) < len(str(bodies[3]))
@@ -235,9 +217,7 @@ def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Ch
     [(Refuse(400, "the prompt is too long"), "summary failed: vllm"), ("", "summary was empty")],
     ids=["refused", "empty"],
 )
-def test_compacting_says_when_the_built_in_summary_stands_in(
-    talk: Chat, db: Path, bad: Any, why: str
-) -> None:
+def test_compacting_says_when_the_built_in_summary_stands_in(talk: Chat, db: Path, bad: Any, why: str) -> None:
     with emulator("vllm", [LONG, LONG, "Done.", bad, "Yes."]) as server:
         out, err = talk(server.url, "One, order W1234\nTwo\nThree\n/compact\nFour\n")
     assert out.endswith("Yes.\n")
@@ -250,9 +230,7 @@ def test_compacting_says_when_the_built_in_summary_stands_in(
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
 def test_compacting_without_the_model_costs_no_request(talk: Chat, db: Path) -> None:
     with emulator("vllm", [LONG, LONG, "Done."]) as server:
-        _out, err = talk(
-            server.url, "One, order W1234\nTwo\nThree\n/compact now\n/compact built-in\n", code=1
-        )
+        _out, err = talk(server.url, "One, order W1234\nTwo\nThree\n/compact now\n/compact built-in\n", code=1)
         assert len(server.requests) == 3
     assert "/compact takes `built-in` or nothing, not 'now'" in err
     assert re.search(r"^[\d,]+ tokens before, [\d,]+ after$", err, re.M)
@@ -319,9 +297,7 @@ def test_the_planned_and_project_runners_are_at_hand(talk: Chat, db: Path, tmp_p
         talk(server.url, "When?\n", "--project", "prompt.md", "--file", "facts.md")
         bodies = [one.body for one in server.requests]
     assert bodies[0]["response_format"]["json_schema"]["schema"]["type"] == "array"
-    assert bodies[1]["messages"][-1]["content"].startswith(
-        "# Additional context:\n\n<calculate>\n4\n</calculate>"
-    )
+    assert bodies[1]["messages"][-1]["content"].startswith("# Additional context:\n\n<calculate>\n4\n</calculate>")
     assert any("<project_context>" in str(one["content"]) for one in bodies[2]["messages"])
     with pytest.raises(CallError, match="needs notes"):
         talk("http://127.0.0.1:1", "x\n", "--runner", "qa")
@@ -335,17 +311,7 @@ class Terminal:
 
     def __init__(self, url: str, cwd: Path, *args: str) -> None:
         self._master, slave = pty.openpty()
-        command = [
-            sys.executable,
-            "-m",
-            "quire.cli.main",
-            "chat",
-            "t",
-            "--model",
-            TARGET,
-            "--base-url",
-            f"{url}/v1",
-        ]
+        command = [sys.executable, "-m", "quire.cli.main", "chat", "t", "--model", TARGET, "--base-url", f"{url}/v1"]
         env = {**os.environ, "PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
         env["XDG_STATE_HOME"] = str(cwd / "state")
         self.process = subprocess.Popen(
@@ -403,11 +369,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
     db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
 ) -> None:
     def reply(body: JsonObject) -> str:
-        return (
-            "endless " * 20_000
-            if body["messages"][-1]["content"] == "Story"
-            else "# Title\n\nA **bold** end."
-        )
+        return "endless " * 20_000 if body["messages"][-1]["content"] == "Story" else "# Title\n\nA **bold** end."
 
     with emulator("vllm", reply, piece=8) as server:
         terminal = terminals(server.url, tmp_path)
@@ -432,9 +394,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
     assert len(stopped[0].text) < 160_000
 
 
-def test_a_killed_chat_goes_on_where_it_was(
-    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
-) -> None:
+def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals: Callable[..., Terminal]) -> None:
     (tmp_path / "f.txt").write_text("x")
 
     def reply(body: JsonObject) -> Any:
@@ -463,9 +423,7 @@ def test_a_killed_chat_goes_on_where_it_was(
 
 
 @given(
-    st.lists(st.sampled_from(["a", "\n", "\n\n", "```\n", "~~~\n", "# h\n", "- x\n", " "]), max_size=20).map(
-        "".join
-    )
+    st.lists(st.sampled_from(["a", "\n", "\n\n", "```\n", "~~~\n", "# h\n", "- x\n", " "]), max_size=20).map("".join)
 )
 def test_finished_blocks_and_the_rest_are_the_whole_and_fences_stay_together(text: str) -> None:
     done, rest = finished_blocks(text)
@@ -519,9 +477,7 @@ def test_money_is_known_only_when_every_price_is() -> None:
     def sent(model: str, **meta: Any) -> Entry:
         body = {"kind": "sent", "provider": model.partition(":")[0], "model": model.partition(":")[2]}
         usage = {"input_total": 1000, "cache_read": 500, "output": 10}
-        return Entry(
-            "sent", {**body, "request_sha256": "0" * 64, "segments": [], "usage": usage, "meta": meta}
-        )
+        return Entry("sent", {**body, "request_sha256": "0" * 64, "segments": [], "usage": usage, "meta": meta})
 
     known = totals([sent("anthropic:claude-opus-5-5"), sent("anthropic:claude-opus-5-5", aside="plan")])
     assert known.usd is not None

@@ -1,7 +1,5 @@
 """The five runners with the real local model; where it is too small to choose, its words are constrained."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,14 +56,10 @@ def carry_out(thread: Thread, engine: LocalServer, runner: Runner) -> Outcome:
     return asyncio.run(main())
 
 
-def test_chat_and_project_answer_and_read_the_cache(
-    thread: Thread, engine: LocalServer, tmp_path: Path
-) -> None:
+def test_chat_and_project_answer_and_read_the_cache(thread: Thread, engine: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "facts.md").write_text("The launch is in May.")
     runner = project(
-        chat("You are a helpful assistant.", **SHORT),
-        prompt="You plan launches.",
-        files=[tmp_path / "facts.md"],
+        chat("You are a helpful assistant.", **SHORT), prompt="You plan launches.", files=[tmp_path / "facts.md"]
     )
     thread.user("When is the launch?")
     first = carry_out(thread, engine, runner)
@@ -76,9 +70,7 @@ def test_chat_and_project_answer_and_read_the_cache(
     assert second.usage.cache_read >= first.usage.input_total - 8
 
 
-def test_qa_answers_over_notes_and_names_its_sources(
-    thread: Thread, engine: LocalServer, tmp_path: Path
-) -> None:
+def test_qa_answers_over_notes_and_names_its_sources(thread: Thread, engine: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "tea.md").write_text("Green tea needs water of 80 degrees.")
     with NoteIndex(Vault(tmp_path / "notes"), tmp_path / "notes.db") as index:
@@ -107,9 +99,7 @@ def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServe
 def test_agent_calls_a_real_tool_and_answers(thread: Thread, engine: LocalServer) -> None:
     thread.user("What is 6 * 7? Use calculate.")
     grammar = r"""root ::= "$call: {\"name\": \"calculate\", \"args\": {\"expression\": \"6 * 7\"}}" """
-    calling = agent(
-        builtin(), native=False, limits=Limits(steps=1), max_tokens=48, temperature=0, grammar=grammar
-    )
+    calling = agent(builtin(), native=False, limits=Limits(steps=1), max_tokens=48, temperature=0, grammar=grammar)
     first = carry_out(thread, engine, calling)
     assert first.stop == "steps"
     assert [one.body.get("content") for one in first.entries if one.kind == "result"] == ["42"]

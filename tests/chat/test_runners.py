@@ -1,7 +1,5 @@
 """The five runners carry a turn out through the official clients, streaming, against the strict providers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator
@@ -18,18 +16,7 @@ from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
 from quire.send.note_search import local_search_tool, sources, sources_text
 from quire.send.protocol import Limits, Runner
-from quire.send.runners import (
-    PLANNER,
-    agent,
-    attached,
-    chat,
-    plan_schema,
-    planned,
-    project,
-    qa,
-    question_of,
-    read_plan,
-)
+from quire.send.runners import PLANNER, agent, attached, chat, plan_schema, planned, project, qa, question_of, read_plan
 from quire.send.tools import Toolbox, tool
 from quire.send.transport import close
 from quire.testing import Emulator, emulator
@@ -120,9 +107,7 @@ def test_chat_answers_and_the_next_turn_extends_the_last(thread: Thread, target:
         assert any("Hello" in text for text in texts(server.requests[1].body))
 
 
-def test_qa_answers_from_notes_with_the_block_above_the_question(
-    thread: Thread, target: str, index: NoteIndex
-) -> None:
+def test_qa_answers_from_notes_with_the_block_above_the_question(thread: Thread, target: str, index: NoteIndex) -> None:
     with served(target, ["At 80 degrees [^1]."]) as server:
         thread.user("How hot is green tea?")
         done = carry_out(thread, target, server, qa(index, k=1))
@@ -136,9 +121,7 @@ def test_qa_answers_from_notes_with_the_block_above_the_question(
     assert sources_text(sources(done.entries)) == "#### Sources\n\n[^1]: [[tea]] (tea.md)"
 
 
-def test_planned_runs_what_the_model_chose_before_it_answers(
-    thread: Thread, target: str, index: NoteIndex
-) -> None:
+def test_planned_runs_what_the_model_chose_before_it_answers(thread: Thread, target: str, index: NoteIndex) -> None:
     chosen = [
         {"tool": "calculate", "args": {"expression": "6 * 7"}},
         {"tool": "localSearch", "args": {"query": "bees", "timeRange": "today"}},
@@ -163,24 +146,13 @@ def test_planned_runs_what_the_model_chose_before_it_answers(
     )
     assert asked.index("</localSearch>") < asked.index("SECRET WORDS") < asked.index("[User query]")
     assert "tools" not in answer
-    assert [one.kind for one in done.entries] == [
-        "sent",
-        "call",
-        "call",
-        "result",
-        "result",
-        "sent",
-        "respond",
-        "sent",
-    ]
+    assert [one.kind for one in done.entries] == ["sent", "call", "call", "result", "result", "sent", "respond", "sent"]
     assert done.entries[0].meta == {"aside": "plan"}
     assert done.usage.output > 1
 
 
 def test_agent_calls_tools_until_it_answers(thread: Thread, target: str, index: NoteIndex) -> None:
-    runner = agent(
-        [*builtin(), local_search_tool(index, k=1, question=question_of(thread))], system="Use tools."
-    )
+    runner = agent([*builtin(), local_search_tool(index, k=1, question=question_of(thread))], system="Use tools.")
     script = [
         [Think("Hm."), Text("Let me see."), Call("", "calculate", {"expression": "2 ** 10"}), Call("", "calculate", {"expression": "1 / 0"})],
         [Think("Bees."), Call("", "localSearch", {"query": "bees"})],
@@ -203,9 +175,7 @@ def test_project_puts_its_prompt_and_files_in_l1(thread: Thread, target: str, tm
     runner = project(
         agent(builtin(), system="Base."), prompt="You plan.", files=[tmp_path / "plan.md"], memory="Likes tea"
     )
-    with served(
-        target, [[Think("Hm."), Call("", "calculate", {"expression": "1 + 1"})], "In May."]
-    ) as server:
+    with served(target, [[Think("Hm."), Call("", "calculate", {"expression": "1 + 1"})], "In May."]) as server:
         thread.user("When?")
         done = carry_out(thread, target, server, runner)
         system = max(texts(server.requests[0].body), key=lambda text: "<project_context>" in text)

@@ -1,7 +1,5 @@
 """A thread with every field that something reads, to be changed field by field."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any, TypeAlias

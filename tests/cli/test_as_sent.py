@@ -1,7 +1,5 @@
 """Each request that was sent is shown as it was, under the policy of its own `sent` entry."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -58,9 +56,7 @@ def test_every_command_shows_each_request_as_it_was_sent(tmp_path: Path, change:
     shown = [json.loads(line) for line in run("assemble", "t", "--db", str(db), "--json").splitlines()]
     assert [row["messages"] for row in shown] == [request.body["messages"] for request in made]
     for turn, request in enumerate(made, 1):
-        told = run(
-            "render", "t", "-p", "openai-chat", "-m", "foo", "--turn", str(turn), "--bytes", "--db", str(db)
-        )
+        told = run("render", "t", "-p", "openai-chat", "-m", "foo", "--turn", str(turn), "--bytes", "--db", str(db))
         assert told.encode() == request.prefix
 
 
@@ -75,9 +71,7 @@ def test_diff_compares_the_bytes_that_were_sent(tmp_path: Path) -> None:
 def test_the_limit_shown_is_the_one_of_then(tmp_path: Path) -> None:
     db = tmp_path / "q.db"
     sent(db, (Policy(budget=9000), Policy(budget=5000)))
-    assert [limit in run("assemble", "t", "--db", str(db)) for limit in ("of 9,000", "of 5,000")] == [
-        True
-    ] * 2
+    assert [limit in run("assemble", "t", "--db", str(db)) for limit in ("of 9,000", "of 5,000")] == [True] * 2
 
 
 def test_what_was_paid_is_reckoned_at_each_requests_own_prices(tmp_path: Path) -> None:

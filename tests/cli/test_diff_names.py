@@ -1,7 +1,5 @@
 """`quire diff` names what stands where two requests part: the item, the tool or the words, and their entry."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -66,11 +64,7 @@ def differs(*words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("turns", "item", "entry", "became"),
-    [
-        (("1", "2"), "a.md", 2, "joined"),
-        (("2", "3"), "b.md", 4, "joined"),
-        (("3", "4"), "a.md", 7, "changed in"),
-    ],
+    [(("1", "2"), "a.md", 2, "joined"), (("2", "3"), "b.md", 4, "joined"), (("3", "4"), "a.md", 7, "changed in")],
 )
 def test_a_promotion_names_the_item_and_the_entry_that_attached_it(
     file: str, turns: tuple[str, str], item: str, entry: int, became: str
@@ -78,9 +72,7 @@ def test_a_promotion_names_the_item_and_the_entry_that_attached_it(
     found = differs(file, *turns, *EACH)
     assert (found["layer"], found["segment"], found["entries"]) == ("L2", item, [entry])
     assert found["entry"] == entry
-    assert found["cause"] == (
-        f"rebase (promotion) at turn {turns[1]}.1: {item} (entry {entry}) {became} the library"
-    )
+    assert found["cause"] == (f"rebase (promotion) at turn {turns[1]}.1: {item} (entry {entry}) {became} the library")
     assert f"in L2 ({item}); cause: rebase" in run("diff", file, *turns, *EACH)
 
 

@@ -1,7 +1,5 @@
 """Any JSON in any field of an entry: it is refused with a place, or every command can use it; never a traceback."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -34,13 +32,7 @@ from entry_strategies import json_values
 
 pytestmark = pytest.mark.moves_prefix(reason="hostile entries move what they like")
 
-TARGETS = (
-    "openai-chat:x",
-    "openai:gpt-6-sol",
-    "anthropic:claude-opus-5-5",
-    "gemini:gemini-3-pro",
-    "bedrock:x",
-)
+TARGETS = ("openai-chat:x", "openai:gpt-6-sol", "anthropic:claude-opus-5-5", "gemini:gemini-3-pro", "bedrock:x")
 BUDGETS = (Policy(budget=400), Policy(budget=120, promote="each-turn"))
 
 
@@ -123,9 +115,7 @@ FREE = [
 
 
 @pytest.mark.parametrize(("path", "value"), FREE, ids=[f"{p[-1]}={v!r}" for p, v in FREE])
-def test_every_command_takes_what_the_interchange_format_allows(
-    tmp_path: Path, path: Place, value: Any
-) -> None:
+def test_every_command_takes_what_the_interchange_format_allows(tmp_path: Path, path: Place, value: Any) -> None:
     file, db = str(tmp_path / "t.jsonl"), str(tmp_path / "q.db")
     Path(file).write_text("".join(json.dumps(body) + "\n" for body in changed(path, value)))
     says(*("log", "import", "t", file), "--db", db)

@@ -1,7 +1,5 @@
 """JSON that no reader could take is one line with its place, in every command that reads a file of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plain HTTP to an emulator, without any SDK."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
@@ -30,11 +28,7 @@ class Answered:
 
 
 def call(
-    server: Emulator,
-    path: str,
-    body: object = None,
-    method: str = "POST",
-    headers: dict[str, str] | None = None,
+    server: Emulator, path: str, body: object = None, method: str = "POST", headers: dict[str, str] | None = None
 ) -> Answered:
     """One request; a body that is no JSON value is sent as it is."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()

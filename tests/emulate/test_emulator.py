@@ -1,7 +1,5 @@
 """The strict provider over plain HTTP: rules, cache counts, signatures, diagnostics, faults, explicit caches."""
 
-from __future__ import annotations
-
 import http.client
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -82,9 +80,7 @@ EACH = [
 @pytest.mark.proves("gemini", "emulator")
 @pytest.mark.proves("bedrock", "emulator")
 @pytest.mark.parametrize(("provider", "path", "body", "target"), EACH, ids=lambda value: str(value)[:22])
-def test_reported_usage_is_what_the_simulator_predicts(
-    provider: str, path: str, body: JsonObject, target: str
-) -> None:
+def test_reported_usage_is_what_the_simulator_predicts(provider: str, path: str, body: JsonObject, target: str) -> None:
     clock = Clock()
     with emulator(provider, clock=clock) as server:
         reported = []
@@ -98,9 +94,7 @@ def test_reported_usage_is_what_the_simulator_predicts(
     for received in server.requests:
         predicted.append(cache.step(received.at_ms, body))
         cache.answered(f"This is reply {len(predicted)} of the emulator.")
-    assert [(one.input_total, one.cache_read) for one in reported] == [
-        (one.total, one.read) for one in predicted
-    ]
+    assert [(one.input_total, one.cache_read) for one in reported] == [(one.total, one.read) for one in predicted]
     assert [one.cache_write_5m for one in reported] == [one.write_5m for one in predicted]
     assert reported[0].cache_read == 0 < reported[1].cache_read
 
@@ -118,9 +112,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("provider", "path", "body", "place", "message"), REFUSED, ids=lambda value: str(value)[:22]
-)
+@pytest.mark.parametrize(("provider", "path", "body", "place", "message"), REFUSED, ids=lambda value: str(value)[:22])
 def test_a_request_that_breaks_a_rule_is_refused_in_the_provider_s_own_shape(
     provider: str, path: str, body: JsonObject, place: tuple[str, ...], message: str
 ) -> None:
@@ -188,22 +180,13 @@ def test_moving_a_cache_mark_is_no_change_of_the_prefix() -> None:
         body, spoken = turn(server)
         messages = [*body["messages"], {"role": "assistant", "content": spoken}, RESULT]
         bare = [{"type": "text", "text": LONG}]
-        changed = {
-            **body,
-            "system": bare,
-            "messages": messages,
-            "max_tokens": 7,
-            "tool_choice": {"type": "none"},
-        }
+        changed = {**body, "system": bare, "messages": messages, "max_tokens": 7, "tool_choice": {"type": "none"}}
         assert call(server, "/v1/messages", changed).status == 200
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"thinking": "something else"}, "cannot be modified"),
-        ({"signature": "Eqforged"}, "Invalid `signature`"),
-    ],
+    [({"thinking": "something else"}, "cannot be modified"), ({"signature": "Eqforged"}, "Invalid `signature`")],
 )
 def test_changed_thinking_and_a_forged_signature_are_refused(change: JsonObject, message: str) -> None:
     """Rows 10 and 12."""
@@ -256,9 +239,7 @@ def longer(body: JsonObject, *messages: JsonObject, **more: Any) -> JsonObject:
         ({"tool_choice": {"type": "none"}}, "unavailable"),
     ],
 )
-def test_diagnostics_say_what_changed_since_the_message_before(
-    change: JsonObject, reason: str | None
-) -> None:
+def test_diagnostics_say_what_changed_since_the_message_before(change: JsonObject, reason: str | None) -> None:
     with emulator("anthropic") as server:
         first = call(server, "/v1/messages", claude()).json
         asked = {**longer(claude()), "diagnostics": {"previous_message_id": first["id"]}, **change}
@@ -365,9 +346,7 @@ def test_a_function_answers_what_it_is_asked() -> None:
      ("openai", "/v1/chat/completions", chat(stream_options={"include_usage": True}))],
     ids=["anthropic", "responses", "chat"],
 )  # fmt: skip
-def test_a_stream_says_what_the_whole_reply_says(
-    provider: str, path: str, body: JsonObject, chunk: int | None
-) -> None:
+def test_a_stream_says_what_the_whole_reply_says(provider: str, path: str, body: JsonObject, chunk: int | None) -> None:
     script = [Think("hm, höchst 中"), Text("I say it in pieces."), Call("c1", "f", {"a": [1, "é"]})]
     with emulator(provider, replies=[script, script], chunk_bytes=chunk, piece=3) as server:
         whole = call(server, path, body).json
@@ -405,9 +384,7 @@ def test_explicit_caches_are_made_used_prolonged_and_end() -> None:
     clock = Clock()
     ask = {"contents": [{"role": "user", "parts": [{"text": "q"}]}]}
     with emulator("gemini", clock=clock) as server:
-        made = call(
-            server, "/v1beta/cachedContents", {"model": "models/gemini-2.5-flash", **contents(), "ttl": "60s"}
-        )
+        made = call(server, "/v1beta/cachedContents", {"model": "models/gemini-2.5-flash", **contents(), "ttl": "60s"})
         name = made.json["name"]
         used = call(server, GEMINI, {**ask, "cachedContent": name}).json["usageMetadata"]
         clock.wait(50)
@@ -416,12 +393,8 @@ def test_explicit_caches_are_made_used_prolonged_and_end() -> None:
         still = call(server, GEMINI, {**ask, "cachedContent": name})
         clock.wait(50)
         gone = call(server, GEMINI, {**ask, "cachedContent": name})
-        small = call(
-            server, "/v1beta/cachedContents", {"model": "models/gemini-2.5-flash", **ask, "ttl": "60s"}
-        )
-        both = call(
-            server, GEMINI, {**ask, "cachedContent": name, "systemInstruction": {"parts": [{"text": "s"}]}}
-        )
+        small = call(server, "/v1beta/cachedContents", {"model": "models/gemini-2.5-flash", **ask, "ttl": "60s"})
+        both = call(server, GEMINI, {**ask, "cachedContent": name, "systemInstruction": {"parts": [{"text": "s"}]}})
     tokens = made.json["usageMetadata"]["totalTokenCount"]
     assert used["cachedContentTokenCount"] == tokens == used["promptTokenCount"] - 5
     assert (still.status, gone.status) == (200, 403)
@@ -436,17 +409,10 @@ def test_explicit_caches_are_made_used_prolonged_and_end() -> None:
         ("anthropic", "/v1/messages/count_tokens", claude(), "input_tokens"),
         ("openai", "/v1/responses/input_tokens", responses(), "input_tokens"),
         ("gemini", GEMINI.replace("generateContent", "countTokens"), contents(), "totalTokens"),
-        (
-            "bedrock",
-            NOVA.replace("converse", "count-tokens"),
-            {"input": {"converse": converse()}},
-            "inputTokens",
-        ),
+        ("bedrock", NOVA.replace("converse", "count-tokens"), {"input": {"converse": converse()}}, "inputTokens"),
     ],
 )
-def test_counting_endpoints_count_without_caching(
-    provider: str, path: str, body: JsonObject, field: str
-) -> None:
+def test_counting_endpoints_count_without_caching(provider: str, path: str, body: JsonObject, field: str) -> None:
     with emulator(provider) as server:
         first, second = (call(server, path, body).json[field] for _ in range(2))
         assert first == second > 2000
@@ -470,11 +436,7 @@ def test_everything_received_is_kept_for_the_test_to_look_at() -> None:
     with emulator("anthropic", replies=["one"]) as server:
         call(server, "/v1/messages?beta=true", claude(), headers={"X-Mine": "yes"})
     [received] = server.requests
-    assert (received.method, received.path, received.headers["x-mine"]) == (
-        "POST",
-        "/v1/messages?beta=true",
-        "yes",
-    )
+    assert (received.method, received.path, received.headers["x-mine"]) == ("POST", "/v1/messages?beta=true", "yes")
     assert received.body == claude()
     assert received.reply["content"][0]["text"] == "one"
 
@@ -490,30 +452,14 @@ def test_stopping_twice_and_a_port_that_is_taken() -> None:
 def test_an_unknown_provider_and_a_strange_reply_are_errors_of_the_caller() -> None:
     with pytest.raises(CallError, match="unknown provider"):
         Emulator("nobody")
-    strange: list[Any] = [
-        [1],
-        3,
-        {"txt": "x"},
-        {"text": 3},
-        {"calls": [{"nam": "f"}]},
-        {"status": 429, "after": 1},
-    ]
+    strange: list[Any] = [[1], 3, {"txt": "x"}, {"text": 3}, {"calls": [{"nam": "f"}]}, {"status": 429, "after": 1}]
     for reply in strange:
         with pytest.raises(CallError) as caught:
             Emulator("anthropic", replies=[reply])
         assert caught.value.hint
 
 
-ODD: list[Any] = [
-    [],
-    3,
-    None,
-    "x",
-    {"messages": 3},
-    {"input": {"converse": 3}},
-    {"contents": [3]},
-    {"ttl": {}},
-]
+ODD: list[Any] = [[], 3, None, "x", {"messages": 3}, {"input": {"converse": 3}}, {"contents": [3]}, {"ttl": {}}]
 PATHS = {
     "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
     "openai": ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions"],

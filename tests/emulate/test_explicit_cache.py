@@ -1,7 +1,5 @@
 """Gemini's explicit cache over a thread's life, against the strict server: made, used, prolonged, replaced, dropped."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -60,9 +58,7 @@ class Thread:
         if "cachedContent" not in sent:
             used = Usage(used.input_total, 0, output=used.output)
         self.keeper.answered(used)
-        whole = call(self.server, PATH.replace("generateContent", "countTokens"), self.body).json[
-            "totalTokens"
-        ]
+        whole = call(self.server, PATH.replace("generateContent", "countTokens"), self.body).json["totalTokens"]
         self.body["contents"] = [*self.body["contents"], said("model", "answer " * 50)]
         return used, whole
 
@@ -117,10 +113,7 @@ def test_a_failed_call_and_a_lost_cache_cost_nothing_but_the_cache() -> None:
 
 def test_a_model_without_explicit_caches_gets_none() -> None:
     keeper = CacheKeeper(model_info("gemini:gemini-4-argon"))
-    body: JsonObject = {
-        "systemInstruction": {"parts": [{"text": "rule " * 9000}]},
-        "contents": [said("user", "x")],
-    }
+    body: JsonObject = {"systemInstruction": {"parts": [{"text": "rule " * 9000}]}, "contents": [said("user", "x")]}
     for number in range(20):
         assert keeper.due(body, number * MINUTE) == []
         keeper.answered(Usage(9000))

@@ -1,7 +1,5 @@
 """Long random conversations, through tool loops and from provider to provider: never refused, counted as predicted."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator
@@ -62,9 +60,7 @@ class Talk:
         messages = tuple(project(numbered))
         stable = self.stable.get(target, 0)
         self.stable[target] = len(messages)
-        return Prompt(
-            SYSTEM + str(self.epoch), "", (TOOL,), messages, epoch=self.epoch, fold=self.fold, stable=stable
-        )
+        return Prompt(SYSTEM + str(self.epoch), "", (TOOL,), messages, epoch=self.epoch, fold=self.fold, stable=stable)
 
     def ask(self, target: str, clock: Clock) -> tuple[JsonObject, JsonObject]:
         """One request and its reply; what was called is answered, else the user speaks again."""

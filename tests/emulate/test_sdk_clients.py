@@ -4,8 +4,6 @@ What Quire renders goes in, what comes back is parsed, and the next request carr
 cache counts are the provider's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -129,15 +127,11 @@ def converse(
     entries: list[Entry] = [values.system(LONG), TOOLS, values.user("Look up 7 and 8.")]
     replies: list[Reply] = []
     with ExitStack() as stack:
-        server = stack.enter_context(
-            emulator(provider, replies=list(SCRIPT), chunk_bytes=13 if streamed else None)
-        )
+        server = stack.enter_context(emulator(provider, replies=list(SCRIPT), chunk_bytes=13 if streamed else None))
         client = stack.enter_context(closing(make(server.url)))
         for _ in range(3):
             built = list(
-                assemble.requests(
-                    list(chain([*entries, values.respond("?")])), assemble.Policy(thinking=True)
-                )
+                assemble.requests(list(chain([*entries, values.respond("?")])), assemble.Policy(thinking=True))
             )[-1]
             request = marked(render(built.prompt, target, key="thread-1"), built.prompt)
             replies.append(send(wire, client, target, sdk_kwargs(request), streamed))
@@ -198,11 +192,7 @@ def broken_rule(wire: str) -> dict[str, Any]:
     """A request that each client sends and its provider refuses."""
     match wire:
         case "anthropic":
-            return {
-                "model": "claude-opus-5-5",
-                "max_tokens": 9,
-                "messages": [{"role": "user", "content": ""}],
-            }
+            return {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": ""}]}
         case "openai-responses":
             orphan = {"type": "function_call_output", "call_id": "c", "output": "x"}
             return {"model": "gpt-5.6", "input": [orphan]}
@@ -241,11 +231,7 @@ def test_a_broken_rule_is_the_client_s_own_bad_request_error(
 
 
 SIMPLE: dict[str, JsonObject] = {
-    "anthropic": {
-        "model": "claude-opus-5-5",
-        "max_tokens": 9,
-        "messages": [{"role": "user", "content": "hi"}],
-    },
+    "anthropic": {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
     "openai-responses": {"model": "gpt-5.6", "input": "hi"},
     "openai-chat": {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hi"}]},
 }

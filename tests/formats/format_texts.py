@@ -1,7 +1,5 @@
 """Texts made to break each grammar: its own marks, fences, headings and escapes, in every mixture."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -15,39 +13,12 @@ MARKDOWN = [
     "\n```\n", "\n```\n\n", "~~~", "<context-from-manager>\n", "</context-from-manager>", "<user>\n", "\n</user>",
     "<context-from-manager>\n## Context\n", ":1-2", ":007-8", ":1-2)", " (from b)", "\\x3a", "\\x5c", "\\x0A", "\\x",
 ]  # fmt: skip
-XML = [
-    "<item>",
-    "</item>",
-    "</context>",
-    "<!--",
-    "]]>",
-    "<![CDATA[",
-    "&amp;",
-    "&#13;",
-    "&",
-    "<",
-    ">",
-    '"',
-    "'",
-    "<?",
-]
+XML = ["<item>", "</item>", "</context>", "<!--", "]]>", "<![CDATA[", "&amp;", "&#13;", "&", "<", ">", '"', "'", "<?"]
 CLEAN = [
     "# Available Tools\n", "# Relevant Conversation\n", "# Recent Tool Results\n", "# Current Request\n", "• ", "•",
     "User: ", "Assistant: ", "  Output: ", "  Example: ", "You have access to 2 tools:", " (general): ", "\\(", "\\n",
 ]  # fmt: skip
-MARKS = [
-    "user:",
-    "respond:",
-    "think:",
-    "call:",
-    "result:",
-    "User:",
-    "RESPOND:",
-    "uſer:",
-    "thinK:",
-    "call: {}",
-    "5",
-]
+MARKS = ["user:", "respond:", "think:", "call:", "result:", "User:", "RESPOND:", "uſer:", "thinK:", "call: {}", "5"]
 REPLAY = [
     "=== HISTORY ===", "=== CURRENT ===", "===", "(showing last ", "(Showing Last 3 of 9 messages)", "$", "§", " §",
     *(d + mark for d in "$§" for mark in MARKS), "\\$user:", "\\§think:", "\\===", "\n\\", "\n\\\\\n",

@@ -1,7 +1,5 @@
 """Values of every format, over the texts that would break it."""
 
-from __future__ import annotations
-
 from format_texts import CLEAN, JSON, MARKDOWN, REPLAY, XML, texts
 from hypothesis import strategies as st
 
@@ -25,9 +23,7 @@ blocks = st.builds(
     _tags,
 )
 markdowns = st.builds(
-    lambda items, request, wrap: Markdown(
-        tuple(items), request, wrap if items or request is None else "none"
-    ),
+    lambda items, request, wrap: Markdown(tuple(items), request, wrap if items or request is None else "none"),
     st.lists(blocks, max_size=3),
     st.none() | texts(MARKDOWN),
     st.sampled_from(["none", "tags"]),
@@ -37,16 +33,10 @@ markdowns = st.builds(
 # -- xml and json: the JSON of a window, to be read
 
 _shown = {"filename": texts(XML, size=3) | JSON, "start_line": st.integers() | JSON, "language": JSON}
-metadata = st.none() | st.fixed_dictionaries(
-    {}, optional={**_shown, "end_line": JSON, "k": JSON, "\x00": JSON}
-)
+metadata = st.none() | st.fixed_dictionaries({}, optional={**_shown, "end_line": JSON, "k": JSON, "\x00": JSON})
 items = st.fixed_dictionaries(
     {"content": texts(XML)},
-    optional={
-        "type": st.sampled_from(ITEM_TYPES),
-        "metadata": metadata,
-        "timestamp": st.integers(-(2**40), 2**40),
-    },
+    optional={"type": st.sampled_from(ITEM_TYPES), "metadata": metadata, "timestamp": st.integers(-(2**40), 2**40)},
 )
 windows = st.fixed_dictionaries(
     {"items": st.lists(items, max_size=4)},
@@ -92,11 +82,7 @@ cleans = st.builds(
 # -- replay
 
 _text = texts(REPLAY)
-_users, _thinks, _responds = (
-    st.builds(User, _text),
-    st.builds(ReplayedThought, _text),
-    st.builds(Respond, _text),
-)
+_users, _thinks, _responds = (st.builds(User, _text), st.builds(ReplayedThought, _text), st.builds(Respond, _text))
 exchanges = st.builds(ReplayedCall, texts(REPLAY, size=3), JSON, _text, _text)
 
 

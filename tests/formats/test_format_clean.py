@@ -1,7 +1,5 @@
 """The bytes of clean: sections, escapes, indentation, what projecting leaves out."""
 
-from __future__ import annotations
-
 import pytest
 from format_texts import CLEAN, texts
 from format_values import cleans
@@ -59,17 +57,13 @@ def test_names_categories_and_output_fields_are_escaped() -> None:
 
 
 def test_continuation_lines_are_indented_also_where_they_are_blank() -> None:
-    value = Clean(
-        conversation=(CleanMessage("user", "a\n\nUser: b\n"),), tool_results=(ToolResult("t", "\n# x\n\ny"),)
-    )
+    value = Clean(conversation=(CleanMessage("user", "a\n\nUser: b\n"),), tool_results=(ToolResult("t", "\n# x\n\ny"),))
     assert clean.render(value) == (
         "# Relevant Conversation\nUser: a\n  \n  User: b\n  \n\n# Recent Tool Results\n• t: \n    # x\n    \n    y"
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["User: x", "# Current Request\nx", " ", "\t", "\r", "\n", "\u2028", "• a: b", ""]
-)
+@pytest.mark.parametrize("text", ["User: x", "# Current Request\nx", " ", "\t", "\r", "\n", "\u2028", "• a: b", ""])
 def test_ambiguous_texts_come_back_in_every_place(text: str) -> None:
     value = Clean(
         (CleanTool(text, text, text, (text, text), text), CleanTool(text)),
@@ -94,9 +88,7 @@ def test_appending_the_request_gives_the_same_bytes(value: Clean) -> None:
 @given(texts(CLEAN))
 def test_the_request_is_verbatim_to_the_end(request: str) -> None:
     text = clean.render(Clean(conversation=(CleanMessage("user", "a"),), request=request))
-    assert text == "# Relevant Conversation\nUser: a" + (
-        f"\n\n# Current Request\n{request}" if request else ""
-    )
+    assert text == "# Relevant Conversation\nUser: a" + (f"\n\n# Current Request\n{request}" if request else "")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`quire format`: bytes in, bytes out, and errors that say what to do."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -91,11 +89,7 @@ def test_replay_takes_one_line() -> None:
 @pytest.mark.parametrize(
     ("args", "data", "wanted"),
     [
-        (
-            ("markdown", "--wrap", "tags"),
-            {"items": []},
-            "<context-from-manager>\n## Context\n</context-from-manager>",
-        ),
+        (("markdown", "--wrap", "tags"), {"items": []}, "<context-from-manager>\n## Context\n</context-from-manager>"),
         (
             ("markdown", "--default-language", "go"),
             {"items": [{"content": ""}], "default_language": "c"},
@@ -145,9 +139,7 @@ def test_agent_q_cannot_be_parsed() -> None:
         (("markdown", "/no/such/file"), "", 2, "cannot read"),
     ],
 )
-def test_an_error_says_what_and_what_next(
-    args: tuple[str, ...], text: str | bytes, code: int, problem: str
-) -> None:
+def test_an_error_says_what_and_what_next(args: tuple[str, ...], text: str | bytes, code: int, problem: str) -> None:
     error = run(*args, input=text).exception
     assert isinstance(error, QuireError)
     assert problem in str(error)
@@ -171,13 +163,7 @@ def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
 
 def test_every_process_writes_the_same_bytes() -> None:
     code = "import sys; from quire.cli.format import FORMATS as F; [print(F[n].render(F[n].read(d))) for n, d in %r]"
-    made = [
-        ("markdown", WINDOW),
-        ("xml", WINDOW),
-        ("json", WINDOW),
-        ("clean", TALK),
-        ("replay", {"entries": THREAD}),
-    ]
+    made = [("markdown", WINDOW), ("xml", WINDOW), ("json", WINDOW), ("clean", TALK), ("replay", {"entries": THREAD})]
     seen = {
         subprocess.run(
             [sys.executable, "-c", code % made], capture_output=True, check=True, env={"PYTHONHASHSEED": seed}

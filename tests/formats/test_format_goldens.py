@@ -1,7 +1,5 @@
 """The examples that the formats' origins print in full, to the byte."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The two laws, for every format and any text: what is rendered is read back, and rendered the same again."""
 
-from __future__ import annotations
-
 import json
 from types import ModuleType
 
@@ -64,9 +62,7 @@ def test_a_thread_s_replay_comes_back(bodies: list[dict], window: int | None, de
 
 
 @pytest.mark.parametrize(
-    ("format", "grammar"),
-    [(markdown, MARKDOWN), (clean, CLEAN), (replay, REPLAY)],
-    ids=["markdown", "clean", "replay"],
+    ("format", "grammar"), [(markdown, MARKDOWN), (clean, CLEAN), (replay, REPLAY)], ids=["markdown", "clean", "replay"]
 )
 def test_any_text_is_refused_or_is_what_its_value_renders_to(format: ModuleType, grammar: list[str]) -> None:
     @given(texts(grammar, size=14))
@@ -135,10 +131,7 @@ def test_a_lone_surrogate_is_an_error_when_parsing(format: ModuleType) -> None:
 
 @pytest.mark.parametrize("field", ["content", "metadata", "request"])
 def test_a_lone_surrogate_in_a_window_is_an_error(field: str) -> None:
-    data = {
-        "items": [{"content": "\ud800" if field == "content" else "", "metadata": {"k": ""}}],
-        "request": "",
-    }
+    data = {"items": [{"content": "\ud800" if field == "content" else "", "metadata": {"k": ""}}], "request": ""}
     if field == "metadata":
         data["items"][0]["metadata"]["k"] = "\ud800"
     elif field == "request":

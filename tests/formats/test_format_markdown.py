@@ -1,7 +1,5 @@
 """The bytes of markdown: fences, annotations, tags, the prompt form."""
 
-from __future__ import annotations
-
 import pytest
 from format_texts import MARKDOWN, texts
 from hypothesis import given
@@ -133,10 +131,7 @@ def test_tags_follow_the_layout_of_the_origin() -> None:
     item = Item(id="ctx-1", content="(defun foo () 42)")
     context = "<context-from-manager>\n## Context\n\n### Code\n```lisp\n(defun foo () 42)\n```\n</context-from-manager>"
     assert markdown.render(markdown.project([item], wrap="tags")) == context
-    assert (
-        markdown.render(markdown.project([item], "Why?", wrap="tags"))
-        == context + "\n\n<user>\nWhy?\n</user>"
-    )
+    assert markdown.render(markdown.project([item], "Why?", wrap="tags")) == context + "\n\n<user>\nWhy?\n</user>"
 
 
 def test_a_message_that_looks_like_tags_is_no_context() -> None:
@@ -157,11 +152,7 @@ def test_a_window_projects_like_its_json() -> None:
 
 
 def test_agent_q_escapes_nothing_and_cannot_be_parsed() -> None:
-    data = {
-        "items": [
-            {"type": "text", "content": "a ``` b", "metadata": {"filename": "x\n:1-2", "language": "go"}}
-        ]
-    }
+    data = {"items": [{"type": "text", "content": "a ``` b", "metadata": {"filename": "x\n:1-2", "language": "go"}}]}
     text = markdown.render(markdown.read(data, "agent-q"), "agent-q")
     assert text == "## Context\n\n### Text (from x\n:1-2)\n```lisp\na ``` b\n```\n\n"
     with pytest.raises(CallError, match="agent-q"):
@@ -192,8 +183,7 @@ def test_what_render_does_not_write_is_refused_with_its_place(text: str) -> None
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [{"filename": 3}, {"start_line": "1"}, {"end_line": True}, {"language": ["go"]}, {"start_line": 1.5}],
+    "metadata", [{"filename": 3}, {"start_line": "1"}, {"end_line": True}, {"language": ["go"]}, {"start_line": 1.5}]
 )
 def test_metadata_of_the_wrong_type_is_an_error(metadata: dict) -> None:
     with pytest.raises(FormatError, match="must be"):
@@ -201,8 +191,7 @@ def test_metadata_of_the_wrong_type_is_an_error(metadata: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"filename": "a", "start_line": 1}, {"start_line": 1, "end_line": 2}, {"filename": "a", "end_line": 1}],
+    "fields", [{"filename": "a", "start_line": 1}, {"start_line": 1, "end_line": 2}, {"filename": "a", "end_line": 1}]
 )
 def test_no_value_holds_lines_that_it_would_not_show(fields: dict) -> None:
     with pytest.raises(CallError):

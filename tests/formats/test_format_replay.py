@@ -1,7 +1,5 @@
 """The bytes of replay: sections, the window, calls beside their results, escapes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -39,9 +37,7 @@ def test_history_and_current() -> None:
 
 
 def test_current_is_absent_when_nothing_follows_the_last_user_entry() -> None:
-    assert (
-        text(user("one"), respond("two"), user("three")) == "=== HISTORY ===\n\n$user: one\n\n$respond: two"
-    )
+    assert text(user("one"), respond("two"), user("three")) == "=== HISTORY ===\n\n$user: one\n\n$respond: two"
 
 
 def test_history_is_absent_when_empty() -> None:
@@ -50,15 +46,7 @@ def test_history_is_absent_when_empty() -> None:
 
 
 def test_other_kinds_neither_appear_nor_count() -> None:
-    thread = [
-        system("s"),
-        user("one"),
-        attach({"content": "x"}),
-        note("n"),
-        think("t"),
-        respond("two"),
-        *LAST,
-    ]
+    thread = [system("s"), user("one"), attach({"content": "x"}), note("n"), think("t"), respond("two"), *LAST]
     assert text(*thread, window=2).startswith("=== HISTORY ===\n\n$user: one\n\n$respond: two\n\n=== CURRENT")
 
 
@@ -110,10 +98,7 @@ def test_a_call_keeps_its_order_and_its_letters() -> None:
         ({"outcome": "a\n\nb\n\\\n\\\\\n", "content": "c"}, "a\n\\\nb\n\\\\\n\\\\\\\n\\\n\nc"),
         ({"outcome": "\n"}, "\n\\"),
         ({"outcome": "\\"}, "\\"),
-        (
-            {"outcome": "===", "content": "$Call: x\n\\(SHOWING last "},
-            "\\===\n\n\\$Call: x\n\\\\(SHOWING last ",
-        ),
+        ({"outcome": "===", "content": "$Call: x\n\\(SHOWING last "}, "\\===\n\n\\$Call: x\n\\\\(SHOWING last "),
     ],
 )
 def test_results(given_: dict, shown: str) -> None:
@@ -125,9 +110,7 @@ def test_results(given_: dict, shown: str) -> None:
 
 
 def test_calls_and_results_stand_pairwise() -> None:
-    value = replay.project(
-        [user("q"), call("1", "a", 1), call("2", "b", 2), result("1", "A"), result("2", "B")]
-    )
+    value = replay.project([user("q"), call("1", "a", 1), call("2", "b", 2), result("1", "A"), result("2", "B")])
     assert value.current[1:] == (ReplayedCall("a", 1, "A"), ReplayedCall("b", 2, "B"))
 
 

@@ -1,7 +1,5 @@
 """The protocol from a model: any split of the text gives the same events, and nothing is lost."""
 
-from __future__ import annotations
-
 import pytest
 from format_texts import REPLAY, texts
 from format_values import replays
@@ -22,9 +20,7 @@ def said(text: str, delimiter: str = "$") -> list[tuple[str, str]]:
 
 def fed(chunks: list[str], delimiter: str) -> list[ProtocolEvent]:
     reader = ProtocolStream(delimiter)
-    return protocol_stream.merge(
-        [piece for chunk in chunks for piece in reader.feed(chunk)] + reader.finish()
-    )
+    return protocol_stream.merge([piece for chunk in chunks for piece in reader.feed(chunk)] + reader.finish())
 
 
 @given(spoken, delimiters, st.data())

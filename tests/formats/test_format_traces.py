@@ -1,7 +1,5 @@
 """Real conversations, with reused ids, unanswered calls and carriage returns, in every thread format."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

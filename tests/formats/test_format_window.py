@@ -1,7 +1,5 @@
 """xml and json of a window: nothing is lost, and an XML reader sees the content itself."""
 
-from __future__ import annotations
-
 import base64
 import json
 from xml.etree import ElementTree
@@ -39,10 +37,7 @@ def test_xml_and_json_hold_the_same(content: str) -> None:
 def test_the_bytes_of_xml() -> None:
     data = {
         "items": [
-            {
-                "content": "a < b && c\r\n]]>",
-                "metadata": {"filename": 'a "b".py', "start_line": 0, "end_line": 2},
-            },
+            {"content": "a < b && c\r\n]]>", "metadata": {"filename": 'a "b".py', "start_line": 0, "end_line": 2}},
             {"type": "error", "content": "\x00é", "metadata": {"level": [1, "\x00"]}, "timestamp": 5},
             {"type": "text", "content": "", "metadata": {}},
         ],
@@ -76,9 +71,7 @@ def test_json_is_the_window_s_own_object() -> None:
 
 
 def test_absent_ids_are_counted_and_absent_timestamps_are_0() -> None:
-    shown = json.loads(
-        json_.render(json_.read({"items": [{"content": "a"}, {"content": "b", "type": "text"}]}))
-    )
+    shown = json.loads(json_.render(json_.read({"items": [{"content": "a"}, {"content": "b", "type": "text"}]})))
     assert [(item["id"], item["type"], item["timestamp"]) for item in shown["items"]] == [
         ("ctx-1", "code", 0),
         ("ctx-2", "text", 0),
@@ -114,9 +107,7 @@ def test_other_xml_is_refused(text: str, problem: str) -> None:
         xml.parse(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[", "[]", "{}", '{"items": [{}]}', '{"items": [], "max_items": 0}', "9" * 5000]
-)
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"items": [{}]}', '{"items": [], "max_items": 0}', "9" * 5000])
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(FormatError):
         json_.parse(text)

@@ -1,7 +1,5 @@
 """The published schemas are valid, served to the byte, and say what the code does."""
 
-from __future__ import annotations
-
 import json
 from importlib import resources
 from typing import Any

@@ -1,7 +1,5 @@
 """Where items come from: files, buffers, regions, pages, REPLs, errors."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -10,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.errors import BudgetError, CallError, FormatError, NotFound
-from quire.items import (
-    Window,
-    from_error,
-    from_file,
-    from_region,
-    from_repl,
-    from_text,
-    from_url,
-    identity,
-    item,
-)
+from quire.items import Window, from_error, from_file, from_region, from_repl, from_text, from_url, identity, item
 from quire.items.sources import MAX_BYTES, region_of
 from quire.values import item_json
 
@@ -88,18 +76,14 @@ def test_lines_that_are_not_there_are_an_error(tmp_path: Path, start: int, end: 
 
 @given(
     st.lists(
-        st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=8),
-        min_size=1,
-        max_size=9,
+        st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=9
     ),
     st.data(),
 )
 def test_regions_of_a_text_join_to_the_text(lines: list[str], data: st.DataObject) -> None:
     text = "\n".join(lines) + "\n"
     cut = data.draw(st.integers(1, len(lines)))
-    parts = [region_of(text, "t", 1, cut)] + (
-        [region_of(text, "t", cut + 1, len(lines))] if cut < len(lines) else []
-    )
+    parts = [region_of(text, "t", 1, cut)] + ([region_of(text, "t", cut + 1, len(lines))] if cut < len(lines) else [])
     assert "\n".join(part.content for part in parts) + "\n" == text
 
 
@@ -120,10 +104,7 @@ def test_a_buffer_is_text_under_its_name() -> None:
 
 def test_a_page_is_known_by_its_url() -> None:
     page = from_url("https://example.org/a", "The text.", title="A")
-    assert (page.type, page.metadata) == (
-        "text",
-        {"source": "url", "url": "https://example.org/a", "title": "A"},
-    )
+    assert (page.type, page.metadata) == ("text", {"source": "url", "url": "https://example.org/a", "title": "A"})
     assert identity(item_json(Window().add(page))) == "https://example.org/a"
 
 
@@ -149,10 +130,7 @@ def test_an_error_brings_its_traceback_and_its_place() -> None:
 
 
 def test_an_error_without_an_exception_is_its_message() -> None:
-    assert (
-        from_error("Unbound variable FOO", "  0: (eval FOO)").content
-        == "Unbound variable FOO\n  0: (eval FOO)"
-    )
+    assert from_error("Unbound variable FOO", "  0: (eval FOO)").content == "Unbound variable FOO\n  0: (eval FOO)"
     assert from_error("boom").content == "boom"
     assert from_error(ValueError("never raised")).metadata == {"exception": "ValueError"}
 
@@ -173,9 +151,7 @@ def test_an_error_without_an_exception_is_its_message() -> None:
         ({"source": "note"}, "ctx-1"),
     ],
 )
-def test_identity_is_where_an_item_comes_from_else_its_id(
-    metadata: dict[str, object] | None, expected: str
-) -> None:
+def test_identity_is_where_an_item_comes_from_else_its_id(metadata: dict[str, object] | None, expected: str) -> None:
     assert identity(item_json(Window().add(item("x", "text", metadata)))) == expected
 
 

@@ -1,7 +1,5 @@
 """Symbols by the syntax tree, in Python and in the languages whose grammars are installed."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path
@@ -215,15 +213,7 @@ OTHERS = {
         type Q = 1;
         namespace N { export function h() { } }
         """,
-        {
-            "A": (1, 9),
-            "A.name": (5, 6),
-            "A.y": (7, 8),
-            "over": (10, 13),
-            "I": (14, 14),
-            "Q": (15, 15),
-            "N.h": (16, 16),
-        },
+        {"A": (1, 9), "A.name": (5, 6), "A.y": (7, 8), "over": (10, 13), "I": (14, 14), "Q": (15, 15), "N.h": (16, 16)},
     ),
     "a.tsx": ("export const App = () => <div>{1}</div>;\n", {"App": (1, 1)}),
     "a.go": (
@@ -244,15 +234,7 @@ OTHERS = {
         const X = 1
         func main() {}
         """,
-        {
-            "T": (3, 5),
-            "B": (8, 8),
-            "T.M": (10, 12),
-            "G.N": (13, 13),
-            "M": (10, 12),
-            "X": (14, 14),
-            "main": (15, 15),
-        },
+        {"T": (3, 5), "B": (8, 8), "T.M": (10, 12), "G.N": (13, 13), "M": (10, 12), "X": (14, 14), "main": (15, 15)},
     ),
     "a.rs": (
         """\
@@ -304,23 +286,17 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("file", "symbol"), [(file, symbol) for file in OTHERS for symbol in OTHERS[file][1]]
-)
+@pytest.mark.parametrize(("file", "symbol"), [(file, symbol) for file in OTHERS for symbol in OTHERS[file][1]])
 def test_other_languages_are_read_by_their_grammars(tmp_path: Path, file: str, symbol: str) -> None:
     source, expected = OTHERS[file]
     path = tmp_path / file
     path.write_text(dedent(source))
     found = from_symbol(path, symbol)
     assert lines(found) == expected[symbol]
-    assert found.content == "\n".join(
-        dedent(source).split("\n")[expected[symbol][0] - 1 : expected[symbol][1]]
-    )
+    assert found.content == "\n".join(dedent(source).split("\n")[expected[symbol][0] - 1 : expected[symbol][1]])
 
 
-@pytest.mark.parametrize(
-    ("file", "symbol"), [("a.js", "value"), ("a.go", "b"), ("A.java", "local"), ("a.c", "local")]
-)
+@pytest.mark.parametrize(("file", "symbol"), [("a.js", "value"), ("a.go", "b"), ("A.java", "local"), ("a.c", "local")])
 def test_a_functions_own_variables_are_no_symbols(tmp_path: Path, file: str, symbol: str) -> None:
     path = tmp_path / file
     path.write_text(dedent(OTHERS[file][0]))

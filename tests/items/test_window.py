@@ -1,7 +1,5 @@
 """The window's rules, one by one: ids, times, capacity, reading, removing, pinning."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest
@@ -105,9 +103,7 @@ def test_the_counter_moves_past_a_given_id() -> None:
         window.add(Item(id="ctx-3", content="x"))
 
 
-@pytest.mark.parametrize(
-    "id", ["ctx-", "ctx-1\n", "ctx-１", "CTX-1", "a.md", "ctx--1", "ctx-1x", "ctx-" + "9" * 5000]
-)
+@pytest.mark.parametrize("id", ["ctx-", "ctx-1\n", "ctx-１", "CTX-1", "a.md", "ctx--1", "ctx-1x", "ctx-" + "9" * 5000])
 def test_a_given_id_must_be_ctx_and_digits(id: str) -> None:
     with pytest.raises(CallError, match="is not ctx-N"):
         Window().add(Item(id=id, content="x"))
@@ -304,13 +300,8 @@ def test_json_follows_the_schema_of_the_seed() -> None:
 
 
 def test_absent_ids_and_times_are_filled_in_without_a_clock() -> None:
-    window = Window.from_json(
-        {"items": [{"type": "text", "content": "a"}, {"content": "b", "metadata": None}]}
-    )
-    assert [(one.id, one.type, one.timestamp) for one in window] == [
-        ("ctx-1", "text", 0),
-        ("ctx-2", "code", 0),
-    ]
+    window = Window.from_json({"items": [{"type": "text", "content": "a"}, {"content": "b", "metadata": None}]})
+    assert [(one.id, one.type, one.timestamp) for one in window] == [("ctx-1", "text", 0), ("ctx-2", "code", 0)]
     assert window.max_items == 50
 
 

@@ -1,7 +1,5 @@
 """The window against the simplest thing that could be right: a list, searched from the front."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -127,11 +125,7 @@ class Model(RuleBasedStateMachine):
         assert len(self.window) == len(self.rows) <= self.max_items
         assert set(self.window.pinned) == self.pins
         if self.max_tokens is not None:
-            assert (
-                self.window.tokens
-                == sum(count(content).tokens for _, content, _ in self.rows)
-                <= self.max_tokens
-            )
+            assert self.window.tokens == sum(count(content).tokens for _, content, _ in self.rows) <= self.max_tokens
         times = [one.timestamp for one in self.window]
         assert times == sorted(times)
 

@@ -1,7 +1,5 @@
 """Arbitrary valid entries of every kind, as the JSON they are written in."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from typing import Any
@@ -12,14 +10,10 @@ from quire.values import ITEM_TYPES, KINDS
 
 texts = st.one_of(
     st.text(max_size=40),
-    st.sampled_from(
-        ["", " ", "\n", "\r\n", "\x00", "\u2028x\u2029\x85", "\u202eabc", '"\\', "[/x]", "\ufeff", "𝒳é"]
-    ),
+    st.sampled_from(["", " ", "\n", "\r\n", "\x00", "\u2028x\u2029\x85", "\u202eabc", '"\\', "[/x]", "\ufeff", "𝒳é"]),
 )
 numbers = st.one_of(
-    st.integers(-(2**70), 2**70),
-    st.integers(10**299, 10**300),
-    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(-(2**70), 2**70), st.integers(10**299, 10**300), st.floats(allow_nan=False, allow_infinity=False)
 )
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), numbers, texts),
@@ -71,10 +65,7 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "system": ({"text": texts}, {}),
     "tools": ({"tools": st.lists(tools, max_size=2)}, {}),
     "attach": ({"item": items}, {}),
-    "user": (
-        {"text": texts},
-        {"attach": st.lists(items, max_size=2), "images": st.lists(objects, max_size=2)},
-    ),
+    "user": ({"text": texts}, {"attach": st.lists(items, max_size=2), "images": st.lists(objects, max_size=2)}),
     "think": ({"text": texts}, {}),
     "call": ({"call_id": texts, "name": texts, "args": json_values}, {}),
     "result": ({"call_id": texts}, {"outcome": texts, "content": texts, "error": st.booleans()}),

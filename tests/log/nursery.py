@@ -3,8 +3,6 @@
 Reads `PATH TASK SEED` lines; answers `pid N`, then whatever the writer acknowledges, then `dead STATUS`.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """A damaged file gives an error that names the first bad entry, and is never changed or repaired."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 import zlib
@@ -25,10 +23,7 @@ TRIGGERS = ("entries_never_change", "entries_never_go_alone", "entries_only_at_t
 
 def tamper(conn: sqlite3.Connection, statement: str, *values: Any) -> None:
     """Change the file behind the triggers' back, and put them in place again."""
-    kept = [
-        conn.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (name,)).fetchone()[0]
-        for name in TRIGGERS
-    ]
+    kept = [conn.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (name,)).fetchone()[0] for name in TRIGGERS]
     for name in TRIGGERS:
         conn.execute(f"DROP TRIGGER {name}")
     conn.execute("PRAGMA foreign_keys = OFF")
@@ -46,9 +41,7 @@ def test_any_changed_byte_of_a_stored_body_is_found(
         store.append("t", [check(body) for body in given_bodies])
         seq = data.draw(st.integers(1, len(given_bodies)))
         conn = store.connection()
-        body = bytearray(
-            conn.execute("SELECT CAST (body AS BLOB) FROM entries WHERE seq = ?", (seq,)).fetchone()[0]
-        )
+        body = bytearray(conn.execute("SELECT CAST (body AS BLOB) FROM entries WHERE seq = ?", (seq,)).fetchone()[0])
         body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
         crc = zlib.crc32(body) if with_checksum else 0
         change = "UPDATE entries SET body = CAST (? AS TEXT), crc = iif(?, ?, crc) WHERE seq = ?"
@@ -80,12 +73,7 @@ def damaged(path: Path, thread: str | None = None) -> DamageError:
 @pytest.mark.parametrize(
     ("statement", "thread", "seq", "problem"),
     [
-        (
-            "UPDATE entries SET body = replace(body, 'number 3', 'number 9') WHERE branch = 1",
-            "t",
-            3,
-            "have changed",
-        ),
+        ("UPDATE entries SET body = replace(body, 'number 3', 'number 9') WHERE branch = 1", "t", 3, "have changed"),
         ("UPDATE entries SET id = 'sha256:00' WHERE branch = 1 AND seq = 2", "t", 2, "its id is sha256:00"),
         ("UPDATE entries SET id = x'ff' WHERE branch = 2 AND seq = 1", "other", 1, "its id is \\xff"),
         ("UPDATE entries SET crc = 1 WHERE branch = 3 AND seq = 5", "fork", 5, "checksum"),
@@ -99,9 +87,7 @@ def damaged(path: Path, thread: str | None = None) -> DamageError:
         ("DELETE FROM branches WHERE branch = 1", "fork", 4, "missing"),
     ],
 )
-def test_the_first_bad_entry_is_named(
-    path: Path, statement: str, thread: str, seq: int, problem: str
-) -> None:
+def test_the_first_bad_entry_is_named(path: Path, statement: str, thread: str, seq: int, problem: str) -> None:
     conn = sqlite3.connect(path, isolation_level=None)
     tamper(conn, statement)
     conn.close()
@@ -152,9 +138,7 @@ def open_and_verify(path: Path) -> str:
 
 
 def content(store: SqliteStore) -> str:
-    return "".join(
-        f"{info.name}{[(e.seq, e.id, e.body) for e in store.read(info.name)]}" for info in store.threads()
-    )
+    return "".join(f"{info.name}{[(e.seq, e.id, e.body) for e in store.read(info.name)]}" for info in store.threads())
 
 
 def test_a_truncated_file_names_the_first_entry_that_is_gone(tmp_path: Path) -> None:
@@ -229,9 +213,7 @@ def test_a_stump_is_damage_and_never_begun_anew(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize(("byte", "problem"), [(47, "unsupported file format"), (70, "its header calls it")])
-def test_a_damaged_header_is_damage_and_says_that_every_entry_holds(
-    path: Path, byte: int, problem: str
-) -> None:
+def test_a_damaged_header_is_damage_and_says_that_every_entry_holds(path: Path, byte: int, problem: str) -> None:
     data = bytearray(path.read_bytes())
     data[byte] ^= 0x10
     path.write_bytes(data)

@@ -1,7 +1,5 @@
 """Entries as JSON Lines: lossless both ways, and every fault with its line and column."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -27,9 +25,7 @@ def exact(value: Any) -> str:
 
 
 @given(st.lists(bodies, max_size=3), st.booleans())
-def test_any_entries_come_back_from_their_lines_without_loss(
-    given_bodies: list[dict[str, Any]], ids: bool
-) -> None:
+def test_any_entries_come_back_from_their_lines_without_loss(given_bodies: list[dict[str, Any]], ids: bool) -> None:
     entries = list(chain(check(body) for body in given_bodies))
     text = encode_lines(entries, ids)
     back = list(decode_lines(text))
@@ -118,18 +114,10 @@ BAD_LINES = [
     ('{"kind":"user","text":"a\\udfff"}', 23, "lone surrogate (U+DFFF at character 1)"),
     ('{"kind":"user","text":"a\ud800"}', 23, "lone surrogate"),
     ('{"kind":"user","text":"a","attach":{}}', 36, "must be a list"),
-    (
-        '{"kind":"user","text":"a","attach":[{"content":"c"},{"content":"c","type":"pdf"}]}',
-        75,
-        "one of code, text",
-    ),
+    ('{"kind":"user","text":"a","attach":[{"content":"c"},{"content":"c","type":"pdf"}]}', 75, "one of code, text"),
     ('{"kind":"user","text":"a","attach":[{"id":"x"}]}', 37, "field 'content' is missing"),
     ('{"kind":"attach","item":{"content":"c","size":1}}', 40, "unknown field"),
-    (
-        '{"kind":"attach","item":{"content":"c","sha256":"' + ITEM_HASH + '"}}',
-        49,
-        "does not match the content",
-    ),
+    ('{"kind":"attach","item":{"content":"c","sha256":"' + ITEM_HASH + '"}}', 49, "does not match the content"),
     ('{"kind":"attach","item":{"content":"c","sha256":"zz"}}', 49, "64 hexadecimal digits"),
     ('{"kind":"attach","item":{"content":1}}', 36, "must be a string"),
     ('{"kind":"tools","tools":[{"name":"t","description":"d"}]}', 26, "field 'parameters' is missing"),
@@ -159,9 +147,7 @@ BAD_LINES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("line", "column", "problem"), BAD_LINES, ids=[problem for _, _, problem in BAD_LINES]
-)
+@pytest.mark.parametrize(("line", "column", "problem"), BAD_LINES, ids=[problem for _, _, problem in BAD_LINES])
 def test_a_fault_is_named_with_its_line_and_column(line: str, column: int, problem: str) -> None:
     text = '{"kind":"user","text":"fine"}\n\n' + line + "\n"
     with pytest.raises(FormatError, match=r"^line 3, column \d+: ") as caught:
@@ -187,9 +173,7 @@ def outcome(text: str) -> tuple[list[Entry], FormatError | None]:
 
 
 @given(bodies, st.data())
-def test_one_changed_character_gives_an_entry_or_a_placed_error(
-    body: dict[str, Any], data: st.DataObject
-) -> None:
+def test_one_changed_character_gives_an_entry_or_a_placed_error(body: dict[str, Any], data: st.DataObject) -> None:
     line = encode(check(body))
     at = data.draw(st.integers(0, len(line) - 1))
     changed = line[:at] + data.draw(st.sampled_from('{}[]",:0a\\\x00N-. ')) + line[at + 1 :]
@@ -212,11 +196,7 @@ def test_an_iterable_of_lines_reads_like_the_text() -> None:
     [
         (lambda lines: lines[1:], (1, 87), "seq is 2, but the entry stands at 1"),
         (lambda lines: [lines[0], lines[2]], (2, 87), "seq is 3, but the entry stands at 2"),
-        (
-            lambda lines: [lines[0], lines[1].replace("two", "tow"), lines[2]],
-            (2, 7),
-            "but the entry's content",
-        ),
+        (lambda lines: [lines[0], lines[1].replace("two", "tow"), lines[2]], (2, 7), "but the entry's content"),
         (lambda lines: [lines[1].replace('"seq":2', '"seq":1')], (1, 7), "but the entry's content"),
     ],
 )
@@ -255,9 +235,7 @@ def test_what_is_not_json_is_refused_from_python_too(body: dict[str, Any]) -> No
     st.integers(0, 20),
     st.sampled_from([(1, "must be a string"), (None, "must be a string"), ("\ud800", "a lone surrogate")]),
 )
-def test_one_bad_member_of_a_long_list_is_found_and_named(
-    members: list[str], place: int, bad: tuple[Any, str]
-) -> None:
+def test_one_bad_member_of_a_long_list_is_found_and_named(members: list[str], place: int, bad: tuple[Any, str]) -> None:
     body = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "x", "segments": members}
     assert check(body).body == body
     place = min(place, len(members))

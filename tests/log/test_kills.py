@@ -1,7 +1,5 @@
 """Whatever was acknowledged survives SIGKILL at any moment, and nothing half-written is left."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -68,9 +66,7 @@ def assert_whole_batches(entries: list[Entry]) -> None:
         position += size
 
 
-def test_every_acknowledged_entry_survives_two_hundred_kills(
-    nursery: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_every_acknowledged_entry_survives_two_hundred_kills(nursery: subprocess.Popen[str], tmp_path: Path) -> None:
     rng, seen, landed = random.Random(2), 0, 0
     path = tmp_path / "kept.db"
     for _ in range(KILLS):
@@ -99,9 +95,7 @@ def test_a_kill_while_the_file_is_being_made_leaves_one_that_opens(
             assert store.verify().entries >= acknowledged
 
 
-def test_kills_amid_forks_and_deletions_leave_a_sound_file(
-    nursery: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_kills_amid_forks_and_deletions_leave_a_sound_file(nursery: subprocess.Popen[str], tmp_path: Path) -> None:
     rng = random.Random(4)
     path = tmp_path / "churned.db"
     for _ in range(40):

@@ -1,7 +1,5 @@
 """`quire log`, as a person and as a script use it."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3
@@ -50,19 +48,7 @@ def run(db: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureF
 @pytest.fixture
 def demo(run: Run) -> Run:
     run("log", "new", "demo")
-    run(
-        "log",
-        "append",
-        "demo",
-        "--system",
-        "Be brief.",
-        "--user",
-        "Hello",
-        "--respond",
-        "Hi.",
-        "--user",
-        "More",
-    )
+    run("log", "append", "demo", "--system", "Be brief.", "--user", "Hello", "--respond", "Hi.", "--user", "More")
     return run
 
 
@@ -73,9 +59,7 @@ def kinds(run: Run, thread: str = "demo") -> list[tuple[str, str]]:
 
 def test_a_thread_grows_in_the_order_typed(demo: Run) -> None:
     assert kinds(demo) == [("system", "Be brief."), ("user", "Hello"), ("respond", "Hi."), ("user", "More")]
-    code, out, err = demo(
-        "log", "append", "demo", "--note", "Stop.", "--expected-seq", "4", "--at", "1700000000000"
-    )
+    code, out, err = demo("log", "append", "demo", "--note", "Stop.", "--expected-seq", "4", "--at", "1700000000000")
     assert (code, err) == (0, "")
     assert out.startswith("demo: seq 5 (1 new, now ")
     assert json.loads(demo("log", "show", "demo", "--last", "1", "--json")[1])[0]["at"] == 1700000000000
@@ -95,11 +79,7 @@ def test_appending_takes_lines_from_a_file_and_from_stdin(demo: Run, tmp_path: P
 
 def test_a_bad_line_appends_nothing_and_is_named(demo: Run) -> None:
     lines = '{"kind":"note","text":"n"}\n{"kind":"note","txt":"n"}\n'
-    for command in (
-        ("log", "append", "demo", "-"),
-        ("log", "import", "demo", "-"),
-        ("log", "import", "fresh", "-"),
-    ):
+    for command in (("log", "append", "demo", "-"), ("log", "import", "demo", "-"), ("log", "import", "fresh", "-")):
         code, out, err = demo(*command, stdin=lines)
         assert (code, out) == (1, "")
         assert err.splitlines() == [
@@ -115,9 +95,7 @@ def test_a_conflict_says_what_is_there_now(demo: Run) -> None:
     code, _, err = demo("log", "append", "demo", "--user", "x", "--expected-seq", "3")
     assert code == 1
     assert f"thread 'demo' is at seq 4 ({last}), not at seq 3" in err
-    assert (
-        demo("log", "import", "demo", "-", "--expected-seq", "3", stdin='{"kind":"note","text":"n"}')[0] == 1
-    )
+    assert demo("log", "import", "demo", "-", "--expected-seq", "3", stdin='{"kind":"note","text":"n"}')[0] == 1
     assert len(kinds(demo)) == 4
 
 
@@ -197,11 +175,7 @@ def test_forks_are_listed_with_their_origin(demo: Run) -> None:
     )
     assert json.loads(demo("log", "fork", "demo", "--json")[1])["thread"] == "demo@4"
     out = demo("log", "list")[1]
-    assert [line.split()[:2] for line in out.splitlines()[1:]] == [
-        ["demo", "4"],
-        ["other", "2"],
-        ["demo@4", "4"],
-    ]
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["demo", "4"], ["other", "2"], ["demo@4", "4"]]
     assert "demo at 2" in out
     assert demo("log", "fork", "demo", "--at", "9")[0] == 2
     demo("log", "delete", "demo", "--yes")
@@ -231,12 +205,7 @@ def test_verify_says_what_holds(demo: Run) -> None:
 def test_verify_exits_1_and_prints_the_first_bad_entry(demo: Run, db: Path) -> None:
     data = db.read_bytes()
     db.write_bytes(data.replace(b'"Hi."', b'"Ho."'))
-    for command in (
-        ("log", "verify"),
-        ("log", "verify", "demo"),
-        ("log", "show", "demo"),
-        ("log", "export", "demo"),
-    ):
+    for command in (("log", "verify"), ("log", "verify", "demo"), ("log", "show", "demo"), ("log", "export", "demo")):
         code, out, err = demo(*command)
         assert code == 1
         assert out == ("first bad entry: seq 3 of thread 'demo'\n" if "verify" in command else "")
@@ -256,14 +225,7 @@ def test_verify_exits_1_and_prints_the_first_bad_entry(demo: Run, db: Path) -> N
 
 
 def test_commands_that_only_look_make_no_database(run: Run, db: Path) -> None:
-    for command in (
-        ("list",),
-        ("show", "x"),
-        ("export", "x"),
-        ("verify",),
-        ("fork", "x"),
-        ("delete", "x", "--yes"),
-    ):
+    for command in (("list",), ("show", "x"), ("export", "x"), ("verify",), ("fork", "x"), ("delete", "x", "--yes")):
         code, _, err = run("log", *command)
         assert code == 1
         assert "there is no database at" in err
@@ -300,18 +262,14 @@ def test_a_file_given_without_a_thread_is_not_taken_for_one(demo: Run, tmp_path:
     assert [info["thread"] for info in json.loads(demo("log", "list", "--json")[1])] == ["demo"]
 
 
-@pytest.mark.parametrize(
-    "line", ["5", '{"kind":"user","text":5}', '{"kind":"user","text":"a","at":1.5}', "["]
-)
+@pytest.mark.parametrize("line", ["5", '{"kind":"user","text":5}', '{"kind":"user","text":"a","at":1.5}', "["])
 def test_every_refused_line_comes_with_a_hint(demo: Run, line: str) -> None:
     code, _, err = demo("log", "import", "demo", "-", stdin=line)
     assert (code, len(err.splitlines())) == (1, 2)
     assert err.splitlines()[1].startswith("hint: ")
 
 
-def test_a_newer_file_and_bytes_that_are_not_utf8_are_data_errors(
-    demo: Run, db: Path, tmp_path: Path
-) -> None:
+def test_a_newer_file_and_bytes_that_are_not_utf8_are_data_errors(demo: Run, db: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes(b'{"kind":"user","text":"a"}\n{"kind":"user","text":"\xe9"}\n')
     code, _, err = demo("log", "import", "x", "latin.jsonl")
     assert (code, "line 2, column 24: latin.jsonl is not UTF-8" in err) == (1, True)

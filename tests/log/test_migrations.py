@@ -1,7 +1,5 @@
 """Numbered migrations of the log and of hooks; a newer file is refused."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +28,7 @@ class Words:
         self.migrations = migrations
 
     def appended(self, conn: sqlite3.Connection, thread: str, entries: Sequence[Entry]) -> None:
-        conn.executemany(
-            "INSERT INTO words_seen (id, thread) VALUES (?, ?)", [(e.id, thread) for e in entries]
-        )
+        conn.executemany("INSERT INTO words_seen (id, thread) VALUES (?, ?)", [(e.id, thread) for e in entries])
 
     def deleted(self, conn: sqlite3.Connection, thread: str) -> None:
         conn.execute("DELETE FROM words_seen WHERE id NOT IN (SELECT id FROM entries)")

@@ -4,8 +4,6 @@ Permissions do not bind root, so these tests act as another user meanwhile; a re
 SQLite alike (it cannot make a write-ahead log beside the file), but none is mounted here.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Several processes and threads on one file: nobody's entries are lost, and nobody writes over another."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess
@@ -45,9 +43,7 @@ def test_processes_write_their_own_threads_and_a_common_one_at_once(tmp_path: Pa
     path, writers, rounds = tmp_path / "q.db", 4, 25
     command = [sys.executable, "-c", WRITER, str(path)]
     started = [
-        subprocess.Popen(
-            [*command, f"w{number}", str(rounds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        subprocess.Popen([*command, f"w{number}", str(rounds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for number in range(writers)
     ]
     for process in started:
@@ -59,9 +55,7 @@ def test_processes_write_their_own_threads_and_a_common_one_at_once(tmp_path: Pa
         for number in range(writers):
             mine = f"w{number}"
             assert [e.text for e in store.read(mine)] == [f"{mine} {t}" for t in range(rounds) for _ in "ab"]
-            assert [e.text for e in common if e.text.startswith(mine)] == [
-                f"{mine} {t}" for t in range(rounds)
-            ]
+            assert [e.text for e in common if e.text.startswith(mine)] == [f"{mine} {t}" for t in range(rounds)]
     assert [entry.meta["expected"] for entry in common] == list(range(writers * rounds))
 
 
@@ -106,8 +100,7 @@ def test_a_lock_that_outlasts_the_patience_is_a_conflict(tmp_path: Path) -> None
 def test_commits_are_durable_and_in_a_write_ahead_log(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "q.db") as store:
         settings = [
-            store.connection().execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("journal_mode", "synchronous")
+            store.connection().execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
         ]
     assert json.dumps(settings) == '["wal", 2]'
 
@@ -149,9 +142,7 @@ def test_opening_waits_while_another_process_is_making_the_file(
     maker.close()
 
 
-def test_opening_a_file_that_stays_locked_is_a_conflict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_a_file_that_stays_locked_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
     maker.execute("BEGIN IMMEDIATE")
     monkeypatch.setattr("quire.log.connection.BUSY_TIMEOUT_S", 0.01)

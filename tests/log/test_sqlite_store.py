@@ -1,7 +1,5 @@
 """The SQLite store: what it promises of appending, reading, forking, deleting and finding."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,13 +46,9 @@ def test_the_sqlite_store_is_a_store(store: SqliteStore) -> None:
 def test_whatever_is_appended_is_read_back_with_its_chain(batches: list[list[dict[str, Any]]]) -> None:
     with SqliteStore(":memory:") as store:
         store.create("t")
-        appended = [
-            entry for batch in batches for entry in store.append("t", [check(body) for body in batch])
-        ]
+        appended = [entry for batch in batches for entry in store.append("t", [check(body) for body in batch])]
         assert store.read("t") == appended == list(chain(check(body) for batch in batches for body in batch))
-        assert [list(entry.body) for entry in store.read("t")] == [
-            list(b) for batch in batches for b in batch
-        ]
+        assert [list(entry.body) for entry in store.read("t")] == [list(b) for batch in batches for b in batch]
         assert store.verify().entries == len(appended)
 
 
@@ -346,9 +340,7 @@ class Forest(RuleBasedStateMachine):
 
     @invariant()
     def threads_read_as_modelled_and_nothing_else_is_stored(self) -> None:
-        assert {info.name: info.seq for info in self.store.threads()} == {
-            n: len(t) for n, t in self.model.items()
-        }
+        assert {info.name: info.seq for info in self.store.threads()} == {n: len(t) for n, t in self.model.items()}
         for name, wanted in self.model.items():
             assert texts(self.store, name) == wanted
         self.store.verify()

@@ -1,7 +1,5 @@
 """What Quire reads of free fields is left aside where it cannot be used; all else stays as it came."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -46,9 +44,7 @@ def test_nobodys_own_fields_are_touched(meta: dict[str, Any]) -> None:
         ({"recalled": {"a": 1}, "composer": [1]}, {}),
     ],
 )
-def test_one_alone_is_a_list_of_one_and_the_rest_is_absent(
-    meta: dict[str, Any], seen: dict[str, Any]
-) -> None:
+def test_one_alone_is_a_list_of_one_and_the_rest_is_absent(meta: dict[str, Any], seen: dict[str, Any]) -> None:
     assert usable(call("c", "n", {}, meta=meta)).meta == seen
 
 

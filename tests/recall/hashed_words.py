@@ -1,7 +1,5 @@
 """An embedder that needs no weights: words hashed into a few dimensions, so that shared words are near."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any

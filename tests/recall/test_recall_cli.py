@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -23,8 +21,7 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "q.db"
     with open_store(file) as store:
         store.append(
-            "demo",
-            [values.user("My API key?"), values.respond("It starts with sk-or-v1-."), values.user("Hi")],
+            "demo", [values.user("My API key?"), values.respond("It starts with sk-or-v1-."), values.user("Hi")]
         )
         store.append("other", [values.user("A key for the door")])
     return file
@@ -72,26 +69,13 @@ def test_recall_prints_json_with_the_entries_and_their_reasons(db: Path) -> None
 def test_neighbours_stand_around_their_hit_and_only_the_hit_has_a_score(db: Path) -> None:
     done = run("recall", "starts", "--db", db, "--thread", "demo", "--neighbours", "1", "--words", "--k", "1")
     rows = [line.split()[:4] for line in done.stdout.splitlines()[1:]]
-    assert [row[:3] for row in rows] == [
-        ["demo", "1", "user"],
-        ["demo", "2", "respond"],
-        ["demo", "3", "user"],
-    ]
+    assert [row[:3] for row in rows] == [["demo", "1", "user"], ["demo", "2", "respond"], ["demo", "3", "user"]]
     assert [row[3] for row in rows] == ["My", "1.41", "Hi"]
     assert done.stderr == ""
 
 
 def test_recall_searches_records_too(db: Path) -> None:
-    run(
-        "record",
-        "create",
-        "--schema",
-        "note.v1",
-        "--context",
-        '{"text": "The key is in the vault"}',
-        "--db",
-        db,
-    )
+    run("record", "create", "--schema", "note.v1", "--context", '{"text": "The key is in the vault"}', "--db", db)
     run("record", "create", "--schema", "note.v1", "--context", '{"text": "Lunch at noon"}', "--db", db)
     done = run("recall", "which vault?", "--scope", "records", "--explain", "--db", db)
     heads, line = [line.split() for line in done.stdout.splitlines()]
@@ -111,9 +95,7 @@ def test_recall_searches_records_too(db: Path) -> None:
         (["--kinds", "think"], "entries of kind 'think' are not searched"),
     ],
 )
-def test_wrong_options_are_told_in_the_words_of_the_command_line(
-    db: Path, options: list[str], said: str
-) -> None:
+def test_wrong_options_are_told_in_the_words_of_the_command_line(db: Path, options: list[str], said: str) -> None:
     done = CliRunner().invoke(quire, ["recall", "key", "--db", str(db), *options])
     assert isinstance(done.exception, CallError)
     assert said in str(done.exception)

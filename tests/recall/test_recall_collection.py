@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest
@@ -12,9 +10,7 @@ from quire.recall.document import Found
 from quire.recall.meaning import Meaning
 
 WORDS = st.lists(
-    st.sampled_from(["hat", "shop", "red", "blue", "train", "Monday", "you", "I", "sky"]),
-    min_size=1,
-    max_size=6,
+    st.sampled_from(["hat", "shop", "red", "blue", "train", "Monday", "you", "I", "sky"]), min_size=1, max_size=6
 )
 TEXT = st.builds(" ".join, WORDS)
 
@@ -100,19 +96,9 @@ CHANGE = st.tuples(st.sampled_from("abcdef"), st.none() | TEXT, SPEAKER, st.bool
 
 @settings(max_examples=120)
 @given(
-    st.lists(CHANGE, max_size=25),
-    TEXT,
-    st.sampled_from(["", "Ann", "Bob"]),
-    st.sampled_from(["", "s"]),
-    st.booleans(),
+    st.lists(CHANGE, max_size=25), TEXT, st.sampled_from(["", "Ann", "Bob"]), st.sampled_from(["", "s"]), st.booleans()
 )
-@example(
-    [("a", "blue", "", False), ("b", "Monday", "", False), ("a", "shop", "", False)],
-    "shop blue",
-    "",
-    "",
-    True,
-)
+@example([("a", "blue", "", False), ("b", "Monday", "", False), ("a", "shop", "", False)], "shop blue", "", "", True)
 def test_changing_documents_is_the_same_as_beginning_with_the_last(
     changes: list[tuple[str, str | None, str, bool]], query: str, name: str, session: str, meaning: bool
 ) -> None:
@@ -152,16 +138,9 @@ def test_only_and_exclude_choose_among_documents() -> None:
 
 @pytest.mark.parametrize("speakers", [("user", "assistant"), ("Sam", "Sam"), ("", ""), ("", "note")])
 def test_reasons_that_need_two_named_people_are_silent_elsewhere(speakers: tuple[str, str]) -> None:
-    said = [
-        "Do you like hats?",
-        "I bought my red hat last week",
-        "You are right about your hat",
-        "The hat shop",
-    ]
+    said = ["Do you like hats?", "I bought my red hat last week", "You are right about your hat", "The hat shop"]
     made = Collection()
-    made.upsert(
-        Document(str(at), text, speaker=speakers[at % 2], session="s") for at, text in enumerate(said)
-    )
+    made.upsert(Document(str(at), text, speaker=speakers[at % 2], session="s") for at, text in enumerate(said))
     for one in made.search("Which hat did the user like?", 10):
         assert one.parts["speaker"] == one.parts["manner"] == one.parts["time"] == one.parts["name"] == 0
 
@@ -169,13 +148,9 @@ def test_reasons_that_need_two_named_people_are_silent_elsewhere(speakers: tuple
 def test_between_two_people_the_one_named_is_preferred_and_telling_to_asking() -> None:
     said = ["Did I buy a hat?", "Did you buy a hat?", "I bought a hat.", "You bought a hat."]
     made = Collection()
-    made.upsert(
-        Document(str(at), text, speaker=("Ann", "Bob")[at % 2], session="s") for at, text in enumerate(said)
-    )
+    made.upsert(Document(str(at), text, speaker=("Ann", "Bob")[at % 2], session="s") for at, text in enumerate(said))
     parts = {one.id: one.parts for one in made.search("What hat did Ann buy?", 10)}
-    assert (
-        parts["0"]["speaker"] == parts["2"]["speaker"] > parts["1"]["speaker"] == parts["3"]["speaker"] == 0
-    )
+    assert parts["0"]["speaker"] == parts["2"]["speaker"] > parts["1"]["speaker"] == parts["3"]["speaker"] == 0
     assert parts["2"]["manner"] > parts["3"]["manner"]
     assert parts["2"]["manner"] > parts["0"]["manner"]
 
@@ -184,9 +159,7 @@ def test_between_two_people_the_one_named_is_preferred_and_telling_to_asking() -
 def test_asked_for_something_with_a_name_turns_that_name_one_are_preferred(speakers: tuple[str, str]) -> None:
     said = ["I read a good book", "I read Dune, a book", "I often read a book"]
     made = Collection()
-    made.upsert(
-        Document(str(at), text, speaker=speakers[at % 2], session=str(at)) for at, text in enumerate(said)
-    )
+    made.upsert(Document(str(at), text, speaker=speakers[at % 2], session=str(at)) for at, text in enumerate(said))
     assert ids(made.search("What book was read?", 1)) == ["1"]
     named = {one.id: one.parts["name"] for one in made.search("What book was read?", 3)}
     assert named["1"] > 0 == named["0"] == named["2"]
@@ -209,9 +182,7 @@ def test_what_tools_return_is_not_preferred_for_its_capitals() -> None:
 
 def test_asked_for_a_list_the_one_it_is_about_counts_more() -> None:
     made = Collection()
-    made.upsert(
-        Document(str(at), "I have hats", speaker=("Ann", "Bob")[at % 2], session="s") for at in range(4)
-    )
+    made.upsert(Document(str(at), "I have hats", speaker=("Ann", "Bob")[at % 2], session="s") for at in range(4))
 
     def speaker(query: str) -> dict[str, float]:
         return {one.id: one.parts["speaker"] for one in made.search(query, 4)}

@@ -1,7 +1,5 @@
 """The embedding model itself: real weights, real runtime."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

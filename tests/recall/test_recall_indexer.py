@@ -1,7 +1,5 @@
 """The indexer can be stopped anywhere and goes on; what it makes can be thrown away and made again."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,9 +76,7 @@ def test_progress_is_told_and_ends_complete(store: SqliteStore, embedder: Hashed
     assert done["kin"][0] == done["kin"][1] > 0
 
 
-def test_vectors_of_another_model_are_not_taken_for_its_own(
-    store: SqliteStore, embedder: HashedWords
-) -> None:
+def test_vectors_of_another_model_are_not_taken_for_its_own(store: SqliteStore, embedder: HashedWords) -> None:
     filled(store, 3)
     Indexer(store, embedder).run()
     other = HashedWords()

@@ -1,7 +1,5 @@
 """The quick ways are held to a slow one: a full matrix of who takes over what from whom."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

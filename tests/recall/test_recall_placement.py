@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,27 +76,18 @@ TEXTS = st.lists(st.tuples(st.sampled_from(["user", "respond", "result"]), st.te
 def test_the_share_is_never_exceeded_and_nothing_disappears(texts: list[tuple[str, str]], share: int) -> None:
     hits = []
     for seq, (kind, text) in enumerate(texts, 1):
-        entry = (
-            values.result("c", content=text)
-            if kind == "result"
-            else Entry(kind, {"kind": kind, "text": text})
-        )  # type: ignore[arg-type]
+        entry = values.result("c", content=text) if kind == "result" else Entry(kind, {"kind": kind, "text": text})  # type: ignore[arg-type]
         hits.append(hit(entry, seq, score=float(seq % 3), tool="t"))
     placed = place(hits, share)
     assert count(placed.text) <= share
     assert len(placed.ids) + len(placed.left_out) == len(hits)
     shown = clean.parse(placed.text) if placed.text else clean.Clean()
     roles = [hit.entry.kind for hit in hits if hit.id in placed.ids and hit.entry.text]
-    assert [message.role for message in shown.conversation] == [
-        "user" if k == "user" else "assistant" for k in roles
-    ]
+    assert [message.role for message in shown.conversation] == ["user" if k == "user" else "assistant" for k in roles]
 
 
 def test_a_long_result_is_cut_and_does_not_keep_the_others_out() -> None:
-    hits = [
-        hit(values.result("c", content="word " * 5000), 1, 9.0, "big"),
-        hit(values.user("a short one"), 2, 1.0),
-    ]
+    hits = [hit(values.result("c", content="word " * 5000), 1, 9.0, "big"), hit(values.user("a short one"), 2, 1.0)]
     placed = place(hits, 400)
     assert placed.left_out == ()
     assert "..." in placed.text
@@ -128,9 +117,7 @@ def test_a_long_text_is_named_only_where_the_same_passage_stands_above() -> None
     above = standing(chain([values.user("q", meta=first.meta)]), {1})
     again = place([one], 300, above, query="quokka")
     assert (again.ids, again.named) == ((), (one.id,))
-    assert again.text == (
-        "Context attached:\n- read: id,name,code ...\nFind them above in this conversation."
-    )
+    assert again.text == ("Context attached:\n- read: id,name,code ...\nFind them above in this conversation.")
     assert "• read: id,name,code ...\n" in first.text
     assert "walrus" in place([one], 300, above, query="walrus").text
 
@@ -148,9 +135,7 @@ def test_only_what_the_prompt_does_not_show_is_searched_for(store: SqliteStore) 
 
 
 def test_what_a_turn_recalled_stands_as_long_as_the_turn_does() -> None:
-    log = list(
-        chain([values.user("q", meta={"recalled": "…", "recalled_ids": ["a", "b"]}), values.user("r")])
-    )
+    log = list(chain([values.user("q", meta={"recalled": "…", "recalled_ids": ["a", "b"]}), values.user("r")]))
     assert standing(log, {1, 2}) == {"a": "\n…", "b": "\n…"}
     assert standing(log, {2}) == {}
 
@@ -171,9 +156,7 @@ def test_the_tool_definition_is_a_valid_tools_entry_and_schema() -> None:
 
 
 def test_a_model_can_ask_for_what_it_no_longer_sees(store: SqliteStore) -> None:
-    store.append(
-        "t", [values.user("the code is 4711"), values.respond("noted"), values.user("and the weather?")]
-    )
+    store.append("t", [values.user("the code is 4711"), values.respond("noted"), values.user("and the weather?")])
     run = recall_tool(Recall(store), "t", shown=lambda: [3])
     assert run("which code", k=1) == "# Relevant Conversation\nUser: the code is 4711"
     assert run("zebra") == "Nothing was found that is not shown already."

@@ -1,7 +1,5 @@
 """What recall finds in real conversations must not get worse; by words alone, because that is quick."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -14,9 +12,7 @@ def test_the_turns_that_answer_are_among_the_first_found() -> None:
     bench = [sys.executable, str(ROOT / "bench" / "recall.py"), "--no-embedder", "--json"]
     found = json.loads(subprocess.run(bench, capture_output=True, text=True, check=True).stdout)
     wanted = {"5": 75.0, "10": 83.0, "25": 89.0, "50": 93.0}
-    assert {k: found["overall"][k] >= least for k, least in wanted.items()} == dict.fromkeys(wanted, True), (
-        found
-    )
+    assert {k: found["overall"][k] >= least for k, least in wanted.items()} == dict.fromkeys(wanted, True), found
     # Lists are what the kind of answer that is asked for helps with; without it this is 47.9.
     assert found["by_category"]["multi-hop"]["10"] >= 50
 

@@ -1,7 +1,5 @@
 """Nothing of an entry is out of reach: its end, its items, calls without results, and the tool a result came from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,9 +36,7 @@ def note(text: str) -> JsonObject:
 
 
 def test_the_end_of_a_long_entry_is_found(store: SqliteStore) -> None:
-    store.append(
-        "t", [values.user("hello"), values.user(FILLER * 30_000 + "xylophonist"), values.respond("ok")]
-    )
+    store.append("t", [values.user("hello"), values.user(FILLER * 30_000 + "xylophonist"), values.respond("ok")])
     assert best(store, "xylophonist").seq == 2
 
 
@@ -96,9 +92,7 @@ def test_every_result_of_a_large_group_knows_its_tool(store: SqliteStore) -> Non
 
 
 def test_a_result_in_a_fork_knows_the_call_in_front_of_it(store: SqliteStore) -> None:
-    store.append(
-        "t", [values.user("go"), values.call("1", "old", {}), values.result("1", content="payload 1")]
-    )
+    store.append("t", [values.user("go"), values.call("1", "old", {}), values.result("1", content="payload 1")])
     store.append("t", [values.call("1", "fetch", {})])
     fork = store.fork("t", 4)
     store.append(fork, [values.result("1", content="payload 2")])

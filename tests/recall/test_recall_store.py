@@ -1,7 +1,5 @@
 """Recall over a real store: what is appended can be found, what is deleted cannot, whoever did it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -87,9 +85,7 @@ def test_thinking_system_text_and_bookkeeping_are_not_searched(store: SqliteStor
     store.append("t", talk())
     recall = Recall(store)
     assert recall.search("zebras", thread="t") == []
-    assert {
-        hit.entry.kind for hit in recall.search("sell hats order puppy French hours", 20, thread="t")
-    } <= set(KINDS)
+    assert {hit.entry.kind for hit in recall.search("sell hats order puppy French hours", 20, thread="t")} <= set(KINDS)
 
 
 def test_an_append_that_fails_leaves_no_words(store: SqliteStore) -> None:
@@ -108,9 +104,7 @@ def test_before_exclude_and_kinds_narrow_the_search(store: SqliteStore) -> None:
     assert all(hit.seq < 6 for hit in recall.search("order delivered puppy Lyon", 20, thread="t", before=6))
     without = recall.search("order delivered puppy Lyon", 20, thread="t", exclude=[2, everything[0].id])
     assert set(seqs(without)) == set(seqs(everything)) - {2, everything[0].seq}
-    assert {hit.entry.kind for hit in recall.search("order delivered", 20, thread="t", kinds=["result"])} == {
-        "result"
-    }
+    assert {hit.entry.kind for hit in recall.search("order delivered", 20, thread="t", kinds=["result"])} == {"result"}
 
 
 def test_neighbours_come_on_request_in_order(store: SqliteStore) -> None:
@@ -210,20 +204,14 @@ def test_a_file_from_before_names_were_counted_is_brought_up_to_date(tmp_path: P
 
 ENTRY = st.one_of(
     st.builds(values.user, st.sampled_from(["red hat", "blue train", "When did you see the red train?"])),
-    st.builds(
-        values.respond, st.sampled_from(["hats are red", "trains are blue", "training hatters", "yes"])
-    ),
+    st.builds(values.respond, st.sampled_from(["hats are red", "trains are blue", "training hatters", "yes"])),
     st.builds(lambda text: values.result("c", content=text), st.sampled_from(['{"hat": 1}', "train 7"])),
     st.builds(lambda text: values.call("c", "find", {"what": text}), st.sampled_from(["red", "train"])),
 )
 
 
 @settings(max_examples=40)
-@given(
-    st.lists(ENTRY, min_size=1, max_size=12),
-    st.integers(0, 12),
-    st.sampled_from(["red hat", "train", "blue 7"]),
-)
+@given(st.lists(ENTRY, min_size=1, max_size=12), st.integers(0, 12), st.sampled_from(["red hat", "train", "blue 7"]))
 def test_growing_and_loading_anew_give_the_same_answer(log: list[Entry], at: int, query: str) -> None:
     with SqliteStore(":memory:", hooks=_hooks()) as store:
         grown = Recall(store, HashedWords())
@@ -233,10 +221,7 @@ def test_growing_and_loading_anew_give_the_same_answer(log: list[Entry], at: int
         grown.search(query, thread="t")
         store.append("t", log[at:])
         Indexer(store, HashedWords()).run()
-        wanted = [
-            (hit.seq, round(hit.score, 4))
-            for hit in Recall(store, HashedWords()).search(query, 20, thread="t")
-        ]
+        wanted = [(hit.seq, round(hit.score, 4)) for hit in Recall(store, HashedWords()).search(query, 20, thread="t")]
         assert [(hit.seq, round(hit.score, 4)) for hit in grown.search(query, 20, thread="t")] == wanted
         Indexer(store, HashedWords()).rebuild()
         again = Recall(store, HashedWords()).search(query, 20, thread="t")

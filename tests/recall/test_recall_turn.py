@@ -1,7 +1,5 @@
 """What joins a turn: only what the next request does not show, and as many as were asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +28,7 @@ def handled(store: SqliteStore) -> Thread:
         thread.append(
             values.user(f"please do step {n}"),
             values.call(f"c{n}", "read", {"n": n}),
-            values.result(
-                f"c{n}", None, f"{FILLER}\nthe zanzibar passphrase number {n} is quokka-{n}\n{FILLER}"
-            ),
+            values.result(f"c{n}", None, f"{FILLER}\nthe zanzibar passphrase number {n} is quokka-{n}\n{FILLER}"),
         )
         request = thread.request(TARGET)
         usage = Usage(input_total=thread.build(TARGET).tokens, output=3)
@@ -55,9 +51,7 @@ def test_what_a_handle_cut_away_is_recalled_and_what_stands_whole_is_not(store: 
 
 
 @pytest.mark.moves_prefix(reason="a small budget, so that results become handles")
-def test_a_thread_recalls_what_its_next_request_does_not_show_unless_told_otherwise(
-    store: SqliteStore,
-) -> None:
+def test_a_thread_recalls_what_its_next_request_does_not_show_unless_told_otherwise(store: SqliteStore) -> None:
     thread = handled(store)
     question = thread.user("what is the zanzibar passphrase number 4?")
     found = thread.recall(question.text, k=20)

@@ -1,20 +1,8 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.recall.query import (
-    FORMS,
-    FUNCTION_WORDS,
-    Query,
-    ask,
-    content,
-    in_first_person,
-    speech,
-    stem,
-    tokens,
-)
+from quire.recall.query import FORMS, FUNCTION_WORDS, Query, ask, content, in_first_person, speech, stem, tokens
 
 
 @pytest.mark.parametrize(
@@ -109,8 +97,7 @@ def test_whom_a_query_is_about(text: str, subject: int, sure: bool) -> None:
 
 def test_a_query_is_compared_as_the_person_named_would_say_it() -> None:
     assert (
-        in_first_person("What did Ann’s son and Bob eat at Carl's?", PEOPLE)
-        == "What did my son and I eat at Carl's?"
+        in_first_person("What did Ann’s son and Bob eat at Carl's?", PEOPLE) == "What did my son and I eat at Carl's?"
     )
 
 
@@ -122,9 +109,7 @@ def test_words_of_the_turn_before_count_less_and_never_twice() -> None:
     assert len(asked.words) == 3
 
 
-@pytest.mark.parametrize(
-    "text", ["When was it?", "How long did it take?", "On which day?", "what year was it"]
-)
+@pytest.mark.parametrize("text", ["When was it?", "How long did it take?", "On which day?", "what year was it"])
 def test_a_question_for_a_time_is_noticed(text: str) -> None:
     assert ask(Query(text), {}).when
     assert not ask(Query("Where " + text), {}).when

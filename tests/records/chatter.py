@@ -1,7 +1,5 @@
 """Hundreds of distracting messages: small talk, other topics, and near misses that share one word with the seed's."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,15 +39,7 @@ NEAR = [
 ]
 PEOPLE = ["Ana", "Ben", "Chloe", "Dev", "Edith", "Farid", "Gus", "Hana", "Ivo", "Jun"]
 PLACES = ["the market", "the harbour", "Lisbon", "the library", "the north gate", "the old mill", "Graz"]
-THINGS = [
-    "the invoice",
-    "a bicycle",
-    "the train tickets",
-    "the garden",
-    "the slides",
-    "a birthday cake",
-    "the roof",
-]
+THINGS = ["the invoice", "a bicycle", "the train tickets", "the garden", "the slides", "a birthday cake", "the roof"]
 
 
 def chatter(rng: random.Random, pairs: int) -> Iterator[tuple[str, str]]:

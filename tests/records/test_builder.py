@@ -1,7 +1,5 @@
 """The context builder: sources, triggers, what repeats, the budget, its record, and that nothing feeds on itself."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -65,11 +63,7 @@ def test_tagged_takes_what_has_the_tags_of_any_schema(records: Records) -> None:
 def test_all_takes_everything_that_matches(records: Records) -> None:
     for n in range(5):
         records.create("fact.v1", {"text": f"f{n}", "n": n}, title="F")
-    source = {
-        "schema_name": "fact.v1",
-        "method": "all",
-        "context_match": [{"path": "n", "op": "gte", "value": 2}],
-    }
+    source = {"schema_name": "fact.v1", "method": "all", "context_match": [{"path": "n", "op": "gte", "value": 2}]}
     shown = builder(source).build(records, request="")
     assert lines(shown.text)[1:] == ["• F: f2", "• F: f3", "• F: f4"]
 
@@ -92,12 +86,7 @@ def test_vector_takes_what_is_near_and_the_floor_keeps_the_rest_out(records: Rec
 
 
 def test_a_question_comes_with_its_answer_and_an_answer_with_its_question(records: Records) -> None:
-    for speaker, text in [
-        ("user", "Hello"),
-        ("assistant", "Hi"),
-        ("user", "Which gate?"),
-        ("assistant", "Gate zebra"),
-    ]:
+    for speaker, text in [("user", "Hello"), ("assistant", "Hi"), ("user", "Which gate?"), ("assistant", "Gate zebra")]:
         say(records, speaker, text)
     say(records, "assistant", "Unrelated afterthought")
     source = {**MESSAGES, "method": "vector", "nn": 1}
@@ -138,20 +127,14 @@ def test_registered_tools_are_listed_and_a_catalog_keeps_its_order(records: Reco
         records.create("tool.v1", {"name": name, "description": name.upper()})
     by_tool = builder({"schema_name": "tool.v1", "method": "all"}).build(records, request="").text
     keep_catalog(records)
-    by_catalog = (
-        builder({"schema_name": "tool.catalog.v1", "method": "latest"}).build(records, request="").text
-    )
+    by_catalog = builder({"schema_name": "tool.catalog.v1", "method": "latest"}).build(records, request="").text
     assert (
         by_tool
         == by_catalog
         == ("# Available Tools\nYou have access to 2 tools:\n\n• b (general): B\n\n• a (general): A")
     )
     short = builder({"schema_name": "tool.v1", "method": "all"}, formatting={"detail": "short"})
-    assert lines(short.build(records, request="").text)[1:] == [
-        "You have access to 2 tools:",
-        "• b: B",
-        "• a: A",
-    ]
+    assert lines(short.build(records, request="").text)[1:] == ["You have access to 2 tools:", "• b: B", "• a: A"]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +156,7 @@ def test_registered_tools_are_listed_and_a_catalog_keeps_its_order(records: Reco
     ],
 )
 def test_a_trigger_matches_by_schema_tags_and_context(trigger: dict[str, Any], triggers: bool) -> None:
-    record = Record(
-        id="rec-1", schema_name="user.message.v1", tags=("a", "b"), context={"content": "?", "to": "c"}
-    )
+    record = Record(id="rec-1", schema_name="user.message.v1", tags=("a", "b"), context={"content": "?", "to": "c"})
     assert builder(update_triggers=[trigger]).triggered_by(record) is triggers
 
 
@@ -184,12 +165,7 @@ def test_without_triggers_nothing_triggers() -> None:
 
 
 def test_what_repeats_is_dropped_and_the_later_one_stays(records: Records) -> None:
-    for text in [
-        "The port is open now",
-        "Something else",
-        "the PORT is open, now!",
-        "The port is not open now",
-    ]:
+    for text in ["The port is open now", "Something else", "the PORT is open, now!", "The port is not open now"]:
         say(records, "user", text)
     say(records, "assistant", "The port is open now")
     built = builder({**MESSAGES, "method": "all"}, formatting={"deduplication_threshold": 0.9}).build(
@@ -273,9 +249,7 @@ texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)
 def test_the_rendered_text_never_exceeds_the_budget_and_what_goes_is_named(
     said: list[tuple[str, str]], budget: int, request: str, detail: clean.Detail
 ) -> None:
-    tools = [
-        {"name": f"tool{n}", "description": "does things " * 4, "example": "as here " * 9} for n in range(4)
-    ]
+    tools = [{"name": f"tool{n}", "description": "does things " * 4, "example": "as here " * 9} for n in range(4)]
     contexts: list[tuple[str, dict[str, Any]]] = [("tool.catalog.v1", {"tools": tools})]
     for who, text in said:
         contexts.append(
@@ -284,13 +258,7 @@ def test_the_rendered_text_never_exceeds_the_budget_and_what_goes_is_named(
             else ("chat.v1", {"role": who, "content": text})
         )
     parts = [
-        Part(
-            f"rec-{n}",
-            shape(Record(schema_name=name, context=context)),
-            n / len(contexts),
-            f"g{n // 2}",
-            n == 1,
-        )
+        Part(f"rec-{n}", shape(Record(schema_name=name, context=context)), n / len(contexts), f"g{n // 2}", n == 1)
         for n, (name, context) in enumerate(contexts)
     ]
     if tokens_of(assembled(parts[1:2], request, "full")) > budget:
@@ -323,9 +291,7 @@ def test_over_the_budget_the_least_relevant_goes_first(records: Records) -> None
 
 
 def test_tools_take_at_most_half_of_a_tight_budget(records: Records) -> None:
-    keep_catalog(
-        records, [{"name": f"t{n}", "description": "word " * 10, "example": "long " * 30} for n in range(8)]
-    )
+    keep_catalog(records, [{"name": f"t{n}", "description": "word " * 10, "example": "long " * 30} for n in range(8)])
     say(records, "user", "remember this")
     sources = ({"schema_name": "tool.catalog.v1", "method": "latest"}, {**MESSAGES, "method": "all"})
     built = builder(*sources, formatting={"max_tokens": 150}).build(records, request="?")
@@ -341,15 +307,9 @@ def test_a_request_larger_than_the_budget_is_an_error(records: Records) -> None:
 
 
 def test_the_output_record_is_created_once_and_then_updated(records: Records) -> None:
-    one = builder(
-        {**MESSAGES, "method": "recent"}, output={"schema_name": "my.context.v1", "tags": ["t"], "ttl_s": 60}
-    )
+    one = builder({**MESSAGES, "method": "recent"}, output={"schema_name": "my.context.v1", "tags": ["t"], "ttl_s": 60})
     first = one.update(records, say(records, "user", "first"), now=0)
-    assert (first.schema_name, first.tags, first.title) == (
-        "my.context.v1",
-        ("t", "consumer:c"),
-        "Context for c",
-    )
+    assert (first.schema_name, first.tags, first.title) == ("my.context.v1", ("t", "consumer:c"), "Context for c")
     assert first.expires_at == 60_000
     message = say(records, "user", "second")
     second = one.update(records, message, now=5_000)
@@ -402,14 +362,9 @@ def test_consumers_that_trigger_each_other_come_to_an_end(records: Records) -> N
 @pytest.mark.parametrize("claimed", [-60, -(10**9), 0, 2, True, "1", None])
 def test_no_record_can_make_a_chain_of_contexts_longer(records: Records, claimed: Any) -> None:
     for name in ("a", "b"):
-        endless = {
-            "formatting": {"max_tokens": None},
-            "update_triggers": [{"schema_name": "agent.context.v1"}],
-        }
+        endless = {"formatting": {"max_tokens": None}, "update_triggers": [{"schema_name": "agent.context.v1"}]}
         records.create("context.config.v1", trigger_all(name, **endless))
-    forged = records.create(
-        "agent.context.v1", {"content": "x", "built": {"by": "evil", "generation": claimed}}
-    )
+    forged = records.create("agent.context.v1", {"content": "x", "built": {"by": "evil", "generation": claimed}})
     reaction = react(records, forged)
     assert 0 < len(reaction.outputs) <= 2 * 3
     assert all(1 <= one.context["built"]["generation"] <= 3 for one in reaction.outputs)

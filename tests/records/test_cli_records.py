@@ -1,7 +1,5 @@
 """`quire record` and `quire build` from the shell: what they print, and how they fail."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -73,10 +71,7 @@ def test_a_context_may_come_from_a_file(tmp_path: Path) -> None:
 
 def test_updates_conflict_by_version_and_history_keeps_all() -> None:
     create(schema_name="s", context={"n": 1}, tags=["x"])
-    assert (
-        call("record", "update", "rec-1", "--version", "1", "--context", '{"n": 2}').stdout
-        == "rec-1 version 2\n"
-    )
+    assert call("record", "update", "rec-1", "--version", "1", "--context", '{"n": 2}').stdout == "rec-1 version 2\n"
     with pytest.raises(ConflictError, match="rec-1 is at version 2"):
         call("record", "update", "rec-1", "--version", "1", "--title", "late")
     with pytest.raises(CallError, match="schema of a record never changes"):
@@ -96,9 +91,7 @@ def test_lists_and_searches_filter_by_tag_and_schema() -> None:
     assert "context" not in hits[0]
     (hit,) = printed("record", "search", "apples", "--tag", "x", "--include-context", "--json")
     assert hit["context"] == {"text": "red apples"}
-    assert (
-        printed("record", "search", "apples", "--nn", "1", "--schema", "b.v1", "--json")[0]["id"] == "rec-2"
-    )
+    assert printed("record", "search", "apples", "--nn", "1", "--schema", "b.v1", "--json")[0]["id"] == "rec-2"
     assert "green apples" in call("record", "search", "green").stdout
 
 
@@ -171,9 +164,7 @@ def test_build_prints_message_2_of_the_seed_and_keeps_it() -> None:
     talk()
     create(schema_name="context.config.v1", context=CONFIG)
     assert call("build", "chat", "--request", REQUEST, "--dry-run").stdout == expected
-    message = call(
-        "record", "create", "--schema", "user.message.v1", "--context", json.dumps({"content": REQUEST})
-    )
+    message = call("record", "create", "--schema", "user.message.v1", "--context", json.dumps({"content": REQUEST}))
     assert (message.stdout, message.stderr) == ("rec-9 version 1\n", "context of chat is rec-10 version 1\n")
     assert call("build", "chat").stdout == expected
     assert call("build", "chat", "--trigger", "rec-9").stdout == expected
@@ -188,10 +179,7 @@ def test_build_prints_message_2_of_the_seed_and_keeps_it() -> None:
 def test_build_takes_a_configuration_from_a_file(tmp_path: Path) -> None:
     talk()
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    assert (
-        "# Relevant Conversation"
-        in call("build", "chat", "--config", "config.json", "--request", REQUEST).stdout
-    )
+    assert "# Relevant Conversation" in call("build", "chat", "--config", "config.json", "--request", REQUEST).stdout
     with pytest.raises(CallError, match="configures 'chat', not 'other'"):
         call("build", "other", "--config", "config.json", "--request", REQUEST)
     with pytest.raises(NotFound, match="has the consumer_id 'chat'"):

@@ -1,7 +1,5 @@
 """Hints: the vectors of the conformance page, the order of steps, and that an error changes nothing."""
 
-from __future__ import annotations
-
 import copy
 import time
 
@@ -40,9 +38,7 @@ def test_the_vectors_of_the_conformance_page() -> None:
     assert shown == ({"name": "n", "metadata": {"public": "yes"}}, None)
 
 
-@pytest.mark.parametrize(
-    "hints", [None, {}, {"mode": "merge"}, {"transform": {}}, {"exclude": []}, {"exclude": None}]
-)
+@pytest.mark.parametrize("hints", [None, {}, {"mode": "merge"}, {"transform": {}}, {"exclude": []}, {"exclude": None}])
 def test_hints_that_ask_for_nothing_change_nothing(hints: object) -> None:
     assert apply_hints(TOOLS, hints) == (TOOLS, None)
 
@@ -110,10 +106,7 @@ def test_merge_is_shallow_and_rules_do_not_see_each_other() -> None:
         ({"literal": "{{tools}} {tools}"}, "{{tools}} {tools}"),
         ({"type": "literal", "value": 3}, 3),
         ({"type": "extract", "path": "$.tools[0].name"}, "openrouter"),
-        (
-            {"tools": "$.tools"},
-            "You have access to 2 tools:\n\n• openrouter (general): \n\n• file-storage (general): ",
-        ),
+        ({"tools": "$.tools"}, "You have access to 2 tools:\n\n• openrouter (general): \n\n• file-storage (general): "),
     ],
 )
 def test_a_rule_without_a_type_takes_it_from_its_key(rule: object, shown: object) -> None:
@@ -136,23 +129,14 @@ def test_format_does_not_look_at_what_a_value_brings() -> None:
         ({"transform": [1]}, "llm_hints.transform is an object of rules, not '[1]'"),
         ({"transform": {"x": "{{a}}"}}, "transform.x: a rule is an object, not '{{a}}'"),
         ({"transform": {"x": {}}}, "transform.x: the type of a rule with no keys is not clear"),
-        (
-            {"transform": {"x": {"template": "", "value": ""}}},
-            "the type of a rule with template, value is not clear",
-        ),
+        ({"transform": {"x": {"template": "", "value": ""}}}, "the type of a rule with template, value is not clear"),
         ({"transform": {"x": {"type": "python", "python": "1"}}}, "transform.x: no rule type 'python'"),
         ({"transform": {"x": {"type": "template"}}}, "transform.x: template: needs 'template'"),
         ({"transform": {"x": {"template": 5}}}, "transform.x: template: expected a string, not int"),
-        (
-            {"transform": {"x": {"template": "{{"}}},
-            "transform.x: template: line 1, column 1: '{{' is never closed",
-        ),
+        ({"transform": {"x": {"template": "{{"}}}, "transform.x: template: line 1, column 1: '{{' is never closed"),
         ({"transform": {"x": {"value": "$.tools["}}}, "transform.x: extract: JSONPath '$.tools['"),
         ({"transform": {"x": {"value": ""}}}, "transform.x: extract: JSONPath ''"),
-        (
-            {"transform": {"x": {"value": "$.tools[?match(@.name, '(a+)+')]"}}},
-            "transform.x: extract: JSONPath",
-        ),
+        ({"transform": {"x": {"value": "$.tools[?match(@.name, '(a+)+')]"}}}, "transform.x: extract: JSONPath"),
         ({"transform": {"x": {"value": "$[?@ =~ /a/]"}}}, "transform.x: extract: JSONPath"),
         ({"transform": {"x": {"tools": "$.tools[0]"}}}, "transform.x: tools: no list of tools"),
         ({"transform": {str(n): {"literal": n} for n in range(65)}}, "65 rules; at most 64"),

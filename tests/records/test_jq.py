@@ -1,7 +1,5 @@
 """jq rules: what they give, and that a program cannot run for ever, read anything else or fill the memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -44,10 +42,7 @@ def test_many_is_always_an_array() -> None:
     [
         ("def f: f; f", "transform.x: jq: stopped with code"),
         ('"x" * 1000000000', "transform.x: jq: stopped with code"),
-        (
-            '[limit(100000; repeat("0123456789"))]',
-            "transform.x: jq: more than 1,000,000 characters of output",
-        ),
+        ('[limit(100000; repeat("0123456789"))]', "transform.x: jq: more than 1,000,000 characters of output"),
         ('import "a" as $a {search: "/"}; 1', "transform.x: jq: syntax error, unexpected import"),
         ('include "a"; 1', "transform.x: jq: syntax error, unexpected include"),
         ("now", "transform.x: jq: now is not available"),

@@ -1,7 +1,5 @@
 """Records by meaning: the real model finds and compares paraphrases; vectors are made once and follow the records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -118,14 +116,9 @@ def test_indexing_makes_what_is_missing_and_tells_how_far_it_is(store: SqliteSto
         Records(store).index()
 
 
-def test_in_a_large_store_words_choose_what_is_compared(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_large_store_words_choose_what_is_compared(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     records = Records(store)
-    texts = [f"invoice number {n} for the garden" for n in range(30)] + [
-        "the API key of the garden",
-        "an API",
-    ]
+    texts = [f"invoice number {n} for the garden" for n in range(30)] + ["the API key of the garden", "an API"]
     for text in texts:
         records.create("note.v1", {"text": text}, tags=["x"])
     records.create("note.v1", {"text": "API key"}, tags=["y"])

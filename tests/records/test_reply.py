@@ -1,7 +1,5 @@
 """Agent replies: the seed's JSON, bare or fenced; anything else is a plain message, and nothing is lost silently."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -89,10 +87,7 @@ def test_requests_without_tool_or_input_are_reported_and_skipped() -> None:
         {"tool": "timer", "input": {}, "requestId": 7},
     ]
     reply = parse_reply(response(message="m", tool_requests=requests))
-    assert reply.tool_requests == (
-        ToolRequest("echo", {"a": 1}, "request-1"),
-        ToolRequest("timer", {}, "request-7"),
-    )
+    assert reply.tool_requests == (ToolRequest("echo", {"a": 1}, "request-1"), ToolRequest("timer", {}, "request-7"))
     assert reply.problems == (
         'tool request 2 names no tool: {"input":{}}',
         'tool request 3 names no tool: {"tool":"","input":{}}',
@@ -118,12 +113,7 @@ def test_a_reply_becomes_entries_and_a_record() -> None:
     assert [entry.kind for entry in parse_reply(response(tool_requests=[REQUEST])).entries()] == ["call"]
     plain = parse_reply("Hi")
     assert [entry.body for entry in plain.entries()] == [{"kind": "respond", "text": "Hi"}]
-    assert plain.fields() == {
-        "schema_name": "agent.response.v1",
-        "title": "",
-        "tags": [],
-        "context": {"message": "Hi"},
-    }
+    assert plain.fields() == {"schema_name": "agent.response.v1", "title": "", "tags": [], "context": {"message": "Hi"}}
 
 
 @given(st.text() | st.lists(st.sampled_from(["```", "~~~", "json", "\n", FULL, "{", "}", " "])).map("".join))
@@ -165,11 +155,7 @@ def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next()
         shown = records.read(output.id).context["formatted_context"]
     assert [one.context for one in done.responses] == [
         {"tool": "calculator", "requestId": "a", "output": "4"},
-        {
-            "tool": "calculater",
-            "requestId": "b",
-            "error": "there is no tool 'calculater'; there is calculator",
-        },
+        {"tool": "calculater", "requestId": "b", "error": "there is no tool 'calculater'; there is calculator"},
         {"tool": "calculator", "requestId": "c", "error": "KeyError: '1/0'"},
     ]
     assert {one.tags for one in done.responses} == {("session:a",)}

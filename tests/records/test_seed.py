@@ -1,7 +1,5 @@
 """The clean format's worked example end to end: its second message, byte for byte, from a store with hundreds of distracting messages."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -135,9 +133,9 @@ def test_a_search_finds_the_messages_the_seed_speaks_of() -> None:
         assert list(head) == ["id", "schema_name", "title", "tags", "version", "score", "relevance", "parts"]
         (whole,) = records.search(REQUEST, nn=1, include_context=True)
         assert whole.to_json() == {**head, "context": found[0].record.context}
-        assert [
-            hit.record.schema_name for hit in records.search("api key", schema_name="agent.response.v1", nn=1)
-        ] == ["agent.response.v1"]
+        assert [hit.record.schema_name for hit in records.search("api key", schema_name="agent.response.v1", nn=1)] == [
+            "agent.response.v1"
+        ]
         assert records.search("xylophone") == []
         with pytest.raises(CallError, match="nn is at least 1"):
             records.search("x", nn=0)

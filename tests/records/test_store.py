@@ -1,7 +1,5 @@
 """Records in SQLite: versions, time, tags, and that a kill or a second writer cannot break them."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -226,9 +224,7 @@ json_values = st.recursive(
 
 @settings(max_examples=100)
 @given(st.dictionaries(st.text(alphabet=st.characters(exclude_categories=["Cs"])), json_values), st.randoms())
-def test_any_context_comes_back_as_it_was_order_included(
-    context: dict[str, object], rng: random.Random
-) -> None:
+def test_any_context_comes_back_as_it_was_order_included(context: dict[str, object], rng: random.Random) -> None:
     with SqliteStore(":memory:") as store:
         records = Records(store)
         made = records.create("s", context)
@@ -325,16 +321,12 @@ def check_whole(records: Records, id: str, version: int) -> None:
 
 
 TOOLS = [
-    {
-        "name": "b",
-        "description": "Second (really)",
-        "category": "x",
-        "output": ["o"],
-        "parameters": {"type": "object"},
-    },
+    {"name": "b", "description": "Second (really)", "category": "x", "output": ["o"], "parameters": {"type": "object"}},
     {"name": "a", "description": "First", "example": "e\nf"},
 ]
-TEXT = "You have access to 2 tools:\n\n• b (x): Second (really)\n  Output: o\n\n• a (general): First\n  Example: e\n    f"
+TEXT = (
+    "You have access to 2 tools:\n\n• b (x): Second (really)\n  Output: o\n\n• a (general): First\n  Example: e\n    f"
+)
 
 
 def test_a_catalog_has_its_tools_and_by_its_hints_their_text_and_names() -> None:

@@ -1,7 +1,5 @@
 """The template engine: what it shows, what it refuses, and that nothing hostile gets further."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 
@@ -44,10 +42,7 @@ def show(template: str, context: object = CONTEXT, limits: HintLimits | None = N
         ("{{list.0}}{{list.[1].a}}{{list.9}}{{[a b]}}", "xyspaced"),
         ("{{#each list}}({{@index}} {{this}}){{/each}}", '(0 x)(1 {"a":"y"})(2 ["z"])'),
         ("{{#each people}}{{name}}={{this.name}} {{/each}}", "Bo=Bo Cy=Cy "),
-        (
-            "{{#each people}}{{#each tags}}{{../name}}:{{this}} {{else}}none{{/each}}{{/each}}",
-            "Bo:p Bo:q none",
-        ),
+        ("{{#each people}}{{#each tags}}{{../name}}:{{this}} {{else}}none{{/each}}{{/each}}", "Bo:p Bo:q none"),
         ("{{#each people}}{{count}}{{context.count}}{{@root.count}}{{/each}}", "5555"),
         ("{{#each map}}{{@key}}={{this}}{{#unless @last}}, {{/unless}}{{/each}}", "k1=v1, k2=v2"),
         ("{{#each people}}{{#if @first}}first{{else}} then{{/if}}{{/each}}", "first then"),
@@ -93,15 +88,7 @@ def test_what_is_not_a_template_is_an_error_with_its_place(template: str, messag
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "__class__",
-        "this.__class__.__mro__",
-        "name.upper",
-        "list.append",
-        "map.items",
-        "list.-1",
-        "@root.__dict__",
-    ],
+    ["__class__", "this.__class__.__mro__", "name.upper", "list.append", "map.items", "list.-1", "@root.__dict__"],
 )
 def test_a_template_reaches_data_and_never_python(path: str) -> None:
     assert show("[{{" + path + "}}]") == "[]"
@@ -130,9 +117,7 @@ def test_a_template_may_be_only_so_long_and_so_deep() -> None:
         show("{{#if a}}" * 17 + "{{/if}}" * 17)
 
 
-@pytest.mark.parametrize(
-    "piece", ["{{", "{{{", "{{!--", "{{#if a", "}}", "{{a}}", "{{#each list}}", "[", "{{../"]
-)
+@pytest.mark.parametrize("piece", ["{{", "{{{", "{{!--", "{{#if a", "}}", "{{a}}", "{{#each list}}", "[", "{{../"])
 def test_reading_takes_linear_time_whatever_is_repeated(piece: str) -> None:
     started = time.process_time()
     with contextlib.suppress(QuireError):

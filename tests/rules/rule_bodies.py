@@ -1,7 +1,5 @@
 """Small valid requests for the rules' tests, to be broken in one place each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Body = dict[str, Any]
@@ -121,6 +119,4 @@ def tool_use(id: str = "t1") -> Body:
 
 
 def tool_result(id: str = "t1", content: Any = None, **extra: Any) -> Body:
-    return {
-        "toolResult": {"toolUseId": id, "content": [{"text": "ok"}] if content is None else content, **extra}
-    }
+    return {"toolResult": {"toolUseId": id, "content": [{"text": "ok"}] if content is None else content, **extra}}

@@ -1,7 +1,5 @@
 """For every row of the rules a request that breaks it, where, and the nearest one that does not."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from rule_bodies import (
@@ -301,12 +299,7 @@ BEDROCK = [
          converse(turn("user", {"text": "x"}))),
 ]  # fmt: skip
 
-THINKING = {
-    "role": "assistant",
-    "content": None,
-    "reasoning_content": "hm",
-    "tool_calls": asks("c1")["tool_calls"],
-}
+THINKING = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": asks("c1")["tool_calls"]}
 SYSTEM = {"role": "system", "content": "S"}
 ANSWER = {"role": "assistant", "content": "a"}
 

@@ -1,7 +1,5 @@
 """quire lint and quire models, as they are typed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is known of a model, by any of the names it goes by."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -56,11 +54,7 @@ def test_every_price_belongs_to_a_listed_model() -> None:
 def test_a_model_is_found_by_its_other_names(name: str, listed: str) -> None:
     found, other = model_info(name), model_info(listed)
     assert found.known
-    assert (found.window, found.prices, found.min_cache_tokens) == (
-        other.window,
-        other.prices,
-        other.min_cache_tokens,
-    )
+    assert (found.window, found.prices, found.min_cache_tokens) == (other.window, other.prices, other.min_cache_tokens)
 
 
 @pytest.mark.parametrize(

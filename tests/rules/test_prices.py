@@ -1,7 +1,5 @@
 """Money from usage: by part, by tier, by day; unknown prices say so."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +15,7 @@ NEW_YEAR_MS = 1_798_761_600_000  # 2027-01-01T00:00:00Z
 @pytest.mark.proves("anthropic", "prices")
 def test_every_part_has_its_own_price() -> None:
     money = cost(Usage(1_000_000, 400_000, 200_000, 100_000, 50_000), "anthropic:claude-opus-5-5")
-    assert money.parts == pytest.approx(
-        {"plain": 1.2, "read": 0.08, "write_5m": 1.0, "write_1h": 0.8, "output": 1.0}
-    )
+    assert money.parts == pytest.approx({"plain": 1.2, "read": 0.08, "write_5m": 1.0, "write_1h": 0.8, "output": 1.0})
     assert money.amount_usd == pytest.approx(4.08)
     assert (money.known, money.as_of, money.unknown) == (True, "2026-11-15", ())
 
@@ -36,9 +32,7 @@ def test_the_price_of_twelve_hour_writes_is_not_known_and_said() -> None:
     money = cost(Usage(1000, 0, 0, 500, 10), "openai:gpt-6-sol")
     assert (money.amount_usd, money.known, money.unknown) == (None, False, ("write_1h",))
     assert str(money) == "price not known (write_1h)"
-    assert cost(Usage(1000, 0, 500, 0, 10), "openai:gpt-6-sol").amount_usd == pytest.approx(
-        0.001 + 0.00125 + 0.0001
-    )
+    assert cost(Usage(1000, 0, 500, 0, 10), "openai:gpt-6-sol").amount_usd == pytest.approx(0.001 + 0.00125 + 0.0001)
 
 
 def test_a_model_without_prices_costs_an_unknown_amount_even_for_nothing() -> None:
@@ -60,10 +54,7 @@ def test_announced_prices_hold_from_their_day_on() -> None:
     )
     assert (before.amount_usd, after.amount_usd) == (0.75, 1.5)
     kept = storage(1_000_000, 2, "gemini:gemini-3.8-flash", NEW_YEAR_MS - 1)
-    assert (kept.amount_usd, storage(1_000_000, 2, "gemini:gemini-3.8-flash", NEW_YEAR_MS).amount_usd) == (
-        1.0,
-        2.0,
-    )
+    assert (kept.amount_usd, storage(1_000_000, 2, "gemini:gemini-3.8-flash", NEW_YEAR_MS).amount_usd) == (1.0, 2.0)
 
 
 def test_storage_is_free_except_in_explicit_caches() -> None:
@@ -75,9 +66,7 @@ def test_storage_is_free_except_in_explicit_caches() -> None:
 def test_regional_endpoints_cost_more() -> None:
     home = cost(Usage(1_000_000), "bedrock:anthropic.claude-opus-5-5").amount_usd
     assert home == cost(Usage(1_000_000), "bedrock:global.anthropic.claude-opus-5-5").amount_usd
-    assert cost(Usage(1_000_000), "bedrock:us.anthropic.claude-opus-5-5").amount_usd == pytest.approx(
-        1.1 * (home or 0)
-    )
+    assert cost(Usage(1_000_000), "bedrock:us.anthropic.claude-opus-5-5").amount_usd == pytest.approx(1.1 * (home or 0))
 
 
 MONEY = [
@@ -186,9 +175,7 @@ RATIOS = {
 
 def test_minimums_and_ratios_of_each_provider_are_those_of_the_summary() -> None:
     found = {target: model_info(target) for target in RATIOS}
-    assert {
-        target: (info.min_cache_tokens, round(info.r, 3), info.w) for target, info in found.items()
-    } == RATIOS
+    assert {target: (info.min_cache_tokens, round(info.r, 3), info.w) for target, info in found.items()} == RATIOS
 
 
 def test_a_simulated_request_is_paid_at_the_prices_of_its_day() -> None:

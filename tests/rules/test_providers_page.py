@@ -1,7 +1,5 @@
 """docs/providers.md and the rows in docs/rules.md are written from the tests and the data."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

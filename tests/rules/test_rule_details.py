@@ -1,7 +1,5 @@
 """What the rules leave alone: requests that look odd and are right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
@@ -45,10 +43,7 @@ def rows(body: Any, provider: str, name: str | None = None, **given: Any) -> lis
 
 
 def test_neighbours_of_one_role_are_joined_as_the_api_joins_them() -> None:
-    assert (
-        rows(claude(user(), user(), model(use()), model(say()), user(result()), user(say())), "anthropic")
-        == []
-    )
+    assert rows(claude(user(), user(), model(use()), model(say()), user(result()), user(say())), "anthropic") == []
 
 
 def test_a_paused_server_tool_is_resumed_not_prefilled() -> None:
@@ -123,9 +118,7 @@ def test_ids_may_be_reused_by_later_calls() -> None:
 
 
 def test_reasoning_once_in_a_turn_is_enough_and_other_models_need_none() -> None:
-    steps = items(
-        thought(), function_call("a", id="fc_1"), output("a"), function_call("b", id="fc_2"), output("b")
-    )
+    steps = items(thought(), function_call("a", id="fc_1"), output("a"), function_call("b", id="fc_2"), output("b"))
     assert rows(steps, "openai") == []
     alone = items(function_call(id="fc_1"), output())
     assert rows({**alone, "model": "gpt-4o"}, "openai") == []
@@ -168,14 +161,8 @@ def test_deepseek_without_thinking_or_calls_needs_no_reasoning() -> None:
     assert rows(plain, "deepseek", "deepseek-v4-pro") == []
     called = chat(QUESTION, asks("1"), answers("1"))
     assert rows(called, "deepseek", "deepseek-chat") == []
-    assert (
-        rows({**called, "extra_body": {"thinking": {"type": "disabled"}}}, "deepseek", "deepseek-v4-pro")
-        == []
-    )
-    assert (
-        rows(chat(QUESTION, asks("1", reasoning_content=""), answers("1")), "deepseek", "deepseek-v4-pro")
-        == []
-    )
+    assert rows({**called, "extra_body": {"thinking": {"type": "disabled"}}}, "deepseek", "deepseek-v4-pro") == []
+    assert rows(chat(QUESTION, asks("1", reasoning_content=""), answers("1")), "deepseek", "deepseek-v4-pro") == []
 
 
 @pytest.mark.proves("azure", "rules")
@@ -184,9 +171,7 @@ def test_deepseek_without_thinking_or_calls_needs_no_reasoning() -> None:
 @pytest.mark.proves("openrouter", "rules")
 @pytest.mark.proves("sglang", "rules")
 @pytest.mark.proves("llamacpp", "rules")
-@pytest.mark.parametrize(
-    "provider", ["azure-chat", "xai", "groq", "openrouter", "sglang", "llamacpp", "local", "vllm"]
-)
+@pytest.mark.parametrize("provider", ["azure-chat", "xai", "groq", "openrouter", "sglang", "llamacpp", "local", "vllm"])
 def test_every_server_that_speaks_chat_wants_results_behind_their_calls(provider: str) -> None:
     assert rows(chat(QUESTION, asks("1"), answers("1")), provider, "m") == []
     assert rows(chat(QUESTION, asks("1"), QUESTION), provider, "m") == ["B2.21"]

@@ -1,7 +1,5 @@
 """Requests that use a lot of what the SDKs know, and break no rule: a finding too many is a mistake too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,10 +12,7 @@ SERVER = [
     {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
     {"type": "mcp_toolset", "mcp_server_name": "x"},
 ]
-ADDED = {
-    "role": "system",
-    "content": [{"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}],
-}
+ADDED = {"role": "system", "content": [{"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}]}
 MCP = [
     {"type": "mcp_tool_use", "id": "a", "name": "b", "server_name": "c", "input": {}},
     {"type": "mcp_tool_result", "tool_use_id": "a", "content": []},
@@ -75,8 +70,6 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("provider", "body"), GOOD, ids=[f"{name}-{place}" for place, (name, _) in enumerate(GOOD)]
-)
+@pytest.mark.parametrize(("provider", "body"), GOOD, ids=[f"{name}-{place}" for place, (name, _) in enumerate(GOOD)])
 def test_a_good_request_is_left_alone(provider: str, body: dict[str, Any]) -> None:
     assert validate(body, provider, "gemini-3.8-flash" if provider == "gemini" else None) == []

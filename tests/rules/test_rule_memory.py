@@ -1,7 +1,5 @@
 """What only a server that remembers can tell: signatures bound to a prefix, items that belong together."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -161,16 +159,11 @@ def test_bedrock_thinking_is_bound_like_claudes() -> None:
 def test_row_31_a_thought_signature_from_elsewhere_is_refused() -> None:
     memory = ServerMemory()
     call = fc(thoughtSignature="mine")
-    issue(
-        memory, contents(ask()), "gemini", {"candidates": [{"content": {"role": "model", "parts": [call]}}]}
-    )
+    issue(memory, contents(ask()), "gemini", {"candidates": [{"content": {"role": "model", "parts": [call]}}]})
 
     def again(part: Body) -> list[tuple[str, str]]:
         return rows(
-            contents(ask(), {"role": "model", "parts": [part]}, ask(fr())),
-            memory,
-            "gemini",
-            "gemini-3.8-flash",
+            contents(ask(), {"role": "model", "parts": [part]}, ask(fr())), memory, "gemini", "gemini-3.8-flash"
         )
 
     assert again(call) == []
@@ -206,9 +199,7 @@ def test_row_19_a_compaction_block_goes_back_verbatim() -> None:
 
     def sent(**changes: Any) -> list[str]:
         first = {"role": "assistant", "content": [{**block, **changes}]}
-        return [
-            one.message.partition(":")[0] for one in validate(claude(first, user()), "anthropic", seen=memory)
-        ]
+        return [one.message.partition(":")[0] for one in validate(claude(first, user()), "anthropic", seen=memory)]
 
     assert sent() == []
     assert sent(cache_control={"type": "ephemeral"}) == []

@@ -1,7 +1,5 @@
 """Every row of the rules: a request that breaks it is caught at its place, the nearest good one passes."""
 
-from __future__ import annotations
-
 import pytest
 from rule_bodies import Body
 from rule_cases import ANTHROPIC, BEDROCK, BY_MEMORY, CASES, COMPATIBLE, DEFAULT_MODEL, GEMINI, OPENAI, Case
@@ -15,9 +13,7 @@ def check(case: Case, body: Body, model: str | None) -> list[Finding]:
 
 
 def verify(case: Case) -> None:
-    model = case.model or (
-        None if {"model", "modelId"} & case.bad.keys() else DEFAULT_MODEL.get(case.provider)
-    )
+    model = case.model or (None if {"model", "modelId"} & case.bad.keys() else DEFAULT_MODEL.get(case.provider))
     findings = check(case, case.bad, model)
     assert (case.row, case.path) in [(one.row, one.path) for one in findings]
     assert all(one.message and one.fix and "{" not in one.row for one in findings)

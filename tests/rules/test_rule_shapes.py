@@ -1,7 +1,5 @@
 """What requests look like: the descriptions are read as they are written, and are those of the SDKs."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from typing import Any

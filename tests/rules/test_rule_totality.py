@@ -1,7 +1,5 @@
 """Any JSON at all gives findings, never an exception; wrong types and missing fields are found."""
 
-from __future__ import annotations
-
 import copy
 from time import process_time
 from typing import Any
@@ -75,14 +73,11 @@ NAMES = [
     "status",
     "error",
 ]
-leaves = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES)
-)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES)
 json_values = st.recursive(
     leaves,
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=2), inner, max_size=4)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=2), inner, max_size=4)
     ),
     max_leaves=20,
 )

@@ -1,7 +1,5 @@
 """Usage of every provider comes out in one form, whatever is missing from it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -107,13 +105,9 @@ def test_compaction_is_counted_with_the_reply_it_made_room_for() -> None:
 
 
 json_leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
-fields = st.sampled_from(
-    sorted({name for _, reported, _ in FORMS for name in str(reported).split("'")[1::2]})
-)
+fields = st.sampled_from(sorted({name for _, reported, _ in FORMS for name in str(reported).split("'")[1::2]}))
 anything = st.recursive(
-    json_leaves,
-    lambda one: st.lists(one, max_size=3) | st.dictionaries(fields, one, max_size=4),
-    max_leaves=15,
+    json_leaves, lambda one: st.lists(one, max_size=3) | st.dictionaries(fields, one, max_size=4), max_leaves=15
 )
 
 
@@ -121,8 +115,7 @@ anything = st.recursive(
 def test_malformed_usage_counts_as_nothing_and_never_raises(provider: str, raw: Any) -> None:
     counted = usage(provider, raw)
     assert all(
-        isinstance(tokens, int) and tokens >= 0
-        for tokens in (counted.input_total, counted.cache_read, counted.output)
+        isinstance(tokens, int) and tokens >= 0 for tokens in (counted.input_total, counted.cache_read, counted.output)
     )
 
 
@@ -141,9 +134,7 @@ def test_the_official_sdks_usage_objects_are_understood() -> None:
     )
     assert usage("anthropic", claude.model_dump()) == Usage(17, 4, 2, 1, 5)
     details = openai.completion_usage.PromptTokensDetails(cached_tokens=4)
-    chat = openai.CompletionUsage(
-        prompt_tokens=10, completion_tokens=5, total_tokens=15, prompt_tokens_details=details
-    )
+    chat = openai.CompletionUsage(prompt_tokens=10, completion_tokens=5, total_tokens=15, prompt_tokens_details=details)
     assert usage("openai-chat", chat.model_dump()) == Usage(10, 4, 0, 0, 5)
     gemini = genai.GenerateContentResponseUsageMetadata(
         prompt_token_count=10, candidates_token_count=5, cached_content_token_count=4

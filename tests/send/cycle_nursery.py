@@ -4,8 +4,6 @@ Reads `DATABASE LINES URL TARGET HOW` lines (HOW: by-key, cautious, or constrain
 was told is stored, `done` when the cycle ended, and `dead STATUS`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -121,10 +119,7 @@ def warm_up() -> None:
     thread = Thread(SqliteStore(":memory:"), "warm")
     thread.user("Hello")
     thread.request(TARGETS["anthropic"])
-    assert (
-        run_sync(thread, TARGETS["openai-chat"], Canned(), Runner(tools=Appending(Path("none")))).text
-        == "Warm."
-    )
+    assert run_sync(thread, TARGETS["openai-chat"], Canned(), Runner(tools=Appending(Path("none")))).text == "Warm."
     thread.store.close()
     client = transport_for("llamacpp:warm", "http://127.0.0.1:9").inner._connected()  # type: ignore[attr-defined]
     asyncio.run(client.aclose())

@@ -1,7 +1,5 @@
 """What the tests of sending share: threads, tools, and a scripted model that calls ten times."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path

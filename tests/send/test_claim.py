@@ -1,7 +1,5 @@
 """One turn is carried out once: a second cycle of the same thread is refused, whoever begins it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """One path for every runner, against every provider's strict stand-in."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +21,7 @@ from quire.values import Call, Entry, Text, Think
 
 @pytest.fixture(autouse=True)
 def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "ACCESS_KEY_ID": "x",
-        "SECRET_ACCESS_KEY": "y",
-        "DEFAULT_REGION": "us-east-1",
-    }.items():
+    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
 
 
@@ -42,9 +36,7 @@ def test_a_turn_with_calls_is_streamed_stored_and_answered(provider: str, via: s
     with emulator(provider, said, piece=4, chunk_bytes=7) as server:
         thread = new_thread(tmp_path / "t.db")
         thread.user("Three?")
-        outcome = carry_out(
-            thread, TARGETS[provider], server.url, Runner(tools=tools), via=via, on_event=events.append
-        )
+        outcome = carry_out(thread, TARGETS[provider], server.url, Runner(tools=tools), via=via, on_event=events.append)
         assert [received.status for received in server.requests] == [200, 200]
     assert (outcome.stop, outcome.text, outcome.steps) == ("answered", "It is three.", 2)
     assert outcome.usage.output > 0
@@ -80,9 +72,7 @@ def test_every_entry_is_in_the_log_before_it_is_acted_on(tmp_path: Path) -> None
     ("limits", "stop", "steps"),
     [(Limits(steps=3), "steps", 3), (Limits(tokens=200), "tokens", 2), (Limits(usd=0.0005), "money", 1)],
 )
-def test_a_limit_ends_the_turn_between_requests(
-    limits: Limits, stop: str, steps: int, tmp_path: Path
-) -> None:
+def test_a_limit_ends_the_turn_between_requests(limits: Limits, stop: str, steps: int, tmp_path: Path) -> None:
     with emulator("anthropic", ten_calls) as server:
         thread = new_thread(tmp_path / "t.db")
         thread.user("Write ten lines.")

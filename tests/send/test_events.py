@@ -1,7 +1,5 @@
 """Every streamed event has an id in the log's order; a reader that was away gets exactly what it missed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -90,10 +88,7 @@ def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) 
     # A reader that was told more than has been noted yet waits for the rest.
     assert missed(other, "t", "2:3,12") == []
     kept = store.append("t", [values.think("Hm."), values.respond("Hello, world.")])
-    assert missed(other, "t", "2:3,12") == [
-        Event("3:12", "think", "", kept[0]),
-        Event("4", "respond", ".", kept[1]),
-    ]
+    assert missed(other, "t", "2:3,12") == [Event("3:12", "think", "", kept[0]), Event("4", "respond", ".", kept[1])]
     store.close()
     other.close()
 

@@ -1,7 +1,5 @@
 """Gemini's explicit caches carried out by a transport: the real client, the strict server, time that is given."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import re
@@ -189,9 +187,7 @@ def test_nothing_is_kept_unless_it_is_asked_for(server: Emulator, clock: Clock) 
     assert calls(server) == []
 
 
-def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(
-    server: Emulator, clock: Clock
-) -> None:
+def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
 
     async def main() -> list[Usage]:
@@ -203,9 +199,7 @@ def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(
 
 
 @pytest.mark.usefixtures("misses")
-def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(
-    server: Emulator, clock: Clock
-) -> None:
+def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
 
     async def main() -> None:
@@ -223,9 +217,7 @@ def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(
 
 @pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize(("via", "how"), WAYS)
-def test_a_request_whose_cache_is_gone_is_sent_whole_once(
-    server: Emulator, clock: Clock, via: str, how: str
-) -> None:
+def test_a_request_whose_cache_is_gone_is_sent_whole_once(server: Emulator, clock: Clock, via: str, how: str) -> None:
     talk = Talk(clock, how=how)
 
     async def main() -> None:
@@ -268,9 +260,7 @@ def test_a_refusal_that_is_not_the_caches_comes_through(server: Emulator, clock:
 
 
 @pytest.mark.usefixtures("misses")
-def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(
-    server: Emulator, clock: Clock
-) -> None:
+def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
 
     async def main(caches_url: str) -> None:
@@ -356,9 +346,7 @@ def test_conversations_side_by_side_each_read_their_own_cache(server: Emulator, 
     asyncio.run(main())
 
 
-def test_a_conversation_that_is_silent_longer_than_any_cache_lives_is_forgotten(
-    server: Emulator, clock: Clock
-) -> None:
+def test_a_conversation_that_is_silent_longer_than_any_cache_lives_is_forgotten(server: Emulator, clock: Clock) -> None:
     async def main() -> None:
         async with opened(server.url, clock) as transport:
             for name in ("rule", "law"):
@@ -472,9 +460,7 @@ def forgetful(server: Emulator) -> Emulator:
     return server
 
 
-def test_what_an_explicit_cache_serves_is_not_a_lost_cache(
-    tmp_path: Path, clock: Clock, forgetful: Emulator
-) -> None:
+def test_what_an_explicit_cache_serves_is_not_a_lost_cache(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     heard = warnings_of(tmp_path, clock, forgetful, (1,) * 9)
     made = ["cachedContent" in body for body in asked(forgetful)].index(True)
     # Until there is one, what the implicit cache does not read is missed.
@@ -488,9 +474,7 @@ def test_nor_is_it_somebody_elses(tmp_path: Path, clock: Clock, server: Emulator
     assert "cachedContent" in asked(server)[-1]
 
 
-def test_an_explicit_cache_that_has_expired_is_named(
-    tmp_path: Path, clock: Clock, forgetful: Emulator
-) -> None:
+def test_an_explicit_cache_that_has_expired_is_named(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     *_, before, after = warnings_of(tmp_path, clock, forgetful, (*(1,) * 5, 30))
     assert before == []
     [event] = after
@@ -502,9 +486,7 @@ def test_an_explicit_cache_that_has_expired_is_named(
     )
 
 
-def test_an_explicit_cache_that_the_provider_lost_is_named(
-    tmp_path: Path, clock: Clock, forgetful: Emulator
-) -> None:
+def test_an_explicit_cache_that_the_provider_lost_is_named(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     *_, before, after = warnings_of(tmp_path, clock, forgetful, (1,) * 6, lost_before=5)
     assert before == []
     assert [(event.cause, event.note) for event in after] == [
@@ -513,9 +495,7 @@ def test_an_explicit_cache_that_the_provider_lost_is_named(
 
 
 @pytest.mark.moves_prefix(reason="the budget is small, so that there is a rebase")
-def test_a_cache_that_a_rebase_gives_up_is_no_surprise(
-    tmp_path: Path, clock: Clock, forgetful: Emulator
-) -> None:
+def test_a_cache_that_a_rebase_gives_up_is_no_surprise(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     policy = Policy(budget=7000, reply=500)
     heard = warnings_of(tmp_path, clock, forgetful, (1,) * 14, (1500, 300), policy=policy)
     behind = ["cachedContent" in body for body in asked(forgetful)]

@@ -1,7 +1,5 @@
 """SIGKILL at a hundred random moments of a cycle of ten calls: what was acknowledged is there, nothing runs twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -43,10 +41,7 @@ class Nursery:
         while True:
             for word, number in self._lines(max(0.0, deadline - perf_counter())):
                 if word == "pid":
-                    pid, deadline = (
-                        number,
-                        perf_counter() + (kill_after_s if kill_after_s is not None else 1e9),
-                    )
+                    pid, deadline = (number, perf_counter() + (kill_after_s if kill_after_s is not None else 1e9))
                 elif word == "ack":
                     self.acknowledged = max(self.acknowledged, number)
                 elif word == "done":
@@ -102,9 +97,7 @@ class Trial:
                 assert store.verify("t").entries >= acknowledged
 
 
-def kill_until(
-    kills: int, provider: str, how: str, nursery: Nursery, folder: Path, seed: int
-) -> Iterator[Trial]:
+def kill_until(kills: int, provider: str, how: str, nursery: Nursery, folder: Path, seed: int) -> Iterator[Trial]:
     """Cycles that are killed and resumed until they end, so often that `kills` kills came amid one."""
     rng, killed = random.Random(seed), 0
     with emulator(provider, ten_calls, piece=6) as server:

@@ -1,7 +1,5 @@
 """The embedded model: a real engine answers, streams, reports its cache, and survives its clients."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -27,16 +25,7 @@ from quire.errors import CallError, MissingPart, ProviderError
 from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
-from quire.send.local import (
-    TARGET,
-    LocalServer,
-    announce,
-    local_target,
-    retract,
-    serving_url,
-    tiny_model,
-    weights,
-)
+from quire.send.local import TARGET, LocalServer, announce, local_target, retract, serving_url, tiny_model, weights
 from quire.send.protocol import Runner
 from quire.send.summarise import ByModel
 from quire.send.text_protocol import Text
@@ -69,14 +58,10 @@ def tiny(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local
 
 
 def short(**options: object) -> Runner:
-    return Runner(
-        system="You are a helpful assistant.", options={"max_tokens": 12, "temperature": 0, **options}
-    )
+    return Runner(system="You are a helpful assistant.", options={"max_tokens": 12, "temperature": 0, **options})
 
 
-def test_a_real_answer_streams_in_and_the_second_turn_reads_the_cache(
-    engine: LocalServer, tmp_path: Path
-) -> None:
+def test_a_real_answer_streams_in_and_the_second_turn_reads_the_cache(engine: LocalServer, tmp_path: Path) -> None:
     thread, pieces = new_thread(tmp_path / "t.db"), list[str]()
     note = {
         "id": "a.md",
@@ -108,9 +93,7 @@ def test_an_engine_that_takes_text_continues_the_log(engine: LocalServer, tmp_pa
 def test_tools_calls_and_results_are_in_the_engines_prompt(engine: LocalServer, tmp_path: Path) -> None:
     """The model's own template would leave them out without a word."""
     thread = new_thread(tmp_path / "t.db")
-    thread.append(
-        values.tools([tool("append")]), values.user("Write."), values.call("c1", "append", {"line": 3})
-    )
+    thread.append(values.tools([tool("append")]), values.user("Write."), values.call("c1", "append", {"line": 3}))
     thread.append(values.result("c1", "line 3 is written"), values.respond("Done."), values.user("Thanks."))
     body = thread.request(TARGET).body
     asked = {name: body[name] for name in ("messages", "tools")}
@@ -135,9 +118,7 @@ def test_a_summary_reads_the_cache_instead_of_writing_a_new_prompt(tiny: LocalSe
         assert used.input_total - used.cache_read < 160
 
 
-def test_five_kills_amid_cycles_of_the_real_model(
-    engine: LocalServer, nursery: Nursery, tmp_path: Path
-) -> None:
+def test_five_kills_amid_cycles_of_the_real_model(engine: LocalServer, nursery: Nursery, tmp_path: Path) -> None:
     """As with the scripted one; the replies are held to a schema, since what it would say is not certain."""
     rng, length_s, killed, bodies = random.Random(3), 0.0, 0, list[list[str]]()
     for number, kills in enumerate([0, 3, 2]):
@@ -199,9 +180,7 @@ def test_ctrl_c_in_a_terminal_is_not_for_the_engine(tiny: LocalServer) -> None:
     assert os.getpgid(tiny.pid) != os.getpgrp()
 
 
-def test_an_engine_that_died_is_started_again(
-    gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_engine_that_died_is_started_again(gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = tiny_model(tmp_path / "tiny.gguf")
     monkeypatch.setattr("quire.send.local.faster", lambda file, say: small)
     monkeypatch.setattr("quire.send.local.cache_folder", lambda: tmp_path)
@@ -218,10 +197,7 @@ def test_an_engine_that_died_is_started_again(
 
 def quire(*words: str, **how: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "quire.cli.main", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **how,
+        [sys.executable, "-m", "quire.cli.main", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how
     )  # type: ignore[call-overload]
 
 

@@ -1,7 +1,5 @@
 """A thread that was sent under a policy of its own is shown under that one, by every command."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -27,9 +25,7 @@ TARGET = TARGETS["openai-chat"]
 OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.2)
 
 
-def talked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, turns: int = 8
-) -> list[Entry]:
+def talked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, turns: int = 8) -> list[Entry]:
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
     with emulator("openai-chat", lambda body: "It stands. " * 12) as server:
         thread = new_thread(tmp_path / "quire.db", policy=policy)
@@ -46,9 +42,7 @@ def said(*words: str) -> str:
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
-def test_each_request_keeps_the_policy_it_was_built_under(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_request_keeps_the_policy_it_was_built_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = [entry.body for entry in talked(tmp_path, monkeypatch, OWN) if entry.kind == "sent"]
     assert {json.dumps(body["meta"]["policy"]) for body in sent} == {
         json.dumps({"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.2})
@@ -85,9 +79,7 @@ def as_options(policy: Policy) -> list[str]:
     return [word for name, value in named.items() for word in (name, str(value))]
 
 
-@pytest.mark.parametrize(
-    "named", [7, "x", {"budget": "lots"}, {"budget": 3, "reply": 9}, {"floor": 2.0}, {"later": 1}]
-)
+@pytest.mark.parametrize("named", [7, "x", {"budget": "lots"}, {"budget": 3, "reply": 9}, {"floor": 2.0}, {"later": 1}])
 def test_what_is_no_policy_of_ours_is_passed_over(named: Any) -> None:
     provider, _, model = TARGET.partition(":")
     sent = {"kind": "sent", "provider": provider, "model": model, "meta": {"policy": named}}

@@ -1,7 +1,5 @@
 """A turn that was interrupted anywhere goes on from the log, and sends what it would have sent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,9 +70,7 @@ def test_a_cycle_cut_behind_any_entry_sends_the_very_requests_of_the_whole_run(
         assert outcome.text == "All ten lines are written."
         sent = [received.body for received in running.requests[before:]]
         # Byte for byte, cache marks included.
-        assert sent == bodies[len(bodies) - len(sent) :], (
-            f"cut behind entry {kept} ({entries[kept - 1].kind})"
-        )
+        assert sent == bodies[len(bodies) - len(sent) :], f"cut behind entry {kept} ({entries[kept - 1].kind})"
         assert outcome.steps == 11
 
 

@@ -1,7 +1,5 @@
 """Every runner may be cut behind any entry: amid its plan, its search, its parallel calls, its summary."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

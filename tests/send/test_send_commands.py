@@ -1,7 +1,5 @@
 """quire run, quire resume and quire model, as a user meets them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

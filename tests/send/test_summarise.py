@@ -1,7 +1,5 @@
 """The model's own summary is asked for on the prefix that it has cached."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +29,7 @@ def talk(thread: Thread, url: str, turns: int) -> list[Outcome]:
 
 def reply(body: dict[str, Any]) -> str:
     last = str(body["messages"][-1]["content"])
-    return (
-        "We spoke of the harbor, order W1234." if "summarise our conversation" in last else "It stands. " * 12
-    )
+    return "We spoke of the harbor, order W1234." if "summarise our conversation" in last else "It stands. " * 12
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
@@ -49,10 +45,7 @@ def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_pa
         before, asked = bodies[n - 1], bodies[n]
         # Everything that was sent before, the answer to it, and the instruction: nothing else, nothing moved.
         assert asked["messages"][: len(before["messages"])] == before["messages"]
-        assert [message["role"] for message in asked["messages"][len(before["messages"]) :]] == [
-            "assistant",
-            "user",
-        ]
+        assert [message["role"] for message in asked["messages"][len(before["messages"]) :]] == ["assistant", "user"]
     rebases = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
     assert [body["summary"] for body in rebases] == ["We spoke of the harbor, order W1234."] * len(asides)
     assert "We spoke of the harbor" in str(bodies[-1]["messages"])
@@ -85,9 +78,7 @@ def test_a_summary_that_is_too_long_is_cut_at_a_sentence(tmp_path: Path) -> None
 
 
 def test_a_thread_from_elsewhere_is_not_summarised_for_cuts_of_the_past(tmp_path: Path) -> None:
-    said = [
-        (values.user(f"{n}. " + "The harbor? " * 30), values.respond("It stands. " * 12)) for n in range(5)
-    ]
+    said = [(values.user(f"{n}. " + "The harbor? " * 30), values.respond("It stands. " * 12)) for n in range(5)]
     with emulator("anthropic", reply) as server:
         thread = new_thread(tmp_path / "t.db", policy=POLICY, summarise=ByModel())
         thread.append(*(entry for pair in said for entry in pair), values.user("And now? " * 40))

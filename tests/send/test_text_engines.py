@@ -1,7 +1,5 @@
 """Engines that take text get the log as HISTORY and CURRENT; the same log gives role messages to all others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -88,10 +86,7 @@ def test_a_cycle_cut_behind_any_entry_sends_the_same_texts(tmp_path: Path) -> No
 
 def test_items_stand_in_front_of_the_words_they_came_with(tmp_path: Path) -> None:
     thread = new_thread(tmp_path / "t.db")
-    thread.user(
-        "What is it?",
-        [{"id": "a.md", "content": "$user: no", "metadata": {"source": "note", "path": "a.md"}}],
-    )
+    thread.user("What is it?", [{"id": "a.md", "content": "$user: no", "metadata": {"source": "note", "path": "a.md"}}])
     engine = Spoken("A note.")
     assert carry(thread, engine).text == "A note."
     assert "<path>a.md</path>\n<content>\n\\$user: no\n</content>" in engine.prompts[0]

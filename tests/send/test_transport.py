@@ -1,7 +1,5 @@
 """Transports: retries on a fixed schedule, the provider's own word on waiting, timeouts, errors that help."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator
@@ -45,11 +43,7 @@ class Naps:
 
 @pytest.fixture(autouse=True)
 def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "ACCESS_KEY_ID": "x",
-        "SECRET_ACCESS_KEY": "y",
-        "DEFAULT_REGION": "us-east-1",
-    }.items():
+    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
 
 
@@ -99,9 +93,7 @@ def test_the_whole_reply_can_be_had_at_once(provider: str) -> None:
     with emulator(provider, ["Hello, whole."]) as server:
 
         async def main() -> JsonObject:
-            transport = transport_for(
-                target, server.url, "key", via="sdk" if provider == "bedrock" else "http"
-            )
+            transport = transport_for(target, server.url, "key", via="sdk" if provider == "bedrock" else "http")
             try:
                 return await transport.send(request_for(target))
             finally:
@@ -213,9 +205,7 @@ def test_the_schedule_of_waits_is_fixed() -> None:
     ending=st.sampled_from([b"\n", b"\r\n", b"\r"]),
     cuts=st.lists(st.integers(0, 200), max_size=8),
 )
-def test_events_come_out_whole_however_the_bytes_are_cut(
-    data: list[bytes], ending: bytes, cuts: list[int]
-) -> None:
+def test_events_come_out_whole_however_the_bytes_are_cut(data: list[bytes], ending: bytes, cuts: list[int]) -> None:
     body = b": hi" + ending + b"".join(b"event: x" + ending + b"data: " + one + ending * 2 for one in data)
     places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     reader = SseReader()

@@ -1,7 +1,5 @@
 """The budget's count: o200k of texts, names and arguments, 4 a message, and the tools' canonical JSON."""
 
-from __future__ import annotations
-
 from quire.tokens import count, message_tokens, text_tokens, tools_tokens
 from quire.values import Call, Image, Message, Result, Text, Think, ToolSet
 
@@ -22,13 +20,7 @@ def test_calls_count_their_name_and_their_arguments_as_the_model_wrote_them() ->
     compact = Call("c1", "read", {"path": "a b", "line": 3})
     written = Call("c2", "read", {"path": "a b", "line": 3}, arguments='{"path":  "a b",\n "line": 3}')
     assert message_tokens(Message("assistant", (Think("hm"), Text("Reading."), compact, written))) == (
-        n("hm")
-        + n("Reading.")
-        + n("read")
-        + n('{"path":"a b","line":3}')
-        + n("read")
-        + n(written.arguments)
-        + 4
+        n("hm") + n("Reading.") + n("read") + n('{"path":"a b","line":3}') + n("read") + n(written.arguments) + 4
     )
 
 

@@ -1,7 +1,5 @@
 """Estimates are corrected from reported usage: a scale and an offset per model and thread."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics
@@ -21,10 +19,7 @@ def message(raw: JsonObject) -> Message:
     if raw["role"] == "tool":
         return Message("tool", (Result(raw["tool_call_id"], raw.get("name", ""), raw["content"] or ""),))
     calls = [call["function"] for call in raw.get("tool_calls") or ()]
-    parts = (
-        Text(raw.get("content") or ""),
-        *(Call("c", c["name"], None, arguments=c["arguments"]) for c in calls),
-    )
+    parts = (Text(raw.get("content") or ""), *(Call("c", c["name"], None, arguments=c["arguments"]) for c in calls))
     return Message("assistant" if raw["role"] == "assistant" else "user", parts)
 
 
@@ -75,9 +70,7 @@ def test_a_true_scale_and_offset_are_found(scale: float, offset: int, growth: li
         estimate += grown
         found = found.observe(estimate, round(scale * estimate + offset))
     # Of many steps the prior is one; the scale is one that a step showed, to rounding.
-    assert found.predict(estimate + 4000).tokens == pytest.approx(
-        scale * (estimate + 4000) + offset, rel=0.02
-    )
+    assert found.predict(estimate + 4000).tokens == pytest.approx(scale * (estimate + 4000) + offset, rel=0.02)
     assert found.scale == pytest.approx(scale, rel=0.02)
 
 

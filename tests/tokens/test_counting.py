@@ -1,7 +1,5 @@
 """Counts agree with tiktoken to the token, and no input is slow or fatal."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import time
@@ -36,15 +34,10 @@ HOSTILE = {
 HOSTILE_TO = ["o200k_base", "cl100k_base", "qwen3", "gemma3"]
 OTHERS = sorted(RELATIVE.keys() - set(HOSTILE_TO))
 
-runs = st.builds(
-    lambda char, times: char * times, st.characters(exclude_categories=["Cs"]), st.integers(1, 3000)
-)
+runs = st.builds(lambda char, times: char * times, st.characters(exclude_categories=["Cs"]), st.integers(1, 3000))
 hostile_text = st.lists(
     st.one_of(
-        st.text(),
-        runs,
-        st.sampled_from(SPECIAL),
-        st.sampled_from([" ", "\n", "\r\n", "'s", "'LL", "\u0301", "7"]),
+        st.text(), runs, st.sampled_from(SPECIAL), st.sampled_from([" ", "\n", "\r\n", "'s", "'LL", "\u0301", "7"])
     ),
     max_size=12,
 ).map("".join)
@@ -121,14 +114,10 @@ def test_nothing_is_nothing(vocabulary: str) -> None:
 def test_what_is_counted_says_whether_it_is_exact() -> None:
     text = "def add(a, b):\n    return a + b\n" * 20
     assert count(text) == Count(count(text, "gpt-5").tokens, exact=True, vocabulary="o200k_base")
-    assert count(text, "gpt-4") == Count(
-        counter("cl100k_base").count(text), exact=True, vocabulary="cl100k_base"
-    )
+    assert count(text, "gpt-4") == Count(counter("cl100k_base").count(text), exact=True, vocabulary="cl100k_base")
     claude = count(text, "claude-opus-5-5")
     assert claude == Count(round(count(text).tokens * 1.55), exact=False, vocabulary="o200k_base")
-    assert count(text, "no-such-model") == Count(
-        round(count(text).tokens * 1.1), exact=False, vocabulary="o200k_base"
-    )
+    assert count(text, "no-such-model") == Count(round(count(text).tokens * 1.1), exact=False, vocabulary="o200k_base")
 
 
 def test_without_the_extra_the_count_is_a_stated_estimate(monkeypatch: pytest.MonkeyPatch) -> None:

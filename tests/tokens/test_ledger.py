@@ -1,7 +1,5 @@
 """Counting a grown thread costs the new text only."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,15 +67,12 @@ def test_a_grown_thread_reads_the_new_text_only() -> None:
 def test_what_a_model_says_in_a_row_is_one_message() -> None:
     thread = [values.think("hm"), values.respond("Reading."), values.call("c", "read", {"path": "a"})]
     count = counter().count
-    assert (
-        Ledger().follow(thread) == count("hm") + count("Reading.") + count("read") + count('{"path":"a"}') + 4
-    )
+    assert Ledger().follow(thread) == count("hm") + count("Reading.") + count("read") + count('{"path":"a"}') + 4
 
 
 def test_what_was_sent_is_no_text_for_the_model() -> None:
     sent = Entry(
-        "sent",
-        {"kind": "sent", "provider": "openai", "model": "gpt-5", "request_sha256": "0", "segments": []},
+        "sent", {"kind": "sent", "provider": "openai", "model": "gpt-5", "request_sha256": "0", "segments": []}
     )
     assert entry_tokens(sent) == 0
 

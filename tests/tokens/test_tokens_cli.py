@@ -1,7 +1,5 @@
 """`quire tokens FILE [--model M] [--json]`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -46,9 +44,9 @@ def test_json_holds_everything(file: Path) -> None:
 
 
 def test_standard_input_is_a_dash() -> None:
-    assert CliRunner().invoke(
-        tokens, ["-"], input="Hello, world"
-    ).output == "3 tokens (o200k_base)\n".replace("3", str(count("Hello, world").tokens))
+    assert CliRunner().invoke(tokens, ["-"], input="Hello, world").output == "3 tokens (o200k_base)\n".replace(
+        "3", str(count("Hello, world").tokens)
+    )
 
 
 def test_what_cannot_be_read_is_an_error_with_a_place(tmp_path: Path) -> None:

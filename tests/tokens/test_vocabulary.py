@@ -1,7 +1,5 @@
 """The model's name chooses the vocabulary, whatever stands in front of it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,9 +49,7 @@ def test_a_model_has_the_vocabulary_it_was_trained_with(name: str, found: str, e
 
 @given(
     st.sampled_from(NAMES),
-    st.sampled_from(
-        ["", "openai:", "azure:", "openrouter:", "bedrock:", "together:", "local:", "litellm:groq:"]
-    ),
+    st.sampled_from(["", "openai:", "azure:", "openrouter:", "bedrock:", "together:", "local:", "litellm:groq:"]),
     st.sampled_from(["", "openai/", "anthropic/", "Qwen/", "meta-llama/", "accounts/fireworks/models/"]),
     st.booleans(),
 )

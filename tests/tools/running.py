@@ -1,7 +1,5 @@
 """Running one call of a toolbox, for the tests of tools."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The built-in tools: files of one folder and nothing else, arithmetic that cannot run away."""
 
-from __future__ import annotations
-
 import math
 import os
 import time
@@ -174,8 +172,7 @@ def test_code_is_cut_before_a_definition_and_markdown_before_a_section() -> None
     assert PYTHON.split("\n")[code.end] == "@decorated"
     rest = piece(PYTHON, "a.py", code.end + 1, 99, 10_000)
     assert (
-        PYTHON.rstrip("\n")
-        == PYTHON.rstrip("\n")[: len("\n".join(PYTHON.split("\n")[: code.end]))] + "\n" + rest.text
+        PYTHON.rstrip("\n") == PYTHON.rstrip("\n")[: len("\n".join(PYTHON.split("\n")[: code.end]))] + "\n" + rest.text
     )
     notes = piece("intro\n\n# One\none\n\n# Two\n" + "two " * 50, "n.md", 1, 99, 40)
     assert notes.text == "intro\n\n# One\none"
@@ -238,9 +235,7 @@ def test_what_is_not_bounded_arithmetic_is_an_error_at_once(expression: str) -> 
 
 NUMBERS = st.integers(-99, 99).map(str)
 EXPRESSIONS = st.recursive(
-    NUMBERS,
-    lambda e: st.builds(lambda a, o, b: f"({a} {o} {b})", e, st.sampled_from("+-*"), e),
-    max_leaves=20,
+    NUMBERS, lambda e: st.builds(lambda a, o, b: f"({a} {o} {b})", e, st.sampled_from("+-*"), e), max_leaves=20
 )
 
 

@@ -1,7 +1,5 @@
 """MCP servers as tool sources: a real server process, a real round trip."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterator

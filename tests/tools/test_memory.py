@@ -1,7 +1,5 @@
 """recall: what left the prompt is found again, by words or by the handle that stands for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -55,9 +53,7 @@ def test_earlier_words_are_found_in_this_thread_alone(recall: Tool) -> None:
 
 
 def test_what_the_next_request_shows_is_not_found_again(store: SqliteStore, recall: Tool) -> None:
-    store.append(
-        "t", [values.user("the greenhouse key again?"), values.call("c2", "recall", {"query": "key"})]
-    )
+    store.append("t", [values.user("the greenhouse key again?"), values.call("c2", "recall", {"query": "key"})])
     found = run(recall, {"query": "greenhouse key"})
     assert "Which key opens the greenhouse?" in found["content"]
     assert "again?" not in found["content"]

@@ -1,6 +1,6 @@
 """Functions become tools: schemas from types and docstrings, and every call has a result."""
 
-from __future__ import annotations
+from __future__ import annotations  # tools are described from annotations that are strings, too
 
 import asyncio
 import enum
@@ -42,9 +42,7 @@ class Tree:
 
 def test_types_and_docstring_become_a_schema() -> None:
     @tool(idempotent=True, category="travel", output=["price"], example="find('Rome')")
-    def find(
-        city: str, nights: Annotated[int, msgspec.Meta(ge=1)] = 2, stars: list[int] | None = None
-    ) -> str:
+    def find(city: str, nights: Annotated[int, msgspec.Meta(ge=1)] = 2, stars: list[int] | None = None) -> str:
         """Find a hotel.
 
         Prices are in euros.
@@ -190,14 +188,8 @@ def test_errors_become_results_without_a_traceback() -> None:
 
     for function in (fail, fail_later):
         assert run(function, {"how": "x"}) == {"outcome": "KeyError: 'x'", "error": True}
-        assert run(function, {"how": "quire"}) == {
-            "outcome": "there is no moon (Look at night.)",
-            "error": True,
-        }
-        assert run(function, {"how": "timeout"}) == {
-            "outcome": "TimeoutError: the line is dead",
-            "error": True,
-        }
+        assert run(function, {"how": "quire"}) == {"outcome": "there is no moon (Look at night.)", "error": True}
+        assert run(function, {"how": "timeout"}) == {"outcome": "TimeoutError: the line is dead", "error": True}
         for how in ("exit", "stop"):
             assert run(function, {"how": how})["error"] is True
 
@@ -321,9 +313,7 @@ def test_the_tool_chooses_where_its_output_ends() -> None:
     shown = run(plain)["content"]
     assert shown.split("\n")[-2] == "line 5 is here"
     assert shown.split("\n")[-1].startswith("[… 89 of ")
-    assert (
-        run(sections)["content"] == "intro\n# One\n```\n# no heading\n```\n\n[… 2 more sections not shown …]"
-    )
+    assert run(sections)["content"] == "intro\n# One\n```\n# no heading\n```\n\n[… 2 more sections not shown …]"
 
 
 @given(st.lists(st.text(st.sampled_from("abc :"), min_size=1, max_size=30), max_size=20), st.integers(1, 200))

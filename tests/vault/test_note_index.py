@@ -1,7 +1,5 @@
 """The index of a vault: what changed is read again, everything else is not; passages become one block."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
@@ -68,9 +66,7 @@ def test_an_index_opened_again_reads_only_what_changed(
 ) -> None:
     read: list[str] = []
     whole = Root.read_bytes
-    monkeypatch.setattr(
-        Root, "read_bytes", lambda self, path, limit: (read.append(path), whole(self, path, limit))[1]
-    )
+    monkeypatch.setattr(Root, "read_bytes", lambda self, path, limit: (read.append(path), whole(self, path, limit))[1])
     (root / "new.md").write_text("A quokka smiles.")
     (root / "piano.md").unlink()
     seen: list[tuple[int, int]] = []
@@ -177,9 +173,7 @@ def passage(path: str, line: int, text: str) -> Passage:
 
 
 def test_the_block_is_as_ruled() -> None:
-    found = documents(
-        [passage("b/tea.md", 9, "second"), passage("a.md", 1, "A & B"), passage("b/tea.md", 1, "first")]
-    )
+    found = documents([passage("b/tea.md", 9, "second"), passage("a.md", 1, "A & B"), passage("b/tea.md", 1, "first")])
     text = local_search(found, 'last "week"')
     head, _, guidance = text.partition("\n\n<guidance>\n")
     assert head == (
@@ -215,9 +209,7 @@ def test_no_document_can_end_the_block(title: str, path: str, content: str) -> N
 
 
 def test_documents_stay_within_their_limit_and_end_at_words() -> None:
-    found = documents(
-        [passage(f"{n}.md", 1, "some words here. " * 100) for n in range(9)], limit=3000, each=1000
-    )
+    found = documents([passage(f"{n}.md", 1, "some words here. " * 100) for n in range(9)], limit=3000, each=1000)
     assert len(found) <= 4
     assert all(one.content.endswith(("here. ...", " ...")) for one in found)
 
@@ -238,9 +230,7 @@ def test_a_time_range_chooses_notes_by_the_date_in_their_name_or_their_change(in
     box = Toolbox(local_search_tool(index))
 
     def paths(when: str) -> list[str]:
-        result = asyncio.run(
-            box.run(values.call("c", "localSearch", {"query": "Ada tea scales", "timeRange": when}))
-        )
+        result = asyncio.run(box.run(values.call("c", "localSearch", {"query": "Ada tea scales", "timeRange": when})))
         return sorted(one["path"] for one in result.meta.get("sources", ()))
 
     assert paths("2025-01") == ["2025-01-20.md"]
@@ -256,9 +246,7 @@ def test_a_time_range_chooses_notes_by_the_date_in_their_name_or_their_change(in
      ("2024", "2024-01-01", "2024-12-31"), ("2024-12-30 to 2025-01", "2024-12-30", "2025-01-31"), ("This  Week", "2025-03-10", "2025-03-10")],
 )  # fmt: skip
 def test_times_are_read_as_people_say_them(said: str, first: str, last: str) -> None:
-    assert time_range(said, 1_741_600_000_000) == TimeRange(
-        date.fromisoformat(first), date.fromisoformat(last)
-    )
+    assert time_range(said, 1_741_600_000_000) == TimeRange(date.fromisoformat(first), date.fromisoformat(last))
 
 
 @given(st.text(max_size=12) | st.from_regex(r"(last|past) \d{1,9} (day|year)s|\d{4}(-\d\d)?( to \d{4}-\d\d-\d\d)?", fullmatch=True))  # fmt: skip

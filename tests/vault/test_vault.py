@@ -1,7 +1,5 @@
 """A vault: notes by name, what they say about themselves, and as items of context."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os
@@ -86,11 +84,7 @@ def test_what_a_note_says_about_itself_is_known(vault: Vault) -> None:
         "due": "2025-02-01",
         "teacher": {"name": "Ada"},
     }
-    assert note.links == (
-        Link("api-docs", "Endpoints", "the docs"),
-        Link("Gone"),
-        Link("keys.png", embed=True),
-    )
+    assert note.links == (Link("api-docs", "Endpoints", "the docs"), Link("Gone"), Link("keys.png", embed=True))
     assert vault.linked("Lesson 4") == (["Piano Lessons/api-docs.md"], ["Gone", "keys.png"])
     assert sorted(vault.known()) == ["Home/spec.md", "Piano Lessons/Lesson 4.md", "Piano Lessons/api-docs.md", "Work/spec.md", "Über.md"]  # fmt: skip
 
@@ -148,9 +142,7 @@ def test_only_what_changed_is_read_again(vault: Vault, monkeypatch: pytest.Monke
     vault.known()
     read: list[str] = []
     whole = Root.read_bytes
-    monkeypatch.setattr(
-        Root, "read_bytes", lambda self, path, limit: (read.append(path), whole(self, path, limit))[1]
-    )
+    monkeypatch.setattr(Root, "read_bytes", lambda self, path, limit: (read.append(path), whole(self, path, limit))[1])
     assert list(vault.refresh()) == []
     path = vault.root.path / "Home" / "spec.md"
     os.utime(path, (5, 5))
@@ -178,12 +170,7 @@ def test_a_note_that_cannot_be_read_is_named_once_with_the_reason(
     vault.known()
     assert sorted(vault.known()) == ["front.md", "good.md", "latin.md"]
     said = sorted(record.getMessage() for record in caplog.records)
-    wanted = [
-        "'front.md': the front matter",
-        "'large.md': left out",
-        "'latin.md': bytes",
-        "'pipe.md': left out",
-    ]
+    wanted = ["'front.md': the front matter", "'large.md': left out", "'latin.md': bytes", "'pipe.md': left out"]
     assert [line for line, one in zip(said, wanted, strict=True) if one not in line] == []
     assert "the first in line 2" in said[2]
 
@@ -230,9 +217,7 @@ def test_a_querys_answer_is_kept_until_its_note_or_the_vault_changes(
 
     made: list[str] = []
     evaluate = module.evaluate
-    monkeypatch.setattr(
-        module, "evaluate", lambda query, *more: (made.append(query), evaluate(query, *more))[1]
-    )
+    monkeypatch.setattr(module, "evaluate", lambda query, *more: (made.append(query), evaluate(query, *more))[1])
     path = "Piano Lessons/Lesson 4.md"
     for _ in range(3):
         assert vault.answer(path, "LIST FROM #piano") == "- [[Lesson 4]]"
@@ -273,21 +258,14 @@ def test_front_matter_that_cannot_be_read_is_a_problem_and_no_error(tmp_path: Pa
         (
             "c",
             "\n".join(
-                [
-                    "a: &a [x]",
-                    *[f"k{n}: &k{n} [{', '.join(['*a' if n == 0 else f'*k{n - 1}'] * 9)}]" for n in range(9)],
-                ]
+                ["a: &a [x]", *[f"k{n}: &k{n} [{', '.join(['*a' if n == 0 else f'*k{n - 1}'] * 9)}]" for n in range(9)]]
             ),
         ),
     ):
         (tmp_path / f"{name}.md").write_text(f"---\n{front}\n---\n#tag text")
     notes = Vault(tmp_path).known()
     assert all(note.problem and note.tags == ("tag",) for note in notes.values())
-    assert read_front_matter("a: .nan\nb: 2025-01-01\nc: {1: x}") == {
-        "a": "nan",
-        "b": "2025-01-01",
-        "c": {"1": "x"},
-    }
+    assert read_front_matter("a: .nan\nb: 2025-01-01\nc: {1: x}") == {"a": "nan", "b": "2025-01-01", "c": {"1": "x"}}
     assert split_front_matter("---\na: 1\n---\nx") == ("a: 1", "x")
     assert split_front_matter("---\na: 1\nx") == ("", "---\na: 1\nx")
 

@@ -1,7 +1,5 @@
 """The lines of a request and their hashes, kept from one request to the next."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """quire import, quire export and quire render, as a user calls them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -40,9 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_what_is_imported_into_a_thread_is_exported_verbatim(run: Any) -> None:
-    assert (
-        run("import", "--from", "openai-chat", "chat.json", "--thread", "demo").output == "demo: 4 entries\n"
-    )
+    assert run("import", "--from", "openai-chat", "chat.json", "--thread", "demo").output == "demo: 4 entries\n"
     assert json.loads(run("export", "demo", "--to", "openai-chat").output) == CHAT
 
 
@@ -68,11 +64,7 @@ def test_the_next_request_is_rendered_for_any_provider(run: Any) -> None:
 
 def test_bytes_are_the_prefix_of_the_body(run: Any) -> None:
     run("import", "--from", "openai-chat", "chat.json", "--thread", "demo")
-    for provider, model in (
-        ("anthropic", "claude-opus-5-5"),
-        ("gemini", "gemini-3.8-flash"),
-        ("openai", "gpt-6-sol"),
-    ):
+    for provider, model in (("anthropic", "claude-opus-5-5"), ("gemini", "gemini-3.8-flash"), ("openai", "gpt-6-sol")):
         asked = ("render", "demo", "-p", provider, "-m", model)
         body = json.loads(run(*asked, "--json").output)
         assert run(*asked, "--bytes").stdout_bytes == prefix_bytes(body, provider)
@@ -90,9 +82,7 @@ def test_an_earlier_request_can_be_chosen(run: Any) -> None:
 
 
 def test_a_file_of_many_conversations_is_taken_line_by_line(run: Any) -> None:
-    lines = "\n".join(
-        json.dumps({"id": n, "messages": [{"role": "user", "content": str(n)}]}) for n in (1, 2)
-    )
+    lines = "\n".join(json.dumps({"id": n, "messages": [{"role": "user", "content": str(n)}]}) for n in (1, 2))
     Path("traces.jsonl").write_text(lines)
     with pytest.raises(CallError, match="2 conversations"):
         run("import", "--from", "openai-chat", "traces.jsonl")

@@ -1,7 +1,5 @@
 """Message lists of every format come back as they went in, and entries are valid for the log."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -17,9 +15,7 @@ from quire.providers.convert import project
 from quire.values import Entry, Prompt
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-args = st.dictionaries(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.integers() | texts, max_size=2
-)
+args = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.integers() | texts, max_size=2)
 ids = st.sampled_from(["c1", "c2", "c1"])
 optional = st.none() | texts
 
@@ -30,10 +26,7 @@ def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
 
 
 def _fixed(required: dict[str, Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    fixed = {
-        key: value if isinstance(value, st.SearchStrategy) else st.just(value)
-        for key, value in required.items()
-    }
+    fixed = {key: value if isinstance(value, st.SearchStrategy) else st.just(value) for key, value in required.items()}
     return st.fixed_dictionaries(fixed, optional=fields)
 
 
@@ -56,9 +49,7 @@ chat_call = _fixed(
     {
         "id": ids,
         "type": "function",
-        "function": _fixed(
-            {"name": texts, "arguments": args.map(json.dumps) | texts | st.just('{"a": NaN}')}
-        ),
+        "function": _fixed({"name": texts, "arguments": args.map(json.dumps) | texts | st.just('{"a": NaN}')}),
     }
 )
 chat = st.one_of(
@@ -72,14 +63,10 @@ chat = st.one_of(
         annotations=st.just([]),
         **recorder,
     ),
-    _fixed(
-        {"role": "tool", "tool_call_id": ids, "content": texts | chat_parts}, name=texts, _err=st.booleans()
-    ),
+    _fixed({"role": "tool", "tool_call_id": ids, "content": texts | chat_parts}, name=texts, _err=st.booleans()),
 )
 
-text_block = _fixed(
-    {"type": "text", "text": texts}, citations=st.none() | st.just([{"type": "page_location"}])
-)
+text_block = _fixed({"type": "text", "text": texts}, citations=st.none() | st.just([{"type": "page_location"}]))
 anthropic_user = st.one_of(
     text_block,
     _fixed({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}),
@@ -153,9 +140,7 @@ items = st.one_of(
 gemini_user = st.one_of(
     _fixed({"text": texts}),
     _fixed({"inlineData": {"mimeType": "image/png", "data": "AA=="}}),
-    _fixed(
-        {"functionResponse": _fixed({"name": texts, "response": st.just({"output": "x"}) | args}, id=ids)}
-    ),
+    _fixed({"functionResponse": _fixed({"name": texts, "response": st.just({"output": "x"}) | args}, id=ids)}),
 )
 gemini_said = st.one_of(
     _fixed({"text": texts}, thought=st.just(True), thoughtSignature=st.just("c2ln")),
@@ -173,10 +158,7 @@ bedrock_user = st.one_of(
     _fixed(
         {
             "toolResult": _fixed(
-                {
-                    "toolUseId": ids,
-                    "content": st.lists(_fixed({"text": texts}) | _fixed({"json": args}), max_size=2),
-                },
+                {"toolUseId": ids, "content": st.lists(_fixed({"text": texts}) | _fixed({"json": args}), max_size=2)},
                 status=st.just("error"),
             )
         }
@@ -203,9 +185,7 @@ langchain_data = {
         {"content": texts, "type": "tool", "tool_call_id": ids}, status=st.sampled_from(["success", "error"])
     ),
     "ai": _fixed(
-        {"content": texts | chat_parts, "type": "ai"},
-        tool_calls=st.lists(langchain_call, max_size=2),
-        **_fields,
+        {"content": texts | chat_parts, "type": "ai"}, tool_calls=st.lists(langchain_call, max_size=2), **_fields
     ),
 }
 langchain = st.one_of(
@@ -306,8 +286,7 @@ def _gist(entries: list[Entry]) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
-    "value",
-    [None, 3, "text", {"messages": 4}, [3], [None], [{"role": "king"}], [{"content": "x"}], [{"type": 7}]],
+    "value", [None, 3, "text", {"messages": 4}, [3], [None], [{"role": "king"}], [{"content": "x"}], [{"type": 7}]]
 )
 def test_what_is_no_conversation_is_an_error_that_says_so(format: str, value: Any) -> None:
     with pytest.raises(FormatError) as caught:
@@ -334,11 +313,7 @@ def test_a_request_keeps_its_system_prompt_and_tools() -> None:
         "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}]},
     }
     assert export("bedrock", import_("bedrock", third)) == third
-    fourth = {
-        "instructions": "S",
-        "tools": [{"type": "web_search"}],
-        "input": [{"role": "user", "content": "hi"}],
-    }
+    fourth = {"instructions": "S", "tools": [{"type": "web_search"}], "input": [{"role": "user", "content": "hi"}]}
     assert export("openai-responses", import_("openai-responses", fourth)) == fourth
 
 

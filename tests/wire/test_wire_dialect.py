@@ -1,7 +1,5 @@
 """The differences between servers: ids, names, turns, arguments, routing keys, images."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -40,9 +38,9 @@ def test_an_id_that_is_used_again_gets_a_new_name_and_its_result_follows(target:
 
 
 def test_mistral_takes_ids_of_nine_letters_and_digits() -> None:
-    messages = _request(
-        "mistral:mistral-large-latest", Q, *_step("call_0123456789"), *_step("abcDEF123")
-    ).body["messages"]
+    messages = _request("mistral:mistral-large-latest", Q, *_step("call_0123456789"), *_step("abcDEF123")).body[
+        "messages"
+    ]
     ids = [message["tool_calls"][0]["id"] for message in messages if message.get("tool_calls")]
     assert all(re.fullmatch("[A-Za-z0-9]{9}", one) for one in ids)
     assert ids[1] == "abcDEF123"
@@ -142,12 +140,7 @@ def test_a_result_without_its_call_is_left_out_and_a_call_without_its_result_is_
 
 @pytest.mark.parametrize("text", ["", " ", "get.weather", "ü", "x" * 65, "a b", "9x"])
 def test_a_spelling_is_always_allowed_and_always_the_same(text: str) -> None:
-    for spelling in (
-        Spelling(),
-        Spelling(first="A-Za-z_"),
-        Spelling("A-Za-z0-9", 9, exact=True),
-        Spelling(longest=40),
-    ):
+    for spelling in (Spelling(), Spelling(first="A-Za-z_"), Spelling("A-Za-z0-9", 9, exact=True), Spelling(longest=40)):
         spelled = spelling.spell(text)
         assert 0 < len(spelled) <= spelling.longest
         assert spelling.spell(spelled) == spelled == spelling.spell(text)
@@ -174,9 +167,7 @@ UNREADABLE = [Image(media_type="image/heic", data="AA=="), Image(url="gs://bucke
 
 
 @pytest.mark.parametrize("image", UNREADABLE, ids=["type", "place", "nothing"])
-@pytest.mark.parametrize(
-    "target", ["anthropic:claude-opus-5-5", "bedrock:amazon.nova-lite-v1:0", "openai:gpt-6-sol"]
-)
+@pytest.mark.parametrize("target", ["anthropic:claude-opus-5-5", "bedrock:amazon.nova-lite-v1:0", "openai:gpt-6-sol"])
 def test_an_image_that_cannot_be_read_is_named_and_the_request_says_so(target: str, image: Image) -> None:
     prompt = Prompt("", "", (), (Message("user", (Text("q"), image), (1,)),))
     request = render(prompt, target)

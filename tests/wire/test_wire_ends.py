@@ -1,7 +1,5 @@
 """What a request said stays as it was said, in every wire format, whoever speaks next."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

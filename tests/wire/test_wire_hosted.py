@@ -1,7 +1,5 @@
 """Tools of a provider's own go back to it as they came, and to nobody else."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any
@@ -35,9 +33,7 @@ def rendered(entries: list[Entry], target: str, tmp_path: Path) -> Request:
 
 def tools_of(request: Request) -> list[JsonObject]:
     tools: list[JsonObject] = request.body.get("tools") or request.body.get("toolConfig", {}).get("tools", [])
-    return [
-        one for tool in tools for one in [*tool.pop("functionDeclarations", ()), *([tool] if tool else [])]
-    ]
+    return [one for tool in tools for one in [*tool.pop("functionDeclarations", ()), *([tool] if tool else [])]]
 
 
 @pytest.mark.parametrize("format", OWN)
@@ -50,9 +46,7 @@ def test_they_go_back_to_their_provider_as_they_came(format: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("format", "other"), list(itertools.permutations(OWN, 2)))
-def test_no_other_provider_is_told_of_them_and_the_request_says_so(
-    format: str, other: str, tmp_path: Path
-) -> None:
+def test_no_other_provider_is_told_of_them_and_the_request_says_so(format: str, other: str, tmp_path: Path) -> None:
     request = rendered(imported(format), TARGETS[other], tmp_path)
     assert len(tools_of(request)) == 1
     assert len(request.left_out) == len(OWN[format])
@@ -96,9 +90,7 @@ def test_a_custom_tool_is_a_function_where_there_are_none(tmp_path: Path) -> Non
     assert not elsewhere.left_out
 
 
-@pytest.mark.parametrize(
-    ("target", "told"), [(TARGETS["openai-responses"], True), (TARGETS["anthropic"], False)]
-)
+@pytest.mark.parametrize(("target", "told"), [(TARGETS["openai-responses"], True), (TARGETS["anthropic"], False)])
 def test_late_ones_join_where_they_were_said_or_are_left_out(target: str, told: bool, tmp_path: Path) -> None:
     late = {"type": "additional_tools", "role": "developer", "tools": [OWN["openai-responses"][0]]}
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Nothing."}]}
@@ -107,9 +99,7 @@ def test_late_ones_join_where_they_were_said_or_are_left_out(target: str, told: 
     request = rendered(entries, target, tmp_path)
     assert ("'type': 'web_search'" in str(request.body)) == told
     assert "'name': 'web_search'" not in str(request.body)
-    assert [one["entry"] for one in request.left_out if "nobody here" in one["reason"]] == (
-        [] if told else [3]
-    )
+    assert [one["entry"] for one in request.left_out if "nobody here" in one["reason"]] == ([] if told else [3])
 
 
 def test_what_needs_more_of_its_request_than_a_tool_is_left_out(tmp_path: Path) -> None:

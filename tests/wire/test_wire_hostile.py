@@ -1,7 +1,5 @@
 """One wrong value anywhere in what comes from outside is an error of Quire's, or is carried along; never a crash."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from typing import Any
@@ -78,28 +76,14 @@ def test_spoiled_tools_of_a_providers_own_are_an_error_or_never_spoil_a_request(
             assert validate(render(prompt, target)) == []
 
 
-NAMES = [
-    "format",
-    "type",
-    "text",
-    "role",
-    "thinking",
-    "signature",
-    "data",
-    "name",
-    "input",
-    "toolUse",
-    "parts",
-]
+NAMES = ["format", "type", "text", "role", "thinking", "signature", "data", "name", "input", "toolUse", "parts"]
 values = st.recursive(
     junk | st.sampled_from(NAMES),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
     max_leaves=8,
 )
 FIELDS = ("block", "message", "more", "encloses", "content", "model", "arguments", "effort", "after")
-wires = st.fixed_dictionaries(
-    {"format": st.sampled_from(list(FORMATS))}, optional=dict.fromkeys(FIELDS, values)
-)
+wires = st.fixed_dictionaries({"format": st.sampled_from(list(FORMATS))}, optional=dict.fromkeys(FIELDS, values))
 
 
 @given(drawn=st.lists(wires, min_size=6, max_size=6), target=st.sampled_from(list(REPLIES)))

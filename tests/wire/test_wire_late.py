@@ -1,7 +1,5 @@
 """Late notes, tools and effort are appended in each provider's own way, or the request says what moved."""
 
-from __future__ import annotations
-
 import pytest
 
 from quire.providers import render
@@ -9,10 +7,7 @@ from quire.values import Call, JsonObject, Message, Prompt, Request, Result, Tex
 
 TOOL = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
 Q, A = Message("user", (Text("q"),), (1,)), Message("assistant", (Text("a"),), (4,))
-CALL, RESULT = (
-    Message("assistant", (Call("c1", "f", {}),), (1,)),
-    Message("tool", (Result("c1", "f", "ok"),), (2,)),
-)
+CALL, RESULT = (Message("assistant", (Call("c1", "f", {}),), (1,)), Message("tool", (Result("c1", "f", "ok"),), (2,)))
 NOTE = Message("note", (Text("be kind"),), (2,))
 LATE = Message("tools", (ToolSet((TOOL,)),), (3,))
 SLOWER = Message("note", (Text("", {"effort": "low"}),), (3,))
@@ -57,20 +52,14 @@ def test_anthropic_takes_late_tools_as_definitions_with_their_betas() -> None:
     definition = {"name": "f", "description": "d", "input_schema": TOOL["parameters"]}
     addition = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
     assert request.body["messages"][1] == {"role": "system", "content": [addition]}
-    assert request.headers == {
-        "anthropic-beta": "mid-conversation-tool-changes-2026-07-01,inline-tools-2026-09-15"
-    }
+    assert request.headers == {"anthropic-beta": "mid-conversation-tool-changes-2026-07-01,inline-tools-2026-09-15"}
     assert "tools" not in request.body
 
 
 @pytest.mark.proves("anthropic", "late effort")
 def test_anthropic_takes_effort_on_a_system_message() -> None:
     request = _request("anthropic:claude-opus-5-5", Q, SLOWER)
-    assert request.body["messages"][1] == {
-        "role": "system",
-        "content": [],
-        "output_config": {"effort": "low"},
-    }
+    assert request.body["messages"][1] == {"role": "system", "content": [], "output_config": {"effort": "low"}}
     assert request.headers == {"anthropic-beta": "mid-conversation-output-config-2026-07-01"}
 
 
@@ -97,9 +86,7 @@ def test_openai_chat_takes_notes_as_developer_messages() -> None:
 @pytest.mark.proves("xai", "late notes")
 @pytest.mark.proves("groq", "late notes")
 @pytest.mark.proves("openrouter", "late notes")
-@pytest.mark.parametrize(
-    "target", ["deepseek:deepseek-v4-flash", "xai:grok-4.20", "groq:llama", "openrouter:x/y"]
-)
+@pytest.mark.parametrize("target", ["deepseek:deepseek-v4-flash", "xai:grok-4.20", "groq:llama", "openrouter:x/y"])
 def test_other_chat_apis_take_notes_as_system_messages(target: str) -> None:
     last = _request(target, Q, NOTE).body["messages"][-1]
     assert (last["role"], last["content"] in ("be kind", [_text("be kind")])) == ("system", True)
@@ -110,9 +97,7 @@ def test_other_chat_apis_take_notes_as_system_messages(target: str) -> None:
 @pytest.mark.proves("llamacpp", "late notes")
 @pytest.mark.proves("ollama", "late notes")
 @pytest.mark.proves("mistral", "late notes")
-@pytest.mark.parametrize(
-    "target", ["vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "mistral:mistral-large-latest"]
-)
+@pytest.mark.parametrize("target", ["vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "mistral:mistral-large-latest"])
 def test_where_a_template_decides_notes_join_the_message_before_them(target: str) -> None:
     body = _request(target, Q, NOTE, CALL, RESULT, NOTE).body
     assert body["messages"][1]["content"] == "q\n\n[Note]: be kind"

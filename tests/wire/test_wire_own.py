@@ -1,7 +1,5 @@
 """A provider's own blocks go back verbatim to the model that wrote them, and to no other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -75,9 +73,7 @@ def test_the_same_model_on_bedrock_reads_the_same_signatures_where_they_are_boun
         {"text": "a"},
     ]
     assert request.body["messages"][1]["content"] == reasoned
-    assert sdk_kwargs(request)["messages"][1]["content"][1] == {
-        "reasoningContent": {"redactedContent": b"red"}
-    }
+    assert sdk_kwargs(request)["messages"][1]["content"][1] == {"reasoningContent": {"redactedContent": b"red"}}
     converse = {"output": {"message": {"content": reasoned}}}
     assert _after(there, converse, there).body["messages"][1]["content"] == reasoned
     back = _after(there, converse, here)
@@ -92,10 +88,7 @@ def test_thinking_that_is_bound_to_its_prefix_does_not_move_to_another_host() ->
     converse = {
         "output": {
             "message": {
-                "content": [
-                    {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}},
-                    {"text": "a"},
-                ]
+                "content": [{"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}}, {"text": "a"}]
             }
         }
     }
@@ -155,10 +148,7 @@ SECOND = {"functionCall": {"id": "2", "name": "f", "args": {}}}
 
 
 def _gemini(*parts: JsonObject) -> JsonObject:
-    return {
-        "modelVersion": "gemini-3.8-flash",
-        "candidates": [{"content": {"role": "model", "parts": list(parts)}}],
-    }
+    return {"modelVersion": "gemini-3.8-flash", "candidates": [{"content": {"role": "model", "parts": list(parts)}}]}
 
 
 @pytest.mark.proves("gemini", "thinking kept")
@@ -181,9 +171,7 @@ def test_a_call_that_gemini_did_not_make_says_so() -> None:
     moved = _after("gemini:gemini-3.8-flash", _gemini(CALLED), "gemini:gemini-3.1-pro-preview")
     assert moved.body["contents"][1]["parts"][0]["thoughtSignature"] == "skip_thought_signature_validator"
     assert moved.left_out[0]["reason"] == "thought signature of gemini-3.8-flash means nothing here"
-    assert (
-        "thoughtSignature" not in _after(OPUS, other, "gemini:gemini-2.5-pro").body["contents"][1]["parts"][0]
-    )
+    assert "thoughtSignature" not in _after(OPUS, other, "gemini:gemini-2.5-pro").body["contents"][1]["parts"][0]
 
 
 def test_a_call_without_an_id_is_answered_without_one() -> None:
@@ -195,9 +183,7 @@ def test_a_call_without_an_id_is_answered_without_one() -> None:
 
 @pytest.mark.proves("deepseek", "thinking kept")
 def test_deepseek_gets_every_thought_back_whoever_thought_it() -> None:
-    request = render(
-        _prompt(user("q"), think("hm"), respond("a"), user("and?")), "deepseek:deepseek-v4-flash"
-    )
+    request = render(_prompt(user("q"), think("hm"), respond("a"), user("and?")), "deepseek:deepseek-v4-flash")
     assert request.body["messages"][1] == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
     without = render(_prompt(user("q"), respond("a"), user("and?")), "deepseek:deepseek-v4-flash")
     assert without.body["messages"][1]["reasoning_content"] == ""
@@ -214,18 +200,13 @@ def test_openrouter_gets_its_reasoning_details_back() -> None:
 
 def test_a_thought_without_a_provider_is_not_sent_to_one_that_signs_them() -> None:
     request = render(_prompt(user("q"), think("hm"), respond("a"), user("and?")), OPUS)
-    assert request.left_out == (
-        {"entry": 2, "reason": "thinking without a provider's signature is not sent"},
-    )
+    assert request.left_out == ({"entry": 2, "reason": "thinking without a provider's signature is not sent"},)
 
 
 def test_text_that_was_cut_is_not_replaced_by_its_original_block() -> None:
     cited = Text("sa...", {"format": "anthropic", "model": "claude-opus-5-5", "block": CITED})
     prompt = Prompt(
-        "",
-        "",
-        (),
-        (Message("user", (Text("q"),)), Message("assistant", (cited,)), Message("user", (Text("q"),))),
+        "", "", (), (Message("user", (Text("q"),)), Message("assistant", (cited,)), Message("user", (Text("q"),)))
     )
     assert render(prompt, OPUS).body["messages"][1]["content"] == [{"type": "text", "text": "sa..."}]
 

@@ -1,7 +1,5 @@
 """Whatever the prompt, every provider's request is legal, keeps its prefix and says what it left out."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -71,9 +69,7 @@ def test_a_longer_prompt_extends_the_request_unless_it_says_so(prompts: list[Pro
 
 def _moves(request: Request) -> set[str]:
     """What a request says about moving its prefix."""
-    return {
-        str(one) for one in request.left_out if "prefix" in one["reason"] and "rebase" not in one["reason"]
-    }
+    return {str(one) for one in request.left_out if "prefix" in one["reason"] and "rebase" not in one["reason"]}
 
 
 @given(prompts=growing())

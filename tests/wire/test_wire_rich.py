@@ -1,7 +1,5 @@
 """Rich conversations: verbatim to their own format, legal for every other provider, before and after a rebase."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from typing import Any
@@ -21,11 +19,7 @@ from quire.values import Entry, JsonObject, Message, Prompt, Text
 
 LOOK: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
 # Who may have written a conversation, as far as its format says.
-WRITERS = {
-    "anthropic": "claude-opus-5-5",
-    "gemini": "gemini-3.8-flash",
-    "bedrock": "anthropic.claude-opus-5-5",
-}
+WRITERS = {"anthropic": "claude-opus-5-5", "gemini": "gemini-3.8-flash", "bedrock": "anthropic.claude-opus-5-5"}
 
 
 def prompt_of(entries: list[Entry], **fields: Any) -> Prompt:
@@ -104,9 +98,7 @@ def test_documents_audio_and_files_go_back_to_the_provider_they_came_from(
 
 
 @pytest.mark.parametrize(("format", "target", "messages", "content"), SAME)
-def test_where_the_text_changed_they_stand_behind_it(
-    format: str, target: str, messages: str, content: str
-) -> None:
+def test_where_the_text_changed_they_stand_behind_it(format: str, target: str, messages: str, content: str) -> None:
     given = next(one for one in RICH[format] if one.get("role") == "user")
     first, *more = project(import_(format, [given]))
     asked = Text(f"Context.\n\n{first.parts[0].text}", first.parts[0].wire)
@@ -128,9 +120,7 @@ def test_another_provider_is_told_what_is_missing_and_the_request_says_why() -> 
 def test_what_no_provider_would_take_is_named_in_the_text_alone() -> None:
     odd = {"role": "user", "content": [{"type": "document", "source": {}}, {"type": "text", "text": "q"}]}
     request = render(prompt_of(import_("anthropic", [odd]), system="", tools=()), "anthropic:claude-opus-5-5")
-    assert request.body["messages"] == [
-        {"role": "user", "content": [{"type": "text", "text": "[document]\nq"}]}
-    ]
+    assert request.body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "[document]\nq"}]}]
 
 
 def test_marks_of_an_earlier_request_are_not_sent_again() -> None:
@@ -147,9 +137,7 @@ def test_results_without_an_id_answer_the_calls_without_one() -> None:
 
 
 def test_a_providers_own_search_is_left_out_elsewhere_and_the_request_says_so() -> None:
-    request = render(
-        prompt_of(import_("anthropic", RICH["anthropic"], "claude-opus-5-5")), "openai-chat:gpt-4o"
-    )
+    request = render(prompt_of(import_("anthropic", RICH["anthropic"], "claude-opus-5-5")), "openai-chat:gpt-4o")
     reasons = [one["reason"] for one in request.left_out]
     assert "server_tool_use of claude-opus-5-5 means nothing to openai:gpt-4o" in reasons
 
@@ -183,9 +171,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize(("format", "message", "target"), STRANGE)
-def test_what_nobody_knows_is_kept_and_named_but_not_sent(
-    format: str, message: JsonObject, target: str
-) -> None:
+def test_what_nobody_knows_is_kept_and_named_but_not_sent(format: str, message: JsonObject, target: str) -> None:
     entries = import_(format, [message])
     assert export(format, entries) == [message]
     assert strange_kinds(entries)[0].startswith("levitation")
@@ -207,10 +193,7 @@ def test_a_chat_request_keeps_its_tools() -> None:
 
 def test_what_only_the_model_says_is_not_sent_in_the_users_name() -> None:
     call = {"role": "user", "parts": [{"functionCall": {"name": "f"}}, {"text": "q"}]}
-    spelled = {
-        "role": "user",
-        "parts": [{"file_data": {"file_uri": "gs://a", "mime_type": "a/b"}}, {"text": "q"}],
-    }
+    spelled = {"role": "user", "parts": [{"file_data": {"file_uri": "gs://a", "mime_type": "a/b"}}, {"text": "q"}]}
     for content, sent in ((call, {"text": "[functionCall]\nq"}), (spelled, spelled["parts"][0])):
         prompt = prompt_of(import_("gemini", [content]), system="", tools=())
         request = render(prompt, "gemini:gemini-3.8-flash")

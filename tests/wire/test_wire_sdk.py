@@ -1,7 +1,5 @@
 """The official SDKs' own request types take what is rendered, and their calls take its fields."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterator, Mapping
@@ -126,28 +124,22 @@ def test_google_genai_takes_its_requests(prompts: list[Prompt]) -> None:
 
     for target in _of_wire("gemini"):
         for request in _last(
-            prompts,
-            target,
-            max_tokens=100,
-            effort="low",
-            toolConfig={"functionCallingConfig": {"mode": "AUTO"}},
+            prompts, target, max_tokens=100, effort="low", toolConfig={"functionCallingConfig": {"mode": "AUTO"}}
         ):
             kwargs = sdk_kwargs(request)
             types.GenerateContentConfig.model_validate(kwargs["config"])
             for given_content, sent in zip(request.body["contents"], kwargs["contents"], strict=True):
                 content = types.Content.model_validate(sent)
-                assert _as_rest(
-                    content.model_dump(mode="json", exclude_none=True, by_alias=True)
-                ) == _as_rest(given_content)
+                assert _as_rest(content.model_dump(mode="json", exclude_none=True, by_alias=True)) == _as_rest(
+                    given_content
+                )
 
 
 def _as_rest(value: Any) -> Any:
     """One alphabet for base64: the SDK writes the other one."""
     if isinstance(value, dict):
         return {
-            key: str(one).translate(str.maketrans("-_", "+/"))
-            if key in ("data", "thoughtSignature")
-            else _as_rest(one)
+            key: str(one).translate(str.maketrans("-_", "+/")) if key in ("data", "thoughtSignature") else _as_rest(one)
             for key, one in value.items()
             if key != "thoughtSignature" or ("skip" not in str(one) and "c2tpcF" not in str(one))
         }

@@ -1,7 +1,5 @@
 """Replies and events as the official SDKs' own objects read like the JSON they were made from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -42,8 +40,7 @@ def test_openai_chat_objects(drawn: Any) -> None:
     reply, events = drawn
     fields = {"created": 1}
     chunks = [
-        types.ChatCompletionChunk.construct(**one, **fields, object="chat.completion.chunk")
-        for one in events[:-1]
+        types.ChatCompletionChunk.construct(**one, **fields, object="chat.completion.chunk") for one in events[:-1]
     ]
     _same(
         "openai-chat:gpt-6-sol",
@@ -59,8 +56,7 @@ def test_openai_responses_objects(drawn: Any) -> None:
     types = pytest.importorskip("openai.types.responses")
     reply, events = drawn
     made = [
-        {**one, "response": types.Response.construct(**one["response"])} if "response" in one else one
-        for one in events
+        {**one, "response": types.Response.construct(**one["response"])} if "response" in one else one for one in events
     ]
     _same("openai:gpt-6-sol", reply, types.Response.construct(**reply), made)
 
@@ -71,12 +67,7 @@ def test_google_objects(drawn: Any) -> None:
     types = pytest.importorskip("google.genai.types")
     reply, events = drawn
     made = [types.GenerateContentResponse.model_validate_json(_json(one)) for one in events]
-    _same(
-        "gemini:gemini-3.8-flash",
-        reply,
-        types.GenerateContentResponse.model_validate_json(_json(reply)),
-        made,
-    )
+    _same("gemini:gemini-3.8-flash", reply, types.GenerateContentResponse.model_validate_json(_json(reply)), made)
 
 
 def _json(value: Any) -> bytes:

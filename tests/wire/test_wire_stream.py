@@ -1,7 +1,5 @@
 """Replies and streams become entries; whatever breaks, what was received is kept."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
@@ -70,9 +68,7 @@ def test_a_cut_stream_keeps_what_was_finished_and_shows_the_rest(target: str, da
 def test_a_reply_goes_back_as_it_came(target: str, data: st.DataObject) -> None:
     """What a provider said stands in the next request to it, block for block."""
     reply, _ = data.draw(REPLIES[target])
-    prompt = Prompt(
-        "", "", (), (Message("user", (Text("hi"),)), *project(parse_reply(target, reply).entries))
-    )
+    prompt = Prompt("", "", (), (Message("user", (Text("hi"),)), *project(parse_reply(target, reply).entries)))
     sent = plain(render(prompt, target).body)
     match resolve(target.partition(":")[0])[1]:
         case "openai-responses":
@@ -98,10 +94,7 @@ def test_a_reply_goes_back_as_it_came(target: str, data: st.DataObject) -> None:
             said, back = reply["candidates"][0]["content"]["parts"], _spoken(sent["contents"], "parts")
             said = [] if all(part.get("thought") for part in said) else _worth_sending(said)
         case _:
-            said, back = (
-                _worth_sending(reply["output"]["message"]["content"]),
-                _spoken(sent["messages"], "content"),
-            )
+            said, back = (_worth_sending(reply["output"]["message"]["content"]), _spoken(sent["messages"], "content"))
     assert back == plain(said)
 
 
@@ -205,28 +198,21 @@ def test_a_call_without_an_id_is_an_error_unless_the_server_never_gives_one() ->
     }.items():
         with pytest.raises(FormatError, match="call of 'f' without an id"):
             parse_reply(target, reply)
-    ollama = {
-        "choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "g"}}]}}]
-    }
+    ollama = {"choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "g"}}]}}]}
     assert [entry.call_id for entry in parse_reply("ollama:m", ollama).entries] == ["call-1", "call-2"]
 
 
 def test_a_stream_that_breaks_at_its_end_still_shows_what_it_brought() -> None:
     reader = stream("openai-chat:m")
     reader.feed({"choices": [{"delta": {"content": "so far"}}]})
-    reader.feed(
-        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]}
-    )
+    reader.feed({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]})
     with pytest.raises(FormatError):
         reader.feed({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
     assert [one["text"] for one in reader.partial().unfinished] == ["so far", "{}"]
 
 
 def test_mistral_thinks_among_the_parts_of_its_content() -> None:
-    content = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "text", "text": "a"},
-    ]
+    content = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}]
     whole = parse_reply("mistral:magistral", {"choices": [{"message": {"content": content}}]})
     assert [(entry.kind, entry.text) for entry in whole.entries] == [("think", "hm"), ("respond", "a")]
     reader = stream("mistral:magistral")
@@ -243,12 +229,7 @@ def test_a_streamed_custom_call_is_read() -> None:
                 {
                     "delta": {
                         "tool_calls": [
-                            {
-                                "index": 0,
-                                "id": "c1",
-                                "type": "custom",
-                                "custom": {"name": "sql", "input": "SEL"},
-                            }
+                            {"index": 0, "id": "c1", "type": "custom", "custom": {"name": "sql", "input": "SEL"}}
                         ]
                     }
                 }
@@ -258,10 +239,7 @@ def test_a_streamed_custom_call_is_read() -> None:
     reader.feed(
         {
             "choices": [
-                {
-                    "delta": {"tool_calls": [{"index": 0, "custom": {"input": "ECT"}}]},
-                    "finish_reason": "tool_calls",
-                }
+                {"delta": {"tool_calls": [{"index": 0, "custom": {"input": "ECT"}}]}, "finish_reason": "tool_calls"}
             ]
         }
     )
@@ -285,11 +263,7 @@ def test_unknown_events_are_passed_over_and_counted() -> None:
 def test_an_error_event_says_whether_to_try_again() -> None:
     for target, event, again in [
         ("anthropic:m", {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, True),
-        (
-            "anthropic:m",
-            {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}},
-            False,
-        ),
+        ("anthropic:m", {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}, False),
         ("openai:m", {"type": "error", "code": "rate_limit_exceeded", "message": "slow"}, True),
         (
             "openai:m",
@@ -309,11 +283,7 @@ def test_absurd_places_are_refused() -> None:
     reader = stream("anthropic:m")
     with pytest.raises(FormatError):
         reader.feed(
-            {
-                "type": "content_block_start",
-                "index": LIMIT_BLOCKS,
-                "content_block": {"type": "text", "text": ""},
-            }
+            {"type": "content_block_start", "index": LIMIT_BLOCKS, "content_block": {"type": "text", "text": ""}}
         )
 
 
@@ -347,18 +317,12 @@ def test_a_respelled_tool_name_is_read_back() -> None:
         reply = {
             "anthropic": {"content": [{"type": "tool_use", "id": "1", "name": name, "input": {}}]},
             "openai-chat": {
-                "choices": [
-                    {"message": {"tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}]}}
-                ]
+                "choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}]}}]
             },
-            "openai-responses": {
-                "output": [{"type": "function_call", "call_id": "1", "name": name, "arguments": ""}]
-            },
+            "openai-responses": {"output": [{"type": "function_call", "call_id": "1", "name": name, "arguments": ""}]},
             "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": name}}]}}]},
             "bedrock": {
-                "output": {
-                    "message": {"content": [{"toolUse": {"toolUseId": "1", "name": name, "input": {}}}]}
-                }
+                "output": {"message": {"content": [{"toolUse": {"toolUseId": "1", "name": name, "input": {}}}]}}
             },
         }[wire]
         assert parse_reply(target, reply, names=["get.weather"]).entries[0].name == "get.weather", target

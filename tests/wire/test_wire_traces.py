@@ -1,7 +1,5 @@
 """Recorded conversations, assembled and rendered request by request for every wire format."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests of each format with a function and tools of the provider's own."""
 
-from __future__ import annotations
-
 from quire.values import JsonObject
 
 TARGETS = {

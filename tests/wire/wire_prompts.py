@@ -1,7 +1,5 @@
 """Random prompts: whole steps of a conversation, hostile texts, reused ids, blocks of every origin."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from quire.values import Call, Image, Message, Part, Prompt, Result, Text, Think, ToolSet
@@ -42,9 +40,7 @@ call_ids = st.one_of(
 names = st.sampled_from(["read", "get.weather", "9lives", "a" * 90, "ünïcode tool", "x-y_z"])
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=8)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=6), inner, max_size=2)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=6), inner, max_size=2)),
     max_leaves=6,
 )
 arguments = st.one_of(
@@ -63,11 +59,7 @@ def _blocks(text: str) -> list[dict[str, object]]:
             "model": "claude-opus-5-5",
             "block": {"type": "thinking", "thinking": text, "signature": "c2ln"},
         },
-        {
-            "format": "anthropic",
-            "model": "claude-opus-5-5",
-            "block": {"type": "redacted_thinking", "data": "cmVk"},
-        },
+        {"format": "anthropic", "model": "claude-opus-5-5", "block": {"type": "redacted_thinking", "data": "cmVk"}},
         {
             "format": "anthropic",
             "model": "claude-sonnet-5",
@@ -101,9 +93,7 @@ images = st.sampled_from(
         Image(url="s3://bucket/a.png"),
     ]
 )
-plain_calls = st.builds(
-    lambda i, n, a: Call(i, n, a, {}, a if isinstance(a, str) else ""), call_ids, names, arguments
-)
+plain_calls = st.builds(lambda i, n, a: Call(i, n, a, {}, a if isinstance(a, str) else ""), call_ids, names, arguments)
 
 
 @st.composite
@@ -128,11 +118,7 @@ def steps(draw: st.DrawFn) -> list[Message]:
         wire = draw(st.sampled_from([{}, {}, {"effort": "low"}]))
         return [Message("user", (Text("go"),)), Message("note", (Text(draw(texts), wire),))]
     if kind == "tools":
-        late = {
-            "name": draw(names),
-            "description": "late",
-            "parameters": {"type": "object", "properties": {}},
-        }
+        late = {"name": draw(names), "description": "late", "parameters": {"type": "object", "properties": {}}}
         return [Message("user", (Text("more tools"),)), Message("tools", (ToolSet((late,)),))]
     return [Message("tool", (Result(draw(call_ids), "read", "orphan"),))]
 
@@ -145,11 +131,7 @@ tools = st.lists(
             [
                 {"type": "object", "properties": {}},
                 {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-                {
-                    "type": "object",
-                    "properties": {"n": {"type": ["integer", "null"]}},
-                    "additionalProperties": False,
-                },
+                {"type": "object", "properties": {"n": {"type": ["integer", "null"]}}, "additionalProperties": False},
             ]
         ),
     ),
@@ -170,20 +152,13 @@ def growing(draw: st.DrawFn) -> list[Prompt]:
         seq = 0
         numbered = []
         for message in messages:
-            numbered.append(
-                Message(message.role, message.parts, tuple(range(seq + 1, seq + 1 + len(message.parts))))
-            )
+            numbered.append(Message(message.role, message.parts, tuple(range(seq + 1, seq + 1 + len(message.parts)))))
             seq += len(message.parts)
         # After an answer, or a result that nothing asked for, there is no request to make.
         if messages[-1].role != "assistant" and step[0].role != "tool":
             out.append(
                 Prompt(
-                    l1,
-                    l2,
-                    given_tools,
-                    tuple(numbered),
-                    epoch=epoch,
-                    fold=min(2, len(messages)) if epoch > 1 else 0,
+                    l1, l2, given_tools, tuple(numbered), epoch=epoch, fold=min(2, len(messages)) if epoch > 1 else 0
                 )
             )
     return out

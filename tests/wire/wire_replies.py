@@ -1,7 +1,5 @@
 """Random replies of each provider, whole and as the stream of events that brings the same."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -20,12 +18,7 @@ def split(draw: st.DrawFn, text: str) -> list[str]:
 @st.composite
 def anthropic(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     content: list[dict[str, Any]] = []
-    usage = {
-        "input_tokens": 5,
-        "cache_read_input_tokens": 7,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": 1,
-    }
+    usage = {"input_tokens": 5, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 0, "output_tokens": 1}
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-5-5"}
     start = {**head, "content": [], "stop_reason": None, "usage": usage}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": start}, {"type": "ping"}]
@@ -49,24 +42,14 @@ def anthropic(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         else:
             block = {"type": "tool_use", "id": f"c{index}", "name": "f", "input": draw(args)}
             begin = {**block, "input": {}}
-            deltas = [
-                {"type": "input_json_delta", "partial_json": p}
-                for p in split(draw, json.dumps(block["input"]))
-            ]
+            deltas = [{"type": "input_json_delta", "partial_json": p} for p in split(draw, json.dumps(block["input"]))]
         content.append(block)
         events.append({"type": "content_block_start", **at, "content_block": begin})
         events += [{"type": "content_block_delta", **at, "delta": delta} for delta in deltas]
         events.append({"type": "content_block_stop", **at})
-    events.append(
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 42}}
-    )
+    events.append({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 42}})
     events.append({"type": "message_stop"})
-    return {
-        **head,
-        "content": content,
-        "stop_reason": "end_turn",
-        "usage": {**usage, "output_tokens": 42},
-    }, events
+    return {**head, "content": content, "stop_reason": "end_turn", "usage": {**usage, "output_tokens": 42}}, events
 
 
 @st.composite
@@ -84,39 +67,25 @@ def chat(draw: st.DrawFn) -> tuple[dict[str, Any], list[Any]]:
     for index in range(draw(st.integers(0, 2))):
         function = {"name": "f", "arguments": json.dumps(draw(args))}
         calls.append({"id": f"c{index}", "type": "function", "function": function})
-        begin = {
-            "index": index,
-            "id": calls[-1]["id"],
-            "type": "function",
-            "function": {"name": "f", "arguments": ""},
-        }
+        begin = {"index": index, "id": calls[-1]["id"], "type": "function", "function": {"name": "f", "arguments": ""}}
         deltas.append({"tool_calls": [begin]})
         deltas += [
-            {"tool_calls": [{"index": index, "function": {"arguments": p}}]}
-            for p in split(draw, function["arguments"])
+            {"tool_calls": [{"index": index, "function": {"arguments": p}}]} for p in split(draw, function["arguments"])
         ]
     if calls:
         message["tool_calls"] = calls
     usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
-    events: list[Any] = [
-        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
-    ]
+    events: list[Any] = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     events.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     events += [{**head, "choices": [], "usage": usage}, "[DONE]"]
-    return {
-        **head,
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": usage,
-    }, events
+    return {**head, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}, events
 
 
 @st.composite
 def responses(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     head = {"id": "resp_1", "model": "gpt-6-sol"}
     output: list[dict[str, Any]] = []
-    events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": {**head, "status": "in_progress"}}
-    ]
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": {**head, "status": "in_progress"}}]
     for index in range(draw(st.integers(0, 4))):
         at = {"output_index": index, "sequence_number": index}
         kind = draw(st.sampled_from(["message", "reasoning", "function_call"]))
@@ -132,9 +101,7 @@ def responses(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
                 "content": content,
             }
             begin = {**item, "content": []}
-            deltas = [
-                {"type": "response.output_text.delta", **at, "delta": piece} for piece in split(draw, text)
-            ]
+            deltas = [{"type": "response.output_text.delta", **at, "delta": piece} for piece in split(draw, text)]
         elif kind == "reasoning":
             item = {"type": "reasoning", "id": f"rs_{index}", "summary": [], "encrypted_content": "ZW5j"}
             begin, deltas = {**item, "encrypted_content": "half"}, []
@@ -182,19 +149,10 @@ def gemini(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             parts.append(call if kind == "call" else {"text": "", "thoughtSignature": "c2ln"})
             chunks.append([parts[-1]])
     head = {"responseId": "r1", "modelVersion": "gemini-3.8-flash"}
-    usage = {
-        "promptTokenCount": 9,
-        "candidatesTokenCount": 4,
-        "cachedContentTokenCount": 3,
-        "totalTokenCount": 13,
-    }
+    usage = {"promptTokenCount": 9, "candidatesTokenCount": 4, "cachedContentTokenCount": 3, "totalTokenCount": 13}
 
     def reply(given: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return {
-            **head,
-            "candidates": [{"content": {"role": "model", "parts": given}, **more}],
-            "usageMetadata": usage,
-        }
+        return {**head, "candidates": [{"content": {"role": "model", "parts": given}, **more}], "usageMetadata": usage}
 
     return reply(parts, finishReason="STOP"), [*map(reply, chunks), reply([], finishReason="STOP")]
 
@@ -214,9 +172,7 @@ def bedrock(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             block = {"toolUse": {"toolUseId": f"c{index}", "name": "f", "input": draw(args)}}
             use = {key: block["toolUse"][key] for key in ("toolUseId", "name")}
             start = [{"contentBlockStart": {**at, "start": {"toolUse": use}}}]
-            deltas = [
-                {"toolUse": {"input": piece}} for piece in split(draw, json.dumps(block["toolUse"]["input"]))
-            ]
+            deltas = [{"toolUse": {"input": piece}} for piece in split(draw, json.dumps(block["toolUse"]["input"]))]
         elif kind == "reasoning":
             thought = draw(texts)
             block = {"reasoningContent": {"reasoningText": {"text": thought, "signature": "c2ln"}}}

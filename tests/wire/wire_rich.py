@@ -1,7 +1,5 @@
 """One rich conversation per format: everything that a message list of that format may hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 MARK = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
