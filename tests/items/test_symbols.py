@@ -283,6 +283,30 @@ OTHERS = {
         """,
         {"MAX": (2, 2), "S": (4, 4), "T": (5, 5), "count": (6, 6), "f": (7, 11)},
     ),
+    "a.lisp": (
+        """\
+        (defvar *count* 0 "How many (so far.")
+        (defun send-to-agent (instruction)
+          (let ((local instruction))
+            (default local)))
+        (defun (setf name) (value) value)
+        (defstruct (point (:type list)) x y)
+        (defmacro with-agent ((a) &body body) `(let ((,a 1)) ,@body))
+        """,
+        {"*count*": (1, 1), "send-to-agent": (2, 4), "(setf name)": (5, 5), "point": (6, 6), "with-agent": (7, 7)},
+    ),
+    "a.el": (
+        """\
+        ;;; a.el -*- lexical-binding: t; -*-
+        (defcustom my-open ?\\( "The bracket." :type 'character)
+        (defun my-close (a)
+          (when (eq a ?\\))
+            (message "%s" a)))
+        (cl-defun my-keys (&key x) x)
+        (define-minor-mode my-mode "Doc." :lighter " M")
+        """,
+        {"my-open": (2, 2), "my-close": (3, 5), "my-keys": (6, 6), "my-mode": (7, 7)},
+    ),
 }
 
 
@@ -296,7 +320,9 @@ def test_other_languages_are_read_by_their_grammars(tmp_path: Path, file: str, s
     assert found.content == "\n".join(dedent(source).split("\n")[expected[symbol][0] - 1 : expected[symbol][1]])
 
 
-@pytest.mark.parametrize(("file", "symbol"), [("a.js", "value"), ("a.go", "b"), ("A.java", "local"), ("a.c", "local")])
+@pytest.mark.parametrize(
+    ("file", "symbol"), [("a.js", "value"), ("a.go", "b"), ("A.java", "local"), ("a.c", "local"), ("a.lisp", "local")]
+)
 def test_a_functions_own_variables_are_no_symbols(tmp_path: Path, file: str, symbol: str) -> None:
     path = tmp_path / file
     path.write_text(dedent(OTHERS[file][0]))

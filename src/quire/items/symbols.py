@@ -10,6 +10,7 @@ import bisect
 import difflib
 import importlib
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,7 @@ _GRAMMARS: dict[str, tuple[str, str]] = {
     **dict.fromkeys((".js", ".mjs", ".cjs", ".jsx"), ("tree_sitter_javascript", "language")),
     **dict.fromkeys((".ts", ".mts", ".cts"), ("tree_sitter_typescript", "language_typescript")),
     ".tsx": ("tree_sitter_typescript", "language_tsx"),
+    **dict.fromkeys((".lisp", ".lsp", ".cl", ".asd", ".el"), ("tree_sitter_commonlisp", "language")),
     ".go": ("tree_sitter_go", "language"),
     ".rs": ("tree_sitter_rust", "language"),
     ".java": ("tree_sitter_java", "language"),
@@ -199,11 +201,17 @@ _BEFORE = frozenset({"attribute_item", "decorator", "attribute_list"})
 # Between the parts of a qualified name, or before a private one.
 _MARKS = re.compile(r"[.:#]+")
 _COMMENTS = frozenset({"comment", "line_comment", "block_comment"})
+# A Lisp form defines what its second element names where its operator reads so: defun, cl-defmacro, define-mode.
+_LISP_DEFINES = re.compile(r"(?:\w+-)?def(?!ault)", re.I)
+# Emacs Lisp's characters, ?( or ?\", which the grammar takes for brackets and strings: blanked, bytes for bytes.
+_ELISP_CHARACTER = re.compile(rb"\?\\?[()\[\]\";]")
 
 
 def grammar_definitions(text: str, suffix: str, name: str) -> list[Definition]:
     """Every definition in the file's order."""
     data = text.encode()
+    if suffix == ".el":
+        data = _ELISP_CHARACTER.sub(lambda found: b"?" + b"x" * (len(found[0]) - 1), data)
     tree = _parser(suffix, name).parse(data)
     breaks = [found.start() for found in re.finditer(b"\n", data)]
     return [_lines(path, span, breaks, whole) for path, span, whole in _walk(tree.root_node)]
@@ -229,7 +237,10 @@ def _parser(suffix: str, name: str) -> Any:
         raise MissingPart(
             f"no grammar for {suffix} files is installed", hint=f"pip install 'quire[symbols]' {package}"
         ) from error
-    return Parser(Language(getattr(grammar, function)()))
+    with warnings.catch_warnings():
+        # Some grammars hand their language over as a number, which newer bindings warn of.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return Parser(Language(getattr(grammar, function)()))
 
 
 def _walk(root: Any) -> Iterator[tuple[tuple[str, ...], tuple[int, int], bool]]:
@@ -249,6 +260,8 @@ def _path(node: Any, scope: tuple[str, ...], in_function: bool) -> tuple[str, ..
     """The path of a definition (or of an impl block, which only opens a scope), None for any other node."""
     if node.type == "impl_item":
         return (*scope, _base(node.child_by_field_name("type")))
+    if node.type == "list_lit":
+        return _lisp_path(node)
     if not (node.type in _DEFINING or node.type.endswith(_ENDINGS)) or node.type in _NOT:
         return None
     if "parameter" in node.type:
@@ -260,6 +273,18 @@ def _path(node: Any, scope: tuple[str, ...], in_function: bool) -> tuple[str, ..
         return None
     receiver = node.child_by_field_name("receiver")
     return (*scope, *([_base(receiver)] if receiver is not None else ()), *name)
+
+
+def _lisp_path(form: Any) -> tuple[str, ...] | None:
+    """The name that a Lisp form defines: (defun foo …), (defstruct (point …) …), (defun (setf foo) …)."""
+    inner = form.named_children[0] if form.named_child_count == 1 else form
+    parts = (inner.named_children[0] if inner.type == "defun" else form).named_children[:2]
+    if len(parts) < 2 or not _LISP_DEFINES.match(parts[0].text.decode()):
+        return None
+    name = parts[1]
+    if name.type == "list_lit" and name.named_children and name.named_children[0].text != b"setf":
+        name = name.named_children[0]
+    return (str(name.text.decode()),)
 
 
 def _name(node: Any) -> tuple[str, ...]:
