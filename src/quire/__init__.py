@@ -77,10 +77,12 @@ __all__ = [
 
 
 def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:
-    """A thread of the database at `path`, both made when they are not there yet."""
+    """A thread of the database at `path`, both made when they are not there yet; `with` closes it."""
     from quire.thread import Thread, open_store
 
-    return Thread(open_store(path), thread, policy)
+    opened = Thread(open_store(path), thread, policy)
+    opened.owns_store = True
+    return opened
 
 
 def __getattr__(name: str) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -160,8 +162,25 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _one_at_a_time(method: _Method) -> _Method:
+    """A method that only one OS thread runs at a time: what a Thread has folded belongs to the log it has read."""
+
+    @wraps(method)
+    def locked(self: Thread, *args: Any, **named: Any) -> Any:
+        with self.lock:
+            return method(self, *args, **named)
+
+    return cast(_Method, locked)
+
+
 class Thread:
-    """One conversation: append to it, ask for its next request, record what came back."""
+    """One conversation: append to it, ask for its next request, record what came back.
+
+    OS threads may share one. `with quire.open(…) as thread:` closes the file at the end.
+    """
 
     def __init__(
         self,
@@ -180,15 +199,35 @@ class Thread:
         self._fold, self._vigil, self._sealing = ThreadState(store, name), CacheWatch(), LayerHashes()
         self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
         self._recollection: ThreadRecall | None = None
+        self.lock = threading.RLock()
+        # Whether the store is this thread's own, to be closed with it.
+        self.owns_store = False
+
+    def close(self) -> None:
+        """End background work, and close the store that `quire.open` opened; one that was given stays open."""
+        if self._recollection is not None:
+            self._recollection.close()
+        if self.owns_store:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     # Into the log
 
+    @_one_at_a_time
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably, behind everything this thread has seen."""
         kept = self.store.append(self.name, entries, expected_seq=self._fold.catch_up())
         self._fold.feed(kept)
         return kept
 
+    @_one_at_a_time
     def user(
         self, text: str, attach: Iterable[Item | JsonObject] = (), recall: int = 0, **extra: Json
     ) -> Entry:
@@ -201,6 +240,7 @@ class Thread:
 
     # Out of it: select, layer, fit, render
 
+    @_one_at_a_time
     def request(self, target: str, **options: Any) -> Request:
         """The next request for "provider:model"; a rebase that is due is recorded first."""
         built = self.build(target)
@@ -216,14 +256,17 @@ class Thread:
             self.on_warning(moved)
         return request
 
+    @_one_at_a_time
     def build(self, target: str) -> Built:
         """Select, layer and fit: what would be sent now, without recording anything."""
         return self._selected(target).request()
 
+    @_one_at_a_time
     def so_far(self, target: str) -> Prompt:
         """What would be sent if no rebase were made: the prefix that the provider has cached, and what is new."""
         return self._selected(target).ahead().epoch.prompt()
 
+    @_one_at_a_time
     def envelope(self, target: str) -> Envelope:
         """The five layers of what would be sent now."""
         built = self.build(target)
@@ -249,6 +292,7 @@ class Thread:
 
     # Back into it: record
 
+    @_one_at_a_time
     def record(self, reply: Any, request: Request | None = None, served: Served | None = None) -> list[Entry]:
         """A reply, as the SDK gave it or as JSON, into the log with what was sent for it and what it used."""
         sent = request or self._vigil.request
@@ -279,6 +323,7 @@ class Thread:
                 body["wire"] = {"id": reply.id}
         return Entry("sent", body)
 
+    @_one_at_a_time
     def reported(
         self,
         request: Request,
@@ -303,6 +348,7 @@ class Thread:
 
     # Beside it: what the thread holds ready
 
+    @_one_at_a_time
     def recall(self, query: str | Query, k: int = 5, **how: Any) -> list[Hit]:
         """Older entries that the next request does not show, by words and, once `self.embedder` is set, by meaning.
 
@@ -325,6 +371,7 @@ class Thread:
         saved = self.store.window(self.name) if self._fold.exists() else None
         return Window.from_json(saved) if saved else Window(clock=self.clock)
 
+    @_one_at_a_time
     def keep(self, item: Item | str, **how: Any) -> Item:
         """Put an item into the window: it joins every turn until it is evicted or removed."""
         added = self.window.add(item, **how)

@@ -1,6 +1,7 @@
 """One turn is carried out once: a second cycle of the same thread is refused, whoever begins it."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -11,9 +12,8 @@ import pytest
 from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 
 from quire.emulate import Emulator
-from quire.errors import ConflictError
+from quire.errors import ConflictError, QuireError
 from quire.log.sqlite import SqliteStore
-from quire.log.turn_lock import claimed
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
 from quire.send.protocol import Runner
@@ -24,8 +24,7 @@ from quire.thread import Thread
 HOLDER = """
 import sys
 from quire.log.sqlite import SqliteStore
-from quire.log.turn_lock import claimed
-with SqliteStore(sys.argv[1]) as store, claimed(store, "t"):
+with SqliteStore(sys.argv[1]) as store, store.turn_lock("t"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -44,13 +43,13 @@ def holder(database: Path) -> subprocess.Popen[bytes]:
 def test_a_thread_is_held_by_one_process_and_death_lets_go(tmp_path: Path) -> None:
     database = tmp_path / "t.db"
     with SqliteStore(database) as store, holder(database) as other:
-        with pytest.raises(ConflictError, match=f"by process {other.pid}"), claimed(store, "t"):
+        with pytest.raises(ConflictError, match=f"by process {other.pid}"), store.turn_lock("t"):
             pass
-        with claimed(store, "another"):
+        with store.turn_lock("another"):
             pass
         other.send_signal(signal.SIGKILL)
         other.wait()
-        with claimed(store, "t"), claimed(store, "t"):
+        with store.turn_lock("t"), store.turn_lock("t"):
             pass
     assert [file.name for file in tmp_path.iterdir() if "-turn-" in file.name] == []
 
@@ -82,3 +81,40 @@ def test_two_cycles_of_one_thread_run_each_call_once(place: str, tmp_path: Path)
         # Once it has ended there is nothing left to do.
         assert asyncio.run(carried(thread, server)).text == first.text  # type: ignore[union-attr]
     assert [call.args["line"] for call in tools.calls] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("fails", ["write", "truncate"])
+def test_a_lock_that_cannot_be_written_is_let_go(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with SqliteStore(tmp_path / "t.db") as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, fails, full)
+            with pytest.raises(QuireError, match=r"cannot hold the turn of thread 't'.*No space") as caught:
+                store.turn_lock("t").__enter__()
+            assert caught.value.hint
+        with store.turn_lock("t"):
+            pass
+        with holder(tmp_path / "t.db") as other:
+            other.kill()
+
+
+@pytest.mark.parametrize("content", [b"", b"no number", b"\xff\x00", b"12 and more"])
+def test_a_lock_file_with_other_content_is_held_elsewhere(content: bytes, tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "t.db") as store, holder(tmp_path / "t.db") as other:
+        file = next(file for file in tmp_path.iterdir() if "-turn-" in file.name)
+        file.write_bytes(content)
+        with pytest.raises(ConflictError, match="is being carried out elsewhere"), store.turn_lock("t"):
+            pass
+        other.kill()
+
+
+def test_a_lock_file_that_is_no_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "t.db") as store:
+        with store.turn_lock("t"):
+            file = next(file for file in tmp_path.iterdir() if "-turn-" in file.name)
+        file.mkdir()
+        with pytest.raises(QuireError, match="directory") as caught, store.turn_lock("t"):
+            pass
+        assert caught.value.hint

@@ -25,7 +25,6 @@ from quire.cli.connection import Connection, is_embedded, reach
 from quire.cli.output import read_text, shortened
 from quire.errors import CallError, QuireError
 from quire.log.sqlite import SqliteStore
-from quire.log.turn_lock import claimed
 from quire.notes.index import NoteIndex
 from quire.notes.note import links, prose
 from quire.notes.vault import Vault
@@ -327,7 +326,7 @@ class Session:
         images = [one.image for one in self.waiting if one.image is not None]
         named = _named(self.waiting)
         meta = {**self.meta, **({"context": named} if named else {})}
-        with claimed(self.store, self.thread.name):
+        with self.store.turn_lock(self.thread.name):
             self.thread.user(text, items, images=images or None, meta=meta or None)
             self.waiting, self.meta = [], {}
             return self._answer()
@@ -359,7 +358,7 @@ class Session:
         reached, runner = self._ready()
         user = next(entry for entry in reversed(self.entries()) if entry.kind == "user")
         turn = Turn(self.thread, reached.target, reached.transport, runner, user)
-        with claimed(self.store, self.thread.name):
+        with self.store.turn_lock(self.thread.name):
             carried = compact(self.thread, turn, self.screen.note if asking else None)
             return self._loop.run(carried, context=copy_context())
 

@@ -23,7 +23,6 @@ from quire.cli.output import counted, db_option, json_option, line_of, print_jso
 from quire.cli.store import open_db
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
-from quire.log.turn_lock import claimed
 from quire.send import runners
 from quire.send.builtin import builtin
 from quire.send.cycle import Decision, Interrupted, Outcome, interrupted, look, resume_sync, run_sync
@@ -235,7 +234,7 @@ def run(
     choice = check(chosen({**how, "files": tuple(how["files"])}))
     items, images = attachments(attach)
     reached = reach(model, base_url, explicit_cache)
-    with open_db(db) as store, claimed(store, thread):
+    with open_db(db) as store, store.turn_lock(thread):
         log = Thread(store, thread)
         _mention_interrupted(store, thread)
         log.user(words, items, images=images or None, meta=choice.meta())
@@ -309,7 +308,7 @@ def resume(
         if only_list or found.next in ("done", "nothing"):
             _show(found, thread, as_json)
             return
-        with claimed(store, thread):
+        with store.turn_lock(thread):
             reached = reach(model or found.target, base_url, explicit_cache)
             before = remembered(standing(store, thread).user)
             choice = chosen({**how, "files": tuple(how["files"])}, before)

@@ -6,11 +6,13 @@ A thread is a name for a branch; a branch is a stretch of entries behind some en
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -22,6 +24,7 @@ from quire.log.connection import connect, is_damage, transaction, translate
 from quire.log.entries import check_entry, encode_body
 from quire.log.hashing import canonical, chain
 from quire.log.store import Hook, Store, ThreadInfo, Verified
+from quire.log.turn_lock import hold_turn
 from quire.values import Entry, Json
 
 # What a thread may be called, and how an entry's id may be shortened.
@@ -59,22 +62,35 @@ FROM threads t JOIN branches b USING (branch) LEFT JOIN threads p ON p.branch = 
 """
 
 
+class _Opened:
+    """A connection that closes with the OS thread that opened it, or with its store, whichever ends first."""
+
+    def __init__(self, conn: sqlite3.Connection) -> None:
+        self.conn = conn
+
+    def __del__(self) -> None:
+        self.conn.close()
+
+
 class SqliteStore:
     """A `Store` in the file at `path`; hooks keep their own tables in step, in the same transactions.
 
-    Each Python thread has its own connection, so a store may be shared between threads.
+    Each OS thread has its own connection, closed when that thread ends, so a store may be shared between threads.
     """
 
     def __init__(self, path: str | Path, hooks: Sequence[Hook] = ()) -> None:
         self.path = path
         self.hooks = tuple(hooks)
         self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._opened: weakref.WeakSet[_Opened] = weakref.WeakSet()
+        # A database in memory has one connection, which OS threads take in turns.
+        self._only: _Opened | None = None
+        self._turns = threading.RLock() if str(path) == ":memory:" else nullcontext()
         self._workers: list[Callable[[], None]] = []
         with self._guard():
             self.connection()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> _Opened:
         conn = connect(self.path)
         owners = [(connection.OWNER, connection.MIGRATIONS)]
         owners += [(hook.name, hook.migrations) for hook in self.hooks]
@@ -83,17 +99,20 @@ class SqliteStore:
         except BaseException:
             conn.close()
             raise
-        self._opened.append(conn)
-        return conn
+        opened = _Opened(conn)
+        self._opened.add(opened)
+        return opened
 
     def connection(self) -> sqlite3.Connection:
-        """This Python thread's connection, for the owners of hooks; they begin and end their own transactions."""
-        conn: sqlite3.Connection | None = getattr(self._local, "conn", None)
-        if conn is None and self._opened and str(self.path) == ":memory:":
-            return self._opened[0]  # another connection would be another, empty database
-        if conn is None:
-            conn = self._local.conn = self._open()
-        return conn
+        """This OS thread's connection, for the owners of hooks; they begin and end their own transactions."""
+        if self._only is not None:
+            return self._only.conn
+        opened: _Opened | None = getattr(self._local, "opened", None)
+        if opened is None:
+            opened = self._local.opened = self._open()
+            if str(self.path) == ":memory:":
+                self._only = opened  # another connection would be another, empty database
+        return opened.conn
 
     def before_close(self, end: Callable[[], None]) -> None:
         """Have `end` called before connections close: whoever works in another thread has to stop first."""
@@ -102,8 +121,8 @@ class SqliteStore:
     def close(self) -> None:
         while self._workers:
             self._workers.pop()()
-        while self._opened:
-            self._opened.pop().close()
+        for opened in list(self._opened):
+            opened.conn.close()
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +136,8 @@ class SqliteStore:
     def _guard(self) -> Iterator[None]:
         """SQLite's errors in Quire's words: damage names the first bad entry."""
         try:
-            yield
+            with self._turns:
+                yield
         except sqlite3.Error as error:
             if is_damage(error):
                 raise verify.diagnose(self.path, str(error)) from error
@@ -266,6 +286,13 @@ class SqliteStore:
         with self._transaction() as conn:
             branch, _, _ = self._tip(conn, thread)
             conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, _stored(value)))
+
+    def turn_lock(self, thread: str) -> AbstractContextManager[None]:
+        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
+        if str(self.path) == ":memory:":
+            return hold_turn(f"memory-{id(self)}", thread)
+        place = os.path.realpath(self.path)
+        return hold_turn(place, thread, place)
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
         """A thread's branch, and the seq and id of its last entry."""

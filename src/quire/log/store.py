@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -82,7 +83,11 @@ class Store(Protocol):
 
     def set_state(self, thread: str, key: str, value: Json) -> None: ...
 
-    def close(self) -> None: ...
+    def turn_lock(self, thread: str) -> AbstractContextManager[None]:
+        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
+
+    def close(self) -> None:
+        """Close what is open, for every OS thread."""
 
     def __enter__(self) -> Self: ...
 

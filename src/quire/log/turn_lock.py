@@ -5,29 +5,27 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeAlias
 
-from quire.errors import ConflictError
+from quire.errors import ConflictError, QuireError
 from quire.log.hashing import sha256_hex
-from quire.log.store import Store
-
-if sys.platform != "win32":
-    import fcntl
 
 Key: TypeAlias = tuple[str, str]
-# What this process holds, and what the code that is running now holds: that may claim it once more.
+# What this process holds, and what the code that is running now holds: that may take it once more.
 _held: dict[Key, object] = {}
-_own: ContextVar[frozenset[Key]] = ContextVar("claimed", default=frozenset())
+_own: ContextVar[frozenset[Key]] = ContextVar("turns held", default=frozenset())
 
 
 @contextmanager
-def claimed(store: Store, thread: str) -> Iterator[None]:
-    """Hold a thread while its turn is carried out; one that another cycle holds is an error."""
-    place = str(getattr(store, "path", ":memory:"))
-    key = (f"memory-{id(store)}" if place == ":memory:" else os.path.realpath(place), thread)
+def hold_turn(place: str, thread: str, database: str | None = None) -> Iterator[None]:
+    """Hold a thread of the store at `place`; a ConflictError when another cycle holds it.
+
+    With a database's path the lock is a file beside it, so that other processes see it too.
+    """
+    key = (place, thread)
     if key in _own.get():
         yield
         return
@@ -35,38 +33,63 @@ def claimed(store: Store, thread: str) -> Iterator[None]:
     if _held.setdefault(key, token) is not token:
         raise _busy(thread, os.getpid())
     try:
-        lock = None if place == ":memory:" else _lock(_file(*key), thread)
-        before = _own.set(_own.get() | {key})
-        try:
-            yield
-        finally:
-            _own.reset(before)
-            _unlock(lock, _file(*key))
+        with _locked(database, thread):
+            before = _own.set(_own.get() | {key})
+            try:
+                yield
+            finally:
+                _own.reset(before)
     finally:
         del _held[key]
 
 
-def _file(database: str, thread: str) -> Path:
-    return Path(f"{database}-turn-{sha256_hex(thread)[:12]}")
+@contextmanager
+def _locked(database: str | None, thread: str) -> Iterator[None]:
+    """Hold a lock file that the system takes back from a process that was killed; it is there while it is held."""
+    # Windows has no flock: there a thread is held within its process alone.
+    if database is None or sys.platform == "win32":
+        yield
+        return
+    file = Path(f"{database}-turn-{sha256_hex(thread)[:12]}")
+    try:
+        handle = _lock(file, thread)
+    except OSError as error:
+        raise QuireError(
+            f"cannot hold the turn of thread {thread!r} with {file}: {error.strerror}",
+            hint="Check the disk's space, and that the file and its folder are yours to write.",
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # a file that stays behind is not locked
+            file.unlink(missing_ok=True)
+        os.close(handle)
 
 
-def _lock(file: Path, thread: str) -> int | None:
-    """A lock that the system takes back from a process that was killed; its file is there while it is held."""
-    if sys.platform == "win32":
-        return None
+def _lock(file: Path, thread: str) -> int:
+    import fcntl
+
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(handle, file):
+                os.truncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+                return handle
         except BlockingIOError:
-            holder = os.read(handle, 20)
+            holder = _process(os.read(handle, 20))
             os.close(handle)
-            raise _busy(thread, int(holder or 0)) from None
-        if _is(handle, file):
-            os.truncate(handle, 0)
-            os.write(handle, str(os.getpid()).encode())
-            return handle
+            raise _busy(thread, holder) from None
+        except BaseException:
+            os.close(handle)  # which lets go of the lock, too
+            raise
         os.close(handle)  # whoever held it before has just taken the file away
+
+
+def _process(written: bytes) -> int:
+    """The number of the process that a lock file names; 0 where something else stands."""
+    return int(written) if written.isdigit() else 0
 
 
 def _is(handle: int, file: Path) -> bool:
@@ -74,12 +97,6 @@ def _is(handle: int, file: Path) -> bool:
         return os.path.samestat(os.fstat(handle), file.stat())
     except FileNotFoundError:
         return False
-
-
-def _unlock(handle: int | None, file: Path) -> None:
-    if handle is not None:
-        file.unlink(missing_ok=True)
-        os.close(handle)
 
 
 def _busy(thread: str, process: int) -> ConflictError:

@@ -18,7 +18,6 @@ from quire import providers, values
 from quire.assemble.user_message import INTERRUPTED
 from quire.errors import CallError, ProviderError
 from quire.log.store import Store
-from quire.log.turn_lock import claimed
 from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
 from quire.send.protocol import CHAT, MESSAGES, Runner, Turn, TurnThread, may_run_again
@@ -112,7 +111,7 @@ class Cycle:
 
     async def run(self) -> Outcome:
         """The whole cycle; the limit in seconds holds for this run, the others for the turn."""
-        with claimed(self.thread.store, self.thread.name):
+        with self.thread.store.turn_lock(self.thread.name):
             self._seen = self.thread.store.info(self.thread.name).seq
             self._turn = standing(self.thread.store, self.thread.name)
             if self._turn.user is None:
