@@ -1,0 +1,312 @@
+"""Laws over exchanges recorded with real provider APIs: what a provider took, sent and charged is how it is.
+
+Nothing here looks at a single recording: another set of recordings has to hold as well. An exchange that breaks a
+law stands in that law's table with the reason, or the test fails; one that stands there without need fails too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from exchanges import CONVERSATION, Exchange, exchanges, spelled, whole_reply
+
+import quire
+from quire.log.store import Store
+from quire.providers import import_, parse_reply, stream
+from quire.providers.prices import cost
+
+every_wire = pytest.mark.parametrize("wire", CONVERSATION)
+
+# "recording n" -> why this exchange is beyond the law.
+ACCEPTED_BUT_FOUND: dict[str, str] = {}
+REFUSED_FOR_WHAT_IS_NOT_IN_THE_BODY = {
+    "test_groq/test_tool_use_failed_error 0": "the model wrote a call that its tool's schema does not allow",
+    "test_multimodal_tool_returns/test_multimodal_tool_return_matrix[direct-url-image-google_vertex] 2": (
+        "the site of the URL forbids robots"
+    ),
+}
+CHANGED_ON_THE_WAY: dict[str, str] = {}
+ADDED_THE_SECOND_TIME: dict[str, str] = {}
+STREAMED_OTHERWISE: dict[str, str] = {}
+COUNTED_OTHERWISE = {
+    "test_openai/test_invalid_response 0": "the server is no provider: it answers with the request"
+}
+CHARGED_OTHERWISE = COUNTED_OTHERWISE
+
+
+def hold(
+    law: Callable[[Exchange], Any], given: Iterator[Exchange] | list[Exchange], beyond: dict[str, str]
+) -> None:
+    """Every exchange keeps the law: `law` gives what is wrong with one, or nothing."""
+    broken: dict[str, Any] = {}
+    needless: list[str] = []
+    count = 0
+    for exchange in given:
+        count += 1
+        wrong = law(exchange)
+        if wrong and exchange.name not in beyond:
+            broken[exchange.name] = wrong
+        elif not wrong and exchange.name in beyond:
+            needless.append(exchange.name)
+    assert not needless, f"these keep the law by now: {needless}"
+    lines = "\n".join(f"  {name} ({wrong})" for name, wrong in broken.items())
+    assert not broken, f"{count - len(broken)} of {count} hold\n{lines}"
+
+
+def accepted(wire: str) -> list[Exchange]:
+    return [one for one in exchanges(wire) if one.accepted]
+
+
+def refused(wire: str) -> list[Exchange]:
+    return [one for one in exchanges(wire) if not one.accepted]
+
+
+@every_wire
+def test_what_a_provider_accepted_lints_clean(wire: str) -> None:
+    hold(lambda one: errors(one), accepted(wire), ACCEPTED_BUT_FOUND)
+
+
+@every_wire
+def test_what_a_provider_refused_is_found_and_named(wire: str) -> None:
+    hold(
+        lambda one: not findings(one) and (one.reply or {}),
+        refused(wire),
+        REFUSED_FOR_WHAT_IS_NOT_IN_THE_BODY,
+    )
+
+
+def findings(exchange: Exchange) -> list[Any]:
+    # What a provider would count has no reply, so no length of one.
+    body = {"max_tokens": 1, **exchange.body} if exchange.counted else exchange.body
+    return quire.validate(body, exchange.provider, exchange.model)
+
+
+def errors(exchange: Exchange) -> list[str]:
+    """What would be refused; good advice is a warning."""
+    found = [one for one in findings(exchange) if getattr(one, "severity", "error") == "error"]
+    return [f"{one.row} {one.path}: {one.message}" for one in found]
+
+
+@every_wire
+def test_import_and_render_change_nothing_but_spelling(wire: str) -> None:
+    store = quire.open_store(":memory:")
+    hold(lambda one: changed(store, one), accepted(wire), CHANGED_ON_THE_WAY)
+
+
+def changed(store: Store, exchange: Exchange) -> list[str]:
+    try:
+        request = rendered(store, exchange, exchange.body, "once")
+    except quire.QuireError as error:
+        return [f"{type(error).__name__}: {error}"]
+    sent = spelled(exchange.wire, copy.deepcopy(exchange.body))
+    return sorted(set(differences(sent, spelled(exchange.wire, copy.deepcopy(request.body)))))
+
+
+def rendered(store: Store, exchange: Exchange, body: dict[str, Any], thread: str) -> quire.Request:
+    """A body imported into a thread of its own, and rendered for the model it was for."""
+    imported = quire.Thread(store, f"{exchange.name} {thread}")
+    imported.append(*import_(exchange.wire, copy.deepcopy(body), exchange.model))
+    return imported.request(exchange.target, **exchange.options)
+
+
+def differences(one: Any, other: Any, path: str = "$") -> Iterator[str]:
+    """Where two JSON values differ, the places in lists left out so that equal causes read alike."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in sorted({*one, *other}):
+            if name in one and name in other:
+                yield from differences(one[name], other[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name} {'lost' if name in one else 'added'}"
+    elif isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other):
+            yield f"{path} {len(one)} became {len(other)}"
+        for left, right in zip(one, other, strict=False):
+            yield from differences(left, right, f"{path}[]")
+    elif one != other:
+        yield f"{path} {str(one)[:60]!r} became {str(other)[:60]!r}"
+
+
+@every_wire
+def test_importing_what_was_rendered_adds_nothing(wire: str) -> None:
+    store = quire.open_store(":memory:")
+    hold(lambda one: added(store, one), accepted(wire), ADDED_THE_SECOND_TIME)
+
+
+def added(store: Store, exchange: Exchange) -> list[str]:
+    try:
+        once = rendered(store, exchange, exchange.body, "once")
+        twice = rendered(store, exchange, once.body, "twice")
+    except quire.QuireError as error:
+        return [f"{type(error).__name__}: {error}"]
+    lines = [[json.loads(line) for line in one.lines.each] for one in (once, twice)]
+    return sorted(set(differences(*lines)))
+
+
+@every_wire
+def test_a_stream_read_piece_by_piece_gives_the_whole_reply(wire: str) -> None:
+    hold(
+        streamed_otherwise, [one for one in accepted(wire) if one.events and one.answered], STREAMED_OTHERWISE
+    )
+
+
+def streamed_otherwise(exchange: Exchange) -> list[str]:
+    reader = stream(exchange.target)
+    try:
+        gathered = [entry for event in exchange.events for entry in reader.feed(copy.deepcopy(event))]
+        piecewise = reader.reply()
+    except quire.QuireError as error:
+        return [f"{type(error).__name__}: {error}"]
+    whole = parse_reply(exchange.target, whole_reply(exchange.wire, copy.deepcopy(exchange.events)))
+    wrong = [
+        f"{field}: {getattr(piecewise, field)} is not {getattr(whole, field)}"
+        for field in ("usage", "stop", "id", "model")
+        if getattr(piecewise, field) != getattr(whole, field)
+    ]
+    said = [_comparable(one.entries) for one in (piecewise, whole)]
+    wrong += differences(*said, "entries")
+    if tuple(gathered) != piecewise.entries:
+        wrong.append("feed and reply give different entries")
+    return wrong
+
+
+def _comparable(entries: Iterable[quire.Entry]) -> Any:
+    """What entries say; OpenAI encrypts reasoning anew for each event that shows it."""
+    text = json.dumps([entry.body for entry in entries])
+    return json.loads(
+        text, object_hook=lambda one: {**one, **dict.fromkeys(one.keys() & {"encrypted_content"})}
+    )
+
+
+def replies(wire: str) -> list[Exchange]:
+    return [one for one in accepted(wire) if one.answered and not one.counted]
+
+
+def reply_of(exchange: Exchange) -> dict[str, Any]:
+    return copy.deepcopy(exchange.reply) or whole_reply(exchange.wire, copy.deepcopy(exchange.events))
+
+
+@every_wire
+def test_usage_is_what_the_provider_counted(wire: str) -> None:
+    hold(counted_otherwise, replies(wire), COUNTED_OTHERWISE)
+
+
+def counted_otherwise(exchange: Exchange) -> str:
+    reply = reply_of(exchange)
+    given = reply.get("usage") or reply.get("usageMetadata") or {}
+    try:
+        used = parse_reply(exchange.target, reply).usage
+    except quire.QuireError as error:
+        return f"{type(error).__name__}: {error}"
+    told = FIGURES[exchange.wire](given)
+    read = {**msgspec.to_builtins(used), "total": used.input_total + used.output}
+    wrong = [f"{name} is {read[name]}, not {count}" for name, count in told.items() if read[name] != count]
+    return ", ".join(wrong) if given else ""
+
+
+def _figures_anthropic(given: dict[str, Any]) -> dict[str, int]:
+    parts = given.get("iterations") or [given]
+    fields = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return {
+        "input_total": sum(part.get(field) or 0 for part in parts for field in fields),
+        "cache_read": sum(part.get("cache_read_input_tokens") or 0 for part in parts),
+        "output": sum(part.get("output_tokens") or 0 for part in parts),
+        "reasoning": (given.get("output_tokens_details") or {}).get("thinking_tokens") or 0,
+    }
+
+
+def _figures_bedrock(given: dict[str, Any]) -> dict[str, int]:
+    return {
+        "total": given.get("totalTokens", 0),
+        "output": given.get("outputTokens", 0),
+        "cache_read": given.get("cacheReadInputTokens", 0),
+    }
+
+
+def _figures_gemini(given: dict[str, Any]) -> dict[str, int]:
+    return {
+        "total": given.get("totalTokenCount", 0),
+        "cache_read": given.get("cachedContentTokenCount", 0),
+        "reasoning": given.get("thoughtsTokenCount", 0),
+    }
+
+
+def _figures_openai(given: dict[str, Any]) -> dict[str, int]:
+    into = given.get("prompt_tokens_details") or given.get("input_tokens_details") or {}
+    out = given.get("completion_tokens_details") or given.get("output_tokens_details") or {}
+    read = into.get("cached_tokens") or given.get("cached_tokens") or given.get("num_cached_tokens") or 0
+    return {
+        "total": given.get("total_tokens", 0),
+        "output": given.get("completion_tokens", given.get("output_tokens", 0)),
+        "cache_read": read,
+        "reasoning": out.get("reasoning_tokens") or 0,
+    }
+
+
+FIGURES = {
+    "anthropic": _figures_anthropic,
+    "bedrock": _figures_bedrock,
+    "gemini": _figures_gemini,
+    "openai-chat": _figures_openai,
+    "openai-responses": _figures_openai,
+}
+
+
+@every_wire
+def test_a_cost_is_the_providers_own_or_says_what_it_leaves_out(wire: str) -> None:
+    hold(charged_otherwise, replies(wire), CHARGED_OTHERWISE)
+
+
+def charged_otherwise(exchange: Exchange) -> str:
+    reply = reply_of(exchange)
+    given = reply.get("usage") or reply.get("usageMetadata") or {}
+    try:
+        at = reply.get("created") or reply.get("created_at")
+        money = cost(parse_reply(exchange.target, reply).usage, exchange.target, at and int(at) * 1000)
+    except quire.QuireError as error:
+        return f"{type(error).__name__}: {error}"
+    if not money.known:
+        return ""
+    besides = sorted(left_out(exchange, reply, given))
+    if besides:
+        return f"{money} leaves out {', '.join(besides)}"
+    charged = given.get("cost")
+    if charged and abs(charged - (money.amount_usd or 0)) > 0.01 * charged:
+        return f"{money} is not ${charged:.6f}"
+    return ""
+
+
+def left_out(exchange: Exchange, reply: dict[str, Any], given: dict[str, Any]) -> Iterator[str]:
+    """What is charged besides text tokens of the model that was asked."""
+    used = {**(given.get("server_tool_use") or {}), **(given.get("server_tool_use_details") or {})}
+    yield from (name for name in ("web_search_requests",) if used.get(name))
+    asked = {one.get("model") for one in given.get("iterations") or ()} - {None, exchange.model}
+    yield from (f"the share of {model}" for model in asked)
+    for item in reply.get("output") or () if isinstance(reply.get("output"), list) else ():
+        if item["type"] in FEES:
+            yield item["type"]
+    for candidate in reply.get("candidates") or ():
+        if candidate.get("groundingMetadata", {}).get("webSearchQueries"):
+            yield "grounding"
+    details = [
+        *(given.get("promptTokensDetails") or ()),
+        *(given.get("candidatesTokensDetails") or ()),
+        *(given.get("toolUsePromptTokensDetails") or ()),
+    ]
+    yield from ("audio" for one in details if one.get("modality") == "AUDIO" and one.get("tokenCount"))
+    yield from (
+        "image output"
+        for one in given.get("candidatesTokensDetails") or ()
+        if one.get("modality") == "IMAGE" and one.get("tokenCount")
+    )
+    for field in ("prompt_tokens_details", "completion_tokens_details"):
+        if (given.get(field) or {}).get("audio_tokens"):
+            yield "audio"
+
+
+# Items of a response that cost a fee, or another model's tokens, beside the reply's own.
+FEES = {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"}
