@@ -236,16 +236,17 @@ def _gemini(body: Object) -> list[Object]:
 def _chat(body: Object) -> list[Object]:
     out = []
     for message in body["messages"]:
-        one = {**message, "content": _texts(message.get("content") or [])}
+        one = _without({**message, "content": _texts(message.get("content") or [])}, "prefix", False)
         one["role"] = {"developer": "system"}.get(one["role"], one["role"])
         for called in one.get("tool_calls", ()):
             called.setdefault("type", "function")
+            called.pop("index", None)
             if "function" in called:
                 called["function"]["arguments"] = _parsed(called["function"].get("arguments"))
         if not one.get("tool_calls"):
             one.pop("tool_calls", None)
         out.append(one)
-    return out
+    return _outer_space_stripped(out)
 
 
 def _responses(body: Object) -> list[Object]:
@@ -264,7 +265,15 @@ def _responses(body: Object) -> list[Object]:
         if one["type"] == "function_call_output":
             one["output"] = _texts(one["output"], "input_text")
         out.append(one)
-    return out
+    return _outer_space_stripped(out)
+
+
+def _outer_space_stripped(messages: list[Object]) -> list[Object]:
+    """A system prompt in front is kept without its outer white space."""
+    if messages and messages[0].get("role") == "system":
+        for part in messages[0]["content"]:
+            part["text"] = part["text"].strip()
+    return messages
 
 
 _SPELLED = {
