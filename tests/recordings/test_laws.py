@@ -39,6 +39,7 @@ COUNTED_OTHERWISE = {
     "test_openai/test_invalid_response 0": "the server is no provider: it answers with the request"
 }
 CHARGED_OTHERWISE = COUNTED_OTHERWISE
+DISOWNED = COUNTED_OTHERWISE
 
 
 def hold(
@@ -163,6 +164,27 @@ def added(store: Store, exchange: Exchange) -> list[str]:
         return [f"{type(error).__name__}: {error}"]
     lines = [[json.loads(line) for line in one.lines.each] for one in (once, twice)]
     return sorted(set(differences(*lines)))
+
+
+@every_wire
+def test_a_reply_is_never_taken_for_another_models(wire: str) -> None:
+    store = quire.open_store(":memory:")
+    hold(lambda one: disowned(store, one), replies(wire), DISOWNED)
+
+
+def disowned(store: Store, exchange: Exchange) -> list[str]:
+    """What of a recorded reply the next request leaves out as not this model's, whatever name answered."""
+    thread = quire.Thread(store, exchange.name)
+    thread.on_warning = lambda event: None
+    try:
+        thread.append(*import_(exchange.wire, copy.deepcopy(exchange.body), exchange.model))
+        request = thread.request(exchange.target, **exchange.options)
+        thread.record(reply_of(exchange), request)
+        thread.user("Go on.")
+        left = thread.request(exchange.target, **exchange.options).left_out[len(request.left_out) :]
+    except quire.QuireError as error:
+        return [f"{type(error).__name__}: {error}"]
+    return [one["reason"] for one in left if "means nothing to" in one["reason"]]
 
 
 @every_wire
