@@ -231,8 +231,8 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 GEMINI = [
     Case("B2.28", "gemini", contents(reply(), ask()), "$.contents[0]", contents(ask(), reply(), ask())),
-    Case("B2.28", "gemini", contents(ask(), reply(), reply(fc(**SIGNED)), ask(fr())), "$.contents[2]",
-         contents(ask(), reply(), ask(), reply(fc(**SIGNED)), ask(fr()))),
+    Case("B2.28", "gemini", contents(reply(fc(**SIGNED)), ask(fr())), "$.contents[0]",
+         contents(ask(), reply(), reply(fc(**SIGNED)), ask(fr()))),
     Case("B2.29", "gemini", contents(ask(), reply(fc(**SIGNED), fc()), ask(fr())), "$.contents[2]",
          contents(ask(), reply(fc(**SIGNED), fc()), ask(fr(), fr()))),
     Case("B2.29", "gemini", contents(ask(), reply(fc(**SIGNED), fc()), ask(fr()), ask(fr())), "$.contents[2]",

@@ -37,6 +37,17 @@ def test_findings_show_row_place_and_fix_and_exit_with_1(tmp_path: Path) -> None
     assert "fix: End with a user message" in text
 
 
+def test_warnings_alone_are_shown_and_exit_with_0(tmp_path: Path) -> None:
+    call = {"type": "function_call", "call_id": "c", "id": "fc_1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "done"}
+    body = {"model": "gpt-5.5", "input": [{"role": "user", "content": "q"}, call, output]}
+    code, text = run(write(tmp_path / "r.json", body))
+    assert (code, "B2.23 $.input[1] (warning)" in text) == (0, True)
+    assert text.endswith("no findings, 1 warning\n")
+    [report] = json.loads(run(str(tmp_path / "r.json"), "--json")[1])
+    assert [one["severity"] for one in report["findings"]] == ["warning"]
+
+
 def test_the_real_command_exits_with_1(tmp_path: Path) -> None:
     file = write(tmp_path / "r.json", claude(user(), model()))
     done = subprocess.run(

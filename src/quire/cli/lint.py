@@ -10,7 +10,16 @@ import msgspec
 
 from quire.cli.output import called, json_option, print_json, read_text, value_or_lines
 from quire.errors import CallError, FormatError
-from quire.providers.rules import Finding, ServerMemory, Unchecked, detect, observe, unchecked, validate
+from quire.providers.rules import (
+    Finding,
+    ServerMemory,
+    Unchecked,
+    detect,
+    errors,
+    observe,
+    unchecked,
+    validate,
+)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -35,7 +44,7 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
     {"body": {...}, "headers": {...}}: then beta headers are checked too; or {"request": {...}}, as
     quire simulate reads it. Requests of one file are taken as one conversation, so that changed
     thinking blocks are noticed.
-    Exit code 1 when anything was found.
+    Exit code 1 when anything would be refused; warnings alone are advice.
 
     \b
     Examples:
@@ -48,7 +57,7 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
         print_json(msgspec.to_builtins(reports))
     else:
         _print(reports)
-    if any(report.findings for report in reports):
+    if any(errors(report.findings) for report in reports):
         raise SystemExit(1)
 
 
@@ -97,16 +106,20 @@ def _model(body: Any) -> str:
 
 
 def _print(reports: list[Report]) -> None:
-    found = 0
     for report in reports:
         place = f"line {report.line}: " if report.line else ""
         for finding in report.findings:
-            click.echo(f"{place}{click.style(finding.row, fg='red', bold=True)} {finding.path}")
+            advised = finding.severity == "warning"
+            row = click.style(finding.row, fg="yellow" if advised else "red", bold=True)
+            click.echo(f"{place}{row} {finding.path}{' (warning)' * advised}")
             click.echo(f"  {finding.message}")
             click.echo(f"  {click.style('fix:', fg='green')} {finding.fix}")
         for note in report.unchecked:
             click.echo(f"{place}not checked, {note.row}: {note.why}", err=True)
-        found += len(report.findings)
+    found = [finding for report in reports for finding in report.findings]
+    refused = len(errors(found))
+    warned = len(found) - refused
     names = ", ".join(dict.fromkeys(f"{one.provider} {one.model}".strip() for one in reports))
     count = f"{len(reports)} request{'s' * (len(reports) != 1)}"
-    click.echo(f"{count} ({names}): {found or 'no'} finding{'s' * (found != 1)}")
+    also = f", {warned} warning{'s' * (warned != 1)}" * bool(warned)
+    click.echo(f"{count} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")

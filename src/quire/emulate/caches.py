@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from quire.emulate.provider import Emulated, EmulatedReply, Received
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.providers.simulate.prefix_caches import GeminiCache, seconds
 from quire.values import JsonObject
 
@@ -37,7 +37,7 @@ class EmulatedCaches:
     def create(self, received: Received) -> EmulatedReply:
         body: JsonObject = received.body
         model = str(body.get("model") or "").removeprefix("models/")
-        found = validate(body, "gemini", model, headers=received.headers)
+        found = errors(validate(body, "gemini", model, headers=received.headers))
         if found:
             return self._emulated.refused(received, "gemini", found[0].status, found[0].message)
         self._made += 1

@@ -9,7 +9,7 @@ import msgspec
 from quire.emulate import anthropic, bedrock, chat, gemini, responses
 from quire.emulate.script import Answering, Refuse, Replies, ReplyForm, Script, ScriptedAnswer
 from quire.providers.registry import provider_facts, resolve
-from quire.providers.rules import Finding, ServerMemory, issue, malformed, validate
+from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
 from quire.providers.rules.check import where
 from quire.providers.rules.claude_blocks import signed
 from quire.providers.rules.claude_turns import anthropic_talk
@@ -213,7 +213,9 @@ class Emulated:
         """Check a request against the rules, then answer it from the script."""
         body = received.body
         model = model or (str(body.get("model") or "") if isinstance(body, dict) else "")
-        found = validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers)
+        found = errors(
+            validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers)
+        )
         if found:
             return self.refused(received, wire, found[0].status, found[0].message)
         scripted = ScriptedAnswer() if _prewarms(body) else self.script.next(body)

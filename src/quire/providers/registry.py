@@ -124,7 +124,7 @@ def _spellings(model: str) -> list[str]:
 
 def _family(provider: str, model: str) -> JsonObject:
     for family in data("models")["families"].get(provider, ()):
-        if model and re.search(family["pattern"], model):
+        if model and any(re.search(family["pattern"], one) for one in _spellings(model)):
             return {name: fact for name, fact in family.items() if name != "pattern"}
     return {}
 

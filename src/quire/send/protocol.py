@@ -14,7 +14,7 @@ from quire.errors import RuleError
 from quire.log.store import Store
 from quire.providers.gemini_cache import Served
 from quire.providers.registry import resolve, split_target
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.send.events import BlockDelta, pieces
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
@@ -77,7 +77,7 @@ class Messages(msgspec.Struct, frozen=True):
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request; one that the provider would refuse is an error here."""
         request = thread.request(target, **options)
-        if found := validate(request.body, request.provider, request.model, headers=request.headers):
+        if found := errors(validate(request)):
             raise RuleError(
                 f"the request breaks a rule of {request.provider}: {found[0].message} (at {found[0].path})",
                 hint=found[0].fix,

@@ -15,7 +15,7 @@ import msgspec
 from quire.errors import CallError
 from quire.providers.registry import resolve
 from quire.providers.rules import bedrock, claude, claude_blocks, claude_turns, gemini, openai
-from quire.providers.rules.check import Check, Finding, ServerMemory, found, make_check
+from quire.providers.rules.check import Check, Finding, ServerMemory, errors, found, make_check
 from quire.providers.rules.claude import remember_compaction
 from quire.providers.rules.claude_turns import anthropic_talk, converse_talk
 from quire.providers.rules.detect import Unchecked, detect, unchecked_notes
@@ -29,6 +29,7 @@ __all__ = [
     "ServerMemory",
     "Unchecked",
     "detect",
+    "errors",
     "issue",
     "malformed",
     "observe",
@@ -100,7 +101,7 @@ def validate(
     seen: ServerMemory | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """Everything a provider would refuse in a request, in the order of the rules; empty when it is fine.
+    """What a provider would refuse in a request, and what it would better not hold, in the order of the rules.
 
     `request` is a body, or a rendered Request, which brings its provider, model and headers along.
     """
@@ -120,7 +121,7 @@ def malformed(request: Json, provider: str, model: str | None = None) -> list[Fi
         return validate(request, provider)
     check = _check(request, provider, model, None, None)
     encoded, unfit = _encode(request)
-    return [*unfit, *(() if encoded is None else _SHAPES[check.info.wire](check))]
+    return [*unfit, *(() if encoded is None else errors(_SHAPES[check.info.wire](check)))]
 
 
 def unchecked(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from quire.providers.rules.check import Check, Finding, found, where
+from quire.providers.rules.check import Check, Finding, advice, found, where
 from quire.providers.rules.claude import forced, modes
 from quire.providers.rules.claude_blocks import TTLS, Mark, out_of_order, too_many, ttl_of
 from quire.providers.rules.claude_turns import Conversation, TurnBlock, pairs
@@ -42,8 +42,14 @@ def tools_defined(check: Check, talk: Conversation) -> Iterator[Finding]:
 
 
 def blank_blocks(talk: Conversation) -> Iterator[Finding]:
-    """Row 35, in messages and system blocks."""
-    blocks = [*talk.system, *(block for message in talk.messages for block in message.blocks)]
+    """Row 35, in messages and system blocks; what a model said without a word is taken back by most."""
+    yield from _blank(talk.system)
+    for message in talk.messages:
+        blank = _blank(message.blocks)
+        yield from advice(blank) if message.role == "assistant" else blank
+
+
+def _blank(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     for block in blocks:
         said = block.raw.get("text")
         if block.type == "text" and isinstance(said, str) and not said.strip():
@@ -68,7 +74,8 @@ def converse_order(check: Check, talk: Conversation) -> Iterator[Finding]:
     spoken = [message for message in talk.messages if message.role in ("user", "assistant")]
     if spoken and spoken[0].role != "user":
         problem = "A conversation must start with a user message. Try again with a conversation that starts with a user message."
-        yield found("B.converse", spoken[0].path, problem=problem, fix="Begin with a user message.")
+        unasked = [found("B.converse", spoken[0].path, problem=problem, fix="Begin with a user message.")]
+        yield from advice(unasked) if "claude" in check.info.model else unasked
     for before, message in pairwise(spoken):
         if before.role == message.role:
             problem = "A conversation must alternate between user and assistant roles."

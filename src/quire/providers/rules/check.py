@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -178,6 +179,18 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
     fix: str
     status: int = 400
+    # An error would be refused; a warning is good advice to a provider that takes it as it is, or may.
+    severity: Literal["error", "warning"] = "error"
+
+
+def advice(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The same findings as warnings."""
+    return (msgspec.structs.replace(one, severity="warning") for one in findings)
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    """What would be refused."""
+    return [one for one in findings if one.severity == "error"]
 
 
 def found(row: str, path: str, **seen: Json) -> Finding:
@@ -185,7 +198,12 @@ def found(row: str, path: str, **seen: Json) -> Finding:
     facts = data("rules")["rows"][row]
     values = {"where": where(path), **_places(path), **seen}
     return Finding(
-        row, path, facts["error"].format_map(values), facts["fix"].format_map(values), facts["status"]
+        row,
+        path,
+        facts["error"].format_map(values),
+        facts["fix"].format_map(values),
+        facts["status"],
+        facts.get("severity", "error"),
     )
 
 

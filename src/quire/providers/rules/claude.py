@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, ServerMemory, fingerprint, found, limit
+from quire.providers.rules.check import Check, Finding, ServerMemory, advice, fingerprint, found, limit
 from quire.providers.rules.claude_turns import Conversation, TurnBlock, TurnMessage, turns
 from quire.providers.rules.grammar import obj, objects, text
 from quire.values import JsonObject
@@ -47,14 +47,22 @@ def late_system(check: Check, talk: Conversation) -> Iterator[Finding]:
             continue
         if check.model_named and not check.info.features.late_system:
             problem = f"messages.{index}: role 'system' is not supported on this model"
-            yield found(
-                "B2.14", message.path, problem=problem, fix="Put its text into the next user message."
-            )
+            fix = "Put its text into the next user message."
+            unknown = [found("B2.14", message.path, problem=problem, fix=fix)]
+            yield from unknown if check.info.known else advice(unknown)
             continue
         problem = _place(talk.messages, index)
         if problem:
             fix = "Move it behind a user message, before the assistant's next one or to the end."
-            yield found("B2.14", message.path, problem=f"messages.{index}: {problem}", fix=fix)
+            misplaced = [found("B2.14", message.path, problem=f"messages.{index}: {problem}", fix=fix)]
+            # Where it parts nothing, the API has been seen to take it.
+            yield from advice(misplaced) if problem in _TAKEN else misplaced
+
+
+_TAKEN = (
+    "role 'system' must follow a user message",
+    "role 'system' must come before an assistant message or last",
+)
 
 
 def _place(messages: tuple[TurnMessage, ...], index: int) -> str:
@@ -132,9 +140,12 @@ def sampling(check: Check) -> Iterator[Finding]:
     gone = check.version >= data("rules")["versions"]["anthropic_no_sampling"]
     if not (gone or (check.model_named and not check.info.features.sampling)):
         return
-    for name in ("temperature", "top_p", "top_k"):
-        if check.body.get(name) is not None:
-            yield found("B.sampling", f"$.{name}", name=name)
+    for name, usual in (("temperature", 1), ("top_p", 1), ("top_k", None)):
+        value = check.body.get(name)
+        if value is not None:
+            given = [found("B.sampling", f"$.{name}", name=name)]
+            # Whether the usual value is refused too is not established.
+            yield from advice(given) if value == usual else given
 
 
 def prewarm(check: Check) -> Iterator[Finding]:

@@ -71,7 +71,10 @@ def _by_messages(body: JsonObject) -> str:
     if any("function" in tool for _, tool in objects(body.get("tools"), "")):
         return _chat(body)
     fields = _BODY if _chat(body) == "openai-chat" else {"system": "anthropic"}
-    by_field = next((wire for field, wire in fields.items() if field in body), None)
+    named = text(body.get("model"))
+    # Others than Claude have a `thinking` switch too.
+    shared = {"thinking"} if named and "claude" not in named else set()
+    by_field = next((wire for field, wire in fields.items() if field in body.keys() - shared), None)
     return by_field or ("anthropic" if _is_claudes(body, blocks) else _chat(body))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, ServerMemory, at, fingerprint, found, limit
+from quire.providers.rules.check import Check, Finding, ServerMemory, advice, at, fingerprint, found, limit
 from quire.providers.rules.grammar import Grammar, grammar_of, misfits, obj, objects, shape, snake, text
 from quire.tokens import count
 from quire.values import Json, JsonObject
@@ -96,27 +96,35 @@ def _content_shape(one: Json, path: str, grammar: Grammar) -> Iterator[Finding]:
 def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Every function declaration with its path."""
     path, tools = setting(body, "tools")
-    for place, tool in objects(tools, path):
+    for place, tool in [(path, tools)] if isinstance(tools, dict) else objects(tools, path):
         name = "functionDeclarations" if "functionDeclarations" in tool else "function_declarations"
         yield from objects(tool.get(name), f"{place}.{name}")
 
 
+def _joined(turns: list[Content]) -> list[Content]:
+    """The turns as the API reads them: neighbours of the model are one."""
+    out: list[Content] = []
+    for turn in turns:
+        if out and turn.role == out[-1].role == "model":
+            out[-1] = msgspec.structs.replace(out[-1], parts=(*out[-1].parts, *turn.parts))
+        else:
+            out.append(turn)
+    return out
+
+
 def order(check: Check) -> Iterator[Finding]:
     """Row 28. Behind a cached content the conversation has already begun."""
-    turns = contents(check.body)
-    cached = setting(check.body, "cachedContent")[1] is not None
-    for index, turn in enumerate(turns):
-        if index == 0 and turn.role == "model" and not cached:
-            yield found("B2.28", turn.path, fix="Begin contents with a user turn.")
-        elif index and turn.having("functionCall") and turns[index - 1].role == "model":
-            yield found(
-                "B2.28", turn.path, fix="Join it with the model turn before it, or answer that one first."
-            )
+    first = next(iter(contents(check.body)), None)
+    if first is None or first.role != "model" or setting(check.body, "cachedContent")[1] is not None:
+        return
+    unasked = [found("B2.28", first.path, fix="Begin contents with a user turn.")]
+    # Words of the model in front are taken, calls are not.
+    yield from unasked if first.having("functionCall") else advice(unasked)
 
 
 def responses(check: Check) -> Iterator[Finding]:
     """Row 29: calls and responses turn by turn."""
-    turns = contents(check.body)
+    turns = _joined(contents(check.body))
     cached = setting(check.body, "cachedContent")[1] is not None
     asked = None if cached else 0
     for index, turn in enumerate(turns):
@@ -164,11 +172,17 @@ def _foreign(seen: ServerMemory | None, part: JsonObject) -> str:
         return "Corrupted thought signature."
     if seen is None or signature in data("rules")["gemini"]["open_signatures"]:
         return ""
+    signature = _one_alphabet(signature)
     if signature not in seen.sealed:
         return "Invalid thought signature." if seen.complete else ""
     call = get(part, "functionCall")
     moved = call is not None and seen.sealed[signature] != _call_print(call)
     return "Invalid thought signature." if moved else ""
+
+
+def _one_alphabet(signature: str) -> str:
+    """Base64 has two alphabets, of the API and of its SDK; the bytes are the same."""
+    return signature.translate(str.maketrans("-_", "+/")).rstrip("=")
 
 
 def _call_print(call: Json) -> str:
@@ -182,7 +196,7 @@ def remember_parts(seen: ServerMemory, turns: list[Content]) -> None:
         for _, part in turn.having("thoughtSignature"):
             signature = get(part, "thoughtSignature")
             if isinstance(signature, str):
-                seen.sealed.setdefault(signature, _call_print(get(part, "functionCall") or {}))
+                seen.sealed.setdefault(_one_alphabet(signature), _call_print(get(part, "functionCall") or {}))
 
 
 # Gemini around the turns: explicit caches, schemas and function names (rows 32 to 34).

@@ -5,12 +5,13 @@ Rows 21, 22, 37 to 40; cache marks are in `breakpoints`.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, ServerMemory, found
+from quire.providers.rules.check import Check, Finding, ServerMemory, advice, found
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
@@ -19,15 +20,36 @@ _STRICT = frozenset({"openai", "azure"})
 
 def chat_shape(check: Check) -> Iterator[Finding]:
     """Types of messages, parts, calls and tools; compatible servers may know more kinds of parts."""
-    strict = check.info.provider in _STRICT
-    yield from misfits(check.body, "@body", "$", grammar_of("openai-chat", closed=strict))
+    open_grammar = list(misfits(check.body, "@body", "$", grammar_of("openai-chat", closed=False)))
+    yield from open_grammar
     for path, message in objects(check.body.get("messages"), "$.messages"):
         yield from _message_shape(message, path)
-        if strict:
-            yield from _strictly(message, path)
-            yield from _filled(message, ("content", "tool_calls"), path)
-    if strict:
-        yield from _filled(check.body, ("tools",), "$")
+    if check.info.provider in _STRICT:
+        strictly = _openai_shape(check, set(open_grammar))
+        yield from strictly if _is_openais(check) else advice(strictly)
+
+
+# How OpenAI's own models are called; "openai-chat" is also what any other server's format is called.
+_OPENAIS = re.compile(r"^(ft:)?(gpt-|chatgpt|o\d|codex|computer-use)")
+
+
+def _is_openais(check: Check) -> bool:
+    """Whether OpenAI itself will read the request; an Azure deployment may have any name."""
+    named = check.model_named and not check.info.known and not _OPENAIS.match(check.info.model)
+    return check.info.provider != "openai" or not named
+
+
+def _openai_shape(check: Check, known: set[Finding]) -> Iterator[Finding]:
+    """What OpenAI itself refuses and others take: kinds it does not know, empty lists, images from tools."""
+    strict = misfits(check.body, "@body", "$", grammar_of("openai-chat"))
+    yield from (one for one in strict if one not in known)
+    for path, tool in objects(check.body.get("tools"), "$.tools"):
+        if tool.get("type") is None:
+            yield shape(f"{path}.type", "Field required", "Say which type it is.")
+    for path, message in objects(check.body.get("messages"), "$.messages"):
+        yield from _strictly(message, path)
+        yield from _filled(message, ("content", "tool_calls"), path)
+    yield from _filled(check.body, ("tools",), "$")
 
 
 def _message_shape(message: JsonObject, path: str) -> Iterator[Finding]:
@@ -210,6 +232,7 @@ def responses_pairs(check: Check) -> Iterator[Finding]:
     elsewhere = _has_state(check.body) or any(
         kind_of(item) in ("item_reference", "compaction") for _, item in items
     )
+    asked = {text(item.get("call_id")) for _, item in items if kind_of(item).endswith("_call")}
     for path, item in items:
         id = text(item.get("call_id"))
         if kind_of(item) in _CALLS:
@@ -218,7 +241,9 @@ def responses_pairs(check: Check) -> Iterator[Finding]:
             if waiting.get(id):
                 waiting[id].popleft()
             elif not elsewhere:
-                yield found("B2.25b", path, id=id)
+                missing = [found("B2.25b", path, id=id)]
+                # An output too many is not refused by everybody, nor is one that stands before its call.
+                yield from missing if id not in asked and _is_openais(check) else advice(missing)
     for id, paths in waiting.items():
         yield from (found("B2.25", path, id=id) for path in paths)
 
@@ -254,7 +279,8 @@ def _reason(check: Check, item: JsonObject, path: str, known: set[str], reasoned
     if check.seen and check.seen.complete:
         return
     if id.startswith("fc_") and not reasoned and _reasons(check):
-        yield found("B2.23", path, id=id, reasoning="rs_...")
+        # Not every call of such a model follows from reasoning.
+        yield from advice([found("B2.23", path, id=id, reasoning="rs_...")])
 
 
 def _reasons(check: Check) -> bool:
