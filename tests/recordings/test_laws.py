@@ -36,16 +36,12 @@ REFUSED_FOR_WHAT_IS_NOT_IN_THE_BODY = {
 CHANGED_ON_THE_WAY: dict[str, str] = {}
 ADDED_THE_SECOND_TIME: dict[str, str] = {}
 STREAMED_OTHERWISE: dict[str, str] = {}
-COUNTED_OTHERWISE = {
-    "test_openai/test_invalid_response 0": "the server is no provider: it answers with the request"
-}
+COUNTED_OTHERWISE = {"test_openai/test_invalid_response 0": "the server is no provider: it answers with the request"}
 CHARGED_OTHERWISE = COUNTED_OTHERWISE
 DISOWNED = COUNTED_OTHERWISE
 
 
-def hold(
-    law: Callable[[Exchange], Any], given: Iterator[Exchange] | list[Exchange], beyond: dict[str, str]
-) -> None:
+def hold(law: Callable[[Exchange], Any], given: Iterator[Exchange] | list[Exchange], beyond: dict[str, str]) -> None:
     """Every exchange keeps the law: `law` gives what is wrong with one, or nothing."""
     broken: dict[str, Any] = {}
     needless: list[str] = []
@@ -195,9 +191,7 @@ def disowned(store: Store, exchange: Exchange) -> list[str]:
 @not_yet
 @every_wire
 def test_a_stream_read_piece_by_piece_gives_the_whole_reply(wire: str) -> None:
-    hold(
-        streamed_otherwise, [one for one in accepted(wire) if one.events and one.answered], STREAMED_OTHERWISE
-    )
+    hold(streamed_otherwise, [one for one in accepted(wire) if one.events and one.answered], STREAMED_OTHERWISE)
 
 
 def streamed_otherwise(exchange: Exchange) -> list[str]:
@@ -223,9 +217,7 @@ def streamed_otherwise(exchange: Exchange) -> list[str]:
 def _comparable(entries: Iterable[quire.Entry]) -> Any:
     """What entries say; OpenAI encrypts reasoning anew for each event that shows it."""
     text = json.dumps([entry.body for entry in entries])
-    return json.loads(
-        text, object_hook=lambda one: {**one, **dict.fromkeys(one.keys() & {"encrypted_content"})}
-    )
+    return json.loads(text, object_hook=lambda one: {**one, **dict.fromkeys(one.keys() & {"encrypted_content"})})
 
 
 def replies(wire: str) -> list[Exchange]:
