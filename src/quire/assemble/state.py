@@ -6,7 +6,7 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -25,7 +25,7 @@ from quire.assemble.user_message import block, normal, unique
 from quire.errors import BudgetError
 from quire.log.entries import usable
 from quire.tokens import Calibration, Calibrations
-from quire.values import Entry, JsonObject, LeftOut, Message, Text, ToolSet
+from quire.values import Entry, JsonObject, Kind, LeftOut, Message, Text, ToolSet
 
 # What is known of the models that a thread asked: which was last, when, and how each of them counts.
 
@@ -94,7 +94,7 @@ class Assembly:
         self.broken = False
         self.requests = 0
         self.tools_moved = False
-        self._exchange = Round()
+        self._round = Round()
         self._stable = 0
         # The rebase that the log holds for the request at hand.
         self.recorded: JsonObject | None = None
@@ -111,7 +111,7 @@ class Assembly:
 
     def asks(self, entry: Entry) -> bool:
         """Whether a request stands in front of this entry: it was sent here, or the model begins to speak."""
-        return self.turn > 0 and self._exchange.asks(entry, self._tail.is_context(entry))
+        return self.turn > 0 and self._round.asks(entry, self._tail.is_context(entry))
 
     def feed(self, entry: Entry) -> None:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
@@ -121,14 +121,14 @@ class Assembly:
             return  # a question beside the conversation: a plan, a summary
         if entry.kind != "sent" and self.asks(entry):
             self._pass()
-        before = self._exchange
-        self._exchange = before.after(entry, self._tail.is_context(entry))
+        before = self._round
+        self._round = before.after(entry, self._tail.is_context(entry))
         self.asked = self.asked.at(entry)
         self.entries[entry.seq] = entry
         self.pins += pins_of(entry, self.entries, self.pins, self.policy.times)
         if entry.kind == "sent":
             self._request_sent(entry, before)
-        getattr(self, f"_feed_{entry.kind}")(entry)
+        _FEEDS[entry.kind](self, entry)
 
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
@@ -183,11 +183,9 @@ class Assembly:
     def _feed_spoken(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
         beside = self._tail.is_context(entry)
-        self._tail.speak(entry, not self._exchange.speaking or "message" in entry.wire)
+        self._tail.speak(entry, not self._round.speaking or "message" in entry.wire)
         if not beside:
-            self._exchange = self._exchange.spoke()
-
-    _feed_think = _feed_respond = _feed_call = _feed_spoken
+            self._round = self._round.spoke()
 
     def _feed_result(self, entry: Entry) -> None:
         if self._tail.answer(entry):
@@ -203,13 +201,13 @@ class Assembly:
         begins = "usage" not in entry.body
         if self.turn and before.asks(entry, beside=False):
             # It was really sent: nothing is decided again.
-            self._exchange = self._exchange.recorded()
+            self._round = self._round.recorded()
             self._pass(sent=True)
         elif begins and before.streaming:
             self._send_again()
         elif begins:
             self._close()  # what was said before it is no part of the answer that begins
-        self._exchange = self._exchange.streams(begins)
+        self._round = self._round.streams(begins)
 
     def _send_again(self) -> None:
         """The reply broke off and its request was made once more: what came of it counts no more."""
@@ -219,7 +217,7 @@ class Assembly:
         self._tail.groups = []
         self._close(final=True)
         self.epoch.pass_by()
-        self.asked, self._exchange = self.asked.passed(self.asked.estimate), self._exchange.again()
+        self.asked, self._round = self.asked.passed(self.asked.estimate), self._round.again()
 
     def _feed_sent(self, entry: Entry) -> None:
         self.asked = self.asked.reported(entry)
@@ -227,7 +225,7 @@ class Assembly:
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
         self._apply(entry.body)
-        self._exchange, self.recorded = self._exchange.recorded(), entry.body
+        self._round, self.recorded = self._round.recorded(), entry.body
 
     # Closing the tail and passing a request
 
@@ -250,13 +248,13 @@ class Assembly:
         self.asked = self.asked.passed(self.epoch.total_tokens())
         self.requests += 1
         self.step += 1
-        self._exchange = self._exchange.passed(sent)
+        self._round = self._round.passed(sent)
         self._memo, self.recorded = None, None
         self._tail.forget_counts()
 
     def _decide(self) -> Decision:
         # A request that is sent again is the same request: nothing is decided twice.
-        if self._exchange.decided or (self._exchange.sent and not self.tools_moved):
+        if self._round.decided or (self._round.sent and not self.tools_moved):
             return Decision(None, self.rent)
         if self._memo is not None and self._memo[0] == len(self.entries):
             return self._memo[1]
@@ -309,9 +307,9 @@ class Assembly:
     def ahead(self) -> Assembly:
         """A twin with the tail closed: how things stand when the next request is made."""
         twin = self.copy()
-        if self._exchange.streaming:
+        if self._round.streaming:
             # Asked now, the request would be sent again without what came of it.
-            twin._tail.groups, twin._exchange = [], self._exchange.again()
+            twin._tail.groups, twin._round = [], self._round.again()
         twin._close(final=True)
         return twin
 
@@ -322,7 +320,7 @@ class Assembly:
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
             )
         twin = self.ahead()
-        if twin._exchange.sent:
+        if twin._round.sent:
             twin.epoch.sent = self._stable
         decision = twin._decide()
         self._memo = (len(self.entries), decision)
@@ -339,5 +337,21 @@ class Assembly:
     def _built(self, record: JsonObject | None) -> Built:
         """How things stand, as the request at this point."""
         waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached)
-        step = self.step + (not self._exchange.sent)
+        step = self.step + (not self._round.sent)
         return build(self.epoch, effective(self), (self.turn, step), record, self.left_out + waiting)
+
+
+# What each kind of entry does to the thread.
+_FEEDS: dict[Kind, Callable[[Assembly, Entry], None]] = {
+    "system": Assembly._feed_system,
+    "tools": Assembly._feed_tools,
+    "attach": Assembly._feed_attach,
+    "user": Assembly._feed_user,
+    "think": Assembly._feed_spoken,
+    "call": Assembly._feed_spoken,
+    "respond": Assembly._feed_spoken,
+    "result": Assembly._feed_result,
+    "note": Assembly._feed_note,
+    "rebase": Assembly._feed_rebase,
+    "sent": Assembly._feed_sent,
+}
