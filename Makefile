@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo test nightly clients lint format bench serve clean
+.PHONY: help setup demo test matrix nightly clients lint format bench serve clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
 
@@ -16,6 +16,9 @@ demo: .venv/.ready   ## the main job end to end on the embedded defaults
 
 test: .venv/.ready   ## the whole suite
 	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+matrix:              ## the suite on every Python from 3.11 up that is here
+	@bash scripts/matrix.sh $(ARGS)
 
 nightly: .venv/.ready ## the suite with 10,000 random cases for each property
 	@HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
@@ -38,4 +41,4 @@ serve: .venv/.ready  ## the embedded local model on 127.0.0.1, with an API like 
 	@.venv/bin/quire model serve
 
 clean:           ## remove the environment and caches
-	rm -rf .venv .clients build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-3.* .clients build dist .mypy_cache .ruff_cache .hypothesis

