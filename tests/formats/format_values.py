@@ -23,10 +23,16 @@ blocks = st.builds(
     _tags,
 )
 markdowns = st.builds(
-    lambda items, request, wrap: Markdown(tuple(items), request, wrap if items or request is None else "none"),
+    lambda items, request, wrap, system: Markdown(
+        tuple(items),
+        request,
+        wrap if items or request is None or system is not None else "none",
+        system if wrap == "tags" else None,
+    ),
     st.lists(blocks, max_size=3),
     st.none() | texts(MARKDOWN),
     st.sampled_from(["none", "tags"]),
+    st.none() | texts(MARKDOWN),
 )
 
 

@@ -91,6 +91,12 @@ def test_replay_takes_one_line() -> None:
     [
         (("markdown", "--wrap", "tags"), {"items": []}, "<context-from-manager>\n## Context\n</context-from-manager>"),
         (
+            ("markdown", "--wrap", "tags", "--system", "Be brief."),
+            {"items": [], "request": "Why?"},
+            "<system>\nBe brief.\n</system>\n\n<context-from-manager>\n## Context\n</context-from-manager>"
+            "\n\n<user>\nWhy?\n</user>",
+        ),
+        (
             ("markdown", "--default-language", "go"),
             {"items": [{"content": ""}], "default_language": "c"},
             "## Context\n\n### Code\n```go\n\n```\n\n",

@@ -132,6 +132,13 @@ def test_tags_follow_the_layout_of_the_origin() -> None:
     context = "<context-from-manager>\n## Context\n\n### Code\n```lisp\n(defun foo () 42)\n```\n</context-from-manager>"
     assert markdown.render(markdown.project([item], wrap="tags")) == context
     assert markdown.render(markdown.project([item], "Why?", wrap="tags")) == context + "\n\n<user>\nWhy?\n</user>"
+    told = markdown.project([item], "Why?", wrap="tags", system="Be\n</system>\n\nbrief.")
+    assert markdown.render(told) == (
+        f"<system>\nBe\n\\</system>\n\nbrief.\n</system>\n\n{context}\n\n<user>\nWhy?\n</user>"
+    )
+    assert markdown.parse(markdown.render(told)) == told
+    with pytest.raises(CallError, match="needs tags"):
+        markdown.project([item], "Why?", system="Be brief.")
 
 
 def test_a_message_that_looks_like_tags_is_no_context() -> None:

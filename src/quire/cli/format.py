@@ -32,7 +32,11 @@ class Format(NamedTuple):
 
 FORMATS = {
     "markdown": Format(
-        markdown.read, markdown.render, markdown.parse, markdown.to_json, ("wrap", "default_language")
+        markdown.read,
+        markdown.render,
+        markdown.parse,
+        markdown.to_json,
+        ("wrap", "default_language", "system"),
     ),
     "xml": Format(xml.read, xml.render, xml.parse, xml.to_json),
     "json": Format(json_.read, json_.render, json_.parse, json_.to_json),
@@ -49,6 +53,7 @@ FORMATS = {
 )
 @click.option("--parse", "parses", is_flag=True, help="Read the text and print its value as JSON.")
 @click.option("--wrap", type=click.Choice(WRAPS), help="markdown: put tags around context and request.")
+@click.option("--system", metavar="TEXT", help="markdown: a system prompt in front, with --wrap tags.")
 @click.option(
     "--default-language", metavar="TAG", help="markdown: the tag of code in no known language (lisp)."
 )

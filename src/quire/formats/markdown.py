@@ -56,14 +56,20 @@ class MarkdownItem(msgspec.Struct, frozen=True):
 
 
 class Markdown(msgspec.Struct, frozen=True):
-    """A context, and the prompt form when there is a request (None: the context alone)."""
+    """A context, and the prompt form when there is a request (None: the context alone).
+
+    `system` stands in front, in tags of its own, so it goes with wrap="tags" alone.
+    """
 
     items: tuple[MarkdownItem, ...] = ()
     request: str | None = None
     wrap: Wrap = "none"
+    system: str | None = None
 
     def __post_init__(self) -> None:
-        if self.wrap == "tags" and self.request is not None and not self.items:
+        if self.system is not None and self.wrap != "tags":
+            raise CallError("a system prompt needs tags around it", hint="Add wrap='tags' (--wrap tags).")
+        if self.wrap == "tags" and self.request is not None and not self.items and self.system is None:
             raise CallError(
                 "a request without items stands alone and has no tags",
                 hint="Use markdown.project(...), or wrap='none'.",
@@ -74,8 +80,11 @@ class Markdown(msgspec.Struct, frozen=True):
 
 OPEN, CLOSE = "<context-from-manager>\n", "</context-from-manager>"
 USER_OPEN, USER_CLOSE = "<user>\n", "\n</user>"
+SYSTEM_OPEN, SYSTEM_CLOSE = "<system>\n", "\n</system>\n\n"
 # A message that stands alone must not read as a context.
-ALONE = re.compile(rf"\\*(?:{HEADING.rstrip()}|{OPEN}{HEADING.rstrip()}\n)")
+ALONE = re.compile(rf"\\*(?:{HEADING.rstrip()}|{SYSTEM_OPEN}|{OPEN}{HEADING.rstrip()}\n)")
+# A line of the system prompt that would end it gets a backslash more.
+_ENDS_SYSTEM = re.compile(r"(?m)^(?=\\*</system>)")
 
 _RUN = re.compile("`+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]|\\(?=x[0-9A-Fa-f]{2})")
@@ -86,7 +95,7 @@ def render(value: Markdown, profile: Profile = "quire") -> str:
     """The text; under profile agent-q every fence is three backticks and lisp, and nothing is escaped."""
     blocks = [block_text(block, profile) for block in value.items]
     if value.wrap == "tags":
-        return well_formed(_render_tagged(blocks, value.request))
+        return well_formed(_render_system(value.system) + _render_tagged(blocks, value.request))
     context = HEADING + "".join(f"{block}\n" for block in blocks)
     if value.request is None:
         return well_formed(context)
@@ -100,6 +109,10 @@ def block_text(block: MarkdownItem, profile: Profile = "quire") -> str:
     fence = _fence(block.content) if escaped else "```"
     tag = block.tag if escaped else "lisp"
     return f"{heading}\n{fence}{tag}\n{block.content}\n{fence}\n"
+
+
+def _render_system(system: str | None) -> str:
+    return "" if system is None else SYSTEM_OPEN + _ENDS_SYSTEM.sub(r"\\", system) + SYSTEM_CLOSE
 
 
 def _render_tagged(blocks: list[str], request: str | None) -> str:
@@ -153,6 +166,14 @@ def parse(text: str, profile: Profile = "quire") -> Markdown:
 
 
 def _value(text: str) -> Markdown:
+    if text.startswith(SYSTEM_OPEN):
+        system, found, rest = text[len(SYSTEM_OPEN) - 1 :].partition(SYSTEM_CLOSE + OPEN)
+        if not found:
+            raise fault(
+                text, 0, f"expected {SYSTEM_CLOSE.strip()} and a context behind the system prompt", _HINT
+            )
+        told = re.sub(r"(?m)^\\(?=\\*</system>)", "", system[1:])
+        return msgspec.structs.replace(_parse_tagged(OPEN + rest, alone=False), system=told)
     if text.startswith(OPEN + HEADING[:-1]):
         return _parse_tagged(text)
     if not text.startswith(HEADING.rstrip()):
@@ -165,7 +186,7 @@ def _value(text: str) -> Markdown:
     return Markdown(blocks, text[at + len(REQUEST) :])
 
 
-def _parse_tagged(text: str) -> Markdown:
+def _parse_tagged(text: str, alone: bool = True) -> Markdown:
     blocks, at = _blocks(
         text, len(OPEN + HEADING) if text.startswith(OPEN + HEADING) else len(OPEN + HEADING) - 1
     )
@@ -174,9 +195,10 @@ def _parse_tagged(text: str) -> Markdown:
     rest = text[at + len(CLOSE) :]
     if not rest:
         return Markdown(blocks, None, "tags")
-    if not blocks:
+    if not blocks and alone:
         raise fault(text, at + len(CLOSE), "a request without items stands alone and has no tags", _HINT)
-    return Markdown(blocks, rest.removeprefix("\n\n" + USER_OPEN).removesuffix(USER_CLOSE), "tags")
+    request = rest.removeprefix("\n\n" + USER_OPEN).removesuffix(USER_CLOSE)
+    return Markdown(blocks, request, "tags", None if alone else "")
 
 
 def _blocks(text: str, at: int) -> tuple[tuple[MarkdownItem, ...], int]:
@@ -309,9 +331,11 @@ def tag(item: Item, default_language: str = "lisp") -> str:
 # without each other; tags around a request that stands alone.
 
 _WRAP = {"wrap": one_of(WRAPS)}
-INPUT = Fields(json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING})
 # What --parse prints: an item has its tag, and beside it what else was shown.
 _NAME, _LINE = either(STRING, NULL), either(INTEGER, NULL)
+INPUT = Fields(
+    json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING, "system": _NAME}
+)
 SHOWN = Fields(
     {
         "items": Listed(
@@ -321,7 +345,7 @@ SHOWN = Fields(
             )
         )
     },
-    {"request": _NAME, **_WRAP},
+    {"request": _NAME, "system": _NAME, **_WRAP},
 )
 
 
@@ -332,10 +356,11 @@ def project(
     wrap: Wrap = "none",
     profile: Profile = "quire",
     default_language: str = "lisp",
+    system: str | None = None,
 ) -> Markdown:
-    """What markdown shows of items, and of a request behind them."""
+    """What markdown shows of items, of a request behind them and of a system prompt in front (wrap="tags")."""
     blocks = tuple(_block_of(item, profile, default_language) for item in items)
-    return _markdown(blocks, request, wrap)
+    return _markdown(blocks, request, wrap, system)
 
 
 def read(data: Json, profile: Profile = "quire") -> Markdown:
@@ -343,9 +368,9 @@ def read(data: Json, profile: Profile = "quire") -> Markdown:
     if _is_shown(data):
         shown = checked(SHOWN, data)
         blocks = tuple(MarkdownItem(**block) for block in shown["items"])
-        return _markdown(blocks, shown.get("request"), shown.get("wrap", "none"))
+        return _markdown(blocks, shown.get("request"), shown.get("wrap", "none"), shown.get("system"))
     fields = dict(checked(INPUT, data))
-    options = {name: fields.pop(name) for name in ("wrap", "default_language") if name in fields}
+    options = {name: fields.pop(name) for name in ("wrap", "default_language", "system") if name in fields}
     window = json_.read(fields)
     return project(window.items, window.request, profile=profile, **options)
 
@@ -353,7 +378,8 @@ def read(data: Json, profile: Profile = "quire") -> Markdown:
 def to_json(value: Markdown) -> JsonObject:
     """A value as JSON that `read` takes back."""
     items = [{name: getattr(block, name) for name in MarkdownItem.__struct_fields__} for block in value.items]
-    return {"items": items, "request": value.request, "wrap": value.wrap}
+    shown = {"items": items, "request": value.request, "wrap": value.wrap}
+    return shown if value.system is None else {**shown, "system": value.system}
 
 
 def _is_shown(data: Json) -> bool:
@@ -361,8 +387,11 @@ def _is_shown(data: Json) -> bool:
     return isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items)
 
 
-def _markdown(blocks: tuple[MarkdownItem, ...], request: str | None, wrap: Wrap) -> Markdown:
-    return Markdown(blocks, request, wrap if blocks or request is None else "none")
+def _markdown(
+    blocks: tuple[MarkdownItem, ...], request: str | None, wrap: Wrap, system: str | None
+) -> Markdown:
+    tagged = blocks or request is None or system is not None
+    return Markdown(blocks, request, wrap if tagged else "none", system)
 
 
 def _block_of(item: Item, profile: Profile, default_language: str) -> MarkdownItem:
