@@ -86,6 +86,9 @@ class Calls:
     def feed(self, event: Any) -> list[Entry]:
         return [_called(entry) for entry in self.inner.feed(event)]
 
+    def live(self) -> Any:
+        return self.inner.live()
+
     def partial(self) -> Any:
         return self.inner.partial()
 

@@ -10,7 +10,8 @@ from send_parts import TARGETS, Noted, carry_out, new_thread
 from quire import values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
-from quire.send.events import BlockDelta, Event, Growing, Journal, missed, pieces, read_id
+from quire.providers.incoming import BlockDelta
+from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.send.protocol import Runner
 from quire.testing import Cut, emulator
 from quire.values import SPOKEN, Call, Entry, Text, Think
@@ -103,12 +104,6 @@ def test_pieces_and_the_entry_they_become_say_the_text_once(text: str, cuts: lis
         at = max(at, min(cut, len(text)))
     (event,) = growing.finish([Entry("respond", {"kind": "respond", "text": text}, 8, "id")])
     assert shown + event.text == text
-
-
-def test_events_that_make_no_sense_have_no_pieces() -> None:
-    for wire in ("openai-chat", "openai-responses", "anthropic", "gemini", "bedrock"):
-        for event in (None, 3, "x", [], {}, {"choices": [None]}, {"delta": 3}, {"contentBlockDelta": []}):
-            assert pieces(wire, event) == []
 
 
 @pytest.mark.parametrize("id", ["", "x", "1:", ":2", "1:x", "-1", "1:2,"])

@@ -14,7 +14,8 @@ from quire.providers import export, parse_reply, render, stream
 from quire.providers.convert import project
 from quire.providers.incoming import LIMIT_BLOCKS, plain
 from quire.providers.registry import resolve
-from quire.values import Message, Prompt, Text, user
+from quire.send.events import Growing
+from quire.values import Entry, Message, Prompt, Text, user
 
 FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 4
 every_provider = pytest.mark.parametrize("target", REPLIES)
@@ -39,6 +40,26 @@ def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) ->
     assert tuple(gathered) == reader.reply().entries
     assert [check(entry.body) for entry in gathered]
     assert reader.partial().unknown == 0
+
+
+@every_provider
+@given(data=st.data())
+@settings(max_examples=FEWER)
+def test_the_text_shown_while_a_reply_streams_is_the_text_of_its_entries(target: str, data: st.DataObject) -> None:
+    """Put in the order of their blocks, live pieces begin each entry's text and never say anything else."""
+    _, events = data.draw(REPLIES[target])
+    reader, growing, shown = stream(target), Growing(), dict[int, str]()
+    tip = 0
+    for event in events:
+        finished = reader.feed(event)
+        for told in growing.add(reader.live(), tip):
+            shown[tip + 1 + told.part] = shown.get(tip + 1 + told.part, "") + told.text
+        growing.finish([Entry(entry.kind, entry.body, tip + 1 + n) for n, entry in enumerate(finished)])
+        tip += len(finished)
+    assert reader.live() == []
+    for seq, entry in enumerate(reader.reply().entries, 1):
+        if entry.kind in ("respond", "think"):
+            assert entry.text.startswith(shown.get(seq, ""))
 
 
 @pytest.mark.proves("anthropic", "cut streams")

@@ -1,6 +1,7 @@
 """Random replies of each provider, whole and as the stream of events that brings the same."""
 
 import json
+from itertools import chain
 from typing import Any
 
 from hypothesis import strategies as st
@@ -148,6 +149,9 @@ def gemini(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             }
             parts.append(call if kind == "call" else {"text": "", "thoughtSignature": "c2ln"})
             chunks.append([parts[-1]])
+    # One chunk may bring several parts.
+    size = draw(st.integers(1, 3))
+    chunks = [list(chain(*chunks[at : at + size])) for at in range(0, len(chunks), size)]
     head = {"responseId": "r1", "modelVersion": "gemini-3.8-flash"}
     usage = {"promptTokenCount": 9, "candidatesTokenCount": 4, "cachedContentTokenCount": 3, "totalTokenCount": 13}
 

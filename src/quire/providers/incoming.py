@@ -127,12 +127,36 @@ class Partial(msgspec.Struct, frozen=True):
     unknown: int = 0
 
 
+class BlockDelta(msgspec.Struct, frozen=True):
+    """More text of the block at `place` (blocks become entries in that order), for whoever watches a reply."""
+
+    place: int
+    kind: str
+    text: str
+
+
 class StreamGuard:
-    """Counts what a stream received and refuses what no reply can be."""
+    """Counts what a stream received, refuses what no reply can be, and keeps new text for whoever watches."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self.unknown = 0
+        self._live: list[BlockDelta] = []
+
+    def begin(self, place: int, kind: str) -> None:
+        """A block that comes whole."""
+        self._live.append(BlockDelta(place, kind, ""))
+
+    def show(self, place: int, kind: str, text: str) -> str:
+        """Text of a block that is not whole yet; it is received and can be shown."""
+        if text:
+            self._live.append(BlockDelta(place, kind, text))
+        return self.add(text)
+
+    def live(self) -> list[BlockDelta]:
+        """What was shown since this was asked last."""
+        taken, self._live = self._live, []
+        return taken
 
     def add(self, text: str) -> str:
         self.bytes += len(text)

@@ -18,6 +18,7 @@ from quire import providers, values
 from quire.assemble.user_message import INTERRUPTED
 from quire.errors import CallError, ProviderError
 from quire.log.store import Store
+from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
 from quire.send.protocol import CHAT, MESSAGES, Runner, Turn, TurnThread, may_run_again
@@ -35,7 +36,7 @@ from quire.send.turn_state import (
     usage_of,
     usd_of,
 )
-from quire.values import Entry, JsonObject, Reply, Request, Usage
+from quire.values import Entry, Reply, Request, Usage
 
 Stop = Literal["answered", "stopped", "steps", "tokens", "money", "seconds"]
 # What becomes of a call that may or may not have run: run it (again), say that it was interrupted, or this result.
@@ -243,8 +244,9 @@ class Cycle:
             async with aclosing(cast(Any, self.transport.stream(request))) as events:
                 async for event in events:
                     self._began = True
-                    self._grow(event)
-                    if finished := stream.feed(event):
+                    finished = stream.feed(event)
+                    self._grow(stream.live())
+                    if finished:
                         self._append(*finished)
         except asyncio.CancelledError:
             self._keep(request, stream.partial())
@@ -254,9 +256,9 @@ class Cycle:
         if self._speech is MESSAGES:
             self.thread.reported(request, reply, served=served(self.transport, request))
 
-    def _grow(self, event: JsonObject) -> None:
+    def _grow(self, deltas: list[BlockDelta]) -> None:
         assert self._tip is not None  # the opening `sent`
-        if events := self._growing.add(self._speech.pieces(self.target, event), self._tip.seq):
+        if events := self._growing.add(deltas, self._tip.seq):
             self._tell(events)
             self._journal.keep(self._growing, self._tip)
 

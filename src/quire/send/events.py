@@ -8,114 +8,15 @@ comes where a block should have become an entry takes back what was shown of it:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from quire.errors import CallError
 from quire.log.store import Store
-from quire.values import SPOKEN, Entry, Json, JsonObject
-
-# The text in each provider's stream events, before it is whole: for readers, never for the log.
-
-
-class BlockDelta(msgspec.Struct, frozen=True):
-    """More of the block at `place` (blocks become entries in that order)."""
-
-    place: int
-    kind: str
-    text: str
-
-
-def pieces(wire: str, event: Json) -> list[BlockDelta]:
-    """The pieces of text in one event of a stream in this wire format."""
-    if not isinstance(event, dict):
-        return []
-    return [piece for piece in _READERS[wire](event) if isinstance(piece.text, str) and piece.text]
-
-
-def _chat(event: JsonObject) -> Iterator[BlockDelta]:
-    """A chat message is thinking, text and calls in this order, whatever comes first."""
-    choices = event.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    delta = choice.get("delta") if isinstance(choice, dict) and not choice.get("index") else None
-    if not isinstance(delta, dict):
-        return
-    yield BlockDelta(0, "think", delta.get("reasoning_content") or delta.get("reasoning") or "")
-    yield BlockDelta(1, "respond", delta.get("content") or delta.get("refusal") or "")
-    calls = delta.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and isinstance(call.get("index"), int):
-            yield BlockDelta(2 + call["index"], "call", function.get("arguments") or "")
-
-
-_RESPONSES = {
-    "response.output_text.delta": "respond",
-    "response.refusal.delta": "respond",
-    "response.reasoning_summary_text.delta": "think",
-    "response.reasoning_text.delta": "think",
-    "response.function_call_arguments.delta": "call",
-}
-
-
-def _responses(event: JsonObject) -> Iterator[BlockDelta]:
-    kind = _RESPONSES.get(str(event.get("type")))
-    if kind and isinstance(event.get("output_index"), int):
-        yield BlockDelta(event["output_index"], kind, event.get("delta") or "")
-
-
-_ANTHROPIC = {
-    "text_delta": ("respond", "text"),
-    "thinking_delta": ("think", "thinking"),
-    "input_json_delta": ("call", "partial_json"),
-}
-
-
-def _anthropic(event: JsonObject) -> Iterator[BlockDelta]:
-    delta = event.get("delta")
-    if event.get("type") == "content_block_delta" and isinstance(delta, dict):
-        kind, field = _ANTHROPIC.get(str(delta.get("type")), ("", ""))
-        if kind and isinstance(event.get("index"), int):
-            yield BlockDelta(event["index"], kind, delta.get(field) or "")
-
-
-def _gemini(event: JsonObject) -> Iterator[BlockDelta]:
-    """Only bare text grows; a part that carries anything else comes whole."""
-    candidates = event.get("candidates")
-    first = candidates[0] if isinstance(candidates, list) and candidates else {}
-    content = first.get("content") if isinstance(first, dict) else None
-    parts = content.get("parts") if isinstance(content, dict) else None
-    for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, dict) and set(part) <= {"text", "thought"} and "text" in part:
-            # Thinking comes before the answer; what has ended leaves its place to the next.
-            yield BlockDelta(
-                0 if part.get("thought") else 1, "think" if part.get("thought") else "respond", part["text"]
-            )
-
-
-def _bedrock(event: JsonObject) -> Iterator[BlockDelta]:
-    given = event.get("contentBlockDelta")
-    if not isinstance(given, dict) or not isinstance(given.get("contentBlockIndex"), int):
-        return
-    place, delta = given["contentBlockIndex"], given.get("delta")
-    if not isinstance(delta, dict):
-        return
-    yield BlockDelta(place, "respond", delta.get("text") or "")
-    thought, call = delta.get("reasoningContent"), delta.get("toolUse")
-    yield BlockDelta(place, "think", thought.get("text") or "" if isinstance(thought, dict) else "")
-    yield BlockDelta(place, "call", call.get("input") or "" if isinstance(call, dict) else "")
-
-
-_READERS: dict[str, Callable[[JsonObject], Iterator[BlockDelta]]] = {
-    "openai-chat": _chat,
-    "openai-responses": _responses,
-    "anthropic": _anthropic,
-    "gemini": _gemini,
-    "bedrock": _bedrock,
-}
-
+from quire.providers.incoming import BlockDelta
+from quire.values import SPOKEN, Entry
 
 # Where the text of unfinished blocks is kept for readers in other processes.
 STATE = "partial"
@@ -155,10 +56,12 @@ class Growing:
 
     def add(self, pieces: Iterable[BlockDelta], tip: int) -> list[Event]:
         """More text of the blocks behind entry `tip`."""
-        return [self._add(piece, tip) for piece in pieces if piece.text]
+        return [event for piece in pieces if (event := self._add(piece, tip)) is not None]
 
-    def _add(self, piece: BlockDelta, tip: int) -> Event:
+    def _add(self, piece: BlockDelta, tip: int) -> Event | None:
         part = self._find(piece)
+        if not piece.text:
+            return None
         self.blocks[part].pieces.append(piece.text)
         self.blocks[part].shown += len(piece.text)
         return Event(event_id(tip, self._shown()), piece.kind, piece.text, part=part)
@@ -179,7 +82,7 @@ class Growing:
         return out
 
     def _shown(self) -> list[int]:
-        return [block.shown for block in self.blocks]
+        return _seen([block.shown for block in self.blocks])
 
     def texts(self) -> list[dict[str, str]]:
         return [{"kind": block.kind, "text": "".join(block.pieces)} for block in self.blocks]

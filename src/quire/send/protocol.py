@@ -13,9 +13,7 @@ from quire.assemble.summary import Summarise
 from quire.errors import RuleError
 from quire.log.store import Store
 from quire.providers.gemini_cache import Served
-from quire.providers.registry import resolve, split_target
 from quire.providers.rules import errors, validate
-from quire.send.events import BlockDelta, pieces
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
 from quire.values import Entry, JsonObject, Prompt, Reply, Request
@@ -65,10 +63,7 @@ class ModelProtocol(Protocol):
         """The log's line for it."""
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
-        """Something to feed the stream's events to: feed(event) -> entries, partial(), reply()."""
-
-    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
-        """The text in one event, for whoever watches."""
+        """Something to feed the stream's events to: feed(event) -> entries, live() -> text, partial(), reply()."""
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -89,9 +84,6 @@ class Messages(msgspec.Struct, frozen=True):
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
         return providers.stream(target, names)
-
-    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
-        return pieces(resolve(split_target(target)[0])[1], event)
 
 
 MESSAGES = Messages()

@@ -14,12 +14,11 @@ from quire.errors import CallError, FormatError, ProviderError
 from quire.formats import clean, replay
 from quire.formats import protocol_stream as protocol
 from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
-from quire.providers.incoming import Partial, refused
+from quire.providers.incoming import BlockDelta, Partial, refused
 from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import answered_by_caller
 from quire.providers.registry import resolve, split_target
 from quire.providers.usage import usage
-from quire.send.events import BlockDelta
 from quire.send.protocol import MESSAGES, TurnThread
 from quire.send.turn_state import without_cut
 from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, think, user
@@ -60,10 +59,6 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> TextStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
         return TextStream(split_target(target)[0], self.delimiter, calls)
-
-    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
-        """Marks are not for readers, and where they begin is known only behind them: whole entries it is."""
-        return []
 
 
 def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Delimiter) -> list[str]:
@@ -117,6 +112,10 @@ class TextStream:
             return self._finish(self.open)
         last = self.open[-1].index if self.open else 0
         return self._finish([piece for piece in self.open if piece.index < last])
+
+    def live(self) -> list[BlockDelta]:
+        """Nothing: marks are not for readers, and where they begin is known only behind them."""
+        return []
 
     def _finish(self, done: list[protocol.ProtocolDelta]) -> list[Entry]:
         self.open = self.open[len(done) :]
@@ -208,10 +207,6 @@ class TextTools(msgspec.Struct, frozen=True, kw_only=True):
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
         return TextToolsStream(providers.stream(target, names), self.delimiter, calls)
 
-    def pieces(self, target: str, event: JsonObject) -> list[BlockDelta]:
-        """Marks are not for readers, and where they begin is known only behind them: whole entries it is."""
-        return []
-
 
 def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") -> list[JsonObject]:
     """Calls as lines of the assistant's message, the results of one group as the user's next message."""
@@ -264,6 +259,10 @@ class TextToolsStream:
         made = [entry for one in self._inner.feed(event) for entry in self._read(one)]
         self.entries += made
         return made
+
+    def live(self) -> list[BlockDelta]:
+        """Nothing: marks are not for readers, and where they begin is known only behind them."""
+        return []
 
     def partial(self) -> Partial:
         """Everything received so far."""

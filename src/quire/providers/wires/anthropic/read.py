@@ -9,6 +9,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
+    BlockDelta,
     Partial,
     StreamGuard,
     cut,
@@ -146,13 +147,13 @@ def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
 
 # A streamed message: a block is an entry when its content_block_stop has come, and not before.
 
-# delta type -> (its field, the block's field it continues)
+# delta type -> (its field, the block's field it continues, what it is for whoever watches)
 _DELTAS = {
-    "text_delta": ("text", "text"),
-    "thinking_delta": ("thinking", "thinking"),
-    "signature_delta": ("signature", "signature"),
-    "input_json_delta": ("partial_json", "input"),
-    "compaction_delta": ("content", "content"),
+    "text_delta": ("text", "text", "respond"),
+    "thinking_delta": ("thinking", "thinking", "think"),
+    "signature_delta": ("signature", "signature", ""),
+    "input_json_delta": ("partial_json", "input", "call"),
+    "compaction_delta": ("content", "content", ""),
 }
 
 
@@ -195,6 +196,10 @@ class Stream:
                 self.tally.unknown += 1
         return []
 
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
     def _start(self, message: JsonObject) -> None:
         self.id, self.model = text_in(message, "id"), text_in(message, "model") or self.model
         self.reported = dict(sub(message, "usage"))
@@ -217,8 +222,11 @@ class Stream:
         if kind == "citations_delta":
             self.open[index]["citations"] = [*listed(self.open[index], "citations"), delta.get("citation")]
         elif kind in _DELTAS:
-            field, target = _DELTAS[kind]
-            self.pieces[index].setdefault(target, []).append(self.tally.add(text_in(delta, field)))
+            field, target, shown = _DELTAS[kind]
+            text = text_in(delta, field)
+            self.pieces[index].setdefault(target, []).append(
+                self.tally.show(index, shown, text) if shown else self.tally.add(text)
+            )
         else:
             self.tally.unknown += 1
 

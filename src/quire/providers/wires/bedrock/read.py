@@ -10,6 +10,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
+    BlockDelta,
     Partial,
     StreamGuard,
     bytes_of,
@@ -221,7 +222,7 @@ class Stream:
                 )
             case "contentBlockDelta":
                 block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
-                self._delta(block, sub(given, "delta"))
+                self._delta(number_in(given, "contentBlockIndex"), block, sub(given, "delta"))
             case "contentBlockStop":
                 return self._close(number_in(given, "contentBlockIndex"))
             case "messageStop":
@@ -235,18 +236,23 @@ class Stream:
                 self.tally.unknown += 1
         return []
 
-    def _delta(self, block: _Block, delta: JsonObject) -> None:
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _delta(self, place: int, block: _Block, delta: JsonObject) -> None:
         thought = sub(delta, "reasoningContent")
         call = sub(delta, "toolUse")
-        for pieces, holder, field in (
-            (block.text, delta, "text"),
-            (block.input, call, "input"),
-            (block.thought, thought, "text"),
-            (block.signature, thought, "signature"),
-            (block.redacted, thought, "redactedContent"),
+        for pieces, holder, field, shown in (
+            (block.text, delta, "text", "respond"),
+            (block.input, call, "input", "call"),
+            (block.thought, thought, "text", "think"),
+            (block.signature, thought, "signature", ""),
+            (block.redacted, thought, "redactedContent", ""),
         ):
             if field in holder:
-                pieces.append(self.tally.add(text_in(holder, field)))
+                text = text_in(holder, field)
+                pieces.append(self.tally.show(place, shown, text) if shown else self.tally.add(text))
         if "citation" in delta:
             block.citations.append(delta["citation"])
         if not {"text", "toolUse", "reasoningContent", "citation"} & set(delta):

@@ -8,6 +8,7 @@ from typing import Any
 from quire.errors import FormatError, ProviderError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
+    BlockDelta,
     Partial,
     StreamGuard,
     cut,
@@ -211,14 +212,22 @@ class Stream:
             finished += self._grown() or ([] if self.entries else self._add(respond("")))
         return finished
 
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
     def _part(self, part: JsonObject) -> list[Entry]:
         shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
         if set(part) == set(shape):
             done = self._grown() if self.growing and self.growing != shape else []
             self.growing = shape
-            self.pieces.append(self.tally.add(text_in(part, "text")))
+            kind = "think" if "thought" in shape else "respond"
+            self.pieces.append(self.tally.show(self.parts, kind, text_in(part, "text")))
             return done
-        return [*self._grown(), *self._whole(part)]
+        done = self._grown()
+        # Text may follow in the same chunk: whoever watches is told that this one comes before it.
+        self.tally.begin(self.parts, "respond")
+        return [*done, *self._whole(part)]
 
     def _grown(self) -> list[Entry]:
         """The text so far, now that something else follows it."""

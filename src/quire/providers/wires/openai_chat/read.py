@@ -8,6 +8,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json
 from quire.providers.incoming import (
+    BlockDelta,
     Partial,
     StreamGuard,
     cut,
@@ -233,6 +234,10 @@ class Stream:
         self._usage(chunk)
         return self._choices(objects(chunk, "choices"))
 
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
     def _usage(self, chunk: JsonObject) -> None:
         if chunk.get("usage") or chunk.get("x_groq") or chunk.get("timings"):
             self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
@@ -250,9 +255,12 @@ class Stream:
         if isinstance(content := delta.get("content"), list):
             # Mistral streams parts: thinking and text.
             delta = {**delta, "content": text_of(content), "reasoning_content": thought_of(content)}
-        for field in ("content", "refusal", *_THOUGHTS):
-            if text := text_in(delta, field):
-                self.text.setdefault(field, []).append(self.tally.add(text))
+        for place, kind, fields in ((0, "think", _THOUGHTS), (1, "respond", ("content", "refusal"))):
+            given = [(field, text) for field in fields if (text := text_in(delta, field))]
+            for number, (field, text) in enumerate(given):
+                # Where a server says the same under two names, the first becomes the entry and is shown.
+                kept = self.tally.show(place, kind, text) if number == 0 else self.tally.add(text)
+                self.text.setdefault(field, []).append(kept)
         self.details += objects(delta, "reasoning_details")
         self.annotations += objects(delta, "annotations")
         self._audio(sub(delta, "audio"))
@@ -278,7 +286,8 @@ class Stream:
         call.custom = call.custom or bool(custom)
         call.id = call.id or text_in(piece, "id")
         call.name += text_in(function, "name") or text_in(custom, "name")
-        call.arguments.append(self.tally.add(text_in(function, "arguments") or text_in(custom, "input")))
+        text = text_in(function, "arguments") or text_in(custom, "input")
+        call.arguments.append(self.tally.show(2 + index, "call", text))
 
     def _finish(self, stop: str) -> list[Entry]:
         if self.stop:

@@ -10,6 +10,7 @@ import msgspec
 from quire.errors import FormatError
 from quire.providers.convert import ITEM_FORMATS
 from quire.providers.incoming import (
+    BlockDelta,
     Partial,
     StreamGuard,
     cut,
@@ -191,6 +192,15 @@ _PASSED = (
     "steer.",
 )
 _ENDS = ("response.completed", "response.incomplete")
+# What a delta is for whoever watches.
+_SHOWN = {
+    "response.output_text.delta": "respond",
+    "response.refusal.delta": "respond",
+    "response.reasoning_summary_text.delta": "think",
+    "response.reasoning_text.delta": "think",
+    "response.function_call_arguments.delta": "call",
+    "response.custom_tool_call_input.delta": "call",
+}
 
 
 class Stream:
@@ -228,11 +238,17 @@ class Stream:
         elif kind == "response.failed":
             raise refused(object_in(event.get("response"), "a response").get("error"))
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
-            piece = self.tally.add(text_in(event, "delta"))
-            self.pieces.setdefault(number_in(event, "output_index"), []).append(piece)
+            place, text = number_in(event, "output_index"), text_in(event, "delta")
+            shown = _SHOWN.get(kind)
+            piece = self.tally.show(place, shown, text) if shown else self.tally.add(text)
+            self.pieces.setdefault(place, []).append(piece)
         elif not kind.startswith(_PASSED):
             self.tally.unknown += 1
         return []
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
 
     def _begin(self, response: JsonObject) -> None:
         self.id = text_in(response, "id") or self.id
