@@ -22,10 +22,10 @@ from quire.cli.output import (
 )
 from quire.errors import FormatError
 from quire.providers.cache_marks import mark
-from quire.providers.models import model_info, resolve
+from quire.providers.models import model_info
 from quire.providers.rules import malformed
-from quire.providers.rules.check import spoken
 from quire.providers.simulate import Predicted, Simulator
+from quire.providers.wires import wire_of
 from quire.values import JsonObject
 
 # Requests that say no time are taken to follow each other this closely.
@@ -82,7 +82,7 @@ def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Pre
     out = []
     for request in requests:
         info = model_info(f"{provider}:{request.model}")
-        info = msgspec.structs.replace(info, wire=spoken(info.wire, request.body))
+        info = msgspec.structs.replace(info, wire=wire_of(provider, request.body).name)
         times.append(request.at_ms)
         body = mark(request.body, None, info, times=times, key="simulated") if with_marks else request.body
         simulator = simulators.setdefault((request.model, info.wire), Simulator(info))
@@ -96,7 +96,7 @@ def _requests(text: str, file: str, provider: str, model: str | None) -> Iterato
         given = value if isinstance(value, dict) else {}
         body = next((given[name] for name in ("request", "body") if isinstance(given.get(name), dict)), given)
         if wrong := malformed(body, provider, model):
-            wire = spoken(resolve(provider)[1], body)
+            wire = wire_of(provider, body).name
             raise FormatError(
                 f"{called(file)} has no {wire} request here: {wrong[0].message}",
                 line=line,

@@ -6,19 +6,18 @@ pure: sending is for `quire.send`.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.errors import CallError
 from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes, prefix_parts
-from quire.providers.registry import resolve, split_target
+from quire.providers.registry import split_target
 from quire.providers.rendering import Options, Rendering
+from quire.providers.wire import StreamReader
+from quire.providers.wires import FORMATS, format_of, wire_of
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request
 
 if TYPE_CHECKING:
@@ -47,17 +46,6 @@ __all__ = [
     "stream",
 ]
 
-# format -> the module that reads and writes it
-FORMATS: dict[str, str] = {
-    "openai-chat": "quire.providers.wires.openai_chat",
-    "openai-responses": "quire.providers.wires.openai_responses",
-    "anthropic": "quire.providers.wires.anthropic",
-    "gemini": "quire.providers.wires.gemini",
-    "bedrock": "quire.providers.wires.bedrock",
-    "langchain": "quire.providers.wires.langchain",
-    "openai-agents": "quire.providers.wires.openai_agents",
-}
-
 
 def render(
     prompt: Prompt,
@@ -81,8 +69,8 @@ def ask(key: str = "", max_tokens: int = 0, effort: str = "", **extra: Json) -> 
 
 def rendering(target: str, ask: Options | None = None) -> Rendering:
     """Renders a thread's prompts one after the other, each from where it leaves the one before."""
-    info = model_info(target)
-    return Rendering(_module(info.wire).WRITER, info, ask or Options(), split_target(target)[0])
+    provider = split_target(target)[0]
+    return Rendering(wire_of(provider).writer, model_info(target), ask or Options(), provider)
 
 
 def marker(target: str) -> Marker:
@@ -101,27 +89,23 @@ def marked(request: Request, prompt: Prompt | None = None, by: Marker | None = N
 def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:
     """Entries and usage of a provider's reply: JSON, or the SDK's object."""
     provider, model = split_target(target)
-    parsed: Reply = _module(resolve(provider)[1]).parse_reply(
-        reply, provider=provider, model=model, names=names
-    )
-    return parsed
+    return wire_of(provider).read(reply, provider=provider, model=model, names=names)
 
 
-def stream(target: str, names: Iterable[str] = ()) -> Any:
+def stream(target: str, names: Iterable[str] = ()) -> StreamReader:
     """A reader of the provider's stream: feed(event), partial(), reply()."""
     provider, model = split_target(target)
-    return _module(resolve(provider)[1]).Stream(provider=provider, model=model, names=names)
+    return wire_of(provider).stream(provider=provider, model=model, names=names)
 
 
 def import_(format: str, value: Any, model: str = "") -> list[Entry]:
     """Entries of a conversation in another format."""
-    entries: list[Entry] = _module(format).import_messages(value, model)
-    return entries
+    return format_of(format).imports(value, model)
 
 
 def export(format: str, entries: Iterable[Entry]) -> Json:
     """A thread in another format; what was imported from it goes out as it came in."""
-    return _module(format).export_messages(_head_first(list(entries)))
+    return format_of(format).exports(_head_first(list(entries)))
 
 
 def _head_first(entries: list[Entry]) -> list[Entry]:
@@ -141,14 +125,4 @@ def http_body(request: Request) -> JsonObject:
 
 def sdk_kwargs(request: Request) -> dict[str, Any]:
     """The keyword arguments of the official SDK's call."""
-    module = _module(resolve(request.provider)[1])
-    if hasattr(module, "sdk_kwargs"):
-        kwargs: dict[str, Any] = module.sdk_kwargs(request)
-        return kwargs
-    return {**request.body, "extra_headers": request.headers} if request.headers else request.body
-
-
-def _module(format: str) -> ModuleType:
-    if format not in FORMATS:
-        raise CallError(f"unknown format {format!r}", hint="Known: " + ", ".join(FORMATS) + ".")
-    return importlib.import_module(FORMATS[format])
+    return wire_of(request.provider).sdk_kwargs(request)

@@ -79,9 +79,6 @@ def image_json(image: Image) -> JsonObject:
     return {"url": image.url} if image.url else {"media_type": image.media_type, "data": image.data}
 
 
-# In these every entry is an item of its own.
-ITEM_FORMATS = ("openai-responses", "openai-agents")
-
 _ROLES: dict[str, Role] = {
     "user": "user",
     "think": "assistant",

@@ -13,7 +13,6 @@ import msgspec
 
 from quire.providers.registry import (
     ModelRow,
-    Wire,
     data,
     find_row,
     is_regional,
@@ -32,7 +31,6 @@ __all__ = [
     "PriceChange",
     "Prices",
     "Tier",
-    "Wire",
     "known_models",
     "model_info",
     "providers",
@@ -154,7 +152,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
     provider: str
     model: str
-    wire: Wire
+    wire: str
     known: bool
     window: int
     max_output: int
@@ -222,7 +220,7 @@ def known_models() -> list[ModelInfo]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _info(provider: str, wire: Wire, model: str) -> ModelInfo:
+def _info(provider: str, wire: str, model: str) -> ModelInfo:
     row, defaults = find_row(provider, model), provider_facts(provider)
     facts = {**defaults, **row.facts}
     # Without a model nothing is known of its vocabulary; tokens would take that for "the default one".

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from quire.providers.convert import ITEM_FORMATS
 from quire.providers.prefix import unmarked
+from quire.providers.provider_tools import Native
 from quire.providers.rendering import Draft
 from quire.providers.rules.grammar import fits, grammar_of, obj
-from quire.values import Call, Entry, JsonObject, Message, Result, Text, Think
+from quire.providers.wire import Wire
+from quire.providers.wires import FORMATS, format_of
+from quire.values import Call, Entry, Json, JsonObject, Message, Result, Text, Think
 
 _DATED = re.compile(r"(-v\d+(:\d+)?|[-@]20\d{6}|-20\d\d-\d\d-\d\d|[-:]latest)$")
 _HOSTED = re.compile(r"^([a-z-]+\.)?(anthropic|amazon|openai|google|models)[./]")
@@ -35,46 +37,50 @@ def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Draft) -> bool:
     return wire.get("format") in formats and same_model(str(wire.get("model") or ""), sheet.info.model)
 
 
-def own_block(part: Text | Think | Call | Result, format: str, sheet: Draft) -> JsonObject | None:
+def own_block(part: Text | Think | Call | Result, sheet: Draft) -> JsonObject | None:
     """The block as this provider and model wrote it, if there is one."""
-    formats = ITEM_FORMATS if format in ITEM_FORMATS else (format,)
-    block = _kept(part.wire)
-    if block is None or not is_from(part.wire, formats, sheet) or _is_strange(block, format):
+    native = sheet.native
+    block = _kept(part.wire, native)
+    if block is None or not is_from(part.wire, native.formats, sheet) or _is_strange(block, native):
         return None
     # Marks of an earlier request are no part of it: each request is marked anew.
     return unmarked(block)
 
 
-def _kept(wire: JsonObject) -> JsonObject | None:
+def _kept(wire: JsonObject, native: Native) -> JsonObject | None:
     """The block an entry came as; where every message is one item, the message kept on import is the block."""
-    block = wire.get("block") or (wire.get("message") if wire.get("format") in ITEM_FORMATS else None)
+    block = wire.get("block") or (wire.get("message") if native.items else None)
     return block if isinstance(block, dict) else None
 
 
-def _is_strange(block: JsonObject, format: str) -> bool:
+def _is_strange(block: JsonObject, native: Native) -> bool:
     """Whether a block is other than its provider describes it, so that it would be refused."""
-    wire = ITEM_FORMATS[0] if format in ITEM_FORMATS else format
-    return wire in _SHAPES and not fits(block, _SHAPES[wire], grammar_of(wire))
+    return bool(native.block) and not fits(block, native.block, grammar_of(native.formats[0]))
 
 
 def strange_kinds(entries: Iterable[Entry]) -> list[str]:
     """What of imported entries is of no kind that its provider is known to take: exported, but not sent."""
-    kinds = [
-        kind_of(block)
-        for entry in entries
-        if (block := _kept(entry.wire)) and _is_strange(block, str(entry.wire.get("format")))
-    ]
+    kinds: list[str] = []
+    for entry in entries:
+        native = _native(entry.wire.get("format"))
+        if (block := _kept(entry.wire, native)) and _is_strange(block, native):
+            kinds.append(kind_of(block))
     return list(dict.fromkeys(kinds))
+
+
+def _native(name: Json) -> Native:
+    """What is known of the blocks of a format, or of the one that it is like."""
+    if name not in FORMATS:
+        return Native()
+    format = format_of(name)
+    wire = format_of(format.like) if format.like else format
+    return wire.writer.native if isinstance(wire, Wire) else Native()
 
 
 def kind_of(block: JsonObject) -> str:
     """What a block calls itself: its type, or its only field."""
     named = block.get("type") or next((name for name in block if name != "text"), "")
     return str(named or "text")
-
-
-# How the grammar calls a block of a message; Chat has none.
-_SHAPES = {"anthropic": "@block", "bedrock": "@content", "gemini": "@part", "openai-responses": "@item"}
 
 
 def leave_out_block(part: Text, message: Message, sheet: Draft) -> None:
@@ -113,11 +119,9 @@ def leave_out_thinking(part: Think, message: Message, sheet: Draft) -> None:
 class Enclosure(msgspec.Struct, frozen=True):
     """How one wire format encloses things in a user's message."""
 
-    wire: str
     # What a block encloses, in a word; "" where an entry holds all of it: text, images, results.
     kind: Callable[[JsonObject], str]
     text_of: Callable[[list[JsonObject]], str]
-    formats: tuple[str, ...]
 
     def origin(self, content: list[JsonObject], *, first: bool) -> JsonObject | None:
         """The `wire` of an imported user entry: what it encloses, and the blocks unless its message has them."""
@@ -132,11 +136,11 @@ class Enclosure(msgspec.Struct, frozen=True):
         part = _enclosing(message)
         if part is None:
             return blocks
-        if part.wire.get("format") not in self.formats:
+        if part.wire.get("format") not in sheet.native.formats:
             self.left_out(sheet, message)
             return blocks
         came = _content(part.wire)
-        grammar = grammar_of(self.wire)
+        grammar = grammar_of(sheet.native.formats[0])
         fitting = [_bare(block) for block in came if fits(block, "@asked", grammar)]
         if len(fitting) == len(came) and self.text_of(came) == part.text:
             return fitting

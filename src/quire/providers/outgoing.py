@@ -42,7 +42,7 @@ def exported(
     """The messages of a thread, nothing repaired: an export says what the log says."""
     format = format or writer.format
     system, tools, rest = _head(list(entries), format)
-    sheet = Draft(info)
+    sheet = Draft(info, writer.native)
     sheet.faithful = True
     for group in regrouped(rest, format, original):
         if isinstance(group, Whole):

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import unmarked
 from quire.providers.rules.grammar import fits, grammar_of
 from quire.providers.spelling import Spelling
 from quire.values import Entry, JsonObject, tools
 
-# Whose tools a format's are; a format that many servers speak has tools of none.
-_OWNERS = {
-    "anthropic": ("anthropic",),
-    "openai-responses": ("openai", "azure"),
-    "gemini": ("gemini",),
-    "bedrock": ("bedrock",),
-}
 # Nothing without other fields of the request it came in: mcp_servers.
 _BOUND = ("mcp_toolset",)
-# The same items under another name.
-_ALSO = {"openai-agents": "openai-responses"}
+
+
+class Native(msgspec.Struct, frozen=True):
+    """What a wire format says of blocks and tools that are the provider's own."""
+
+    # The formats that hold them: its own, and others with the same blocks under another name.
+    formats: tuple[str, ...] = ()
+    # How the grammar calls a block of a message, and a tool; "" where it describes none.
+    block: str = ""
+    tool: str = "@tool"
+    # Whose tools they are; a format that many servers speak has tools of none.
+    owners: tuple[str, ...] = ()
+    # Every message is one block.
+    items: bool = False
 
 
 def offered(
@@ -69,33 +76,31 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def own_definition(tool: JsonObject, info: ModelInfo) -> JsonObject | None:
+def own_definition(tool: JsonObject, info: ModelInfo, native: Native) -> JsonObject | None:
     """A tool in the words of the provider that it came from, if the request goes there again."""
     own = tool.get("own")
-    if own is None or not _goes_back(own, info):
+    if own is None or not _goes_back(own, info, native):
         return None
     definition = unmarked(own["definition"])
-    return definition if _is_taken(definition, info) else None
+    return definition if _is_taken(definition, native) else None
 
 
-def _is_taken(definition: JsonObject, info: ModelInfo) -> bool:
+def _is_taken(definition: JsonObject, native: Native) -> bool:
     """Whether a definition is as its provider describes it, so that it would not be refused."""
     name = str(definition.get("name", "named"))
     if definition.get("type") in _BOUND or Spelling().spell(name) != name:
         return False
-    return fits(definition, "@tools" if info.wire == "gemini" else "@tool", grammar_of(info.wire))
+    return fits(definition, native.tool, grammar_of(native.formats[0]))
 
 
-def _goes_back(own: JsonObject, info: ModelInfo) -> bool:
-    format = str(own.get("format") or "")
-    if _ALSO.get(format, format) != info.wire:
-        return False
-    return info.provider in _OWNERS.get(info.wire, ()) or own.get("model") == info.model
+def _goes_back(own: JsonObject, info: ModelInfo, native: Native) -> bool:
+    mine = own.get("format") in native.formats
+    return mine and (info.provider in native.owners or own.get("model") == info.model)
 
 
-def is_offered(tool: JsonObject, info: ModelInfo) -> bool:
+def is_offered(tool: JsonObject, info: ModelInfo, native: Native) -> bool:
     """Whether a model can be told of a tool: it knows it, or the caller answers it."""
-    if "own" not in tool or own_definition(tool, info) is not None:
+    if "own" not in tool or own_definition(tool, info, native) is not None:
         return True
     return answered_by_caller(tool)
 

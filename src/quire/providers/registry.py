@@ -8,14 +8,11 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from quire.errors import CallError, nearest
 from quire.values import JsonObject
-
-Wire = Literal["anthropic", "openai-responses", "openai-chat", "gemini", "bedrock"]
 
 
 class ModelRow(msgspec.Struct, frozen=True):
@@ -46,9 +43,9 @@ def provider_facts(provider: str) -> JsonObject:
 
 
 @functools.cache
-def _names() -> dict[str, tuple[str, Wire]]:
+def _names() -> dict[str, tuple[str, str]]:
     """Every name a provider may be called by -> (provider, wire format)."""
-    names: dict[str, tuple[str, Wire]] = {}
+    names: dict[str, tuple[str, str]] = {}
     for provider in providers():
         facts = provider_facts(provider)
         names |= dict.fromkeys((provider, *facts["aliases"]), (provider, facts["wire"]))
@@ -56,7 +53,7 @@ def _names() -> dict[str, tuple[str, Wire]]:
     return names
 
 
-def resolve(name: str) -> tuple[str, Wire]:
+def resolve(name: str) -> tuple[str, str]:
     """A provider or wire format by name: "openai-chat" -> ("openai", "openai-chat")."""
     found = _names().get(name.strip().lower())
     if found is None:

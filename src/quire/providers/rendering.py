@@ -13,7 +13,7 @@ import msgspec
 
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import LAYOUTS, PrefixLines
-from quire.providers.provider_tools import is_offered, own_definition
+from quire.providers.provider_tools import Native, is_offered, own_definition
 from quire.providers.spelling import Spelling
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
 
@@ -109,8 +109,9 @@ NOTHING_ASKED = Options()
 class Draft:
     """One request being written."""
 
-    def __init__(self, info: ModelInfo, ask: Options = NOTHING_ASKED) -> None:
+    def __init__(self, info: ModelInfo, native: Native, ask: Options = NOTHING_ASKED) -> None:
         self.info = info
+        self.native = native
         self.ask = ask
         self.messages: list[JsonObject] = []
         self.left_out: list[JsonObject] = []
@@ -129,7 +130,7 @@ class Draft:
         self.sealed = 0
 
     def copy(self) -> Draft:
-        other = Draft(self.info, self.ask)
+        other = Draft(self.info, self.native, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
         other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
@@ -174,7 +175,7 @@ class Draft:
         """The tools that this model can be told of; another provider's own are left out, with the reason."""
         kept: list[JsonObject] = []
         for tool in tools:
-            if is_offered(tool, self.info):
+            if is_offered(tool, self.info, self.native):
                 kept.append(tool)
                 continue
             reason = f"{tool['name']} is a tool of {tool['own'].get('format')}'s own, which nobody here could answer"
@@ -184,11 +185,15 @@ class Draft:
                 self.left_out.append({"entry": 0, "tool": tool["name"], "reason": reason})
         return kept
 
+    def own(self, tool: JsonObject) -> JsonObject | None:
+        """A tool in the words of the provider that it came from, if the request goes there again."""
+        return own_definition(tool, self.info, self.native)
+
     def defined(
         self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]
     ) -> list[JsonObject]:
         """Tools in this format's words; the provider's own as they came."""
-        return [own_definition(tool, self.info) or define(tool) for tool in tools]
+        return [self.own(tool) or define(tool) for tool in tools]
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -201,6 +206,7 @@ class Writer(msgspec.Struct, frozen=True):
     end: Callable[[Draft], None]
     body: Callable[[Draft, Prompt], JsonObject]
     headers: Callable[[Draft], dict[str, str]]
+    native: Native = Native()
 
 
 class Rendering:
@@ -250,7 +256,7 @@ class Rendering:
         self.taken: list[Message] = []
         # Of each request that ended: how many messages were taken, and how many written for it.
         self.held: dict[int, int] = {}
-        self.sheet = Draft(self.info, self.ask)
+        self.sheet = Draft(self.info, self.writer.native, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = CallPairer(self.writer.ids(self.info))
         self.lining = PrefixLines(LAYOUTS[self.writer.format])
@@ -258,7 +264,8 @@ class Rendering:
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)
         ended = prompt.ends[: bisect_left(prompt.ends, known)]
-        ground = (prompt.epoch, prompt.fold, any(is_offered(tool, self.info) for tool in prompt.tools))
+        offered = any(is_offered(tool, self.info, self.writer.native) for tool in prompt.tools)
+        ground = (prompt.epoch, prompt.fold, offered)
         same = list(prompt.messages[:known]) == self.taken and list(ended) == list(self.held)
         if ground != self.ground or not same:
             self._start(ground)

@@ -14,6 +14,7 @@ import msgspec
 
 from quire.providers.models import ModelInfo, Tier, model_info
 from quire.providers.registry import resolve
+from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, Usage
 
 Reader: TypeAlias = Callable[[JsonObject], Usage]
@@ -21,11 +22,10 @@ Reader: TypeAlias = Callable[[JsonObject], Usage]
 
 def usage(provider: str, raw: Json) -> Usage:
     """What a reply used; `raw` is its usage object, or the whole reply."""
-    name, wire = resolve(provider)
     reported = _reported(raw)
-    if name == "xai":
+    if resolve(provider)[0] == "xai":
         return _xai(reported)
-    return _reader(reported, wire)(reported)
+    return _reader(reported, provider)(reported)
 
 
 def _reported(raw: Json) -> JsonObject:
@@ -42,15 +42,13 @@ def _reported(raw: Json) -> JsonObject:
     return {**_object(inner), **timings}
 
 
-def _reader(reported: JsonObject, wire: str) -> Reader:
+def _reader(reported: JsonObject, provider: str) -> Reader:
     """How to read it: by the fields that only one form has, else by the wire format."""
-    for field, reader in _BY_FIELD.items():
-        if reported.get(field) is not None:
-            return reader
-    return _responses if wire == "openai-responses" else _anthropic
+    named = (reader for field, reader in _BY_FIELD.items() if reported.get(field) is not None)
+    return next(named, None) or wire_of(provider).usage
 
 
-def _anthropic(reported: JsonObject) -> Usage:
+def anthropic_usage(reported: JsonObject) -> Usage:
     # With compaction the top level leaves the summarising call out; the iterations hold everything.
     iterations = [one for one in _list(reported, "iterations") if isinstance(one, Mapping)]
     parts = [_anthropic_part(_object(one)) for one in iterations] or [_anthropic_part(reported)]
@@ -79,7 +77,7 @@ def _anthropic_part(reported: JsonObject) -> Usage:
     )
 
 
-def _responses(reported: JsonObject) -> Usage:
+def responses_usage(reported: JsonObject) -> Usage:
     details = _sub(reported, "input_tokens_details")
     long = _number(_sub(details, "cache_write_tokens_details"), "ttl_12h_tokens")
     short = _number(_sub(details, "cache_write_tokens_details"), "ttl_30m_tokens")
@@ -94,7 +92,7 @@ def _responses(reported: JsonObject) -> Usage:
     )
 
 
-def _chat(reported: JsonObject) -> Usage:
+def chat_usage(reported: JsonObject) -> Usage:
     details = _sub(reported, "prompt_tokens_details")
     hit, missed = _number(reported, "prompt_cache_hit_tokens"), _number(reported, "prompt_cache_miss_tokens")
     groq = _number(reported, "dram_cached_tokens") + _number(reported, "sram_cached_tokens")
@@ -123,7 +121,7 @@ def _xai(reported: JsonObject) -> Usage:
     return read
 
 
-def _gemini(reported: JsonObject) -> Usage:
+def gemini_usage(reported: JsonObject) -> Usage:
     thoughts = _either(reported, "thoughtsTokenCount", "thoughts_token_count")
     answered = _either(reported, "candidatesTokenCount", "candidates_token_count")
     answered = answered or _either(reported, "responseTokenCount", "response_token_count")
@@ -148,7 +146,7 @@ def _interactions(reported: JsonObject) -> Usage:
     )
 
 
-def _bedrock(reported: JsonObject) -> Usage:
+def bedrock_usage(reported: JsonObject) -> Usage:
     read, written = _number(reported, "cacheReadInputTokens"), _number(reported, "cacheWriteInputTokens")
     details = [_object(one) for one in _list(reported, "cacheDetails")]
     long = sum(_number(one, "inputTokens") for one in details if one.get("ttl") == "1h")
@@ -172,19 +170,19 @@ def _llamacpp(reported: JsonObject) -> Usage:
 # Looked at in this order: a field here says which form it is, whoever sent it.
 _BY_FIELD: dict[str, Reader] = {
     "timings": _llamacpp,
-    "promptTokenCount": _gemini,
-    "prompt_token_count": _gemini,
-    "totalTokenCount": _gemini,
-    "total_token_count": _gemini,
+    "promptTokenCount": gemini_usage,
+    "prompt_token_count": gemini_usage,
+    "totalTokenCount": gemini_usage,
+    "total_token_count": gemini_usage,
     "total_input_tokens": _interactions,
     "total_cached_tokens": _interactions,
-    "inputTokens": _bedrock,
-    "prompt_tokens": _chat,
-    "prompt_cache_hit_tokens": _chat,
-    "completion_tokens": _chat,
-    "cache_read_input_tokens": _anthropic,
-    "cache_creation_input_tokens": _anthropic,
-    "input_tokens_details": _responses,
+    "inputTokens": bedrock_usage,
+    "prompt_tokens": chat_usage,
+    "prompt_cache_hit_tokens": chat_usage,
+    "completion_tokens": chat_usage,
+    "cache_read_input_tokens": anthropic_usage,
+    "cache_creation_input_tokens": anthropic_usage,
+    "input_tokens_details": responses_usage,
 }
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from quire.providers.rules.check import Check, Finding, advice, found, where
-from quire.providers.rules.claude import forced, modes
-from quire.providers.rules.claude_blocks import TTLS, Mark, out_of_order, too_many, ttl_of
-from quire.providers.rules.claude_turns import Conversation, TurnBlock, pairs
+from quire.providers.rules.check import (
+    Check,
+    Finding,
+    ServerMemory,
+    Unchecked,
+    WireRules,
+    advice,
+    found,
+    where,
+)
+from quire.providers.rules.claude import forced, late_system, modes, prefill, unverified
+from quire.providers.rules.claude_blocks import TTLS, Mark, out_of_order, remember, thinking, too_many, ttl_of
+from quire.providers.rules.claude_turns import Conversation, TurnBlock, converse_talk, names, pairs, speakers
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
@@ -125,11 +134,11 @@ def converse_model(check: Check) -> Iterator[Finding]:
     """Rows 15 and 16, where Converse keeps them."""
     choice = obj(obj(check.body.get("toolConfig")).get("toolChoice"))
     extra = obj(check.body.get("additionalModelRequestFields"))
-    thinking = obj(extra.get("thinking"))
+    mode = obj(extra.get("thinking"))
     kind = next((name for name in ("any", "tool") if choice.get(name) is not None), None)
-    yield from forced(check, kind, "$.toolConfig.toolChoice", thinking)
+    yield from forced(check, kind, "$.toolConfig.toolChoice", mode)
     most = obj(check.body.get("inferenceConfig")).get("maxTokens")
-    yield from modes(check, thinking, "$.additionalModelRequestFields.thinking", most)
+    yield from modes(check, mode, "$.additionalModelRequestFields.thinking", most)
 
 
 def converse_names(talk: Conversation) -> Iterator[tuple[str, Json]]:
@@ -143,3 +152,38 @@ def converse_names(talk: Conversation) -> Iterator[tuple[str, Json]]:
         for block in message.blocks:
             if block.type == "tool_use":
                 yield f"{block.path}.toolUse.name", text(block.raw.get("name"))
+
+
+def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
+    talk = converse_talk(check.body)
+    yield from bedrock_shape(check)
+    yield from speakers(talk)
+    yield from blank_blocks(talk)
+    yield from empty_errors(talk)
+    yield from converse_order(check, talk)
+    yield from tools_defined(check, talk)
+    yield from cache_points(check, talk)
+    yield from names(converse_names(talk))
+    if "claude" in check.info.model:
+        yield from prefill(check, talk)
+        yield from thinking(check, talk)
+        yield from late_system(check, talk)
+        yield from converse_model(check)
+
+
+def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+    message = obj(obj(reply.get("output")).get("message"))
+    messages = [one for _, one in objects(body.get("messages"), "")]
+    whole = {**body, "messages": [*messages, {"role": "assistant", "content": message.get("content")}]}
+    remember(seen, converse_talk(whole), since=len(messages))
+
+
+def _observed(seen: ServerMemory, body: JsonObject) -> None:
+    remember(seen, converse_talk(body))
+
+
+def _unchecked(check: Check) -> Iterator[Unchecked]:
+    yield from unverified(check, converse_talk(check.body))
+
+
+RULES = WireRules(check=_rules, shape=bedrock_shape, issued=_issued, observed=_observed, unchecked=_unchecked)

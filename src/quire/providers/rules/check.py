@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
 from quire.errors import FormatError
 from quire.log.hashing import canonical
-from quire.providers.models import ModelInfo, Wire, model_info, resolve
+from quire.providers.models import ModelInfo, model_info
 from quire.providers.registry import data
+from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject
 
 # What a server has given out: signatures with the prefix they are bound to, and items that belong together.
@@ -100,48 +101,20 @@ def make_check(
     headers: Mapping[str, str] | None,
 ) -> Check:
     """Put together what `validate` was given; the model may also be named in the body."""
-    owner, wire = resolve(provider)
     name = model or _text(body.get("model")) or _text(body.get("modelId"))
-    if wire == "bedrock" and _is_anthropic(body):
-        provider, wire = "bedrock-anthropic", "anthropic"
-    info = msgspec.structs.replace(model_info(f"{provider}:{name}"), wire=spoken(wire, body))
+    info = model_info(f"{provider}:{name}")
     sent = _headers(body, headers)
     return Check(
         body=body,
-        info=info,
+        info=msgspec.structs.replace(info, wire=wire_of(provider, body).name),
         betas=_betas(body, sent),
         version=(sent or {}).get("anthropic-version", ""),
         seen=seen,
-        via_bedrock=wire == "anthropic" and (owner == "bedrock" or bool(_BEDROCK_ID.match(name))),
+        via_bedrock=info.provider == "bedrock" or bool(_BEDROCK_ID.match(name)),
     )
-
-
-def spoken(wire: Wire, body: JsonObject) -> Wire:
-    """OpenAI's two formats by what the body holds: "openai" may mean either."""
-    if wire == "openai-responses" and "messages" in body and "input" not in body:
-        return "openai-chat"
-    if wire == "openai-chat" and "input" in body and "messages" not in body:
-        return "openai-responses"
-    return wire
 
 
 _BEDROCK_ID = re.compile(r"^([a-z-]+\.)?anthropic\.")
-
-
-def _is_anthropic(body: JsonObject) -> bool:
-    """Whether a body for Bedrock is in Anthropic's format: `anthropic_version`, or blocks with a `type`."""
-    if "anthropic_version" in body:
-        return True
-    messages = body.get("messages")
-    contents = (
-        [one.get("content") for one in messages if isinstance(one, dict)]
-        if isinstance(messages, list)
-        else []
-    )
-    blocks = [block for content in contents if isinstance(content, list) for block in content]
-    return any(isinstance(content, str) for content in contents) or any(
-        isinstance(block, dict) and isinstance(block.get("type"), str) for block in blocks
-    )
 
 
 def _headers(body: JsonObject, given: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -164,6 +137,27 @@ def _betas(body: JsonObject, headers: dict[str, str] | None) -> frozenset[str] |
 
 def _text(value: Json) -> str:
     return value if isinstance(value, str) else ""
+
+
+class Unchecked(msgspec.Struct, frozen=True):
+    """A row that was not checked, and what would be needed."""
+
+    row: str
+    why: str
+
+
+class WireRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider would refuse, and what its server remembers of what it gave out."""
+
+    # Everything, given the body as it goes over the wire too.
+    check: Callable[[Check, bytes], Iterator[Finding]]
+    # Types alone: what keeps a body from being a request at all.
+    shape: Callable[[Check], Iterator[Finding]]
+    # What a reply gave out in answer to a body; what a body shows to have been given out.
+    issued: Callable[[ServerMemory, JsonObject, JsonObject], None] = lambda seen, body, reply: None
+    observed: Callable[[ServerMemory, JsonObject], None] = lambda seen, body: None
+    # What cannot be told from one request.
+    unchecked: Callable[[Check], Iterable[Unchecked]] = lambda check: ()
 
 
 # A finding: which row of a provider's rules a request breaks, where, and how to mend it.

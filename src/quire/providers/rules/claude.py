@@ -10,8 +10,34 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, ServerMemory, advice, fingerprint, found, limit
-from quire.providers.rules.claude_turns import Conversation, TurnBlock, TurnMessage, turns
+from quire.providers.rules.check import (
+    Check,
+    Finding,
+    ServerMemory,
+    Unchecked,
+    WireRules,
+    advice,
+    fingerprint,
+    found,
+    limit,
+)
+from quire.providers.rules.claude_blocks import marks, remember, thinking
+from quire.providers.rules.claude_turns import (
+    Conversation,
+    TurnBlock,
+    TurnMessage,
+    anthropic_names,
+    anthropic_shape,
+    anthropic_talk,
+    blank,
+    names,
+    pairs,
+    speakers,
+    tool_names,
+    turns,
+    unique,
+    version,
+)
 from quire.providers.rules.grammar import obj, objects, text
 from quire.values import JsonObject
 
@@ -288,3 +314,66 @@ def remember_compaction(seen: ServerMemory, blocks: list[JsonObject]) -> None:
     for block in blocks:
         if block.get("type") == "compaction" and text(block.get("signature")):
             seen.sealed.setdefault(block["signature"], fingerprint(block))
+
+
+def unverified(check: Check, talk: Conversation) -> Iterator[Unchecked]:
+    """What needs the replies that issued it."""
+    kinds = {block.type for message in talk.messages for block in message.blocks}
+    if kinds & {"thinking", "redacted_thinking"} and check.seen is None:
+        yield Unchecked(
+            "B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it"
+        )
+    if "compaction" in kinds and check.seen is None:
+        yield Unchecked("B2.19", "whether the compaction block is verbatim needs the reply that issued it")
+
+
+# A request in Anthropic's format, rule by rule.
+
+
+def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
+    talk = anthropic_talk(check.body)
+    yield from anthropic_shape(check)
+    yield from speakers(talk)
+    yield from pairs(check, talk)
+    yield from blank(check, talk)
+    yield from marks(check, talk)
+    yield from prefill(check, talk)
+    yield from thinking(check, talk)
+    yield from betas(check, talk)
+    yield from late_system(check, talk)
+    yield from tool_choice(check)
+    yield from thinking_mode(check)
+    yield from names(anthropic_names(talk))
+    yield from unique(tool_names(talk))
+    yield from edits(check)
+    yield from compaction(check, talk)
+    yield from size(check, encoded)
+    yield from sampling(check)
+    yield from prewarm(check)
+    yield from version(check, talk)
+
+
+def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+    content = [block for _, block in objects(reply.get("content"), "")]
+    messages = [one for _, one in objects(body.get("messages"), "")]
+    whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
+    remember(seen, anthropic_talk(whole), since=len(messages))
+    remember_compaction(seen, content)
+
+
+def _observed(seen: ServerMemory, body: JsonObject) -> None:
+    remember(seen, anthropic_talk(body))
+
+
+def _unchecked(check: Check) -> Iterator[Unchecked]:
+    talk = anthropic_talk(check.body)
+    yield from unverified(check, talk)
+    if check.betas is None and any(use.feature != "block_binding" for use in beta_uses(check.body, talk)):
+        yield Unchecked("B.beta", "whether the beta headers are sent needs the request's headers")
+    if check.body.get("max_tokens") is None:
+        yield Unchecked("max_tokens", "the API requires max_tokens; it is not in this body")
+
+
+RULES = WireRules(
+    check=_rules, shape=anthropic_shape, issued=_issued, observed=_observed, unchecked=_unchecked
+)

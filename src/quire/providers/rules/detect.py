@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-import msgspec
-
-from quire.providers.rules.check import Check
-from quire.providers.rules.claude import beta_uses
-from quire.providers.rules.claude_turns import anthropic_talk, converse_talk
-from quire.providers.rules.gemini import contents, setting
 from quire.providers.rules.grammar import objects, text
-from quire.providers.rules.openai import kind_of
 from quire.values import Json, JsonObject
 
 # Fields, block types and block fields that only one format has.
@@ -92,53 +84,3 @@ def _chat(body: JsonObject) -> str:
     if "/" in model:
         return "openrouter"
     return next((provider for pattern, provider in _MODELS if re.search(pattern, model)), "openai-chat")
-
-
-# What cannot be told from one request: rows that need the replies, the headers or the model.
-
-
-class Unchecked(msgspec.Struct, frozen=True):
-    """A row that was not checked, and what would be needed."""
-
-    row: str
-    why: str
-
-
-def unchecked_notes(check: Check) -> Iterator[Unchecked]:
-    """The notes for one request."""
-    if not check.model_named:
-        yield Unchecked("model", "no model is named: rules about single models were not checked")
-    if check.info.wire in ("anthropic", "bedrock"):
-        yield from _claude(check)
-    if check.info.wire == "gemini":
-        yield from _gemini(check)
-    reasoned = any(kind_of(item) == "reasoning" for _, item in objects(check.body.get("input"), ""))
-    if check.info.wire == "openai-responses" and check.seen is None and reasoned:
-        yield Unchecked("B2.23, B2.24", "which reasoning led to which item needs the reply that issued them")
-
-
-def _claude(check: Check) -> Iterator[Unchecked]:
-    talk = (anthropic_talk if check.info.wire == "anthropic" else converse_talk)(check.body)
-    kinds = {block.type for message in talk.messages for block in message.blocks}
-    if kinds & {"thinking", "redacted_thinking"} and check.seen is None:
-        yield Unchecked(
-            "B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it"
-        )
-    if "compaction" in kinds and check.seen is None:
-        yield Unchecked("B2.19", "whether the compaction block is verbatim needs the reply that issued it")
-    if check.info.wire != "anthropic":
-        return
-    if check.betas is None and any(use.feature != "block_binding" for use in beta_uses(check.body, talk)):
-        yield Unchecked("B.beta", "whether the beta headers are sent needs the request's headers")
-    if check.body.get("max_tokens") is None:
-        yield Unchecked("max_tokens", "the API requires max_tokens; it is not in this body")
-
-
-def _gemini(check: Check) -> Iterator[Unchecked]:
-    if setting(check.body, "cachedContent")[1] is not None:
-        yield Unchecked("B2.33", "whether the cached content is large enough needs the cached content")
-    signed = any(turn.having("thoughtSignature") for turn in contents(check.body))
-    if signed and check.seen is None:
-        yield Unchecked(
-            "B2.31", "whether thought signatures are the server's own needs the replies that issued them"
-        )

@@ -8,7 +8,18 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, ServerMemory, advice, at, fingerprint, found, limit
+from quire.providers.rules.check import (
+    Check,
+    Finding,
+    ServerMemory,
+    Unchecked,
+    WireRules,
+    advice,
+    at,
+    fingerprint,
+    found,
+    limit,
+)
 from quire.providers.rules.grammar import Grammar, grammar_of, misfits, obj, objects, shape, snake, text
 from quire.tokens import count
 from quire.values import Json, JsonObject
@@ -278,3 +289,36 @@ def function_names(check: Check) -> Iterator[Finding]:
         name = declaration.get("name")
         if isinstance(name, str) and not re.fullmatch(pattern, name):
             yield found("B.gemini-name", f"{path}.name", name=name)
+
+
+def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
+    yield from gemini_shape(check)
+    yield from order(check)
+    yield from responses(check)
+    yield from signatures(check)
+    yield from cached(check)
+    yield from least(check)
+    yield from schemas(check)
+    yield from function_names(check)
+
+
+def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+    for _, candidate in objects(reply.get("candidates"), ""):
+        remember_parts(seen, contents({"contents": [obj(candidate.get("content"))]}))
+
+
+def _observed(seen: ServerMemory, body: JsonObject) -> None:
+    remember_parts(seen, contents(body))
+
+
+def _unchecked(check: Check) -> Iterator[Unchecked]:
+    if setting(check.body, "cachedContent")[1] is not None:
+        yield Unchecked("B2.33", "whether the cached content is large enough needs the cached content")
+    signed = any(turn.having("thoughtSignature") for turn in contents(check.body))
+    if signed and check.seen is None:
+        yield Unchecked(
+            "B2.31", "whether thought signatures are the server's own needs the replies that issued them"
+        )
+
+
+RULES = WireRules(check=_rules, shape=gemini_shape, issued=_issued, observed=_observed, unchecked=_unchecked)

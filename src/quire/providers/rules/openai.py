@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, ServerMemory, advice, found
+from quire.providers.rules.check import Check, Finding, ServerMemory, Unchecked, WireRules, advice, found
+from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
@@ -445,3 +446,45 @@ def _options(check: Check, marked: list[tuple[str, JsonObject]]) -> Iterator[Fin
 
 def _value(path: str, value: Json, values: list[str]) -> Finding:
     return found("A4.options", path, value=value, values=", ".join(values))
+
+
+# A request in each of OpenAI's formats, rule by rule.
+
+
+def _chat_rules(check: Check, encoded: bytes) -> Iterator[Finding]:
+    yield from chat_shape(check)
+    yield from chat_pairs(check)
+    # A local server's template takes any name.
+    if not check.info.features.template:
+        yield from names(chat_names(check))
+    yield from breakpoints(check)
+    if check.info.provider == "mistral":
+        yield from mistral(check)
+    yield from deepseek(check)
+    yield from alternation(check)
+
+
+def _responses_rules(check: Check, encoded: bytes) -> Iterator[Finding]:
+    yield from responses_shape(check)
+    yield from reasoning(check)
+    yield from responses_pairs(check)
+    yield from breakpoints(check)
+    yield from state(check)
+    yield from names(responses_names(check))
+
+
+def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+    remember_items(seen, reply.get("output"))
+
+
+def _unchecked(check: Check) -> Iterator[Unchecked]:
+    reasoned = any(kind_of(item) == "reasoning" for _, item in objects(check.body.get("input"), ""))
+    if check.seen is None and reasoned:
+        yield Unchecked("B2.23, B2.24", "which reasoning led to which item needs the reply that issued them")
+
+
+# Chat signs nothing.
+CHAT_RULES = WireRules(check=_chat_rules, shape=chat_shape)
+RESPONSES_RULES = WireRules(
+    check=_responses_rules, shape=responses_shape, issued=_issued, unchecked=_unchecked
+)

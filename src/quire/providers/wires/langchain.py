@@ -15,6 +15,7 @@ from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.rendering import Draft, Writer
 from quire.providers.spelling import Spelling, object_of
+from quire.providers.wire import Format
 from quire.values import (
     Call,
     Entry,
@@ -241,3 +242,4 @@ WRITER = Writer(
     body=lambda sheet, prompt: {"messages": sheet.messages},
     headers=lambda sheet: {},
 )
+WIRE = Format(name=FORMAT, imports=import_messages, exports=export_messages)

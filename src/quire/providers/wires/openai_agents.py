@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from quire.providers.wire import Format
 from quire.providers.wires import openai_responses
 from quire.values import Entry, Json
 
@@ -19,3 +20,6 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 def export_messages(entries: Iterable[Entry]) -> Json:
     """The items of a thread, imported ones as they came."""
     return openai_responses.export_messages(entries, format=FORMAT)
+
+
+WIRE = Format(name=FORMAT, imports=import_messages, exports=export_messages, like=openai_responses.FORMAT)

@@ -10,6 +10,7 @@ from quire.errors import FormatError
 from quire.providers.convert import COMMON, is_web, shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.provider_tools import Native
 from quire.providers.registry import data
 from quire.providers.rendering import (
     GO_ON,
@@ -117,7 +118,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonOb
 
 
 def _text(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     if own and (own["type"] != "text" or (own["text"] == part.text and part.text.strip())):
         return own
     leave_out_block(part, message, sheet)
@@ -125,7 +126,7 @@ def _text(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
 
 
 def _thinking(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
-    block = own_block(part, FORMAT, sheet) or _from_bedrock(part, sheet)
+    block = own_block(part, sheet) or _from_bedrock(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
     if block and not void and _is_signed(block, sheet):
         return block
@@ -158,7 +159,7 @@ def _from_bedrock(part: Think, sheet: Draft) -> JsonObject | None:
 
 
 def _tool_use(part: Call, sheet: Draft) -> JsonObject:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     fields = {"id": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
     if own and own.get("input") == part.args:
         return {**own, **fields}
@@ -167,7 +168,7 @@ def _tool_use(part: Call, sheet: Draft) -> JsonObject:
 
 def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came."""
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     content: Json = part.text if part.text.strip() else NO_OUTPUT
     if own and text_of(own.get("content")) == part.text and own.get("content"):
         content = own["content"]
@@ -183,7 +184,7 @@ def _kind(block: JsonObject) -> str:
     return "" if kind in ("text", "image", "tool_result") else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
+ENCLOSURE = Enclosure(_kind, text_of)
 
 
 def image(part: Image) -> JsonObject | None:
@@ -339,4 +340,5 @@ def _ids(info: ModelInfo) -> Spelling:
     return Spelling()
 
 
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)
+NATIVE = Native((FORMAT,), "@block", owners=("anthropic",))
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)

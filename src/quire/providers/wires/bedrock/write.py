@@ -13,6 +13,7 @@ from quire.providers.convert import COMMON, shown_images
 from quire.providers.incoming import bytes_of, objects, sub
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
     NO_OUTPUT,
@@ -116,14 +117,14 @@ def _kind(block: JsonObject) -> str:
     return "" if kind in ("text", "image", "cachePoint", "toolResult") else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
+ENCLOSURE = Enclosure(_kind, text_of)
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
     """The block of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
-            own = own_block(part, FORMAT, sheet)
+            own = own_block(part, sheet)
             if own and ("citationsContent" not in own or cited_text(own) == part.text):
                 return own
             leave_out_block(part, message, sheet)
@@ -135,7 +136,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonOb
 
 
 def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
-    block = own_block(part, FORMAT, sheet) or _from_anthropic(part, sheet)
+    block = own_block(part, sheet) or _from_anthropic(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
     if block and not void and _is_signed(block):
         return block
@@ -161,14 +162,14 @@ def _from_anthropic(part: Think, sheet: Draft) -> JsonObject | None:
 
 
 def _tool_use(part: Call, sheet: Draft) -> JsonObject:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     fields = {"toolUseId": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
     return {"toolUse": {**(own["toolUse"] if own else {}), **fields}}
 
 
 def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images and JSON in it go back as they came."""
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     content: list[JsonObject] = [{"text": part.text if part.text.strip() else NO_OUTPUT}]
     if own and own["toolResult"].get("content") and text_of(own["toolResult"]["content"]) == part.text:
         content = own["toolResult"]["content"]
@@ -327,7 +328,8 @@ def _ids(info: ModelInfo) -> Spelling:
     return IDS
 
 
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)
+NATIVE = Native((FORMAT,), "@content", owners=("bedrock",))
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
 
 
 # The request body with bytes in place of base64, as boto3's `client.converse` takes it.

@@ -9,7 +9,7 @@ from quire.providers.convert import shown_images
 from quire.providers.incoming import bytes_of, sub
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
-from quire.providers.provider_tools import own_definition
+from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
@@ -259,7 +259,7 @@ def _text_of_raw(parts: list[JsonObject]) -> str:
     return text_of([part_in(part) for part in parts])
 
 
-ENCLOSURE = Enclosure(FORMAT, lambda part: _kind(part_in(part)), _text_of_raw, (FORMAT,))
+ENCLOSURE = Enclosure(lambda part: _kind(part_in(part)), _text_of_raw)
 
 
 def is_image(part: JsonObject) -> bool:
@@ -279,13 +279,13 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: b
     """A model's part; `signed` says that an earlier call of this message carries the signature already."""
     match part:
         case Text():
-            own = own_block(part, FORMAT, sheet)
+            own = own_block(part, sheet)
             if own and str(own.get("text") or "") == part.text:
                 return own
             leave_out_block(part, message, sheet)
             return {"text": part.text} if part.text.strip() else None
         case Think():
-            own = own_block(part, FORMAT, sheet)
+            own = own_block(part, sheet)
             if own is None:
                 leave_out_thinking(part, message, sheet)
             return own
@@ -294,7 +294,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: b
 
 
 def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> JsonObject:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     if own and (own["functionCall"].get("args") or {}) == part.args:
         given = own["functionCall"]
         out = {**own, "functionCall": {**given, "id": part.call_id} if given.get("id") else given}
@@ -309,7 +309,7 @@ def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> 
 
 
 def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     response: Json = {"error" if part.error else "output": part.text}
     out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
     if own and response_text(own["functionResponse"].get("response")) == part.text:
@@ -414,8 +414,8 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
 
 def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     """All functions in one tool, and beside it Gemini's own, a tool each."""
-    own = [definition for tool in tools if (definition := own_definition(tool, sheet.info))]
-    functions = [declaration(tool) for tool in tools if own_definition(tool, sheet.info) is None]
+    own = [definition for tool in tools if (definition := sheet.own(tool))]
+    functions = [declaration(tool) for tool in tools if sheet.own(tool) is None]
     return [*([{"functionDeclarations": functions}] if functions else []), *own]
 
 
@@ -427,7 +427,8 @@ def _ids(info: ModelInfo) -> Spelling:
     return Spelling()
 
 
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)
+NATIVE = Native((FORMAT,), "@part", "@tools", ("gemini",))
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
 
 
 # The REST body as the keyword arguments of google-genai's `client.models.generate_content`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.providers.convert import is_web, shown_images, to_url
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
     NO_REPLY,
@@ -54,7 +55,7 @@ def _kind(part: JsonObject) -> str:
     return "" if "text" in part or kind in ("image_url", "thinking", "refusal") else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, (FORMAT,))
+ENCLOSURE = Enclosure(_kind, text_of)
 
 
 _NAMES = Spelling()
@@ -148,7 +149,7 @@ def _thinking(sheet: Draft, message: Message) -> JsonObject:
     for part in parts:
         if field and (wanted == "required" or is_from(part.wire, (FORMAT,), sheet)):
             kept.append(part.text)
-            details += (own_block(part, FORMAT, sheet) or {}).get("reasoning_details") or []
+            details += (own_block(part, sheet) or {}).get("reasoning_details") or []
         else:
             leave_out_thinking(part, message, sheet)
     out: JsonObject = {"reasoning_details": details} if details else {}
@@ -158,7 +159,7 @@ def _thinking(sheet: Draft, message: Message) -> JsonObject:
 
 
 def _call(sheet: Draft, part: Call) -> JsonObject:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     if own and own.get("type") == "custom":
         return {**own, "id": part.call_id}
     dialect = dialect_of(sheet.info)
@@ -254,4 +255,5 @@ def _ids(info: ModelInfo) -> Spelling:
     return dialect_of(info).ids
 
 
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)
+NATIVE = Native((FORMAT,))
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from quire.errors import FormatError
-from quire.providers.convert import ITEM_FORMATS
 from quire.providers.incoming import (
     BlockDelta,
     Partial,
@@ -34,6 +33,7 @@ from quire.providers.usage import usage
 from quire.providers.wires.openai_responses.write import (
     FORMAT,
     NAMES,
+    NATIVE,
     WRITER,
     answered,
     asked,
@@ -90,7 +90,7 @@ def export_messages(entries: Iterable[Entry], format: str = FORMAT) -> Json:
 def own_item(group: list[Entry], format: str) -> list[JsonObject] | None:
     """The items that entries came from; every entry has its own."""
     items = [entry.wire.get("message") or entry.wire.get("block") for entry in group]
-    came = all(entry.wire.get("format") in ITEM_FORMATS for entry in group) and all(items)
+    came = all(entry.wire.get("format") in NATIVE.formats for entry in group) and all(items)
     return [item for item in items if item] if came else None
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from quire.errors import FormatError
-from quire.providers.convert import ITEM_FORMATS, from_url, image_json, is_web, shown_images, to_url
+from quire.providers.convert import from_url, image_json, is_web, shown_images, to_url
 from quire.providers.incoming import objects
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, leave_out_block, leave_out_thinking, own_block
+from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, user_text, wanted_effort
 from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
 from quire.values import (
@@ -111,7 +112,7 @@ def _kind(part: JsonObject) -> str:
     return "" if any(field in part for field in _TEXTS) else kind
 
 
-ENCLOSURE = Enclosure(FORMAT, _kind, text_of, ITEM_FORMATS)
+ENCLOSURE = Enclosure(_kind, text_of)
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
@@ -126,7 +127,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonOb
 
 
 def _message(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     if own and own.get("type") == "item_reference":
         return _reference(own, part, message, sheet)
     if own and _says(own, part.text):
@@ -151,7 +152,7 @@ def _says(item: JsonObject, text: str) -> bool:
 
 
 def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     if own is None:
         leave_out_thinking(part, message, sheet)
     elif not own.get("encrypted_content") and not sheet.ask.extra.get("store"):
@@ -161,7 +162,7 @@ def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None
 
 
 def _call(part: Call, sheet: Draft) -> JsonObject:
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     if own and own["type"] != "function_call":
         named = {"name": NAMES.spell(part.name)} if "name" in own else {}
         return {**_unparted(own, part.wire, sheet), "call_id": part.call_id, **named}
@@ -189,7 +190,7 @@ def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
 def output(part: Result, sheet: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
     asked_by = next((one for one in reversed(sheet.messages) if one.get("call_id") == part.call_id), {})
-    own = own_block(part, FORMAT, sheet)
+    own = own_block(part, sheet)
     if own and text_of(own.get("output")) == part.text:
         return {**own, "call_id": part.call_id}
     text: Json = part.text
@@ -320,4 +321,5 @@ def _ids(info: ModelInfo) -> Spelling:
     return IDS
 
 
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers)
+NATIVE = Native((FORMAT, "openai-agents"), "@item", owners=("openai", "azure"), items=True)
+WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
