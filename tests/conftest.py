@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from quire.assemble import Assembly, Built
+from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
+from quire.thread import Thread, open_store
 from quire.values import Prompt, Request
 
 # Started in the background of a script, the suite would ignore Ctrl-C, and so would every program it interrupts.
@@ -34,6 +36,28 @@ def shared_data(name: str = "") -> Path:
     if not path.exists():
         pytest.skip(f"real traces are not here: {path.name or 'shared/data'}")
     return path
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder a command runs in, with a database of its own and nothing said in the environment."""
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("QUIRE_MODEL", "QUIRE_BASE_URL", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with open_store(tmp_path / "quire.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def thread(store: SqliteStore) -> Thread:
+    return Thread(store, "t")
 
 
 @pytest.fixture(autouse=True)

@@ -2,22 +2,21 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from hashed_words import HashedWords
 
 from quire import values
 from quire.cli import recall
-from quire.cli import recall as index
 from quire.cli import store as records_db
-from quire.cli.main import quire
 from quire.errors import CallError
 from quire.recall import embed
 from quire.thread import open_store
+from toolbox import invoke, run
 
 
 @pytest.fixture
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(embed, "find_weights", lambda: None)
+    monkeypatch.setenv("COLUMNS", "160")
     file = tmp_path / "q.db"
     with open_store(file) as store:
         store.append(
@@ -27,14 +26,8 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def run(*args: str | Path) -> Result:
-    done = CliRunner(env={"COLUMNS": "160"}).invoke(quire, [str(arg) for arg in args], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done
-
-
 def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path) -> None:
-    done = run("recall", "api key", "--db", db, "--explain", "--k", "2", "--thread", "demo")
+    done = invoke("recall", "api key", "--db", db, "--explain", "--k", "2", "--thread", "demo")
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert lines[0].split() == [
         "thread",
@@ -57,7 +50,7 @@ def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path
 
 
 def test_recall_prints_json_with_the_entries_and_their_reasons(db: Path) -> None:
-    out = json.loads(run("recall", "key", "--db", db, "--json", "--neighbours", "1").stdout)
+    out = json.loads(run("recall", "key", "--db", db, "--json", "--neighbours", "1"))
     assert out["by"] == "words"
     assert {hit["thread"] for hit in out["hits"]} == {"demo", "other"}
     first = next(hit for hit in out["hits"] if hit["thread"] == "demo")
@@ -67,7 +60,7 @@ def test_recall_prints_json_with_the_entries_and_their_reasons(db: Path) -> None
 
 
 def test_neighbours_stand_around_their_hit_and_only_the_hit_has_a_score(db: Path) -> None:
-    done = run("recall", "starts", "--db", db, "--thread", "demo", "--neighbours", "1", "--words", "--k", "1")
+    done = invoke("recall", "starts", "--db", db, "--thread", "demo", "--neighbours", "1", "--words", "--k", "1")
     rows = [line.split()[:4] for line in done.stdout.splitlines()[1:]]
     assert [row[:3] for row in rows] == [["demo", "1", "user"], ["demo", "2", "respond"], ["demo", "3", "user"]]
     assert [row[3] for row in rows] == ["My", "1.41", "Hi"]
@@ -77,11 +70,11 @@ def test_neighbours_stand_around_their_hit_and_only_the_hit_has_a_score(db: Path
 def test_recall_searches_records_too(db: Path) -> None:
     run("record", "create", "--schema", "note.v1", "--context", '{"text": "The key is in the vault"}', "--db", db)
     run("record", "create", "--schema", "note.v1", "--context", '{"text": "Lunch at noon"}', "--db", db)
-    done = run("recall", "which vault?", "--scope", "records", "--explain", "--db", db)
+    done = invoke("recall", "which vault?", "--scope", "records", "--explain", "--db", db)
     heads, line = [line.split() for line in done.stdout.splitlines()]
     assert heads == ["id", "schema", "score", "words", "meaning", "speaker", "manner", "time", "name", "text"]
     assert line[:2] == ["rec-1", "note.v1"]
-    out = json.loads(run("recall", "which vault?", "--scope", "records", "--json", "--db", db).stdout)
+    out = json.loads(run("recall", "which vault?", "--scope", "records", "--json", "--db", db))
     assert (out["by"], [hit["id"] for hit in out["hits"]]) == ("words", ["rec-1"])
 
 
@@ -96,50 +89,45 @@ def test_recall_searches_records_too(db: Path) -> None:
     ],
 )
 def test_wrong_options_are_told_in_the_words_of_the_command_line(db: Path, options: list[str], said: str) -> None:
-    done = CliRunner().invoke(quire, ["recall", "key", "--db", str(db), *options])
-    assert isinstance(done.exception, CallError)
-    assert said in str(done.exception)
-    assert "=…" not in done.exception.hint
+    with pytest.raises(CallError) as raised:
+        run("recall", "key", "--db", db, *options)
+    assert said in str(raised.value)
+    assert "=…" not in raised.value.hint
 
 
 def test_recall_says_when_vectors_are_not_made_yet(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index, recall, records_db):
+    for module in (recall, records_db):
         monkeypatch.setattr(module, "embedder", HashedWords)
-    done = run("recall", "key", "--db", db, "--json")
+    done = invoke("recall", "key", "--db", db, "--json")
     assert done.stderr == "4 entries not indexed by meaning yet, found by words alone: run `quire index`\n"
     assert json.loads(done.stdout)["without_meaning"] == 4
     run("record", "create", "--schema", "note.v1", "--context", '{"text": "a key"}', "--db", db)
-    assert run("index", "--db", db).stdout == "indexed the meaning of 4 entries, 6 words and 1 record\n"
-    assert run("index", "--db", db).stdout == "the index was up to date\n"
-    assert run("recall", "key", "--db", db).stderr == ""
-    again = json.loads(run("index", "--rebuild", "--json", "--db", db).stdout)
+    assert run("index", "--db", db) == "indexed the meaning of 4 entries, 6 words and 1 record\n"
+    assert run("index", "--db", db) == "the index was up to date\n"
+    assert invoke("recall", "key", "--db", db).stderr == ""
+    again = json.loads(run("index", "--rebuild", "--json", "--db", db))
     assert again == {"meaning": True, "worded": 4, "embedded": 4, "words": 6, "records": 1}
 
 
 def test_index_reports_what_it_made(db: Path) -> None:
-    assert json.loads(run("index", "--db", db, "--json").stdout) == {
-        "meaning": False,
-        "worded": 0,
-        "embedded": 0,
-        "words": 0,
-        "records": 0,
-    }
-    done = run("index", "--db", db, "--rebuild")
+    nothing = {"meaning": False, "worded": 0, "embedded": 0, "words": 0, "records": 0}
+    assert json.loads(run("index", "--db", db, "--json")) == nothing
+    done = invoke("index", "--db", db, "--rebuild")
     assert done.stdout == "indexed the words of 4 entries\n"
     assert "the embedding model is not installed" in done.stderr
 
 
 def test_what_says_nothing_is_no_hit(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index, recall, records_db):
+    for module in (recall, records_db):
         monkeypatch.setattr(module, "embedder", HashedWords)
     with open_store(db) as store:
         store.append("demo", [values.user(""), values.user(" \n")])
     run("record", "create", "--schema", "empty.v1", "--db", db)
     run("record", "create", "--schema", "user.message.v1", "--title", "key", "--context", "{}", "--db", db)
     run("index", "--db", db)
-    hits = json.loads(run("recall", "nothing of all this", "--db", db, "--json", "--k", "4").stdout)["hits"]
+    hits = json.loads(run("recall", "nothing of all this", "--db", db, "--json", "--k", "4"))["hits"]
     assert sorted(hit["seq"] for hit in hits) == [1, 1, 2, 3]
-    assert run("recall", "key", "--scope", "records", "--db", db).stdout == "nothing was found\n"
+    assert run("recall", "key", "--scope", "records", "--db", db) == "nothing was found\n"
 
 
 @pytest.mark.parametrize("command", [["recall"], ["record", "search"]])
@@ -148,4 +136,4 @@ def test_both_searches_want_words_and_say_when_they_found_nothing(db: Path, comm
         with pytest.raises(CallError, match="nothing to look for") as raised:
             run(*command, blank, "--db", db)
         assert " ".join(command) in raised.value.hint
-    assert run(*command, "xylophone", "--db", db).stdout == "nothing was found\n"
+    assert run(*command, "xylophone", "--db", db) == "nothing was found\n"

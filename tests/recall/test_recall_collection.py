@@ -1,3 +1,9 @@
+"""What a collection finds and why; its postings and its neighbours are held to slow ways of doing the same."""
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -6,8 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.recall import Collection, Document, Query
+from quire.recall import words as postings
 from quire.recall.document import Found
 from quire.recall.meaning import Meaning
+from quire.recall.neighbours import ALONE, REACH, Neighbours
+from quire.recall.words import Postings, StemTable
 
 WORDS = st.lists(
     st.sampled_from(["hat", "shop", "red", "blue", "train", "Monday", "you", "I", "sky"]), min_size=1, max_size=6
@@ -275,3 +284,147 @@ def test_found_documents_travel_as_json() -> None:
     made.upsert(documents(["red hat"]))
     found = made.search("hat")
     assert msgspec.json.decode(msgspec.json.encode(found), type=list[Found]) == found
+
+
+BAGS = st.lists(st.lists(st.sampled_from(["hat", "hats", "red", "shop", "42"]), max_size=6), max_size=12)
+
+
+@settings(max_examples=150)
+@given(st.lists(BAGS, max_size=4), st.booleans())
+def test_postings_are_what_counting_gives(batches: list[list[list[str]]], merged: bool) -> None:
+    made, rows = Postings(), 0
+    counted: dict[str, Counter[int]] = {}
+    many, least = postings._MANY, postings._MERGE_AT_LEAST
+    postings._MANY, postings._MERGE_AT_LEAST = (1, 1) if merged else (many, least)
+    try:
+        for bags in batches:
+            made.add(rows, bags)
+            for bag in bags:
+                for word in bag:
+                    counted.setdefault(word.removesuffix("s"), Counter())[rows] += 1
+                rows += 1
+            made.settle(np.ones(rows, np.bool_))
+    finally:
+        postings._MANY, postings._MERGE_AT_LEAST = many, least
+    assert set(made.vocabulary.stems) == set(counted)
+    for stemmed, number in made.vocabulary.stems.items():
+        assert made.holders(number) == len(counted[stemmed])
+        found, counts = made.of(number)
+        assert Counter(dict(zip(found.tolist(), counts.tolist(), strict=True))) == counted[stemmed]
+
+
+def test_the_usual_form_of_a_stem_is_the_one_written_most() -> None:
+    made = StemTable()
+    made.add([["hats", "hat", "red"], ["hats", "shop"], ["hats", "red"]])
+    assert [made.written[word] for word in made.usual(2)] == ["hats", "red"]
+
+
+@settings(max_examples=200)
+@given(BAGS, BAGS, st.lists(st.integers(0, 11), unique=True), st.integers(1, 5))
+def test_a_vocabulary_after_deaths_is_that_of_the_living(
+    first: list[list[str]], second: list[list[str]], dead: list[int], limit: int
+) -> None:
+    made, fresh = Postings(), Postings()
+    made.add(0, first)
+    made.vocabulary.usual(limit)  # what it remembers must not matter
+    made.add(len(first), second)
+    bags = first + second
+    gone = {row for row in dead if row < len(bags)}
+    for row in gone:
+        made.remove(row)
+    living = [bag for row, bag in enumerate(bags) if row not in gone]
+    fresh.add(0, living)
+    assert _told(made, limit) == _told(fresh, limit)
+
+
+def _told(made: Postings, limit: int) -> tuple[dict[str, int], set[str]]:
+    """The holders of each stem that is found, and the usual forms."""
+    words = made.vocabulary
+    found = {stemmed: words.find(stemmed) for stemmed in words.stems}
+    held = {stemmed: made.holders(number) for stemmed, number in found.items() if number is not None}
+    return held, {words.written[word] for word in words.usual(limit)}
+
+
+ROW = st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2), st.booleans())
+ROWS = st.lists(ROW, min_size=1, max_size=25)
+
+
+def built(rows: list[tuple[str, int, bool]]) -> Neighbours:
+    made = Neighbours()
+    # In two steps, as a log grows.
+    for some, first in ((rows[: len(rows) // 2], 0), (rows[len(rows) // 2 :], len(rows) // 2)):
+        sessions, speakers, asks = ([row[at] for row in some] for at in range(3))
+        made.add(first, sessions, speakers, asks)
+        if some:
+            made.settle(made.around(np.arange(first, first + len(some)), REACH))
+    return made
+
+
+def spread(made: Neighbours, own: Any) -> Any:
+    out = own.copy()
+    made.spread(out, np.flatnonzero(own), np.empty(len(own) + 1, np.float32))
+    return out
+
+
+def matrix(rows: list[tuple[str, int, bool]], gone: set[int]) -> Any:
+    """weights[i, j]: what row i takes over from row j."""
+    size = len(rows)
+    out = np.zeros((size, size))
+    for session in {"a", "b"}:
+        line = [at for at in range(size) if rows[at][0] == session and at not in gone]
+        pairs = [rows[one][1] != rows[two][1] for one, two in pairwise(line)]
+        for place, i in enumerate(line):
+            near = pairs[max(0, place - 2) : place + 2]
+            share = sum(near) / len(near) if near else 0.0
+            for other, j in enumerate(line):
+                out[i, j] = _weight(place - other, rows[j][2]) * (ALONE + (1 - ALONE) * share)
+    for at in range(size):
+        out[at, at] = at not in gone
+    return out
+
+
+def _weight(distance: int, asks: bool) -> float:
+    """From `distance` places before (negative: behind)."""
+    if distance == 1:
+        return 1.0 if asks else 0.3
+    if 1 < distance <= REACH:
+        return 0.6**distance
+    return 0.3 * 0.6 ** (-distance - 1) if -REACH <= distance < 0 else 0.0
+
+
+@settings(max_examples=200)
+@given(ROWS, st.data())
+def test_values_spread_as_the_matrix_says(rows: list[tuple[str, int, bool]], data: st.DataObject) -> None:
+    made = built(rows)
+    gone = data.draw(st.sets(st.integers(0, len(rows) - 1), max_size=3))
+    for row in sorted(gone):
+        changed = made.remove(row)
+        if len(changed):
+            made.settle(changed)
+    own = np.array([0 if at in gone else at % 3 for at in range(len(rows))], np.float32)
+    wanted = matrix(rows, gone) @ own
+    np.testing.assert_allclose(spread(made, own), wanted, atol=1e-5)
+    alive = np.array([at for at in range(len(rows)) if at not in gone], np.int64)
+    np.testing.assert_allclose(made.gathered(alive, own), wanted[alive], atol=1e-5)
+
+
+@settings(max_examples=200)
+@given(ROWS)
+def test_smoothing_keeps_a_constant_and_stays_within_bounds(rows: list[tuple[str, int, bool]]) -> None:
+    made, everyone = built(rows), np.arange(len(rows))
+    same = np.full(len(rows), 0.5, np.float32)
+    np.testing.assert_allclose(made.smoothed(everyone, same), same, rtol=1e-6)
+    values = np.arange(len(rows), dtype=np.float32)
+    smooth = made.smoothed(everyone, values)
+    assert smooth.min() >= -1e-5
+    assert smooth.max() <= len(rows) - 1 + 1e-5
+
+
+def test_where_one_speaker_speaks_alone_little_is_taken_over() -> None:
+    alone = built([("a", 0, False)] * 3)
+    taking_turns = built([("a", at % 2, False) for at in range(3)])
+    own = np.array([0, 1, 0], np.float32)
+    little, much = (spread(made, own)[0] for made in (alone, taking_turns))
+    assert 0 < little < much
+    assert alone.dialogue(np.array([1]))[0] == 0
+    assert taking_turns.dialogue(np.array([1]))[0] == 1

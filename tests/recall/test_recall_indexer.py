@@ -1,7 +1,7 @@
 """The indexer can be stopped anywhere and goes on; what it makes can be thrown away and made again."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,6 @@ from quire.thread import Thread, open_store
 @pytest.fixture
 def embedder() -> HashedWords:
     return HashedWords()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    with open_store(tmp_path / "quire.db") as made:
-        yield made
 
 
 class Stopped(Exception):

@@ -5,37 +5,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from quire.cli.main import quire
-from quire.errors import CallError, ConflictError, DataError, FormatError, NotFound, QuireError
+from quire.errors import CallError, ConflictError, DataError, FormatError, NotFound
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
+from toolbox import invoke
+
+pytestmark = pytest.mark.usefixtures("home")
 
 
-@pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
-    monkeypatch.chdir(tmp_path)
-
-
-def call(*arguments: str, input: str | None = None) -> Result:
-    result = CliRunner().invoke(quire, arguments, input=input)
-    if isinstance(result.exception, QuireError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def printed(*arguments: str, input: str | None = None) -> Any:
-    return json.loads(call(*arguments, input=input).stdout)
+def printed(*arguments: str, **how: Any) -> Any:
+    return json.loads(invoke(*arguments, **how).stdout)
 
 
 def create(**fields: Any) -> Any:
-    return printed("record", "create", "-", "--json", input=json.dumps(fields))
+    return printed("record", "create", "-", "--json", stdin=json.dumps(fields))
 
 
 def test_a_record_goes_from_options_to_json_and_back() -> None:
-    made = call(
+    made = invoke(
         "record", "create", "--schema", "note.v1", "--title", "Plan", "--tag", "a", "--tag", "b",
         "--context", '{"text": "x", "secret": 1}', "--hints", '{"exclude": ["secret"]}', "--owner", "me",
     )  # fmt: skip
@@ -53,32 +40,32 @@ def test_files_give_one_record_a_list_or_json_lines(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text(json.dumps(record, indent=2))
     (tmp_path / "list.json").write_text(json.dumps([record, record]))
     (tmp_path / "lines.jsonl").write_text(f"{json.dumps(record)}\n\n{json.dumps(record)}\n")
-    assert call("record", "create", "one.json", "--title", "T").stdout == "rec-1 version 1\n"
+    assert invoke("record", "create", "one.json", "--title", "T").stdout == "rec-1 version 1\n"
     assert printed("record", "get", "rec-1")["title"] == "T"
     assert [one["id"] for one in printed("record", "create", "list.json", "--json")] == ["rec-2", "rec-3"]
     assert [one["id"] for one in printed("record", "create", "lines.jsonl", "--json")] == ["rec-4", "rec-5"]
     (tmp_path / "bad.jsonl").write_text(f'{json.dumps(record)}\n{{"schema_name": 1}}\n')
     with pytest.raises(FormatError, match=r"^bad\.jsonl: a record needs a schema_name"):
-        call("record", "create", "bad.jsonl")
+        invoke("record", "create", "bad.jsonl")
     assert len(printed("record", "list", "--json")) == 5
 
 
 def test_a_context_may_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text('{"from": "file"}')
-    call("record", "create", "--schema", "s", "--context", "@c.json")
+    invoke("record", "create", "--schema", "s", "--context", "@c.json")
     assert printed("record", "get", "rec-1")["context"] == {"from": "file"}
 
 
 def test_updates_conflict_by_version_and_history_keeps_all() -> None:
     create(schema_name="s", context={"n": 1}, tags=["x"])
-    assert call("record", "update", "rec-1", "--version", "1", "--context", '{"n": 2}').stdout == "rec-1 version 2\n"
+    assert invoke("record", "update", "rec-1", "--version", "1", "--context", '{"n": 2}').stdout == "rec-1 version 2\n"
     with pytest.raises(ConflictError, match="rec-1 is at version 2"):
-        call("record", "update", "rec-1", "--version", "1", "--title", "late")
+        invoke("record", "update", "rec-1", "--version", "1", "--title", "late")
     with pytest.raises(CallError, match="schema of a record never changes"):
-        call("record", "update", "rec-1", "-", "--version", "2", input='{"schema_name": "t"}')
+        invoke("record", "update", "rec-1", "-", "--version", "2", stdin='{"schema_name": "t"}')
     assert [one["context"] for one in printed("record", "history", "rec-1", "--json")] == [{"n": 1}, {"n": 2}]
     assert printed("record", "get", "rec-1", "--version", "1")["context"] == {"n": 1}
-    assert "rec-1" in call("record", "history", "rec-1").stdout
+    assert "rec-1" in invoke("record", "history", "rec-1").stdout
 
 
 def test_lists_and_searches_filter_by_tag_and_schema() -> None:
@@ -92,38 +79,37 @@ def test_lists_and_searches_filter_by_tag_and_schema() -> None:
     (hit,) = printed("record", "search", "apples", "--tag", "x", "--include-context", "--json")
     assert hit["context"] == {"text": "red apples"}
     assert printed("record", "search", "apples", "--nn", "1", "--schema", "b.v1", "--json")[0]["id"] == "rec-2"
-    assert "green apples" in call("record", "search", "green").stdout
+    assert "green apples" in invoke("record", "search", "green").stdout
 
 
 def test_a_ttl_expires_by_the_clock_and_purge_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.cli.record.now_ms", lambda: 1_000)
-    call("record", "create", "--schema", "s", "--ttl", "5")
-    for module in ("record",):
-        monkeypatch.setattr(f"quire.cli.{module}.now_ms", lambda: 6_000)
+    invoke("record", "create", "--schema", "s", "--ttl", "5")
+    monkeypatch.setattr("quire.cli.record.now_ms", lambda: 6_000)
     with pytest.raises(NotFound, match="has expired"):
-        call("record", "get", "rec-1")
+        invoke("record", "get", "rec-1")
     assert printed("record", "list", "--json") == []
-    assert call("record", "purge").stdout == "purged 1\n"
+    assert invoke("record", "purge").stdout == "purged 1\n"
 
 
 def test_deleting_is_for_good() -> None:
     create(schema_name="s", context={})
-    assert call("record", "delete", "rec-1", "--version", "1", "--yes").stdout == "deleted rec-1\n"
+    assert invoke("record", "delete", "rec-1", "--version", "1", "--yes").stdout == "deleted rec-1\n"
     for command in ("get", "history", "delete"):
         with pytest.raises(NotFound):
-            call("record", command, "rec-1")
+            invoke("record", command, "rec-1")
 
 
 def test_deleting_names_what_goes_and_asks() -> None:
     create(schema_name="note.v1", title="Plan", context={})
-    call("record", "update", "rec-1", "--version", "1", "--tag", "work")
+    invoke("record", "update", "rec-1", "--version", "1", "--tag", "work")
     with pytest.raises(CallError, match="nobody answered, and nothing was deleted") as silence:
-        call("record", "delete", "rec-1")
+        invoke("record", "delete", "rec-1")
     assert "--yes" in silence.value.hint
     with pytest.raises(CallError, match="rec-1 was not deleted"):
-        call("record", "delete", "rec-1", input="n\n")
+        invoke("record", "delete", "rec-1", stdin="n\n")
     assert printed("record", "get", "rec-1")["version"] == 2
-    agreed = call("record", "delete", "rec-1", "--json", input="y\n")
+    agreed = invoke("record", "delete", "rec-1", "--json", stdin="y\n")
     assert agreed.stderr.startswith("Delete record rec-1 (note.v1 'Plan') with 2 versions for ever? [y/N]: ")
     assert json.loads(agreed.stdout) == {"deleted": "rec-1"}
 
@@ -131,8 +117,8 @@ def test_deleting_names_what_goes_and_asks() -> None:
 def test_another_version_than_the_one_named_is_no_question() -> None:
     create(schema_name="s", context={})
     with pytest.raises(ConflictError):
-        call("record", "delete", "rec-1", "--version", "2", input="y\n")
-    assert call("record", "delete", "rec-1", "--version", "1", input="y\n").stdout == "deleted rec-1\n"
+        invoke("record", "delete", "rec-1", "--version", "2", stdin="y\n")
+    assert invoke("record", "delete", "rec-1", "--version", "1", stdin="y\n").stdout == "deleted rec-1\n"
 
 
 def test_hints_that_fail_are_reported_beside_the_context() -> None:
@@ -155,23 +141,23 @@ CONFIG = {
 def talk() -> None:
     keys = {"user": ("user.message.v1", "content"), "assistant": ("agent.response.v1", "message")}
     lines = [{"schema_name": keys[who][0], "context": {keys[who][1]: text}} for who, text in CONVERSATION]
-    call("record", "create", "-", input=json.dumps(lines))
+    invoke("record", "create", "-", stdin=json.dumps(lines))
 
 
 def test_build_prints_message_2_of_the_seed_and_keeps_it() -> None:
     expected = (GOLDEN / "message2.txt").read_text()
-    assert call("record", "catalog", str(GOLDEN / "tools.json")).stdout == "rec-1 version 1: 11 tools\n"
+    assert invoke("record", "catalog", str(GOLDEN / "tools.json")).stdout == "rec-1 version 1: 11 tools\n"
     talk()
     create(schema_name="context.config.v1", context=CONFIG)
-    assert call("build", "chat", "--request", REQUEST, "--dry-run").stdout == expected
-    message = call("record", "create", "--schema", "user.message.v1", "--context", json.dumps({"content": REQUEST}))
+    assert invoke("build", "chat", "--request", REQUEST, "--dry-run").stdout == expected
+    message = invoke("record", "create", "--schema", "user.message.v1", "--context", json.dumps({"content": REQUEST}))
     assert (message.stdout, message.stderr) == ("rec-9 version 1\n", "context of chat is rec-10 version 1\n")
-    assert call("build", "chat").stdout == expected
-    assert call("build", "chat", "--trigger", "rec-9").stdout == expected
+    assert invoke("build", "chat").stdout == expected
+    assert invoke("build", "chat", "--trigger", "rec-9").stdout == expected
     kept = printed("record", "get", "rec-10")
     assert kept["version"] == 1
     assert kept["context"]["formatted_context"] + "\n\n# Current Request\n" + REQUEST == expected
-    assert call("build", "chat", "--context-only").stdout == kept["context"]["formatted_context"]
+    assert invoke("build", "chat", "--context-only").stdout == kept["context"]["formatted_context"]
     explained = printed("build", "chat", "--json")
     assert (explained["text"], explained["record"], explained["left_out"]) == (expected, "rec-10", [])
 
@@ -179,21 +165,21 @@ def test_build_prints_message_2_of_the_seed_and_keeps_it() -> None:
 def test_build_takes_a_configuration_from_a_file(tmp_path: Path) -> None:
     talk()
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    assert "# Relevant Conversation" in call("build", "chat", "--config", "config.json", "--request", REQUEST).stdout
+    assert "# Relevant Conversation" in invoke("build", "chat", "--config", "config.json", "--request", REQUEST).stdout
     with pytest.raises(CallError, match="configures 'chat', not 'other'"):
-        call("build", "other", "--config", "config.json", "--request", REQUEST)
+        invoke("build", "other", "--config", "config.json", "--request", REQUEST)
     with pytest.raises(NotFound, match="has the consumer_id 'chat'"):
-        call("build", "chat", "--request", REQUEST)
+        invoke("build", "chat", "--request", REQUEST)
     with pytest.raises(CallError, match="exclude each other"):
-        call("build", "chat", "--request", REQUEST, "--trigger", "rec-1")
+        invoke("build", "chat", "--request", REQUEST, "--trigger", "rec-1")
     (tmp_path / "untriggered.json").write_text(json.dumps({**CONFIG, "update_triggers": []}))
     with pytest.raises(CallError, match="no record triggers this consumer"):
-        call("build", "chat", "--config", "untriggered.json")
+        invoke("build", "chat", "--config", "untriggered.json")
 
 
 def test_a_broken_configuration_is_a_warning_beside_the_new_record() -> None:
     create(schema_name="context.config.v1", context={"consumer_id": "x", "sources": [{"method": "magic"}]})
-    made = call("record", "create", "--schema", "s")
+    made = invoke("record", "create", "--schema", "s")
     assert made.stdout == "rec-2 version 1\n"
     assert made.stderr == "warning: rec-1: source 1 has no method 'magic'\n"
 
@@ -205,6 +191,7 @@ def test_a_broken_configuration_is_a_warning_beside_the_new_record() -> None:
         (["create", "nowhere.json"], CallError, "cannot read nowhere.json"),
         (["create", "--schema", "s", "--context", "{"], CallError, "--context is not JSON"),
         (["create", "--schema", "s", "--context", "[]"], CallError, "context is an object"),
+        (["create", "--schema", "s", "--hints", "[]"], DataError, "llm_hints is an object"),
         (["create", "--schema", "s", "--ttl", "-1"], CallError, "positive number of seconds"),
         (["get", "x"], CallError, "'x' is not the id of a record"),
     ],
@@ -212,20 +199,15 @@ def test_a_broken_configuration_is_a_warning_beside_the_new_record() -> None:
 def test_a_bad_call_says_what_is_wrong(arguments: list[str], error: type[Exception], message: str) -> None:
     create(schema_name="s", context={})
     with pytest.raises(error) as raised:
-        call("record", *arguments)
+        invoke("record", *arguments)
     assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["[]", "{"])
 def test_a_context_that_is_none_is_a_bad_call_with_a_hint(text: str) -> None:
     with pytest.raises(CallError) as raised:
-        call("record", "create", "--schema", "s", "--context", text)
+        invoke("record", "create", "--schema", "s", "--context", text)
     assert '{"text"' in raised.value.hint
-
-
-def test_hints_that_are_no_object_are_refused() -> None:
-    with pytest.raises(DataError, match="llm_hints is an object"):
-        call("record", "create", "--schema", "s", "--hints", "[]")
 
 
 def test_unknown_fields_are_named() -> None:
@@ -235,11 +217,11 @@ def test_unknown_fields_are_named() -> None:
 
 @pytest.mark.parametrize("command", [["record"], ["record", "create"], ["record", "search"], ["build"]])
 def test_every_command_explains_itself_with_an_example(command: list[str]) -> None:
-    assert "Examples:" in call(*command, "--help").stdout
+    assert "Examples:" in invoke(*command, "--help").stdout
 
 
 @pytest.mark.parametrize("version", ["0", "-1", "2", "9" * 23])
 def test_a_version_that_never_was_is_not_found(version: str) -> None:
     made = create(schema_name="note.v1", context={})
     with pytest.raises(NotFound, match=f"has versions 1 to 1, not {version}"):
-        call("record", "get", made["id"], f"--version={version}")
+        invoke("record", "get", made["id"], f"--version={version}")

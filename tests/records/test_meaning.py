@@ -1,6 +1,6 @@
 """Records by meaning: the real model finds and compares paraphrases; vectors are made once and follow the records."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -38,12 +38,6 @@ class Counted:
         self.asked += texts
         counts = numpy.array([[text.lower().count(chr(97 + n)) + 1e-6 for n in range(26)] for text in texts])
         return (counts / numpy.linalg.norm(counts, axis=1, keepdims=True)).astype(numpy.float32)
-
-
-@pytest.fixture
-def store() -> Iterator[SqliteStore]:
-    with SqliteStore(":memory:") as store:
-        yield store
 
 
 def test_the_seed_holds_with_the_real_model_among_near_misses(store: SqliteStore) -> None:

@@ -1,0 +1,94 @@
+"""What the tests of several folders use: the command line, made threads, a clock, a turn against a server."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from quire import values
+from quire.assemble import Built, Policy, Refused, requests
+from quire.cli.main import quire
+from quire.log.entries import encode_lines
+from quire.send.connect import transport_for
+from quire.send.cycle import Outcome
+from quire.send.cycle import run as run_cycle
+from quire.send.protocol import CHAT, Runner
+from quire.send.transport import close
+from quire.thread import Thread
+from quire.values import Entry, JsonObject
+
+
+def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **env: str) -> Result:
+    """Run `quire` in this process; errors of Quire are raised, and it ends with the code given."""
+    done = CliRunner(env=env).invoke(quire, [str(word) for word in words], input=stdin, catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def run(*words: object, **how: Any) -> str:
+    """What `quire` writes to standard output."""
+    return invoke(*words, **how).stdout
+
+
+class Clock:
+    """Time that moves when told to."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def wait(self, seconds: float) -> None:
+        self.now_ms += int(seconds * 1000)
+
+
+def note(path: str, content: str = "C", **metadata: object) -> JsonObject:
+    """An item that is a note."""
+    about = {"source": "note", "path": path, **metadata}
+    return {"id": path, "type": "text", "content": content, "metadata": about}
+
+
+def many_words(count: int, name: str = "w") -> str:
+    """So many words that no other name has."""
+    return " ".join(f"{name}{index}" for index in range(count))
+
+
+def talk(turns: int, size: int = 40, answer: int | None = None) -> list[Entry]:
+    """Questions and answers of so many words."""
+    out = [values.system("Help.")]
+    for n in range(turns):
+        out.append(values.user(f"question {n} " + "word " * size))
+        out.append(values.respond(f"answer {n} " + "word " * (size if answer is None else answer)))
+    return out
+
+
+def built(entries: Sequence[Entry], policy: Policy, **how: Any) -> list[Built]:
+    """Every request of a log, none of them refused."""
+    made = list(requests(entries, policy, **how))
+    assert not [one for one in made if isinstance(one, Refused)]
+    return [one for one in made if isinstance(one, Built)]
+
+
+def written(folder: Path, entries: Sequence[Entry]) -> str:
+    """The path of a file with these entries as lines."""
+    path = folder / "t.jsonl"
+    path.write_text(encode_lines(entries))
+    return str(path)
+
+
+def carry_out(
+    thread: Thread, target: str, url: str, runner: Runner = CHAT, *, via: Any = "http", retry: Any = None, **how: Any
+) -> Outcome:
+    """One turn against a server, with the connection closed behind it."""
+
+    async def main() -> Outcome:
+        transport = transport_for(target, url, "key", retry=retry, via=via)
+        try:
+            return await run_cycle(thread, target, transport, runner, **how)
+        finally:
+            await close(transport)
+
+    return asyncio.run(main())
