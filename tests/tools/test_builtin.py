@@ -2,6 +2,9 @@
 
 import math
 import os
+import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import run
 
-from quire.errors import CallError, NotFound
+from quire.errors import CallError, NotFound, QuireError
 from quire.items.folder import Root
 from quire.send.builtin import builtin, calculate, evaluate
 from quire.send.files import matcher, piece
-from quire.send.tools import Toolbox
+from quire.send.tools import Tool, Toolbox
 
 PYTHON = '''"""A module."""
 
@@ -189,12 +192,94 @@ def test_pieces_follow_one_another_and_lose_no_line(lines: list[str], limit: int
         assert len(part.text) <= limit
         assert part.start == start
         assert part.end >= start
-        if part.whole:
+        if not part.rest:
             wanted = "\n".join(text.split("\n")[start - 1 : part.end])
             assert wanted.rstrip("\n") == part.text.rstrip("\n")
         seen += range(part.start, part.end + 1)
         start = part.end + 1
     assert seen == list(range(1, count + 1))
+
+
+@given(line=st.text(st.sampled_from("ab é"), min_size=1, max_size=300), limit=st.integers(5, 60))
+def test_a_line_of_any_length_can_be_read_to_its_end(line: str, limit: int) -> None:
+    """A line that is cut says where it goes on; read so, nothing of it is lost."""
+    column, seen = 1, ""
+    while column:
+        part = piece(line, "x.json", 1, 1, limit, column)
+        seen, column = seen + part.text, part.rest
+        assert len(part.text) <= limit
+    assert seen == line
+
+
+def test_a_file_of_one_long_line_is_read_on_inside_the_line(root: Path) -> None:
+    (root / "one.json").write_text("[" + ", ".join(map(str, range(200))) + "]\nend")
+    first = run(box(root, 120), {"path": "one.json"}, "read")["content"]
+    assert first.endswith("[… line 1 of 2 goes on; read again with start=1, column=119 …]")
+    column = int(first.rpartition("column=")[2].split()[0])
+    again = run(box(root, 120), {"path": "one.json", "column": column}, "read")["content"]
+    assert (root / "one.json").read_text().startswith(first.split("\n")[0] + again.split("\n")[0])
+    beyond = run(box(root, 120), {"path": "one.json", "column": 5000}, "read")
+    assert beyond == {"outcome": "line 1 of one.json ends before character 5000", "error": True}
+
+
+@pytest.mark.parametrize("tool", ["read", "list", "grep"])
+def test_a_link_swapped_in_while_a_tool_runs_is_never_followed(tool: str, root: Path) -> None:
+    """A file and a folder are exchanged with links that lead out, as fast as can be, while the tool looks."""
+    outside = root.parent / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "inner" / "a.txt").write_text("secret\n")
+    (outside / "inner" / "secret-name").write_text("secret\n")
+    (root / "deep" / "inner").mkdir(parents=True)
+    (root / "deep" / "inner" / "a.txt").write_text("harmless\n")
+    (root / "links").mkdir()
+    (root / "links" / "inner").symlink_to(outside / "inner")
+    (root / "links" / "a.txt").symlink_to(outside / "inner" / "a.txt")
+    args = {"read": {"path": "deep/inner/a.txt"}, "list": {"path": "deep/inner"},
+            "grep": {"pattern": "secret", "path": "deep"}}[tool]  # fmt: skip
+    one = Toolbox(*builtin(root)).get(tool)
+    assert one is not None
+    swapping = subprocess.Popen([sys.executable, "-c", SWAP, str(root)])
+    try:
+        answers = [_answer(one, args) for _ in range(4_000)]
+    finally:
+        swapping.kill()
+        swapping.wait()
+    assert not [answer for answer in answers if "secret" in answer]
+    assert [answer for answer in answers if answer != "refused"]
+
+
+def _answer(one: Tool, args: dict[str, str]) -> str:
+    try:
+        return str(one(**args).content)
+    except QuireError:
+        return "refused"
+
+
+SWAP = """
+import os, sys
+os.chdir(sys.argv[1])
+while True:
+    for name, link in (("deep/inner", "links/inner"), ("deep/inner/a.txt", "links/a.txt")):
+        os.rename(name, "aside")
+        os.rename(link, name)
+        os.rename(name, link)
+        os.rename("aside", name)
+"""
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999}", "(a{1000}){1000}", "a{ 1 , 99999999 }", "(?R)?a", "a" * 2000 + "+"])
+def test_a_pattern_that_would_take_the_memory_is_refused(pattern: str, root: Path) -> None:
+    result = run(box(root), {"pattern": pattern}, "grep")
+    assert result["error"] is True
+    assert "too large to search with" in result["outcome"]
+
+
+def test_what_a_pattern_keeps_of_a_long_line_is_bounded(root: Path) -> None:
+    (root / "long.txt").write_text("a" * 3_000_000 + "needle")
+    tracked = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert run(box(root), {"pattern": "(.)*", "glob": "long.txt"}, "grep")["outcome"] == "1 hit in 1 file"
+    assert "needle" in run(box(root), {"pattern": "n[e]+dle", "glob": "long.txt"}, "grep")["content"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - tracked < 100_000
 
 
 def test_a_long_file_says_where_to_go_on(root: Path) -> None:

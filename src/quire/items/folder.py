@@ -6,6 +6,9 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import msgspec
 
 from quire.errors import CallError, NotFound
 
@@ -43,7 +46,9 @@ class Root:
 
     def read_bytes(self, given: str, limit: int) -> bytes:
         """A file's bytes, at most `limit`; opened without following any link that appeared meanwhile."""
-        real = self.resolve(given)
+        return self._bytes(self.resolve(given), given, limit)
+
+    def _bytes(self, real: Path, given: str, limit: int) -> bytes:
         descriptor = self._open(real, given)
         try:
             found = os.fstat(descriptor)
@@ -63,40 +68,133 @@ class Root:
 
     def _open(self, real: Path, given: str) -> int:
         """Open step by step from the root; the path is real, so a link on the way was put there just now."""
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-        folder = os.open(self.path, os.O_RDONLY)
         try:
+            if not _STEPWISE:
+                return os.open(real, _FLAGS)
+            folder = os.open(self.path, os.O_RDONLY)
             for part in real.relative_to(self.path).parts:
-                inner = os.open(part, flags, dir_fd=folder)
-                os.close(folder)
-                folder = inner
+                folder = _step(folder, part)
+            return folder
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFound(
+                f"there is no file {given!r}", hint="List the folder to see what is there."
+            ) from error
         except OSError as error:
-            os.close(folder)
-            if isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise NotFound(
-                    f"there is no file {given!r}", hint="List the folder to see what is there."
-                ) from error
             raise CallError(
                 f"{given!r} cannot be read: {error.strerror}", hint="Read another file."
             ) from error
-        return folder
 
-    def walk(self, given: str = ".") -> Iterator[Path]:
-        """The regular files under a folder, or the file itself, in order of name; links are not followed."""
-        start = self.resolve(given)
-        if start.is_file():
-            yield start
+    def entries(self, given: str = ".", depth: int = 1) -> Iterator[FolderEntry]:
+        """What is in a folder, each folder before what is in it; links are named and not followed."""
+        real = self.resolve(given)
+        if not real.is_dir():
+            raise NotFound(f"there is no folder {given!r}", hint="List the root to see what is there.")
+        if not _STEPWISE:
+            yield from _below(real, depth)
             return
-        if not start.is_dir():
+        folder = self._open(real, given)
+        try:
+            yield from _below(folder, depth)
+        except OSError as error:
+            raise CallError(f"{given!r} cannot be listed: {error.strerror}", hint="List another.") from error
+        finally:
+            os.close(folder)
+
+    def walk(self, given: str = ".") -> Iterator[str]:
+        """The regular files under a folder, or the file itself, as they are shown; links are not followed."""
+        real = self.resolve(given)
+        if real.is_file():
+            yield self.shown(real)
+            return
+        if not real.is_dir():
             raise NotFound(
                 f"there is no file or folder {given!r}", hint="List the root to see what is there."
             )
-        for folder, folders, files in os.walk(start):
-            folders[:] = sorted(name for name in folders if name not in SKIPPED)
-            for name in sorted(files):
-                path = Path(folder) / name
-                if path.is_file() and not path.is_symlink():
-                    yield path
+        before = "" if real == self.path else f"{self.shown(real)}/"
+        files = [entry for entry in self.entries(given, depth=_DEEPEST) if entry.kind == "file"]
+        yield from (
+            before + entry.path for entry in sorted(files, key=lambda entry: _files_first(entry.path))
+        )
+
+    def content(self, shown: str, limit: int) -> bytes | None:
+        """The bytes of a file that walk() named; None where it is too large, unreadable, gone or a link by now."""
+        try:
+            return self._bytes(self.path / shown, shown, limit)
+        except (CallError, NotFound):
+            return None
+
+
+class FolderEntry(msgspec.Struct, frozen=True):
+    """Something in a folder, by its path from there; `size` of a file in bytes."""
+
+    path: str
+    kind: Literal["folder", "file", "link", "other"]
+    size: int = 0
+
+
+# Nobody nests folders deeper; a loop of mounts would.
+_DEEPEST = 100
+_FLAGS = (
+    os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+)
+# Where the system can open a name inside a folder that is open already, nothing can be swapped in between.
+_STEPWISE = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
+
+
+def _step(folder: int, name: str) -> int:
+    """Open a name in an open folder and leave the folder, also where that fails."""
+    try:
+        return os.open(name, _FLAGS, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _below(folder: int | Path, depth: int, before: str = "") -> Iterator[FolderEntry]:
+    with os.scandir(folder) as found:
+        listed = sorted(found, key=lambda one: (not one.is_dir(follow_symlinks=False), one.name))
+    for one in listed:
+        entry = _entry(one, before)
+        if entry is None:
+            continue
+        yield entry
+        if entry.kind == "folder" and depth > 1 and one.name not in SKIPPED:
+            yield from _inside(folder, one.name, depth - 1, f"{entry.path}/")
+
+
+def _entry(one: os.DirEntry[str], before: str) -> FolderEntry | None:
+    try:
+        mode = (found := one.stat(follow_symlinks=False)).st_mode
+    except OSError:
+        return None  # it went away just now
+    if stat.S_ISREG(mode):
+        return FolderEntry(before + one.name, "file", found.st_size)
+    kind: Literal["folder", "link", "other"] = (
+        "folder" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
+    )
+    return FolderEntry(before + one.name, kind)
+
+
+def _inside(folder: int | Path, name: str, depth: int, before: str) -> Iterator[FolderEntry]:
+    """What is in a folder of an open one; nothing where it cannot be read or is a link by now."""
+    if isinstance(folder, Path):
+        yield from _below(folder / name, depth, before)
+        return
+    try:
+        inner = os.open(name, _FLAGS, dir_fd=folder)
+    except OSError:
+        return
+    try:
+        yield from _below(inner, depth, before)
+    except OSError:
+        return
+    finally:
+        os.close(inner)
+
+
+def _files_first(path: str) -> list[tuple[bool, str]]:
+    """The order of a walk: a folder's own files, then its folders, each by name."""
+    *folders, name = path.split("/")
+    return [*((True, folder) for folder in folders), (False, name)]
 
 
 def _outside(given: str) -> CallError:

@@ -5,6 +5,7 @@ Each is a function from what the caller has to an item without an id; a window g
 
 from __future__ import annotations
 
+import logging
 import traceback
 from pathlib import Path
 from typing import cast
@@ -95,6 +96,7 @@ def _checked(metadata: Json) -> JsonObject | None:
     return dict(metadata)
 
 
+_logger = logging.getLogger("quire")
 # The most that is taken from a file unasked: more is almost always a mistake (a log, a bundle).
 MAX_BYTES = 50_000
 
@@ -168,6 +170,8 @@ def _limited(text: str, type: str, metadata: JsonObject | None, name: str, trunc
             hint="Pass truncate=True to cut it at a line, or take a region or a symbol of it.",
         )
     shorter = cut(text, lambda part: len(part.encode()) <= MAX_BYTES)
+    # The text itself tells the model; whoever gave the file is told here.
+    _logger.warning("%s has %s bytes; %s of them are left out", name, f"{size:,}", f"{shorter.bytes:,}")
     return item(shorter.content, type, shorter.noted(metadata))
 
 

@@ -75,13 +75,8 @@ def _read(vault: Vault, note: str, name: str) -> bytes | None:
         except QuireError:
             continue
     base = name.rpartition("/")[2]
-    anywhere = [real for real in vault.root.walk() if real.name == base]
-    try:
-        return (
-            vault.root.read_bytes(vault.root.shown(anywhere[0]), _MAX_BYTES) if len(anywhere) == 1 else None
-        )
-    except QuireError:
-        return None
+    anywhere = [path for path in vault.root.walk() if path.rpartition("/")[2] == base]
+    return vault.root.content(anywhere[0], _MAX_BYTES) if len(anywhere) == 1 else None
 
 
 ENDINGS = (".md", ".markdown")

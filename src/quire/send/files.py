@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,9 +12,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from quire.assemble.summary import truncate
-from quire.errors import CallError, MissingPart, NotFound, QuireError
+from quire.errors import CallError, MissingPart, QuireError
 from quire.items.cut import at_hits, head, heading_lines
-from quire.items.folder import SKIPPED, Root
+from quire.items.folder import FolderEntry, Root
 from quire.send.tools import Output, Tool, tool
 
 # Where a file may be cut: before its definitions or its sections, at blank lines, at lines; in this order.
@@ -25,23 +24,26 @@ _PYTHON = frozenset({".py", ".pyi", ".pyw"})
 
 
 class FileLines(msgspec.Struct, frozen=True):
-    """Lines start to end of a file, counted from 1; `whole` unless a line itself had to be cut."""
+    """Lines start to end of a file, counted from 1; `rest` is where a line that had to be cut goes on."""
 
     text: str
     start: int
     end: int
-    whole: bool = True
+    rest: int = 0
 
 
-def piece(text: str, name: str, start: int, end: int, limit: int) -> FileLines:
+def piece(text: str, name: str, start: int, end: int, limit: int, column: int = 1) -> FileLines:
     """Lines start to end, or as many of them as fit: up to a definition or a section that begins there."""
     lines = text.removesuffix("\n").split("\n")[start - 1 : end]
+    if column > 1:
+        lines[0] = lines[0][column - 1 :]
     whole = "\n".join(lines)
     if len(whole) <= limit:
         return FileLines(whole, start, start + len(lines) - 1)
     count = _cut_at(lines, limit, _levels(text, name, start, lines))
     if count == 0:
-        return FileLines(head(lines[0], limit), start, start, whole=False)
+        shown = head(lines[0], limit) or lines[0][:limit]
+        return FileLines(shown, start, start, column + len(shown))
     return FileLines("\n".join(lines[:count]).rstrip("\n"), start, start + count - 1)
 
 
@@ -93,6 +95,13 @@ Search: TypeAlias = Callable[[Iterable[str]], Iterator[tuple[int, str]]]
 
 _WIDTH = 240
 _SECONDS = 10.0
+# What a pattern asks to repeat is written out when it is compiled, and what is matched is kept: both are bounded.
+_MOST_REPEATED = 200_000
+_LONGEST_PATTERN = 1_000
+_LONGEST_LINE = 100_000
+_OVERLAP = 1_000
+_REPEAT = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+_RECURSION = re.compile(r"\(\?(?:R|[+-]?\d|&|P>)")
 _PLAIN = re.compile(r"[\w\s,;:'\"<>/@#%&=!~-]*\Z")
 
 
@@ -103,20 +112,28 @@ def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) 
 
     def search(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(lines, 1):
-            left = until - time.monotonic()
-            try:
-                found = compiled(line, left) if left > 0 else None
-            except TimeoutError:
-                left = 0
-            if left <= 0:
-                raise CallError(
-                    f"the search took longer than {seconds:g} s",
-                    hint="Use a simpler pattern or a smaller folder.",
-                )
-            if found is not None:
-                yield number, _around(line, found.start(), found.end())
+            for begin, part in _parts(line):
+                left = until - time.monotonic()
+                try:
+                    found = compiled(part, left) if left > 0 else None
+                except TimeoutError:
+                    left = 0
+                if left <= 0:
+                    raise CallError(
+                        f"the search took longer than {seconds:g} s",
+                        hint="Use a simpler pattern or a smaller folder.",
+                    )
+                if found is not None:
+                    yield number, _around(line, begin + found.start(), begin + found.end())
+                    break
 
     return search
+
+
+def _parts(line: str) -> Iterator[tuple[int, str]]:
+    """A line, or of a very long one pieces that overlap: what a search keeps grows with what it is given."""
+    for begin in range(0, max(len(line) - _OVERLAP, 1), _LONGEST_LINE):
+        yield begin, line[begin : begin + _LONGEST_LINE + _OVERLAP]
 
 
 def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
@@ -131,11 +148,24 @@ def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
             "regular expressions need the regex package",
             hint="pip install 'quire[tools]', or search for plain words",
         ) from error
+    _check_size(pattern)
     try:
         bounded = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except regex.error as error:
         raise CallError(f"{pattern!r} is not a regular expression: {error}") from error
     return lambda line, left: bounded.search(line, timeout=left, concurrent=True)
+
+
+def _check_size(pattern: str) -> None:
+    """Refuse a pattern that could take much memory: by its {n}, all multiplied, or by calling itself."""
+    repeated = 1
+    for low, high in _REPEAT.findall(pattern):
+        repeated *= max(int(low[:9] or 1), int(high[:9] or 1), 1)
+    if repeated > _MOST_REPEATED or len(pattern) > _LONGEST_PATTERN or _RECURSION.search(pattern):
+        raise CallError(
+            f"the pattern {pattern[:60]!r} is too large to search with",
+            hint=f"At most {_LONGEST_PATTERN:,} characters and {_MOST_REPEATED:,} repetitions, no (?R); use + or *.",
+        )
 
 
 def _around(line: str, start: int, end: int) -> str:
@@ -163,22 +193,23 @@ def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
 
 def _read(root: Root, limit: int) -> Tool:
     @tool(name="read", idempotent=True, category="files", output=("text",), limit=limit * 2)
-    def read(path: str, start: Line = 1, end: Line | None = None) -> Output:
+    def read(path: str, start: Line = 1, end: Line | None = None, column: Line = 1) -> Output:
         """Read a text file, or some lines of it. Long files come in pieces that end where a function or section does.
 
         Args:
             path: The file, relative to the root folder.
             start: The first line to read, counted from 1.
             end: The last line to read; the end of the file if not given.
+            column: The character of the first line to begin with, to go on in a line that is too long to show.
         """
         text = _text(root, path)
         count = text.removesuffix("\n").count("\n") + 1 if text else 0
         if start > max(count, 1) or (end is not None and end < start):
             raise CallError(f"{path} has {count} lines; {start} to {end or count} are not in it")
-        found = piece(text, path, start, min(end or count, count), limit)
-        return Output(
-            _told(found.text, found.end, count, end, found.whole), _lines(path, found.start, found.end, count)
-        )
+        if column > 1 and column > len(text.split("\n", start)[start - 1]):
+            raise CallError(f"line {start} of {path} ends before character {column}")
+        found = piece(text, path, start, min(end or count, count), limit, column)
+        return Output(_told(found, count, end), _lines(path, found.start, found.end, count))
 
     return read
 
@@ -194,14 +225,17 @@ def _lines(path: str, start: int, end: int, count: int) -> str:
     return f"{path}, lines {start}-{end} of {count}" if count else f"{path}, empty"
 
 
-def _told(text: str, last: int, count: int, wanted: int | None, whole: bool) -> str:
+def _told(found: FileLines, count: int, wanted: int | None) -> str:
     """The text, and where to go on when there is more."""
-    if not whole:
-        return f"{text}\n[… line {last} is longer than can be shown; the rest of it and lines {last + 1}-{count} are not shown …]"
     until = min(wanted or count, count)
-    if last >= until:
-        return text
-    return f"{text}\n[… lines {last + 1}-{until} not shown; read again with start={last + 1} …]"
+    if found.rest:
+        again = f"start={found.end}, column={found.rest}"
+        return f"{found.text}\n[… line {found.end} of {until} goes on; read again with {again} …]"
+    if found.end >= until:
+        return found.text
+    return (
+        f"{found.text}\n[… lines {found.end + 1}-{until} not shown; read again with start={found.end + 1} …]"
+    )
 
 
 def _list(root: Root, limit: int) -> Tool:
@@ -213,35 +247,17 @@ def _list(root: Root, limit: int) -> Tool:
             path: The folder, relative to the root folder.
             depth: How many levels of folders to show.
         """
-        real = root.resolve(path)
-        if not real.is_dir():
-            raise NotFound(f"there is no folder {path!r}", hint="List the root to see what is there.")
-        names = _names(real, depth)
+        names = [_listed(entry) for entry in root.entries(path, depth)]
         shown = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
-        return Output(shown, f"{root.shown(real)}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
+        place = root.shown(root.resolve(path))
+        return Output(shown, f"{place}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
 
     return list_
 
 
-def _names(folder: Path, depth: int, before: str = "") -> list[str]:
-    """A folder's entries, folders first, each below its parent; a link is only named."""
-    try:
-        entries = sorted(
-            os.scandir(folder), key=lambda one: (not one.is_dir(follow_symlinks=False), one.name)
-        )
-    except OSError as error:
-        raise CallError(f"{folder.name!r} cannot be listed: {error.strerror}") from error
-    out = []
-    for entry in entries:
-        if entry.is_symlink():
-            out.append(f"{before}{entry.name} (a link)")
-        elif entry.is_dir(follow_symlinks=False):
-            out.append(f"{before}{entry.name}/")
-            if depth > 1 and entry.name not in SKIPPED:
-                out += _names(Path(entry.path), depth - 1, f"{before}{entry.name}/")
-        else:
-            out.append(f"{before}{entry.name} ({entry.stat(follow_symlinks=False).st_size:,} bytes)")
-    return out
+def _listed(entry: FolderEntry) -> str:
+    about = {"folder": "/", "link": " (a link)", "other": " (no file)"}
+    return f"{entry.path}{about.get(entry.kind) or f' ({entry.size:,} bytes)'}"
 
 
 def _grep(root: Root, limit: int) -> Tool:
@@ -265,10 +281,9 @@ def _grep(root: Root, limit: int) -> Tool:
         search = matcher(pattern, ignore_case)
         hits: list[str] = []
         files = 0
-        for real in root.walk(path):
-            name = root.shown(real)
-            if fnmatch(real.name, glob) or fnmatch(name, glob):
-                found = [f"{name}:{number}: {line}" for number, line in search(_lines_of(real))]
+        for name in root.walk(path):
+            if fnmatch(name.rpartition("/")[2], glob) or fnmatch(name, glob):
+                found = [f"{name}:{number}: {line}" for number, line in search(_lines_of(root, name))]
                 files += bool(found)
                 hits += found
         outcome = f"{len(hits)} hit{'' if len(hits) == 1 else 's'} in {files} file{'' if files == 1 else 's'}"
@@ -277,12 +292,7 @@ def _grep(root: Root, limit: int) -> Tool:
     return grep
 
 
-def _lines_of(real: Path) -> list[str]:
-    """A file's lines; none where it is too large or not text."""
-    try:
-        if real.stat().st_size > _MAX_BYTES:
-            return []
-        data = real.read_bytes()
-    except OSError:
-        return []  # unreadable or gone: the others are still searched
+def _lines_of(root: Root, name: str) -> list[str]:
+    """A file's lines; none where it cannot be read or is not text: the others are still searched."""
+    data = root.content(name, _MAX_BYTES) or b""
     return [] if b"\0" in data[:8192] else data.decode(errors="replace").split("\n")
