@@ -182,10 +182,10 @@ def test_whatever_the_rebases_of_a_thread_had_room_for_its_summary_accounts_for_
     entries = long_thread(seed)
     asked = {entry.seq for entry in entries if entry.kind == "user"}
     gone, summed_up = set[int](), list[bool]()
-    for record in Assembly(Policy(budget=1_000, opening=0.25)).extend(entries).rebases:
-        gone |= {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"} & asked
-        summed_up.append("summary" in record)
-        assert not summed_up[-1] or went(record["summary"])[0] == len(gone)
+    for rebase in Assembly(Policy(budget=1_000, opening=0.25)).extend(entries).rebases:
+        gone |= rebase.drops() & asked
+        summed_up.append(bool(rebase.summary))
+        assert not summed_up[-1] or went(rebase.summary)[0] == len(gone)
     assert summed_up[-1]
     assert not all(summed_up), "some had no room for any summary"
 

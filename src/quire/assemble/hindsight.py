@@ -17,7 +17,7 @@ from quire.assemble.fit import Built, Refused
 from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.pins import Pin
 from quire.assemble.policy import Policy, When
-from quire.assemble.rebase import Outliving
+from quire.assemble.rebase import Outliving, Rebase
 from quire.assemble.rebase_decision import decide, effective
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
@@ -95,7 +95,7 @@ class Trail(msgspec.Struct):
     steps: list[Step]
     start: Assembly
     # Cuts once made, by their place and what they found: prices do not change them.
-    made: dict[tuple[object, ...], JsonObject | None] = {}
+    made: dict[tuple[object, ...], Rebase | None] = {}
 
 
 class Run(msgspec.Struct):
@@ -189,8 +189,8 @@ def _goes_on(run: Run, place: int, step: Step) -> bool:
         except BudgetError:
             return False
         assembly.rent = decision.rent
-        if decision.record is not None:
-            assembly.feed(Entry("rebase", decision.record))
+        if decision.rebase is not None:
+            assembly.feed(Entry("rebase", decision.rebase.body()))
             run.cuts += (place,) if run.when else ()
     _pay(run, before, step.cold)
     return True
@@ -244,10 +244,10 @@ def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
     found = (place, *_found(assembly))
     if found not in thread.made:
         thread.made[found] = _due(assembly.copy())
-    record = thread.made[found]
-    if record is None:
+    rebase = thread.made[found]
+    if rebase is None:
         return None
-    assembly.feed(Entry("rebase", record))
+    assembly.feed(Entry("rebase", rebase.body()))
     made = Run(assembly, None, run.cost, (*run.cuts, place))
     _pay(made, run.assembly.epoch, thread.steps[place].cold)
     return made
@@ -255,17 +255,17 @@ def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
 
 def _found(assembly: Assembly) -> tuple[object, ...]:
     """What a cut depends on: the messages that stand, with their sizes, and the summary of those that do not."""
-    summary = assembly.rebases[-1].get("summary") if assembly.rebases else None
+    summary = assembly.rebases[-1].summary if assembly.rebases else ""
     epoch = assembly.epoch
     stand = tuple([(one.message.seqs, one.tokens) for one in epoch.strip.leaves])
     return epoch.opening, epoch.head_tokens(), summary, stand
 
 
-def _due(assembly: Assembly) -> JsonObject | None:
+def _due(assembly: Assembly) -> Rebase | None:
     """The policy's cut at this request, as if the rent for it had been paid."""
     assembly.policy = _change(assembly.policy, when="rent")
     assembly.rent, assembly.broken, assembly.requests = math.inf, False, 1
     try:
-        return decide(assembly).record
+        return decide(assembly).rebase
     except BudgetError:
         return None

@@ -1,4 +1,4 @@
-"""Carrying a recorded rebase out: the kept leaves said once more behind the folded library.
+"""What a rebase is, and carrying one out: the kept leaves said once more behind the folded library.
 
 Replaying a log runs `apply` alone, so a recorded choice is never made twice.
 """
@@ -6,6 +6,7 @@ Replaying a log runs `apply` alone, so a recorded choice is never made twice.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import Literal
 
 import msgspec
 
@@ -20,27 +21,124 @@ from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, T
 SUMMARY_HEADING = "# Summary of the earlier conversation"
 PINNED_HEADING = "# Pinned"
 
+# fold: into the system prompt. handle, cut: a shorter text stands in its place. supersede: an item's older version goes.
+Action = Literal["drop", "fold", "handle", "cut", "supersede"]
 
-def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Outliving) -> Epoch:
+
+class Edit(msgspec.Struct, frozen=True):
+    """What a rebase does to one entry; a log may name other actions, which take the entry's words away."""
+
+    entry: int
+    action: Action | str
+    replacement: str | None = None
+    freed: int | None = None
+
+    @property
+    def drops(self) -> bool:
+        """Whether the entry goes and nothing stands in its place, a user's words included."""
+        return self.action == "drop"
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a result was cut at a line, wherever it was said."""
+        return self.action == "cut"
+
+    def applied(self, part: Part) -> Part | None:
+        """What is left of a part of the model's or a tool's message."""
+        if self.replacement is None or not isinstance(part, Result):
+            return None
+        return msgspec.structs.replace(part, text=self.replacement, wire={})
+
+
+class Version(msgspec.Struct, frozen=True):
+    """An item's content, named by its hash."""
+
+    id: str
+    sha256: str
+
+
+class Rebase(msgspec.Struct, frozen=True):
+    """The recorded start of a new epoch: parsed once when its entry is fed, written once when it is recorded."""
+
+    reason: str
+    # The first entry that stays by its place.
+    before_seq: int = 0
+    # What the context library holds from here on.
+    versions: tuple[Version, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    freed: int = 0
+    summary: str = ""
+    # The last entry of the thread's opening, which stays in front of what goes.
+    opening: int = 0
+    # What is pinned and would have no place otherwise, verbatim.
+    pinned: tuple[str, ...] = ()
+    # Why the summary is not by the summariser that was asked.
+    fallbacks: tuple[str, ...] = ()
+
+    def drops(self) -> set[int]:
+        """The entries that go."""
+        return {edit.entry for edit in self.edits if edit.drops}
+
+    def body(self) -> JsonObject:
+        """The fields of its entry."""
+        written: JsonObject = {
+            "kind": "rebase",
+            "reason": self.reason,
+            "before_seq": self.before_seq,
+            "library": [{"id": version.id, "sha256": version.sha256} for version in self.versions],
+            "edits": [_written(edit) for edit in self.edits],
+            "freed": self.freed,
+        }
+        if self.summary:
+            written["summary"] = self.summary
+        meta = {"opening": self.opening, "pinned": list(self.pinned), "fallbacks": list(self.fallbacks)}
+        if told := {key: value for key, value in meta.items() if value}:
+            written["meta"] = told
+        return written
+
+
+def _written(edit: Edit) -> JsonObject:
+    return {key: value for key, value in msgspec.structs.asdict(edit).items() if value is not None}
+
+
+def parse_rebase(entry: Entry) -> Rebase:
+    """The rebase that a checked entry records."""
+    body = entry.body
+    return Rebase(
+        body["reason"],
+        body["before_seq"],
+        tuple(Version(item["id"], item["sha256"]) for item in body["library"]),
+        tuple(
+            Edit(edit["entry"], edit["action"], edit.get("replacement"), edit.get("freed"))
+            for edit in body["edits"]
+        ),
+        body["freed"],
+        body.get("summary") or "",
+        entry.meta.get("opening", 0),
+        tuple(entry.meta.get("pinned") or ()),
+    )
+
+
+def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epoch:
     """The epoch after a recorded rebase: kept leaves said once more behind the folded library."""
     after = Epoch()
     after.number = epoch.number + 1
-    edited = _paired({edit["entry"]: edit for edit in record["edits"]}, epoch.strip.messages)
+    edited = _paired({edit.entry: edit for edit in rebase.edits}, epoch.strip.messages)
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
-    after.l2 = tuple(state.version(one) for one in record["library"])
+    after.l2 = tuple(map(state.version, rebase.versions))
     after.known = Library()
     after.known.has = {one.id: one for one in after.l2}
     after.known.used = dict(epoch.known.used)
     leaves = [one for one in epoch.strip.leaves if one.turn != SUMMARY_TURN]
-    begins = _behind_opening(leaves, record)
+    begins = _behind_opening(leaves, rebase.opening)
     for one in leaves[:begins]:
         _carry(after, one, edited, policy, state)
     after.opening = len(after.strip.leaves)
-    after.whole = epoch.whole and not record["before_seq"]
-    if front := front_text(record):
+    after.whole = epoch.whole and not rebase.before_seq
+    if front := front_text(rebase):
         told = leaf(Message("user", (Text(front),)), SUMMARY_TURN)
-        tokens = counter().count(record.get("summary") or "")
+        tokens = counter().count(rebase.summary)
         after.strip.add(msgspec.structs.replace(told, summary_tokens=tokens))
     for one in leaves[begins:]:
         _carry(after, one, edited, policy, state)
@@ -50,7 +148,7 @@ def apply(epoch: Epoch, record: JsonObject, policy: Policy, state: Outliving) ->
     return after
 
 
-def _paired(edited: dict[int, JsonObject], messages: list[Message]) -> dict[int, JsonObject]:
+def _paired(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]:
     """The edits, with the results of every call that goes."""
     calls = set[str]()
     for message in messages:
@@ -59,13 +157,12 @@ def _paired(edited: dict[int, JsonObject], messages: list[Message]) -> dict[int,
             calls = {p.call_id for p, s in pairs if isinstance(p, Call) and s in edited}
         elif message.role == "tool" and calls:
             lost = [s for p, s in pairs if isinstance(p, Result) and p.call_id in calls and s not in edited]
-            edited.update({seq: {"entry": seq, "action": "drop"} for seq in lost})
+            edited.update({seq: Edit(seq, "drop") for seq in lost})
     return edited
 
 
-def _behind_opening(leaves: list[PlacedMessage], record: JsonObject) -> int:
-    """The first leaf that does not belong to the thread's opening, as the record names its last entry."""
-    last = record.get("meta", {}).get("opening", 0)
+def _behind_opening(leaves: list[PlacedMessage], last: int) -> int:
+    """The first leaf that does not belong to the thread's opening, whose last entry is given."""
     return next((at for at, one in enumerate(leaves) if max(one.message.seqs, default=0) > last), len(leaves))
 
 
@@ -79,12 +176,12 @@ class Outliving(msgspec.Struct):
     turn: int = 0
     results: dict[int, Entry] = {}
 
-    def version(self, named: JsonObject) -> ItemBlock:
+    def version(self, named: Version) -> ItemBlock:
         """The content that a rebase's library names."""
-        found = self.versions.get((named["id"], named["sha256"]))
+        found = self.versions.get((named.id, named.sha256))
         if found is None:
             raise DataError(
-                f"a rebase folds {named['id']!r} ({named['sha256'][:12]}), which no entry before it holds",
+                f"a rebase folds {named.id!r} ({named.sha256[:12]}), which no entry before it holds",
                 hint="The log is not whole: import the entries that attached it too.",
             )
         return found
@@ -92,22 +189,22 @@ class Outliving(msgspec.Struct):
     def folds_always(self, seq: int) -> bool:
         return self.late.get(seq, ("", False))[1]
 
-    def folded_texts(self, edited: dict[int, JsonObject]) -> list[str]:
+    def folded_texts(self, edited: dict[int, Edit]) -> list[str]:
         return [text for seq, (text, always) in self.late.items() if always or seq in edited]
 
 
-def front_text(record: JsonObject) -> str:
+def front_text(rebase: Rebase) -> str:
     """What stands in place of all that went: what is pinned, verbatim, and the summary."""
     parts = []
-    if pinned := record.get("meta", {}).get("pinned"):
-        parts.append("\n\n".join([PINNED_HEADING, *pinned]))
-    if record.get("summary"):
-        parts.append(f"{SUMMARY_HEADING}\n\n{record['summary']}")
+    if rebase.pinned:
+        parts.append("\n\n".join([PINNED_HEADING, *rebase.pinned]))
+    if rebase.summary:
+        parts.append(f"{SUMMARY_HEADING}\n\n{rebase.summary}")
     return "\n\n".join(parts)
 
 
 def _carry(
-    after: Epoch, one: PlacedMessage, edited: dict[int, JsonObject], policy: Policy, state: Outliving
+    after: Epoch, one: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
 ) -> None:
     """Take one leaf over into the new epoch, with its edits."""
     message = one.message
@@ -131,18 +228,18 @@ def _carry(
             after.strip.add(leaf(shorter, one.turn, entries))
 
 
-def _carry_late(after: Epoch, one: PlacedMessage, edited: dict[int, JsonObject], state: Outliving) -> None:
+def _carry_late(after: Epoch, one: PlacedMessage, edited: dict[int, Edit], state: Outliving) -> None:
     """What was said late stays, unless it folds into L1 or goes; a result that came late may be cut."""
     message = one.message
     cut = next((edited[seq] for seq in message.seqs if seq in edited), None)
-    if cut is not None and cut["action"] == "cut":
-        after.strip.add(leaf(Message("note", (Text(cut["replacement"]),), message.seqs), one.turn))
+    if cut is not None and cut.cuts:
+        after.strip.add(leaf(Message("note", (Text(cut.replacement or ""),), message.seqs), one.turn))
     elif cut is None and message.role == "note" and not any(map(state.folds_always, message.seqs)):
         after.strip.add(one)
 
 
 def _carry_user(
-    after: Epoch, one: PlacedMessage, edited: dict[int, JsonObject], policy: Policy, state: Outliving
+    after: Epoch, one: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
 ) -> None:
     assert one.user is not None  # the caller asked
     context = tuple((call, _cut_result(result, edited)) for call, result in one.user.context)
@@ -157,11 +254,12 @@ def _carry_user(
         after.strip.add(one)
 
 
-def _cut_result(result: Entry | None, edited: dict[int, JsonObject]) -> Entry | None:
+def _cut_result(result: Entry | None, edited: dict[int, Edit]) -> Entry | None:
     """A result that was given beside the user's words, as a cut leaves it."""
-    if result is None or edited.get(result.seq, {}).get("action") != "cut":
+    edit = edited.get(result.seq) if result is not None else None
+    if result is None or edit is None or not edit.cuts:
         return result
-    body = {**result.body, "content": edited[result.seq]["replacement"], "outcome": None}
+    body = {**result.body, "content": edit.replacement, "outcome": None}
     return msgspec.structs.replace(result, body=body)
 
 
@@ -172,31 +270,27 @@ def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
     return msgspec.structs.replace(user, blocks=blocks)
 
 
-def _gone(seq: int, edited: dict[int, JsonObject]) -> bool:
-    return seq in edited and edited[seq]["action"] == "drop"
+def _gone(seq: int, edited: dict[int, Edit]) -> bool:
+    return seq in edited and edited[seq].drops
 
 
-def _edited(part: Part, seq: int, edited: dict[int, JsonObject]) -> tuple[Part | None, int]:
+def _edited(part: Part, seq: int, edited: dict[int, Edit]) -> tuple[Part | None, int]:
     edit = edited.get(seq)
     if edit is None:
         return (None if isinstance(part, Think) else part), seq
-    if "replacement" in edit and isinstance(part, Result):
-        return msgspec.structs.replace(part, text=edit["replacement"], wire={}), seq
-    return None, seq
+    return edit.applied(part), seq
 
 
 # A plan, entry by entry: what is dropped, cut to a handle, folded or superseded, and the library after it.
 
 
-def edits(
-    epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Container[int] = ()
-) -> list[JsonObject]:
+def edits(epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Container[int] = ()) -> list[Edit]:
     """Every change of the plan, entry by entry: drop, handle, fold (into L1), with the tokens freed.
 
     `results` are the entries that are tool results, also those that were said late, as a note: they do not fold.
     `spared` are those that become no handles.
     """
-    out: list[JsonObject] = []
+    out: list[Edit] = []
     leaves = epoch.strip.leaves
     again = _repeated(leaves)
     for index in range(plan.opening, plan.handle):
@@ -205,28 +299,25 @@ def edits(
             folds = one.message.role in ("note", "tools") and one.message.seqs[0] not in results
             out += _drops(one, "fold" if folds else "drop")
         elif one.handled is not None:
-            out += [edit for edit in _handles(one, again) if edit["entry"] not in spared]
+            out += [edit for edit in _handles(one, again) if edit.entry not in spared]
     staying = leaves[: plan.opening] + leaves[plan.drop :] if plan.drop else leaves
     return out + _thoughts(staying)
 
 
-def _drops(one: PlacedMessage, action: str) -> list[JsonObject]:
+def _drops(one: PlacedMessage, action: Action) -> list[Edit]:
     seqs = list(dict.fromkeys(one.message.seqs))
     share, rest = divmod(one.tokens, max(1, len(seqs)))
-    return [
-        {"entry": seq, "action": action, "freed": share + (rest if n == 0 else 0)}
-        for n, seq in enumerate(seqs)
-    ]
+    return [Edit(seq, action, freed=share + (rest if n == 0 else 0)) for n, seq in enumerate(seqs)]
 
 
-def _handles(one: PlacedMessage, again: dict[int, str]) -> list[JsonObject]:
+def _handles(one: PlacedMessage, again: dict[int, str]) -> list[Edit]:
     assert one.handled is not None  # the caller asked
     out = []
     for part, short, seq in zip(one.message.parts, one.handled.parts, one.message.seqs, strict=True):
         if part != short and isinstance(short, Result) and isinstance(part, Result):
             text = again.get(seq, short.text)
             freed = text_tokens(part.text) - text_tokens(text)
-            out.append({"entry": seq, "action": "handle", "replacement": text, "freed": freed})
+            out.append(Edit(seq, "handle", text, freed))
     return out
 
 
@@ -247,10 +338,10 @@ def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:
     return out
 
 
-def _thoughts(leaves: list[PlacedMessage]) -> list[JsonObject]:
+def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
     """Thinking is bound to the prefix it was thought behind; after a rebase it may not come back."""
     return [
-        {"entry": seq, "action": "drop", "freed": text_tokens(part.text)}
+        Edit(seq, "drop", freed=text_tokens(part.text))
         for one in leaves
         for part, seq in zip(one.message.parts, one.message.seqs, strict=False)
         if isinstance(part, Think)
@@ -300,11 +391,11 @@ def _within(
     return [one for one in blocks if one.id not in leaving]
 
 
-def superseded(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[JsonObject]:
+def superseded(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[Edit]:
     """The edits that take older versions of the library's items out of the earlier turns that stay."""
     newest = {one.id: one.sha256 for one in library}
     return [
-        {"entry": one.user.entry.seq, "action": "supersede", "replacement": block.id}
+        Edit(one.user.entry.seq, "supersede", block.id)
         for index, one in enumerate(epoch.strip.leaves)
         if one.user is not None and one.turn < turn
         if index < plan.opening or index >= plan.drop or index == plan.request

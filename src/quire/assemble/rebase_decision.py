@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quire.assemble import rebase
 from quire.assemble.fit import NO_CUT, RUNGS, Cuts, Rung
 from quire.assemble.fit import plan as plan_cut
 from quire.assemble.left_out import holds_context
 from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, handle_of
 from quire.assemble.pins import pinned_words
 from quire.assemble.policy import Policy
+from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded
 from quire.assemble.rebase import edits as edits_of
-from quire.assemble.rebase import folded, superseded
 from quire.assemble.summary import Leaving, Summarise, extract, lines_that_fit
 from quire.assemble.user_message import ItemBlock, result_text
 from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
-from quire.values import Entry, JsonObject, Result, Text
+from quire.values import Entry, Result, Text
 
 if TYPE_CHECKING:
     from quire.assemble.state import Assembly
 
+
+_to = msgspec.structs.replace
 
 # Anybody's summariser, held to its contract: what is no summary never replaces history, and the record says why.
 
@@ -126,7 +127,7 @@ _NOTHING_PINNED = "Raise the budget, or put less into the largest of these."
 class Decision(msgspec.Struct, frozen=True):
     """The rebase to record, if one is due, and the rent owed after this request."""
 
-    record: JsonObject | None
+    rebase: Rebase | None
     rent: float
 
 
@@ -187,23 +188,23 @@ def _moving(assembly: Assembly) -> str:
     return ""
 
 
-def _fitting(assembly: Assembly, reason: str, cutting: bool) -> JsonObject:
-    """The record of the first rung whose result fits the budget."""
+def _fitting(assembly: Assembly, reason: str, cutting: bool) -> Rebase:
+    """The rebase of the first rung whose result fits the budget."""
     tried, policy = None, effective(assembly)
     for rung in RUNGS if cutting else (None, *RUNGS):
-        record = written(assembly, reason, rung)
-        if record == tried:
+        rebase = written(assembly, reason, rung)
+        if rebase == tried:
             continue
-        tried = record
-        after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
+        tried = rebase
+        after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
         if policy.fits(after.head_tokens(), after.strip.total):
-            return {**record, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
+            return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens())
     assert tried is not None  # RUNGS is not empty
     return _with_results_cut(assembly, tried)
 
 
-def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
-    """A rebase entry's fields for one rung; None cuts nothing and only folds."""
+def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
+    """The rebase of one rung; None cuts nothing and only folds."""
     epoch, policy = assembly.epoch, effective(assembly)
     kept = {pin.item for pin in assembly.pins if pin.item}
     library = folded(epoch, policy, assembly.turn, cutting=rung is not None, pinned=kept)
@@ -212,32 +213,27 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> JsonObject:
     plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
     edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
     edits += superseded(epoch, plan, library, assembly.turn)
-    gone = {edit["entry"] for edit in edits if edit["action"] == "drop"}
-    summary, fallbacks = _summary(assembly, plan, gone)
-    record: JsonObject = {
-        "kind": "rebase",
-        "reason": reason,
-        "before_seq": _before_seq(epoch.strip.leaves, plan),
-        "library": [{"id": one.id, "sha256": one.sha256} for one in library],
-        "edits": edits,
-        "freed": 0,
-    }
-    if summary:
-        record["summary"] = summary
+    summary, fallbacks = _summary(assembly, plan, {edit.entry for edit in edits if edit.drops})
     opening = max((seq for one in epoch.strip.leaves[: plan.opening] for seq in one.message.seqs), default=0)
-    return _with_pins(assembly, record, {"opening": opening, "pinned": [], "fallbacks": fallbacks})
+    rebase = Rebase(
+        reason,
+        before_seq=_before_seq(epoch.strip.leaves, plan),
+        versions=tuple(Version(item.id, item.sha256) for item in library),
+        edits=tuple(edits),
+        summary=summary,
+        opening=opening,
+        fallbacks=tuple(fallbacks),
+    )
+    return _with_pins(assembly, rebase)
 
 
-def _with_pins(assembly: Assembly, record: JsonObject, meta: JsonObject) -> JsonObject:
-    """The record with what is pinned and would have no place after it, told in front."""
-    before = assembly.rebases[-1].get("meta", {}).get("pinned", []) if assembly.rebases else []
-    if before or assembly.pins:
-        bare = {**record, "meta": {**meta, "pinned": []}}
-        after = rebase.apply(assembly.epoch, bare, assembly.policy, assembly.carried)
-        meta = {**meta, "pinned": pinned_words(assembly.pins, before, assembly.epoch, after)}
-    told = {key: value for key, value in meta.items() if value}
-    bare = {key: value for key, value in record.items() if key != "meta"}
-    return {**bare, "meta": told} if told else bare
+def _with_pins(assembly: Assembly, rebase: Rebase) -> Rebase:
+    """The rebase with what is pinned and would have no place after it, told in front."""
+    before = assembly.rebases[-1].pinned if assembly.rebases else ()
+    if not before and not assembly.pins:
+        return rebase
+    after = apply(assembly.epoch, _to(rebase, pinned=()), assembly.policy, assembly.carried)
+    return _to(rebase, pinned=tuple(pinned_words(assembly.pins, before, assembly.epoch, after)))
 
 
 def _spared(assembly: Assembly) -> set[int]:
@@ -261,7 +257,7 @@ def _before_seq(leaves: list[PlacedMessage], plan: Cuts) -> int:
 def _summary(assembly: Assembly, plan: Cuts, gone: set[int]) -> tuple[str, list[str]]:
     """The summary of what leaves, and why another than the one asked for; none where nothing leaves."""
     if not plan.drop:
-        return (assembly.rebases[-1].get("summary", "") if assembly.rebases else ""), []
+        return (assembly.rebases[-1].summary if assembly.rebases else ""), []
     if not plan.summary_limit:
         return "", []
     before, untold = _told(assembly.rebases)
@@ -269,33 +265,31 @@ def _summary(assembly: Assembly, plan: Cuts, gone: set[int]) -> tuple[str, list[
     return summed_up(Leaving(entries, before, plan.summary_limit), assembly.summarise)
 
 
-def _told(rebases: Sequence[JsonObject]) -> tuple[str, set[int]]:
+def _told(rebases: Sequence[Rebase]) -> tuple[str, set[int]]:
     """The newest summary, and what has left since at rebases that had no room for one."""
     untold = set[int]()
-    for record in reversed(rebases):
-        if record.get("summary"):
-            return record["summary"], untold
-        untold |= {edit["entry"] for edit in record["edits"] if edit["action"] == "drop"}
+    for rebase in reversed(rebases):
+        if rebase.summary:
+            return rebase.summary, untold
+        untold |= rebase.drops()
     return "", untold
 
 
-def _with_results_cut(assembly: Assembly, record: JsonObject) -> JsonObject:
+def _with_results_cut(assembly: Assembly, rebase: Rebase) -> Rebase:
     """The last rung: the largest results of the current turn cut at a line boundary, or a clear refusal."""
     policy = effective(assembly)
-    edits = list(record["edits"])
     while True:
-        trial = _with_pins(assembly, {**record, "edits": edits}, record.get("meta", {}))
-        after = rebase.apply(assembly.epoch, trial, policy, assembly.carried)
+        rebase = _with_pins(assembly, rebase)
+        after = apply(assembly.epoch, rebase, policy, assembly.carried)
         over = max(after.total_tokens() - policy.limit, after.strip.total - policy.ceiling("L4"))
         if over <= 0:
-            return {**trial, "freed": assembly.epoch.total_tokens() - after.total_tokens()}
-        done = {edit["entry"] for edit in edits if edit["action"] == "cut"} | _spared(assembly)
+            return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens())
+        done = {edit.entry for edit in rebase.edits if edit.cuts} | _spared(assembly)
         largest = _largest_result(after.strip.leaves, assembly.turn, assembly.carried.results, done)
         if largest is None:
             raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
-        edits = [edit for edit in edits if edit["entry"] != largest[0]] + [
-            _cut(assembly.entries, largest, over)
-        ]
+        others = tuple(edit for edit in rebase.edits if edit.entry != largest[0])
+        rebase = _to(rebase, edits=(*others, _cut(assembly.entries, largest, over)))
 
 
 def _largest_result(
@@ -322,7 +316,7 @@ def _results(one: PlacedMessage, results: Container[int]) -> Iterator[tuple[int,
             yield seq, part.text
 
 
-def _cut(entries: dict[int, Entry], largest: tuple[int, str], over: int) -> JsonObject:
+def _cut(entries: dict[int, Entry], largest: tuple[int, str], over: int) -> Edit:
     seq, whole = largest
     tokens = counter().count(whole)
     wanted = max(0, tokens - over - 40)
@@ -331,7 +325,7 @@ def _cut(entries: dict[int, Entry], largest: tuple[int, str], over: int) -> Json
     handle = handle_of(entries[seq].id) if seq in entries else ""
     mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
     text = f"{kept}\n{mark}" if kept else mark
-    return {"entry": seq, "action": "cut", "replacement": text, "freed": tokens - counter().count(text)}
+    return Edit(seq, "cut", text, tokens - counter().count(text))
 
 
 def _too_large(assembly: Assembly, after: Epoch) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from quire.assemble import rebase
 from quire.assemble.fit import Built, build
 from quire.assemble.layers import check_shares
 from quire.assemble.left_out import LeftOutLog
@@ -18,6 +17,7 @@ from quire.assemble.messages import Epoch, merge_tools, ordered
 from quire.assemble.pending import Pending
 from quire.assemble.pins import Pin, pins_of
 from quire.assemble.policy import Policy
+from quire.assemble.rebase import Outliving, Rebase, apply, parse_rebase
 from quire.assemble.rebase_decision import BREAKER, Decision, decide, effective
 from quire.assemble.round_state import Round
 from quire.assemble.summary import Summarise, extract
@@ -81,11 +81,11 @@ class Assembly:
         self.policy = policy or Policy()
         self.summarise = summarise
         self.epoch = Epoch()
-        self.carried = rebase.Outliving({}, {}, {})
+        self.carried = Outliving({}, {}, {})
         self.turn = 0
         self.step = 0
         self._absent = LeftOutLog()
-        self.rebases: list[JsonObject] = []
+        self.rebases: list[Rebase] = []
         self._tail = Pending()
         # Every entry fed that carries text, for summaries and handles.
         self.entries: dict[int, Entry] = {}
@@ -224,7 +224,7 @@ class Assembly:
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
-        self._apply(entry.body)
+        self._apply(parse_rebase(entry))
         self._round, self.recorded = self._round.recorded(), entry.body
 
     # Closing the tail and passing a request
@@ -241,8 +241,8 @@ class Assembly:
         except BudgetError:
             decision = Decision(None, self.rent)
         self.rent = decision.rent
-        if decision.record is not None:
-            self._apply(decision.record)
+        if decision.rebase is not None:
+            self._apply(decision.rebase)
         self._stable = self.epoch.sent
         self.epoch.pass_by()
         self.asked = self.asked.passed(self.epoch.total_tokens())
@@ -260,21 +260,16 @@ class Assembly:
             return self._memo[1]
         return decide(self)
 
-    def _apply(self, record: JsonObject) -> None:
-        old, before = self.epoch, self.epoch.total_tokens()
-        self.epoch = rebase.apply(old, record, self.policy, self.carried)
-        for seq in [s for s, (_, always) in self.carried.late.items() if always or self._names(record, s)]:
-            del self.carried.late[seq]
-        self._absent.rebased(
-            old, self.epoch, record["reason"], self.turn, self.policy.promote, self.carried.results
-        )
-        self.rebases.append(record)
+    def _apply(self, rebase: Rebase) -> None:
+        old, before, carried = self.epoch, self.epoch.total_tokens(), self.carried
+        self.epoch = apply(old, rebase, self.policy, carried)
+        edited = {edit.entry for edit in rebase.edits}
+        for seq in [s for s, (_, always) in carried.late.items() if always or s in edited]:
+            del carried.late[seq]
+        self._absent.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
+        self.rebases.append(rebase)
         self.rent, self.tools_moved = 0.0, False
-        self.broken = record["freed"] < BREAKER * before and bool(record["edits"])
-
-    @staticmethod
-    def _names(record: JsonObject, seq: int) -> bool:
-        return any(edit["entry"] == seq for edit in record["edits"])
+        self.broken = rebase.freed < BREAKER * before and bool(rebase.edits)
 
     # Asking
 
@@ -293,7 +288,7 @@ class Assembly:
         twin = Assembly.__new__(Assembly)
         twin.__dict__.update(self.__dict__)
         twin.epoch = self.epoch.copy()
-        twin.carried = rebase.Outliving(
+        twin.carried = Outliving(
             self.carried.tools,
             self.carried.versions,
             dict(self.carried.late),
@@ -324,9 +319,9 @@ class Assembly:
             twin.epoch.sent = self._stable
         decision = twin._decide()
         self._memo = (len(self.entries), decision)
-        if decision.record is not None:
-            twin._apply(decision.record)
-        built = twin._built(decision.record)
+        if decision.rebase is not None:
+            twin._apply(decision.rebase)
+        built = twin._built(decision.rebase.body() if decision.rebase is not None else None)
         check_shares(built, self.policy)
         return built
 

@@ -15,8 +15,9 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from quire.archive import autosave
-from quire.assemble import Assembly, rebase
+from quire.assemble import Assembly
 from quire.assemble.fit import RUNGS
+from quire.assemble.rebase import Rebase, apply
 from quire.assemble.rebase_decision import written
 from quire.assemble.summary import Summarise
 from quire.cli.chat_commands import Attached, attached_items
@@ -52,14 +53,14 @@ _KEEP = 0.5
 class PlannedRebase(msgspec.Struct, frozen=True):
     """A rebase, the tokens of a request before and after it, and by whom what left is summarised."""
 
-    record: JsonObject
+    rebase: Rebase
     before: int
     after: int
     by: str = ""
 
     @property
     def frees(self) -> bool:
-        return bool(self.record["edits"]) and self.after < self.before
+        return bool(self.rebase.edits) and self.after < self.before
 
     def told(self) -> str:
         """One line for people."""
@@ -79,7 +80,8 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
     if say is not None and by_model.wanted is not None:
         say(f"{turn.target} summarises what leaves …")
         cut = await _by_model(thread, turn, by_model, cut)
-    thread.append(Entry("rebase", {**cut.record, "freed": cut.before - cut.after, "at": thread.clock()}))
+    recorded = msgspec.structs.replace(cut.rebase, freed=cut.before - cut.after)
+    thread.append(Entry("rebase", {**recorded.body(), "at": thread.clock()}))
     return cut
 
 
@@ -101,16 +103,15 @@ def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> Planned
     # The rule cuts to a share of the budget: as if the budget were what stands now.
     assembly.policy = msgspec.structs.replace(policy, budget=max(1, int(before * _KEEP * 2)), reply=0)
     assembly.summarise = summarise
-    record = written(assembly, "asked", RUNGS[0])
-    after = rebase.apply(assembly.epoch, record, assembly.policy, assembly.carried)
-    return PlannedRebase(record, before, after.total_tokens())
+    rebase = written(assembly, "asked", RUNGS[0])
+    after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
+    return PlannedRebase(rebase, before, after.total_tokens())
 
 
 def _instead(cut: PlannedRebase, why: str) -> PlannedRebase:
     """The cut with the built-in summary, and written beside it why no model made one."""
-    meta = cut.record.get("meta", {})
-    record = {**cut.record, "meta": {**meta, "fallbacks": [why, *meta.get("fallbacks", [])]}}
-    return msgspec.structs.replace(cut, record=record, by=f"the built-in summary stands in ({why})")
+    rebase = msgspec.structs.replace(cut.rebase, fallbacks=(why, *cut.rebase.fallbacks))
+    return msgspec.structs.replace(cut, rebase=rebase, by=f"the built-in summary stands in ({why})")
 
 
 # What a chat is equipped with: tools, notes, a project; and the runner that these make.
