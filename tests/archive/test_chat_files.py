@@ -4,7 +4,6 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,13 +18,9 @@ from quire.log.entries import check, encode_lines
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.values import Entry, Item
+from toolbox import note
 
 AT = 1_737_972_000_000  # 2025-01-27 10:00:00 UTC
-
-
-def note(path: str, content: str = "C") -> dict[str, Any]:
-    made = item(content, "text", {"source": "note", "path": path})
-    return values.item_json(made)
 
 
 THREAD = [

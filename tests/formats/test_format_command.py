@@ -1,4 +1,4 @@
-"""`quire format`: bytes in, bytes out, and errors that say what to do."""
+"""`quire format`: bytes in, bytes out, the printed examples to the byte, and errors that say what to do."""
 
 import json
 import subprocess
@@ -6,23 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from format_values import entries
 from hypothesis import given, settings
 
-from quire.cli.format import format_
+from quire.cli.format import FORMATS
 from quire.errors import QuireError
-
-
-def run(*args: str, input: str | bytes | object = "") -> Result:
-    given_ = input if isinstance(input, str | bytes) else json.dumps(input)
-    return CliRunner().invoke(format_, list(args), input=given_)
+from toolbox import invoke
 
 
 def out(*args: str, input: str | bytes | object = "") -> str:
-    done = run(*args, input=input)
-    assert done.exception is None, done.exception
-    return done.stdout_bytes.decode()
+    given_ = input if isinstance(input, str | bytes) else json.dumps(input)
+    return invoke("format", *args, stdin=given_).stdout_bytes.decode()
 
 
 WINDOW = {"items": [{"content": "a\r\n```\x00", "metadata": {"filename": "x:1-2"}}], "request": "q\r\n"}
@@ -123,9 +117,9 @@ def test_options_win_over_the_json_s_fields(args: tuple[str, ...], data: object,
 
 
 def test_agent_q_cannot_be_parsed() -> None:
-    done = run("markdown", "--profile", "agent-q", "--parse", input="## Context\n\n")
-    assert isinstance(done.exception, QuireError)
-    assert done.exception.exit_code == 2
+    with pytest.raises(QuireError) as raised:
+        out("markdown", "--profile", "agent-q", "--parse", input="## Context\n\n")
+    assert raised.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -146,11 +140,11 @@ def test_agent_q_cannot_be_parsed() -> None:
     ],
 )
 def test_an_error_says_what_and_what_next(args: tuple[str, ...], text: str | bytes, code: int, problem: str) -> None:
-    error = run(*args, input=text).exception
-    assert isinstance(error, QuireError)
-    assert problem in str(error)
-    assert error.exit_code == code
-    assert error.hint
+    with pytest.raises(QuireError) as raised:
+        out(*args, input=text)
+    assert problem in str(raised.value)
+    assert raised.value.exit_code == code
+    assert raised.value.hint
 
 
 def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
@@ -178,3 +172,21 @@ def test_every_process_writes_the_same_bytes() -> None:
     }
     assert len(seen) == 1
     assert b"=== CURRENT ===" in seen.pop()
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "formats"
+CASES = sorted(path.stem for path in GOLDEN.glob("*.json"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden(case: str) -> None:
+    made = json.loads((GOLDEN / f"{case}.json").read_bytes())
+    golden = (GOLDEN / f"{case}.txt").read_bytes()
+    assert out(made["format"], *made["options"], input=made["input"]).encode() == golden
+    if "agent-q" not in made["options"]:
+        format = FORMATS[made["format"]]
+        assert format.render(format.parse(golden.decode())).encode() == golden
+
+
+def test_there_are_goldens() -> None:
+    assert len(CASES) >= 12

@@ -9,8 +9,10 @@ from format_values import cleans, entries, markdowns, replays, windows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import shared_data
+from quire import providers
 from quire.errors import FormatError, QuireError
-from quire.formats import clean, json_, markdown, replay, xml
+from quire.formats import clean, json_, markdown, protocol_stream, replay, xml
 from quire.formats.text import Marks, well_formed
 
 
@@ -144,3 +146,28 @@ def test_the_place_of_an_error_counts_newlines_alone() -> None:
     with pytest.raises(FormatError) as caught:
         well_formed("a\r\u2028b\nc\ud800")
     assert (caught.value.line, caught.value.column) == (2, 2)
+
+
+FILES = [
+    "pi_large_session",
+    "swe_agent",
+    "tau2_airline",
+    "tau_retail_gemini",
+    "tau_retail_gpt41mini",
+    "tau_retail_o4mini",
+]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_real_threads_with_reused_ids_unanswered_calls_and_carriage_returns_come_back(name: str) -> None:
+    for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n"):
+        if not line:
+            continue
+        entries = list(providers.import_("openai-chat", json.loads(line)["messages"]))
+        for value in (replay.project(entries), replay.project(entries, None, "§")):
+            text = replay.render(value)
+            assert replay.parse(text) == value
+            assert replay.read(replay.to_json(value)) == value
+            assert "".join(event.raw for event in protocol_stream.read(text)) == text
+        talk = clean.project_thread(entries)
+        assert clean.parse(clean.render(talk)) == talk

@@ -5,17 +5,17 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from quire import values
-from quire.cli.format import NAMES, schema
+from quire.cli.format import NAMES
 from quire.errors import QuireError
 from quire.items import Window
 from quire.log.entries import check
 from quire.values import item_json
+from toolbox import invoke
 
 
 def published(name: str) -> Any:
@@ -28,13 +28,13 @@ def valid(name: str, value: object) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schema_is_served_as_published(name: str) -> None:
-    served = CliRunner().invoke(schema, [name], catch_exceptions=False).stdout_bytes
+    served = invoke("schema", name).stdout_bytes
     assert served == resources.files("quire.schemas").joinpath(f"{name}.json").read_bytes()
     Draft202012Validator.check_schema(json.loads(served))
 
 
 def test_another_name_is_an_error_of_the_call() -> None:
-    assert CliRunner().invoke(schema, ["thread"]).exit_code == 2
+    invoke("schema", "thread", code=2)
 
 
 def full_window() -> Window:

@@ -1,7 +1,5 @@
 """recall: what left the prompt is found again, by words or by the handle that stands for it."""
 
-from pathlib import Path
-
 import pytest
 from running import run
 
@@ -12,7 +10,7 @@ from quire.log.sqlite import SqliteStore
 from quire.send.builtin import builtin
 from quire.send.recall_tool import recall_tool
 from quire.send.tools import Tool
-from quire.thread import Thread, open_store
+from quire.thread import Thread
 from quire.values import Entry
 
 
@@ -24,10 +22,9 @@ def rebase(*gone: int) -> Entry:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> SqliteStore:
-    made = open_store(tmp_path / "q.db")
+def store(store: SqliteStore) -> SqliteStore:
     text = "\n".join(f"line {n} of the long result" for n in range(1, 401))
-    made.append(
+    store.append(
         "t",
         [
             values.user("Which key opens the greenhouse?"),
@@ -37,8 +34,8 @@ def store(tmp_path: Path) -> SqliteStore:
             rebase(1, 2),
         ],
     )
-    made.append("other", [values.user("The greenhouse key is secret here.")])
-    return made
+    store.append("other", [values.user("The greenhouse key is secret here.")])
+    return store
 
 
 @pytest.fixture
