@@ -64,17 +64,18 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def tools(self) -> list[JsonObject]:
-        """The tools it defines; one that a provider brought in its own words has these under `own`."""
-        own = self.wire.get("own")
-        if not isinstance(own, dict):
-            return list(self.body.get("tools", ()))
+        """The tools it defines. A provider's own has its words under `own`; a function what else was said of it, under `more`."""
+        kept = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
         origin = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
-        return [
-            {**tool, "own": {**origin, "definition": definition}}
-            if isinstance(definition := own.get(tool["name"]), dict)
-            else tool
-            for tool in self.body.get("tools", ())
-        ]
+        out: list[JsonObject] = list(self.body.get("tools", ()))
+        for name, by_tool in kept:
+            out = [
+                {**tool, name: {**origin, "definition": said}}
+                if isinstance(said := by_tool.get(tool["name"]), dict)
+                else tool
+                for tool in out
+            ]
+        return out
 
     @property
     def attached(self) -> list[JsonObject]:

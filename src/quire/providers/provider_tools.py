@@ -28,38 +28,102 @@ class Native(msgspec.Struct, frozen=True):
     # How the grammar calls a block of a message, and a tool; "" where it describes none.
     block: str = ""
     tool: str = "@tool"
+    function: str = "@tool"
     # Whose tools they are; a format that many servers speak has tools of none.
     owners: tuple[str, ...] = ()
     # Every message is one block.
     items: bool = False
 
 
-def offered(
-    defined: Iterable[tuple[JsonObject, JsonObject | None]], model: str = "", **wire: object
-) -> Entry:
+def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entry:
     """A `tools` entry of tools and, beside those of a provider's own, their definitions in its words."""
-    pairs = list(defined)
-    taken = {tool["name"] for tool, definition in pairs if definition is None}
+    given = list(defined)
+    taken = {one.tool["name"] for one in given if one.own is None}
     listed: list[JsonObject] = []
     own: JsonObject = {}
-    for tool, definition in pairs:
-        if definition is not None:
+    more: JsonObject = {}
+    for one in given:
+        tool = one.tool
+        if one.own is not None:
             tool = {**tool, "name": _free(tool["name"], taken | own.keys())}
-            own[tool["name"]] = definition
+            own[tool["name"]] = one.own
+        elif one.more:
+            more[tool["name"]] = one.more
         listed.append(tool)
     if own:
         wire |= {"own": own, "model": model} if model else {"own": own}
+    if more:
+        wire |= {"more": more}
     return tools(listed, wire=wire or None)
 
 
+class Offered(msgspec.Struct, frozen=True):
+    """A tool as entries define it, and in its provider's words what an entry cannot hold of it."""
+
+    tool: JsonObject
+    # The whole definition of a tool of the provider's own.
+    own: JsonObject | None = None
+    # Fields that a function's definition has besides; None where it lacks one that would be written.
+    more: JsonObject = {}
+
+
+def function(
+    given: JsonObject, read: Callable[[JsonObject], JsonObject], define: Callable[[JsonObject], JsonObject]
+) -> Offered:
+    """A function, with what its definition says that would not be written again: strict, defer_loading."""
+    tool = read(given)
+    return Offered(tool, more=_besides(given, define(tool)))
+
+
+# What a definition holds the rest of it in.
+_INNER = ("function", "toolSpec", "inputSchema")
+
+
+def _besides(given: JsonObject, anew: JsonObject) -> JsonObject:
+    """Where a definition differs from the one that would be written: {"strict": True}, {"strict": None} for absent."""
+    given = {key: value for key, value in unmarked(given).items() if value is not None}
+    out: JsonObject = {}
+    for key, value in given.items():
+        if key in _INNER and isinstance(value, dict) and isinstance(anew.get(key), dict):
+            if inner := _besides(value, anew[key]):
+                out[key] = inner
+        elif anew.get(key) != value and not (key in ("name", "description") or value == "custom"):
+            out[key] = value
+    gone = [key for key in anew if key not in given and key not in ("type", "description")]
+    return {**out, **dict.fromkeys(gone)}
+
+
+def with_more(definition: JsonObject, tool: JsonObject, native: Native) -> JsonObject:
+    """A function's definition with what else was said of it, in the wire format it came in."""
+    more = tool.get("more") or {}
+    if more.get("format") not in native.formats:
+        return definition
+    whole = _merged(definition, more["definition"])
+    return whole if fits(whole, native.function, grammar_of(native.formats[0])) else definition
+
+
+def _merged(definition: JsonObject, more: JsonObject) -> JsonObject:
+    out = dict(definition)
+    for key, value in more.items():
+        if value is None:
+            out.pop(key, None)
+        elif key in _INNER and isinstance(value, dict) and isinstance(out.get(key), dict):
+            out[key] = _merged(out[key], value)
+        else:
+            out[key] = value
+    return out
+
+
 def typed(
-    defined: Iterable[JsonObject], read: Callable[[JsonObject], JsonObject]
-) -> list[tuple[JsonObject, JsonObject | None]]:
+    defined: Iterable[JsonObject],
+    read: Callable[[JsonObject], JsonObject],
+    define: Callable[[JsonObject], JsonObject],
+) -> list[Offered]:
     """Tools of a list in which those of the provider's own have a type that is not 'function'.
 
     Without a type, or where a schema stands beside it, a tool is a function.
     """
-    return [(read(tool), tool if _is_own(tool) else None) for tool in defined]
+    return [Offered(read(tool), tool) if _is_own(tool) else function(tool, read, define) for tool in defined]
 
 
 def _is_own(tool: JsonObject) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import LAYOUTS, PrefixLines
-from quire.providers.provider_tools import Native, is_offered, own_definition
+from quire.providers.provider_tools import Native, is_offered, own_definition, with_more
 from quire.providers.spelling import Spelling
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
 
@@ -193,7 +193,7 @@ class Draft:
         self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]
     ) -> list[JsonObject]:
         """Tools in this format's words; the provider's own as they came."""
-        return [self.own(tool) or define(tool) for tool in tools]
+        return [self.own(tool) or with_more(define(tool), tool, self.native) for tool in tools]
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -50,7 +50,9 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         if defined := objects(value, "tools"):
-            out.append(offered(typed(defined, tool_entry), model, format=FORMAT, tools=defined))
+            out.append(
+                offered(typed(defined, tool_entry, tool_definition), model, format=FORMAT, tools=defined)
+            )
         if value.get("system"):
             out.append(system(text_of(value["system"]), wire={"format": FORMAT, "system": value["system"]}))
         value = value.get("messages")
@@ -142,7 +144,7 @@ def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
     added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
     text = text_of([block for block in blocks if block.get("type") == "text"])
     out = [system(text, wire={"effort": effort} if effort else None)] if text or effort or not added else []
-    return out + ([offered(typed(added, tool_entry))] if added else [])
+    return out + ([offered(typed(added, tool_entry, tool_definition))] if added else [])
 
 
 # A streamed message: a block is an entry when its content_block_stop has come, and not before.

@@ -29,7 +29,7 @@ from quire.providers.incoming import (
 )
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
-from quire.providers.provider_tools import offered
+from quire.providers.provider_tools import Offered, function, offered
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.bedrock.write import (
@@ -73,11 +73,11 @@ def _unpointed(defined: list[JsonObject]) -> list[JsonObject]:
     return [tool for tool in defined if "cachePoint" not in tool]
 
 
-def _offer(tool: JsonObject) -> tuple[JsonObject, JsonObject | None]:
+def _offer(tool: JsonObject) -> Offered:
     """A function, or a tool of Amazon's own: {"systemTool": {"name": "nova_grounding"}}."""
     if "toolSpec" in tool:
-        return tool_entry(sub(tool, "toolSpec")), None
-    return tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool
+        return function(tool, lambda one: tool_entry(sub(one, "toolSpec")), tool_spec)
+    return Offered(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
 
 
 def export_messages(entries: Iterable[Entry]) -> Json:

@@ -24,7 +24,7 @@ from quire.providers.incoming import (
 )
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
-from quire.providers.provider_tools import answered_by_caller, offered
+from quire.providers.provider_tools import Offered, answered_by_caller, function, offered
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.gemini.write import (
@@ -34,6 +34,7 @@ from quire.providers.wires.gemini.write import (
     WRITER,
     answered,
     declaration,
+    declared_in,
     image_of,
     is_image,
     part_in,
@@ -64,7 +65,8 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 
 def _head(request: JsonObject) -> list[Entry]:
     out = []
-    if defined := objects(request, "tools"):
+    given = request.get("tools")
+    if defined := objects({"tools": [given] if isinstance(given, dict) else given}, "tools"):
         out.append(offered(_offers(defined), format=FORMAT, tools=defined))
     if told := request.get("systemInstruction") or request.get("system_instruction"):
         parts = (
@@ -74,14 +76,15 @@ def _head(request: JsonObject) -> list[Entry]:
     return out
 
 
-def _offers(defined: list[JsonObject]) -> Iterator[tuple[JsonObject, JsonObject | None]]:
+def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
     """Functions, and Gemini's own: each other field of a tool is one, {"googleSearch": {}}."""
     for tool in defined:
         for name, how in tool.items():
             if name in ("functionDeclarations", "function_declarations"):
-                yield from ((tool_entry(one), None) for one in objects(tool, name))
-            else:
-                yield tool_entry({"name": name}), {name: how}
+                declared = (declared_in(one) for one in objects(tool, name))
+                yield from (function(one, tool_entry, declaration) for one in declared)
+            elif how is not None:
+                yield Offered(tool_entry({"name": name}), {name: how})
 
 
 def export_messages(entries: Iterable[Entry]) -> Json:

@@ -9,7 +9,7 @@ from quire.providers.convert import shown_images
 from quire.providers.incoming import bytes_of, sub
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
-from quire.providers.provider_tools import Native
+from quire.providers.provider_tools import Native, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
@@ -90,7 +90,8 @@ def _schema(schema: Json) -> JsonObject | None:
         or not isinstance(schema.get("type", ""), str)
     ):
         return None
-    if not all(isinstance(one, str) for one in schema.get("enum") or ()):
+    values = schema.get("enum") or []
+    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
         return None
     out = dict(schema)
     if "type" in schema:
@@ -108,12 +109,26 @@ def _inner(schema: JsonObject) -> list[tuple[str, Json]]:
     if "items" in schema:
         out.append(("items", _schema(schema["items"])))
     if "anyOf" in schema:
-        options = [_schema(one) for one in schema["anyOf"]]
+        options = [_schema(one) for one in schema["anyOf"]] if isinstance(schema["anyOf"], list) else [None]
         out.append(("anyOf", None if None in options else options))
     if "properties" in schema:
-        fields = {name: _schema(one) for name, one in schema["properties"].items()}
+        given = schema["properties"]
+        fields = (
+            {name: _schema(one) for name, one in given.items()} if isinstance(given, dict) else {"": None}
+        )
         out.append(("properties", None if None in fields.values() else fields))
     return out
+
+
+def declared_in(declared: JsonObject) -> JsonObject:
+    """A declaration as the REST API spells it; Google's own client takes its fields in snake case too."""
+    return {camel(name): value for name, value in declared.items()}
+
+
+def camel(name: str) -> str:
+    """parameters_json_schema -> parametersJsonSchema."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 def tool_entry(declared: JsonObject) -> JsonObject:
@@ -415,7 +430,8 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
 def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     """All functions in one tool, and beside it Gemini's own, a tool each."""
     own = [definition for tool in tools if (definition := sheet.own(tool))]
-    functions = [declaration(tool) for tool in tools if sheet.own(tool) is None]
+    told = [tool for tool in tools if sheet.own(tool) is None]
+    functions = [with_more(declaration(tool), tool, NATIVE) for tool in told]
     return [*([{"functionDeclarations": functions}] if functions else []), *own]
 
 
@@ -427,7 +443,7 @@ def _ids(info: ModelInfo) -> Spelling:
     return Spelling()
 
 
-NATIVE = Native((FORMAT,), "@part", "@tools", ("gemini",))
+NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",))
 WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
 
 

@@ -47,7 +47,9 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         if defined := objects(value, "tools"):
-            out.append(offered(typed(defined, tool_entry), model, format=FORMAT, tools=defined))
+            out.append(
+                offered(typed(defined, tool_entry, tool_definition), model, format=FORMAT, tools=defined)
+            )
         value = value.get("messages")
     if not isinstance(value, list):
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')

@@ -50,7 +50,9 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         if defined := objects(value, "tools"):
-            out.append(offered(typed(defined, tool_entry), model, format=format, tools=defined))
+            out.append(
+                offered(typed(defined, tool_entry, tool_definition), model, format=format, tools=defined)
+            )
         if told := value.get("instructions"):
             out.append(system(str(told), wire={"format": format, "system": told}))
         value = value.get("input")
@@ -167,7 +169,7 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
     if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id")):
         return answered(item), ""
     if kind == "additional_tools":
-        return offered(typed(objects(item, "tools"), tool_entry)), ""
+        return offered(typed(objects(item, "tools"), tool_entry, tool_definition)), ""
     if kind == "configuration_update":
         return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
     if kind == "reasoning":
