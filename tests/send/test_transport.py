@@ -14,7 +14,7 @@ from send_parts import TARGETS
 from quire import providers
 from quire.errors import CallError, ProviderError
 from quire.send.connect import Retry, RetryingTransport, transport_for
-from quire.send.http import SseReader
+from quire.send.http import SseReader, events
 from quire.send.transport import ENDPOINTS, Transport, close, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Request, Text
@@ -211,6 +211,19 @@ def test_events_come_out_whole_however_the_bytes_are_cut(data: list[bytes], endi
     reader = SseReader()
     out = [one for a, b in pairwise(places) for one in reader.feed(body[a:b])]
     assert out + reader.finish() == data
+
+
+def test_an_event_nested_beyond_reading_is_an_error_with_a_hint() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b'data: {"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
+
+    async def read() -> list[JsonObject]:
+        return [event async for event in events(body(), "anthropic")]
+
+    with pytest.raises(ProviderError, match="nested too deeply") as caught:
+        asyncio.run(read())
+    assert caught.value.hint
+    assert not caught.value.retryable
 
 
 def test_a_last_event_without_its_blank_line_is_not_lost() -> None:

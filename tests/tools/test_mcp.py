@@ -72,6 +72,19 @@ def test_a_servers_tools_are_called_over_stdio(server: McpServer) -> None:
     assert run(box, {"a": 1, "b": 1}, "demo_add")["error"] is True
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_banner_on_standard_output_is_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "server.py"
+    path.write_text('print("Welcome!\\nVersion 1.0", flush=True)\n' + SERVER)
+    with McpServer([sys.executable, str(path)]) as running:
+        assert run(Toolbox(*running.tools), {"a": 40, "b": 2}, "add") == {"content": "42"}
+    told = [record for record in caplog.records if record.name.startswith("mcp")]
+    assert [record.getMessage() for record in told] == [
+        "an MCP server writes to its standard output what is no message; it is passed over"
+    ]
+    assert told[0].exc_info is None
+
+
 def test_a_command_that_does_not_start_says_why() -> None:
     with pytest.raises(ProviderError, match="it said: no such luck"):
         McpServer([sys.executable, "-c", "import sys; sys.exit('no such luck')"]).start()

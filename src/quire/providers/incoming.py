@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
@@ -11,6 +12,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from quire.errors import FormatError, ProviderError
+from quire.log.shapes import MAX_DEPTH
+from quire.providers.spelling import whole_characters
 from quire.values import Entry, Json, JsonObject, Usage
 
 # No reply of any model comes near these; a stream that does is not one.
@@ -35,7 +38,13 @@ def plain(value: Any) -> Json:
 
 def object_in(value: Any, what: str) -> JsonObject:
     """A JSON object that came from outside, or an error that says what came instead."""
-    value = plain(value)
+    try:
+        value = plain(value)
+    except RecursionError as error:
+        raise FormatError(
+            f"{what} is nested too deeply to be read",
+            hint="No provider sends such a thing; check the base URL.",
+        ) from error
     if not isinstance(value, dict):
         raise FormatError(
             f"{what} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON."
@@ -229,11 +238,66 @@ def said(
     """Entries of one reply (`begun`: not its first); `names` turns respelled tool names back."""
     return [
         _with_wire(
-            _renamed(entry, names or {}),
+            recordable(_renamed(entry, names or {})),
             {**_origin(format, model), **({"more": True} if begun or not first else {})},
         )
         for first, entry in _marked_first(entries)
     ]
+
+
+def recordable(entry: Entry) -> Entry:
+    """A model's entry as the log can hold it; what had to change for that is named in `meta.repaired`.
+
+    Halves of characters become U+FFFD (two that belong together, their character), null arguments {}, and
+    arguments nested too deeply their own text: the tool says what is wrong with them, the turn goes on.
+    """
+    body, problems = dict(entry.body), list[str]()
+    if entry.kind == "call" and body.get("args") is None:
+        body["args"] = {}
+        problems.append("the arguments were null")
+    if _depth(body.get("args")) > _DEEPEST:
+        body["args"] = _text(body["args"])
+        problems.append(f"the arguments were nested deeper than {_DEEPEST} levels")
+    if _depth(entry.wire) > _DEEPEST:
+        body["wire"] = {key: value for key, value in entry.wire.items() if _depth(value) < _DEEPEST}
+        problems.append("the provider's own form was nested too deeply to be kept")
+    body = _sound(body, problems)
+    if not problems:
+        return entry
+    meta = {**entry.meta, "repaired": list(dict.fromkeys(problems))}
+    return msgspec.structs.replace(entry, body={**body, "meta": meta})
+
+
+# A little below what the log takes: an entry's own fields stand around these values.
+_DEEPEST = MAX_DEPTH - 6
+
+
+def _depth(value: Json) -> int:
+    """How deeply a value is nested, counted level by level, without recursion: {"a": [1]} -> 2."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
+def _text(value: Json) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return "[nested too deeply to be written down]"
+
+
+def _sound(value: Json, problems: list[str]) -> Json:
+    """A value in which every text can be written as UTF-8."""
+    if isinstance(value, list):
+        return [_sound(one, problems) for one in value]
+    if isinstance(value, dict):
+        return {_sound(key, problems): _sound(one, problems) for key, one in value.items()}
+    if not isinstance(value, str) or (whole := whole_characters(value)) == value:
+        return value
+    problems.append("half characters were put together or replaced")
+    return whole
 
 
 def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iterator[Whole | list[Entry]]:

@@ -64,12 +64,17 @@ def parsed_arguments(text: str) -> tuple[Json, JsonObject]:
     if not text:
         return {}, {}
     try:
-        args = json.loads(text, parse_constant=_refuse)
+        args = json.loads(whole_characters(text), parse_constant=_refuse)
         written = compact(args)
         written.encode()  # an escaped lone surrogate parses, but no log can hold it
     except (ValueError, RecursionError):
         return text, {"arguments": text}
     return args, {} if written == text else {"arguments": text}
+
+
+def whole_characters(text: str) -> str:
+    """Text that UTF-8 can hold: two halves of a character are put together, one alone becomes U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def compact(value: Json) -> str:

@@ -78,6 +78,8 @@ def _decoded(data: bytes, provider: str) -> JsonObject | None:
         return None
     try:
         event = json.loads(data)
+    except RecursionError as error:
+        raise _too_deep(provider) from error
     except ValueError as error:
         # What is cut in the middle of an event was cut by the connection.
         raise ProviderError(
@@ -86,6 +88,13 @@ def _decoded(data: bytes, provider: str) -> JsonObject | None:
     if not isinstance(event, dict):
         raise ProviderError(f"{provider} sent an event that is no object: {data[:120]!r}")
     return event
+
+
+def _too_deep(provider: str) -> ProviderError:
+    return ProviderError(
+        f"{provider} sent JSON that is nested too deeply to be read",
+        hint="No provider does that; check the base URL.",
+    )
 
 
 _ANTHROPIC_VERSION = "2023-06-01"
@@ -118,6 +127,8 @@ class Http:
             return reply
         except httpx.HTTPError as error:
             raise self._failed(request.provider, error) from error
+        except RecursionError as error:
+            raise _too_deep(request.provider) from error
         except ValueError as error:
             raise ProviderError(
                 f"{request.provider} sent a reply that is not JSON", retryable=True

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
+import logging
 import re
 import tempfile
 import threading
@@ -25,6 +26,28 @@ from quire.values import Entry, JsonObject
 if TYPE_CHECKING:
     import mcp
 
+
+class _OneLine(logging.Filter):
+    """What a server prints between its messages is told in one line, once; the SDK would show a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info is None:
+            return True
+        told, self.told = self.told, True
+        record.msg, record.args, record.exc_info = (
+            "an MCP server writes to its standard output what is no message; it is passed over",
+            (),
+            None,
+        )
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return not told
+
+
+_ONE_LINE = _OneLine()
 _START_TIMEOUT_S = 30.0
 _MAX_PAGES = 100
 
@@ -106,6 +129,8 @@ class McpServer:
             raise CallError("an MCP server needs a command", hint='As ["python", "server.py"].')
         command, *args = self._server
         parameters = mcp.StdioServerParameters(command=command, args=args, env=self._env, cwd=self._cwd)
+        logging.getLogger("mcp.client.stdio").addFilter(_ONE_LINE)
+        _ONE_LINE.told = False
         # A server's own log would otherwise be written over the terminal.
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - lives as long as the server
         return mcp.stdio_client(parameters, self._log)

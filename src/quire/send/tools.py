@@ -17,6 +17,7 @@ import msgspec
 from quire import values
 from quire.errors import CallError, QuireError
 from quire.items.cut import Cutter, at_lines
+from quire.providers.spelling import whole_characters
 from quire.send.tool_schema import Signature, signature
 from quire.values import Entry, JsonObject
 
@@ -222,8 +223,8 @@ class Toolbox:
         output = self._unknown(call.name) if found is None else await _output(found, call)
         return values.result(
             call.call_id,
-            _sound(output.outcome) or None,
-            _sound(output.content) if output.content or not output.outcome else None,
+            whole_characters(output.outcome) or None,
+            whole_characters(output.content) if output.content or not output.outcome else None,
             output.error or None,
             **({"meta": output.meta} if output.meta else {}),
         )
@@ -284,8 +285,3 @@ def _limited(output: Output, found: Tool) -> Output:
     if len(output.content) <= found.limit:
         return output
     return msgspec.structs.replace(output, content=found.cut(output.content, found.limit))
-
-
-def _sound(text: str) -> str:
-    """Text that UTF-8 can hold: half a character becomes U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
