@@ -4,6 +4,7 @@ from typing import Any
 
 from quire.providers.simulate import Predicted, Simulator
 from quire.values import JsonObject
+from toolbox import many_words
 
 OPUS = "anthropic:claude-opus-5-5"
 MINUTE = 60_000
@@ -16,7 +17,7 @@ def words(text: str) -> list[int]:
 
 def text(count: int, name: str = "w", ttl: str | None = None) -> JsonObject:
     """A text block of `count` words that no other name has."""
-    block: JsonObject = {"type": "text", "text": " ".join(f"{name}{index}" for index in range(count))}
+    block: JsonObject = {"type": "text", "text": many_words(count, name)}
     return marked(block, ttl) if ttl else block
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 from cache_bodies import MINUTE, assistant, claude, text, user
-from click.testing import CliRunner
 
-from quire.cli.models import emulate
-from quire.cli.simulate import simulate
 from quire.errors import FormatError
+from toolbox import run
 
 
 @pytest.fixture
@@ -30,37 +28,18 @@ def requests(tmp_path: Path) -> Path:
     return file
 
 
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(simulate, [str(one) for one in arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.output
-
-
 def test_simulate_prints_a_table_a_sum_and_a_chart(requests: Path) -> None:
-    out = run(requests, "--provider", "anthropic", "--mark")
-    assert out.splitlines()[0].split() == [
-        "#",
-        "at",
-        "s",
-        "tokens",
-        "read",
-        "write",
-        "long",
-        "write",
-        "plain",
-        "USD",
-        "lost",
-        "by",
-    ]
+    out = run("simulate", requests, "--provider", "anthropic", "--mark")
+    assert " ".join(out.splitlines()[0].split()) == "# at s tokens read write long write plain USD lost by"
     assert "3 requests" in out
     assert "read from the cache, $0.0" in out
     bars = [line for line in out.splitlines() if "█" in line and "read" not in line]
     assert len(bars) == 2
-    assert "█" not in run(requests, "--provider", "anthropic", "--mark", "--no-chart")
+    assert "█" not in run("simulate", requests, "--provider", "anthropic", "--mark", "--no-chart")
 
 
 def test_simulate_prints_json_whose_parts_add_up(requests: Path) -> None:
-    out = json.loads(run(requests, "-p", "anthropic", "--mark", "--json"))
+    out = json.loads(run("simulate", requests, "-p", "anthropic", "--mark", "--json"))
     rows, total = out["requests"], out["total"]
     assert [row["cause"] for row in rows] == ["first", "", ""]
     for row in rows:
@@ -72,7 +51,7 @@ def test_simulate_prints_json_whose_parts_add_up(requests: Path) -> None:
 
 
 def test_without_marks_nothing_is_read_and_the_reason_is_given(requests: Path) -> None:
-    out = run(requests, "-p", "anthropic")
+    out = run("simulate", requests, "-p", "anthropic")
     assert "0.0% read" in out
     assert "marker: no block carries a mark (request 2)" in out
 
@@ -82,15 +61,15 @@ def test_bare_requests_an_array_and_standard_input_are_read(requests: Path, tmp_
     array = tmp_path / "array.json"
     array.write_text(json.dumps(bodies, indent=1))
     lines = "\n".join(json.dumps(body) for body in bodies)
-    piped = CliRunner().invoke(simulate, ["-", "-p", "anthropic", "--json"], input=lines)
-    assert json.loads(run(array, "-p", "anthropic", "--json"))["total"] == json.loads(piped.output)["total"]
-    assert [row["at"] for row in json.loads(piped.output)["requests"]] == [1000, 2000, 3000]
+    piped = json.loads(run("simulate", "-", "-p", "anthropic", "--json", stdin=lines))
+    assert json.loads(run("simulate", array, "-p", "anthropic", "--json"))["total"] == piped["total"]
+    assert [row["at"] for row in piped["requests"]] == [1000, 2000, 3000]
 
 
 def test_a_long_list_is_drawn_in_at_most_forty_bars(tmp_path: Path) -> None:
     file = tmp_path / "many.jsonl"
     file.write_text((json.dumps(claude(user(text(5, "x")))) + "\n") * 100)
-    out = run(file, "-p", "anthropic")
+    out = run("simulate", file, "-p", "anthropic")
     bars = [line for line in out.splitlines() if "░" in line and "plain" not in line]
     assert len(bars) == 34
     assert "3 requests a bar" in out
@@ -116,14 +95,14 @@ def test_what_is_no_request_is_an_error_with_its_place(tmp_path: Path, content: 
     file = tmp_path / "bad.jsonl"
     file.write_text(content)
     with pytest.raises(FormatError, match=problem) as caught:
-        run(file, "-p", "anthropic")
+        run("simulate", file, "-p", "anthropic")
     assert place in str(caught.value)
 
 
 def test_a_price_that_is_not_known_is_said(tmp_path: Path) -> None:
     file = tmp_path / "one.jsonl"
     file.write_text(json.dumps({"messages": [{"role": "user", "content": "hello"}]}))
-    assert "not known" in run(file, "-p", "vllm", "-m", "some-model")
+    assert "not known" in run("simulate", file, "-p", "vllm", "-m", "some-model")
 
 
 def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
@@ -160,7 +139,7 @@ def test_a_script_that_cannot_be_played_is_an_error_with_its_place(tmp_path: Pat
     replies = tmp_path / "replies"
     replies.write_text(f"Plain text.\n{line}\n")
     with pytest.raises(FormatError, match=problem) as caught:
-        CliRunner().invoke(emulate, ["-p", "anthropic", "--replies", str(replies)], catch_exceptions=False)
+        run("emulate", "-p", "anthropic", "--replies", replies)
     assert "line 2" in str(caught.value)
     assert caught.value.hint
 
@@ -170,7 +149,7 @@ def test_a_script_that_cannot_be_played_is_an_error_with_its_place(tmp_path: Pat
 def test_both_of_openais_formats_are_counted_under_its_name(tmp_path: Path, provider: str, field: str) -> None:
     file = tmp_path / "one.json"
     file.write_text(json.dumps({"model": "gpt-6-sol", field: [{"role": "user", "content": "Hello there"}]}))
-    (row,) = json.loads(run(file, "-p", provider, "--json"))["requests"]
+    (row,) = json.loads(run("simulate", file, "-p", provider, "--json"))["requests"]
     assert row["tokens"] > 0
 
 
@@ -178,5 +157,5 @@ def test_a_body_without_input_is_no_request(tmp_path: Path) -> None:
     file = tmp_path / "one.json"
     file.write_text(json.dumps({"model": "gpt-6-sol", "instructions": "Be brief."}))
     with pytest.raises(FormatError, match="no openai-responses request here") as error:
-        run(file, "-p", "openai")
+        run("simulate", file, "-p", "openai")
     assert "-p openai-chat" in error.value.hint

@@ -13,13 +13,10 @@ from quire.errors import CallError
 from quire.providers.simulate import Simulator, simulate
 from quire.providers.simulate.engine_caches import RadixTree, shared
 from quire.values import JsonObject
+from toolbox import many_words
 
 OLD, NEW = "openai-chat:gpt-4o", "openai-chat:gpt-5.6"
 HOUR = 60 * MINUTE
-
-
-def said(count: int, name: str) -> str:
-    return " ".join(f"{name}{index}" for index in range(count))
 
 
 def chat(*turns: tuple[str, str], **more: object) -> JsonObject:
@@ -28,12 +25,12 @@ def chat(*turns: tuple[str, str], **more: object) -> JsonObject:
 
 def growing(turns: int, system: int = 1100) -> list[JsonObject]:
     """A thread's requests, each one turn longer."""
-    spoken = [("system", said(system, "s"))]
+    spoken = [("system", many_words(system, "s"))]
     out = []
     for turn in range(turns):
-        spoken.append(("user", said(96, f"u{turn}-")))
+        spoken.append(("user", many_words(96, f"u{turn}-")))
         out.append(chat(*spoken))
-        spoken.append(("assistant", said(46, f"a{turn}-")))
+        spoken.append(("assistant", many_words(46, f"a{turn}-")))
     return out
 
 
@@ -48,7 +45,7 @@ def test_older_openai_models_read_whole_steps_of_128_from_1024_on() -> None:
     assert first == (0, 0, 0, 1204)
     assert second == (1152, 0, 0, 1354 - 1152)
     assert third == (1280, 0, 0, 1504 - 1280)
-    short = chat(("user", said(1000, "x")))
+    short = chat(("user", many_words(1000, "x")))
     assert run(OLD, short, short)[1][0] == 0
 
 
@@ -76,14 +73,14 @@ def test_newer_openai_models_read_exactly_up_to_a_breakpoint_of_the_conversation
 
 
 def test_newer_openai_models_do_not_fall_back_to_an_unmarked_prefix() -> None:
-    first = chat(("system", said(1100, "s")), ("user", said(50, "a")))
-    second = chat(("system", said(1100, "s")), ("user", said(50, "b")))
+    first = chat(("system", many_words(1100, "s")), ("user", many_words(50, "a")))
+    second = chat(("system", many_words(1100, "s")), ("user", many_words(50, "b")))
     predicted = simulator(NEW)
     predicted.step(0, first)
     assert predicted.step(1000, second).read == 0
-    system = [{"type": "text", "text": said(1100, "s"), "prompt_cache_breakpoint": {"mode": "explicit"}}]
+    system = [{"type": "text", "text": many_words(1100, "s"), "prompt_cache_breakpoint": {"mode": "explicit"}}]
     asks = [
-        {"messages": [{"role": "system", "content": system}, {"role": "user", "content": said(50, name)}]}
+        {"messages": [{"role": "system", "content": system}, {"role": "user", "content": many_words(50, name)}]}
         for name in "ab"
     ]
     assert [one[0] for one in run(NEW, *asks)] == [0, 1104]
@@ -100,9 +97,10 @@ def test_explicit_mode_without_a_breakpoint_uses_no_cache_and_costs_nothing_more
 def breakpoints(count: int, size: int = 100) -> JsonObject:
     """A request of `count` explicitly marked user messages behind a long one."""
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
-    head = {"role": "user", "content": [{"type": "text", "text": said(1100, "h")}]}
+    head = {"role": "user", "content": [{"type": "text", "text": many_words(1100, "h")}]}
     marked = [
-        {"role": "user", "content": [{"type": "text", "text": said(size, f"m{n}-"), **mark}]} for n in range(count)
+        {"role": "user", "content": [{"type": "text", "text": many_words(size, f"m{n}-"), **mark}]}
+        for n in range(count)
     ]
     return {"messages": [head, *marked], "prompt_cache_options": {"mode": "explicit"}}
 
@@ -125,8 +123,8 @@ def simulator_after(body: JsonObject) -> Simulator:
 
 
 def test_a_breakpoint_under_1024_tokens_is_not_written() -> None:
-    body = chat(("user", said(1019, "x")))
-    longer = chat(("user", said(1020, "x")))
+    body = chat(("user", many_words(1019, "x")))
+    longer = chat(("user", many_words(1020, "x")))
     assert run(NEW, body, body) == [(0, 0, 0, 1023)] * 2
     assert run(NEW, longer, longer) == [(0, 1024, 0, 0), (1024, 0, 0, 0)]
 
@@ -135,7 +133,7 @@ def test_newer_openai_models_keep_for_half_an_hour_or_for_twelve() -> None:
     body = growing(1)[0]
     assert run(NEW, body, body, every_ms=30 * MINUTE)[1][0] == 0
     assert run(NEW, body, body, every_ms=30 * MINUTE - 1)[1][0] == 1204
-    response = {"input": said(1100, "x"), "prompt_cache_options": {"ttl": "12h"}}
+    response = {"input": many_words(1100, "x"), "prompt_cache_options": {"ttl": "12h"}}
     assert run("openai:gpt-5.6", response, response, every_ms=11 * HOUR) == [(0, 0, 1104, 0), (1104, 0, 0, 0)]
 
 
@@ -146,11 +144,11 @@ def gemini(*turns: tuple[str, str], **more: object) -> JsonObject:
 @pytest.mark.proves("gemini", "cache simulation")
 def test_gemini_reads_any_common_prefix_implicitly_and_whole_explicit_caches() -> None:
     target = "gemini:gemini-2.5-flash"
-    long = gemini(("user", said(3000, "x")))
-    longer = gemini(("user", said(3000, "x")), ("model", said(10, "m")), ("user", said(10, "y")))
+    long = gemini(("user", many_words(3000, "x")))
+    longer = gemini(("user", many_words(3000, "x")), ("model", many_words(10, "m")), ("user", many_words(10, "y")))
     assert run(target, long, longer) == [(0, 0, 0, 3004), (3004, 0, 0, 28)]
     made = {**long, "name": "cachedContents/a", "ttl": "3600s"}
-    ask = gemini(("user", said(6, "q")), cachedContent="cachedContents/a")
+    ask = gemini(("user", many_words(6, "q")), cachedContent="cachedContents/a")
     created, read, expired = run(target, made, ask, ask, every_ms=30 * MINUTE)
     assert (created, read) == ((0, 0, 0, 3004), (3004, 0, 0, 10))
     assert expired[0] == 0
@@ -158,8 +156,8 @@ def test_gemini_reads_any_common_prefix_implicitly_and_whole_explicit_caches() -
 
 def test_an_explicit_gemini_cache_is_paid_for_by_the_hour() -> None:
     cache = simulator("gemini:gemini-2.5-flash")
-    cache.step(0, {**gemini(("user", said(9996, "x"))), "name": "cachedContents/a", "ttl": "7200s"})
-    ask = gemini(("user", said(6, "q")), cachedContent="cachedContents/a")
+    cache.step(0, {**gemini(("user", many_words(9996, "x"))), "name": "cachedContents/a", "ttl": "7200s"})
+    ask = gemini(("user", many_words(6, "q")), cachedContent="cachedContents/a")
     hour = cache.step(HOUR, ask)
     assert hour.storage_token_hours == pytest.approx(10_000)
     assert hour.money.parts["storage"] == pytest.approx(10_000 * cache.info.prices.storage_per_hour / 1e6)  # type: ignore[operator]
@@ -170,11 +168,13 @@ def test_an_explicit_gemini_cache_is_paid_for_by_the_hour() -> None:
 def test_deepseek_reads_whole_stored_units_only() -> None:
     """The two examples of DeepSeek's own guide: A+B then A+B+C hits; A+B, A+C misses, and then A+D hits A."""
     target = "deepseek:deepseek-v4-flash"
-    first = chat(("system", said(50, "a")), ("user", said(50, "b")))
-    more = chat(("system", said(50, "a")), ("user", said(50, "b")), ("assistant", said(9, "r")), ("user", "c"))
+    first = chat(("system", many_words(50, "a")), ("user", many_words(50, "b")))
+    more = chat(
+        ("system", many_words(50, "a")), ("user", many_words(50, "b")), ("assistant", many_words(9, "r")), ("user", "c")
+    )
     # The answer is a unit's end too, so the second turn reads it with its question.
     assert [one[0] for one in run(target, first, more)] == [0, 54 + 54 + 13]
-    parted = [chat(("system", said(50, "a")), ("user", said(50, name))) for name in "bcd"]
+    parted = [chat(("system", many_words(50, "a")), ("user", many_words(50, name))) for name in "bcd"]
     reads = [one[0] for one in run(target, *parted)]
     assert reads[:2] == [0, 0]
     assert 54 <= reads[2] <= 58
@@ -182,9 +182,11 @@ def test_deepseek_reads_whole_stored_units_only() -> None:
 
 @pytest.mark.proves("vllm", "cache simulation")
 def test_vllm_reads_full_blocks_and_always_computes_the_last_token() -> None:
-    body = chat(("user", said(60, "x")))
+    body = chat(("user", many_words(60, "x")))
     assert [one[0] for one in run("vllm:m", body, body)] == [0, 48]
-    assert [one[0] for one in run("vllm:m", chat(("user", said(61, "x"))), chat(("user", said(61, "x"))))] == [0, 64]
+    assert [
+        one[0] for one in run("vllm:m", chat(("user", many_words(61, "x"))), chat(("user", many_words(61, "x"))))
+    ] == [0, 64]
     salted = {**body, "cache_salt": "tenant"}
     assert [one[0] for one in run("vllm:m", body, salted, salted)] == [0, 0, 48]
     assert [one[0] for one in run("vllm:m", {**body, "extra_body": {"cache_salt": "t"}}, body)] == [0, 0]
@@ -192,21 +194,21 @@ def test_vllm_reads_full_blocks_and_always_computes_the_last_token() -> None:
 
 def test_vllm_keeps_answers_and_evicts_the_longest_unused() -> None:
     cache = simulator("vllm:m")
-    cache.step(0, chat(("user", said(60, "x"))))
-    cache.answered(said(60, "y"))
-    longer = chat(("user", said(60, "x")), ("assistant", said(60, "y")), ("user", "z"))
+    cache.step(0, chat(("user", many_words(60, "x"))))
+    cache.answered(many_words(60, "y"))
+    longer = chat(("user", many_words(60, "x")), ("assistant", many_words(60, "y")), ("user", "z"))
     assert cache.step(1000, longer).read == 128
     small = simulator("vllm:m", capacity_blocks=4)
-    one, other = chat(("user", said(60, "x"))), chat(("user", said(60, "o")))
+    one, other = chat(("user", many_words(60, "x"))), chat(("user", many_words(60, "o")))
     reads = [small.step(n * 1000, body).read for n, body in enumerate([one, one, other, one])]
     assert reads == [0, 48, 0, 0]
 
 
 @pytest.mark.proves("sglang", "cache simulation")
 def test_sglang_reads_any_common_prefix_but_the_last_token() -> None:
-    body = chat(("user", said(60, "x")))
+    body = chat(("user", many_words(60, "x")))
     assert [one[0] for one in run("sglang:m", body, body)] == [0, 63]
-    forked = [chat(("system", said(20, "s")), ("user", said(20, name))) for name in "abab"]
+    forked = [chat(("system", many_words(20, "s")), ("user", many_words(20, name))) for name in "abab"]
     assert [one[0] for one in run("sglang:m", *forked)] == [0, 28, 47, 47]
     assert [one[0] for one in run("sglang:m", body, body, page=64)] == [0, 0]
 
@@ -244,7 +246,7 @@ TURNS = st.lists(st.tuples(ROLES, st.integers(1, 900)), min_size=1, max_size=8)
 
 def in_format(wire: str, turns: list[tuple[str, int]]) -> JsonObject:
     """The same turns in any wire format, marked at the end where marks exist."""
-    texts = [(role, said(size, f"t{n}-")) for n, (role, size) in enumerate(turns)]
+    texts = [(role, many_words(size, f"t{n}-")) for n, (role, size) in enumerate(turns)]
     last = len(texts) - 1
     match wire:
         case "gemini":

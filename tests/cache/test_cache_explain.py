@@ -7,12 +7,9 @@ from cache_bodies import MINUTE, assistant, claude, text, user
 
 from quire.providers.explain import CacheEvent, Watch
 from quire.values import LIBRARY_HEADING, JsonObject
+from toolbox import many_words
 
 OPUS = "anthropic:claude-opus-5-5"
-
-
-def said(count: int, name: str = "w") -> str:
-    return " ".join(f"{name}{index}" for index in range(count))
 
 
 def reply(total: int, read: int, **more: Any) -> JsonObject:
@@ -26,7 +23,7 @@ def thread(turns: int, head: str = "", system: str | None = None, mark: bool = T
         messages.append(user(text(400, f"u{turn}-{head}" if turn == 0 else f"u{turn}-")))
         messages.append(assistant(text(100, f"a{turn}-")))
     messages.append(user(text(50, "q", "5m" if mark else None)))
-    content = system if system is not None else said(3000, "s")
+    content = system if system is not None else many_words(3000, "s")
     block = text(0) | {"text": content}
     if mark:
         block["cache_control"] = {"type": "ephemeral"}
@@ -36,7 +33,7 @@ def thread(turns: int, head: str = "", system: str | None = None, mark: bool = T
 def event(
     first: JsonObject, second: JsonObject, read: int, gap: int = 1000, target: str = OPUS, **more: Any
 ) -> CacheEvent | None:
-    """What is said of the second request's reply, if the provider read `read` of it."""
+    """What is many_words of the second request's reply, if the provider read `read` of it."""
     watch = Watch(target)
     total = watch.sent(0, first).total
     watch.replied(reply(total, 0))
@@ -95,7 +92,7 @@ def test_a_pause_longer_than_the_life_is_the_cause_and_was_foreseen() -> None:
 
 def test_a_missing_mark_is_the_cause() -> None:
     first, second = growing()
-    bare = {**second, "messages": thread(7, mark=False)["messages"], "system": said(3000, "s")}
+    bare = {**second, "messages": thread(7, mark=False)["messages"], "system": many_words(3000, "s")}
     found = event({**first}, bare, 0)
     assert found is not None
     assert found.cause in ("marker", "moved")
@@ -109,8 +106,8 @@ def test_a_missing_mark_is_the_cause() -> None:
 @pytest.mark.parametrize(
     ("second", "layer"),
     [
-        (thread(7, system=said(3000, "changed")), "L1_SYSTEM"),
-        (thread(7, system=said(3000, "s") + f"\n\n{LIBRARY_HEADING}\n\nother"), "L2_PREVIOUS"),
+        (thread(7, system=many_words(3000, "changed")), "L1_SYSTEM"),
+        (thread(7, system=many_words(3000, "s") + f"\n\n{LIBRARY_HEADING}\n\nother"), "L2_PREVIOUS"),
         (thread(7, head="edited-"), "L4_STRIP"),
         ({**thread(7), "tools": [{"name": "f", "input_schema": {"type": "object"}}]}, "tools"),
     ],
@@ -118,7 +115,7 @@ def test_a_missing_mark_is_the_cause() -> None:
 def test_a_moved_byte_is_the_cause_and_its_layer_is_named(second: JsonObject, layer: str) -> None:
     first = thread(6)
     if layer == "L2_PREVIOUS":
-        first = thread(6, system=said(3000, "s") + f"\n\n{LIBRARY_HEADING}\n\nthe notes")
+        first = thread(6, system=many_words(3000, "s") + f"\n\n{LIBRARY_HEADING}\n\nthe notes")
     if layer == "tools":
         first = {**first, "tools": [{"name": "g", "input_schema": {"type": "object"}}]}
     found = event(first, second, 0)
@@ -143,7 +140,7 @@ def test_the_provider_s_own_account_is_joined_with_ours() -> None:
     assert found.diagnosis == told
     assert (found.cause, found.layer) == ("moved", "L1_SYSTEM")
     assert "our bytes did not move" in found.note
-    agreeing = event(first, thread(7, system=said(3000, "t")), 0, diagnostics={"cache_miss_reason": told})
+    agreeing = event(first, thread(7, system=many_words(3000, "t")), 0, diagnostics={"cache_miss_reason": told})
     assert agreeing is not None
     assert "system.0 moved" in agreeing.note
     silent = event(first, second, 0, diagnostics={"cache_miss_reason": {"type": "unavailable"}})
@@ -157,7 +154,7 @@ def test_more_than_predicted_is_an_event_too() -> None:
     found = event(first, second, total, gap=6 * MINUTE)
     assert found is not None
     assert (found.cause, found.foreseen) == ("ttl", False)
-    other = event(thread(1, system=said(3000, "other")), thread(6), 8000)
+    other = event(thread(1, system=many_words(3000, "other")), thread(6), 8000)
     assert other is not None
     assert other.cause == "routing"
 

@@ -21,6 +21,7 @@ from quire.providers.prefix import prefix_bytes
 from quire.providers.rules import validate
 from quire.providers.simulate import Simulator, blocks
 from quire.values import Entry, JsonObject
+from toolbox import many_words
 
 TARGETS = (
     "anthropic:claude-opus-5-5", "anthropic:claude-haiku-4-5", "bedrock:anthropic.claude-opus-5-5-v1:0",
@@ -29,29 +30,25 @@ TARGETS = (
 TOOLS = values.tools([{"name": "read", "description": "reads", "parameters": {"type": "object", "properties": {}}}])
 
 
-def said(count: int, name: str) -> str:
-    return " ".join(f"{name}{index}" for index in range(count))
-
-
 @st.composite
 def threads(draw: st.DrawFn) -> list[Entry]:
     """A thread as agents write it: long and short turns, tool loops with many parallel calls, notes between."""
-    entries = [values.system(said(draw(st.sampled_from([5, 400, 3000])), "s")), TOOLS]
+    entries = [values.system(many_words(draw(st.sampled_from([5, 400, 3000])), "s")), TOOLS]
     for turn in range(draw(st.integers(1, 4))):
-        entries.append(values.user(said(draw(st.integers(1, 700)), f"u{turn}-")))
+        entries.append(values.user(many_words(draw(st.integers(1, 700)), f"u{turn}-")))
         for loop in range(draw(st.integers(0, 2))):
             calls = draw(st.integers(1, 24))
             ids = [f"c{turn}-{loop}-{n}" for n in range(calls)]
             entries += [values.call(id, "read", {"path": id}) for id in ids]
-            entries += [values.result(id, None, said(draw(st.integers(1, 30)), id)) for id in ids]
+            entries += [values.result(id, None, many_words(draw(st.integers(1, 30)), id)) for id in ids]
         # The model answers, says nothing, thinks aloud, or was broken off before a word.
         ending = draw(st.sampled_from(["answer", "answer", "empty", "thought", "nothing"]))
         if ending == "answer":
-            entries.append(values.respond(said(draw(st.integers(1, 40)), f"a{turn}-")))
+            entries.append(values.respond(many_words(draw(st.integers(1, 40)), f"a{turn}-")))
         elif ending != "nothing":
             entries.append(values.respond("") if ending == "empty" else values.think("hm"))
         if ending == "answer" and draw(st.booleans()):
-            entries.append(values.note(said(3, f"n{turn}-")))
+            entries.append(values.note(many_words(3, f"n{turn}-")))
     return list(chain(entries))
 
 
@@ -121,9 +118,9 @@ def test_marking_on_is_the_same_as_marking_anew(target: str, several: list[list[
 
 @pytest.mark.moves_prefix(reason="a small budget makes the thread rebase")
 def test_the_fold_of_an_epoch_is_marked_and_found_again() -> None:
-    entries = [values.system(said(600, "s")), TOOLS]
+    entries = [values.system(many_words(600, "s")), TOOLS]
     for turn in range(12):
-        entries += [values.user(said(300, f"u{turn}-")), values.respond(said(100, f"a{turn}-"))]
+        entries += [values.user(many_words(300, f"u{turn}-")), values.respond(many_words(100, f"a{turn}-"))]
     target = "anthropic:claude-opus-5-5"
     info = model_info(target)
     made = rendered(list(chain(entries)), target, Policy(budget=16_000))
@@ -141,7 +138,7 @@ def test_the_fold_of_an_epoch_is_marked_and_found_again() -> None:
 
 def test_places_are_the_head_the_request_before_and_the_end() -> None:
     info = model_info("anthropic:claude-opus-5-5")
-    entries = [values.system(said(600, "s")), TOOLS, values.user(said(50, "u"))]
+    entries = [values.system(many_words(600, "s")), TOOLS, values.user(many_words(50, "u"))]
     entries += [values.call("c", "read", {}), values.result("c", None, "ok"), values.respond("fine")]
     made = rendered(list(chain(entries)), "anthropic:claude-opus-5-5", Policy())
     assert [marks_in(body, info) for _, body in made] == [
@@ -157,7 +154,7 @@ def test_nothing_is_marked_that_is_too_short_to_be_stored() -> None:
 
 
 def test_thinking_and_blank_text_carry_no_mark() -> None:
-    long = {"type": "text", "text": said(2000, "w")}
+    long = {"type": "text", "text": many_words(2000, "w")}
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
     body: JsonObject = {"messages": [{"role": "user", "content": [long]}, {"role": "assistant", "content": [thought]}]}
     info = model_info("anthropic:claude-opus-5-5")
@@ -165,7 +162,7 @@ def test_thinking_and_blank_text_carry_no_mark() -> None:
 
 
 def test_a_body_that_is_marked_already_keeps_its_marks() -> None:
-    long = {"type": "text", "text": said(2000, "w"), "cache_control": {"type": "ephemeral"}}
+    long = {"type": "text", "text": many_words(2000, "w"), "cache_control": {"type": "ephemeral"}}
     body: JsonObject = {"messages": [{"role": "user", "content": [long, {"type": "text", "text": "end"}]}]}
     info = model_info("anthropic:claude-opus-5-5")
     assert mark(body, None, info)["messages"] == body["messages"]
@@ -175,7 +172,7 @@ def test_a_field_of_an_argument_is_not_taken_for_a_mark() -> None:
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {"cache_control": {"type": "ephemeral"}}}
     body: JsonObject = {
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": said(2000, "w")}]},
+            {"role": "user", "content": [{"type": "text", "text": many_words(2000, "w")}]},
             {"role": "assistant", "content": [call]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
         ]
@@ -209,8 +206,8 @@ def test_the_longer_life_is_bought_where_past_pauses_repay_it(
 def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
     info = model_info("anthropic:claude-opus-5-5")
     body: JsonObject = {
-        "system": [{"type": "text", "text": said(2000, "s")}],
-        "messages": [{"role": "user", "content": [{"type": "text", "text": said(3000, "w")}]}],
+        "system": [{"type": "text", "text": many_words(2000, "s")}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": many_words(3000, "w")}]}],
     }
     times = [*range(0, 30 * MINUTE, MINUTE), 40 * MINUTE]
     made = mark(body, None, info, times=times)
@@ -221,7 +218,7 @@ def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
 
 @pytest.mark.proves("openai", "cache marks")
 def test_openai_requests_name_their_thread_and_how_they_are_cached() -> None:
-    entries = list(chain([values.system(said(2000, "s")), values.user("q"), values.respond("a")]))
+    entries = list(chain([values.system(many_words(2000, "s")), values.user("q"), values.respond("a")]))
     [(_, body)] = rendered(entries, "openai:gpt-5.6", Policy())
     assert body["prompt_cache_key"] == "thread"
     assert body["prompt_cache_options"] == {"mode": "explicit", "ttl": "30m"}

@@ -15,22 +15,10 @@ from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import Call, JsonObject, Text, Think
+from toolbox import Clock
 
 LONG = "word " * 3000
 MARK = {"cache_control": {"type": "ephemeral"}}
-
-
-class Clock:
-    """Time that moves when told to."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-    def wait(self, seconds: float) -> None:
-        self.now_ms += int(seconds * 1000)
 
 
 def claude(*messages: JsonObject, **more: Any) -> JsonObject:

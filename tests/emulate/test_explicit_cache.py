@@ -11,18 +11,11 @@ from quire.providers.models import model_info
 from quire.providers.rules import validate
 from quire.providers.usage import usage
 from quire.values import JsonObject, Usage
+from toolbox import Clock
 
 INFO = model_info("gemini:gemini-2.5-pro")
 PATH = "/v1beta/models/gemini-2.5-pro:generateContent"
 MINUTE = 60_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def said(role: str, text: str) -> JsonObject:
@@ -65,7 +58,7 @@ class Thread:
 
 @pytest.mark.proves("gemini", "cache marks")
 def test_a_cache_is_made_used_prolonged_replaced_and_dropped_over_a_threads_life() -> None:
-    clock = Clock()
+    clock = Clock(1_000_000_000)
     with Emulator("gemini", clock=clock) as server:
         thread = Thread(server, clock)
         for _ in range(40):
@@ -83,7 +76,7 @@ def test_a_cache_is_made_used_prolonged_replaced_and_dropped_over_a_threads_life
 
 
 def test_a_short_lived_cache_is_prolonged_before_it_ends() -> None:
-    clock = Clock()
+    clock = Clock(1_000_000_000)
     with Emulator("gemini", clock=clock) as server:
         thread = Thread(server, clock)
         for _ in range(60):

@@ -15,6 +15,7 @@ from quire.providers.models import model_info
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.values import Call, Entry, JsonObject, Prompt, Text, Think, result, user
+from toolbox import Clock
 
 TOOL: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
 SYSTEM = "word " * 1500
@@ -27,14 +28,6 @@ TARGETS = {
     "deepseek:deepseek-v4-pro": "/chat/completions",
     "mistral:mistral-large-latest": "/v1/chat/completions",
 }
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def spoken(chance: random.Random, body: JsonObject) -> list[Any]:

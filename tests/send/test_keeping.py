@@ -28,22 +28,15 @@ from quire.send.cycle import run
 from quire.send.transport import close
 from quire.testing import Refuse, emulator
 from quire.values import JsonObject, Request, Usage
+from toolbox import Clock
 
 TARGET = "gemini:gemini-2.5-pro"
 MINUTE = 60_000
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_800_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_800_000_000_000)
 
 
 @pytest.fixture
