@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from quire.emulate import Cut, Emulator, Refuse, Replies, Reply, Slow
 
@@ -25,10 +26,19 @@ def emulator(
     chunk_bytes: int | None = None,
     clock: Callable[[], int] | None = None,
     enforce_binding: bool = True,
+    lenient: bool = False,
+    state: Path | None = None,
 ) -> Iterator[Emulator]:
     """A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received."""
     server = Emulator(
-        provider, replies, piece=piece, chunk_bytes=chunk_bytes, clock=clock, enforce_binding=enforce_binding
+        provider,
+        replies,
+        piece=piece,
+        chunk_bytes=chunk_bytes,
+        clock=clock,
+        enforce_binding=enforce_binding,
+        lenient=lenient,
+        state=state,
     )
     with server:
         yield server

@@ -109,6 +109,7 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     replies = tmp_path / "replies"
     replies.write_text('Plain text.\n{"text": "From JSON."}\n{"status": 429, "retry_after_s": 1}\n')
     command = [sys.executable, "-m", "quire.cli.main", "emulate", "-p", "anthropic", "--replies", str(replies)]
+    command += ["--lenient", "--state", str(tmp_path / "state")]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )
@@ -125,6 +126,7 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     assert answers == ["Plain text.", "From JSON."]
     assert process.returncode == 0
     assert "stopped after 2 requests" in said
+    assert len((tmp_path / "state").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

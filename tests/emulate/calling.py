@@ -9,6 +9,9 @@ from typing import Any
 from quire.emulate import Emulator
 from quire.values import JsonObject
 
+# What each of the providers asks for, all at once; a header given as "" is left out by `call`.
+KEYS = {"authorization": "Bearer key", "x-api-key": "key", "x-goog-api-key": "key", "anthropic-version": "2023-06-01"}
+
 
 class Answered:
     """Status, headers and JSON of an answer."""
@@ -32,7 +35,7 @@ def call(
 ) -> Answered:
     """One request; a body that is no JSON value is sent as it is."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-    sent = {"content-type": "application/json", **(headers or {})}
+    sent = {"content-type": "application/json", **KEYS, **(headers or {})}
     request = urllib.request.Request(server.url + path, data, sent, method=method)
     try:
         with urllib.request.urlopen(request, timeout=20) as reply:

@@ -235,7 +235,22 @@ def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> N
     "--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin."
 )
 @click.option("--chunk-bytes", type=click.IntRange(1), help="Send streams in pieces of this many bytes.")
-def emulate(provider: str, port: int, replies_file: str | None, chunk_bytes: int | None) -> None:
+@click.option(
+    "--lenient", is_flag=True, help="Allow a missing key or version, unknown models and unknown responses."
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep what was signed and stored in this file, for the next run.",
+)
+def emulate(
+    provider: str,
+    port: int,
+    replies_file: str | None,
+    chunk_bytes: int | None,
+    lenient: bool,
+    state: Path | None,
+) -> None:
     """Run a strict local stand-in for a provider: its rules, its cache, its usage fields.
 
     A reply is a JSON string, an object {"text", "thinking", "calls": [{"name", "args"}]}, or a fault
@@ -249,7 +264,7 @@ def emulate(provider: str, port: int, replies_file: str | None, chunk_bytes: int
     from quire.emulate import Emulator
 
     replies = _replies(read_text(replies_file), replies_file) if replies_file else None
-    server = Emulator(provider, replies, port=port, chunk_bytes=chunk_bytes)
+    server = Emulator(provider, replies, port=port, chunk_bytes=chunk_bytes, lenient=lenient, state=state)
     with server:
         click.echo(f"{provider} on {server.url} (Ctrl-C stops)")
         try:

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import msgspec
 
-from quire.emulate.script import Answering, ReplyForm, arguments, pieces
+from quire.emulate.script import (
+    Answering,
+    Diagnosis,
+    EmulatedPath,
+    Received,
+    Refusal,
+    ReplyForm,
+    arguments,
+    limits_left,
+    parted,
+    pieces,
+)
+from quire.providers.models import ModelInfo
+from quire.providers.rules import ServerMemory
+from quire.providers.rules.check import where
+from quire.providers.rules.claude_blocks import signed
+from quire.providers.rules.claude_turns import anthropic_talk
+from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think
 
 _ERROR_TYPES = {
@@ -125,9 +143,141 @@ def _event(data: JsonObject) -> bytes:
     return f"event: {data['type']}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
 
 
-def error(status: int, message: str) -> JsonObject:
-    kind = _ERROR_TYPES.get(status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_emulated"}
+def error(refused: Refusal, request_id: str) -> JsonObject:
+    kind = _ERROR_TYPES.get(refused.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": refused.message}, "request_id": request_id}
 
 
-VOICE = ReplyForm(reply, stream, error)
+def headers(received: Received) -> dict[str, str]:
+    reset = datetime.fromtimestamp(received.at_ms / 1000 + 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    sent = {"request-id": received.request_id, "anthropic-organization-id": "emulated"}
+    for name, (limit, left) in limits_left(received).items():
+        sent |= {
+            f"anthropic-ratelimit-{name}-limit": str(limit),
+            f"anthropic-ratelimit-{name}-remaining": str(left),
+            f"anthropic-ratelimit-{name}-reset": reset,
+        }
+    return sent
+
+
+def lacks(received: Received) -> Refusal | None:
+    """The key first, then the version."""
+    sent = received.headers
+    if not sent.get("x-api-key") and not sent.get("authorization"):
+        return Refusal(401, "x-api-key header is required")
+    if not sent.get("anthropic-version"):
+        return Refusal(400, "anthropic-version: header is required")
+    return None
+
+
+def thinks(body: JsonObject, info: ModelInfo) -> bool:
+    """Newer models think unless they are told not to, older ones when they are told to."""
+    kind = (body.get("thinking") or {}).get("type")
+    return kind != "disabled" if kind else "enabled" not in info.features.thinking
+
+
+def model(info: ModelInfo) -> JsonObject:
+    return {
+        "type": "model",
+        "id": info.model,
+        "display_name": info.model,
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+        "max_input_tokens": info.window,
+        "max_tokens": info.max_output,
+    }
+
+
+def listed(models: list[ModelInfo]) -> JsonObject:
+    ends = {"first_id": models[0].model, "last_id": models[-1].model} if models else {}
+    return {"data": [model(one) for one in models], "has_more": False, **ends}
+
+
+# Why a request could not reuse another's prefix: where what came parts from what was stored, by section.
+
+_CHANGED = {"tools": "tools_changed", "system": "system_changed", "messages": "messages_changed"}
+
+
+def diagnose(asked: Diagnosis) -> JsonObject | None:
+    """The `cache_miss_reason` of a request that names the message before it; None when nothing diverged."""
+    named = asked.body.get("diagnostics")
+    previous_id = named.get("previous_message_id") if isinstance(named, dict) else None
+    if previous_id is None:
+        return None
+    before = asked.earlier.get(previous_id)
+    if before is None:
+        return {"type": "previous_message_not_found"}
+    missed = max(0, asked.tokens[previous_id] - asked.predicted.read)
+    if before.get("model") != asked.model:
+        return {"type": "model_changed", "cache_missed_input_tokens": missed}
+    section = parted(blocks(before, "anthropic"), blocks(asked.body, "anthropic"))
+    if section is not None:
+        return {"type": _CHANGED[section], "cache_missed_input_tokens": missed}
+    settings = ("thinking", "tool_choice", "output_config", "speed")
+    if any(before.get(name) != asked.body.get(name) for name in settings):
+        return {"type": "unavailable"}
+    return None
+
+
+# Thinking blocks that no longer fit their conversation, where a request asks for them to be dropped.
+
+CONTROLS_BETA = "thinking-binding-controls-2026-08-01"
+
+
+class DroppedThinking(msgspec.Struct, frozen=True):
+    """A request without the blocks that were dropped, and what the reply says of them."""
+
+    body: JsonObject
+    transformations: tuple[JsonObject, ...] = ()
+
+
+def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
+    """Take out the thinking whose prefix changed, if the request says drop_block."""
+    binding = ((body.get("thinking") or {}).get("block_binding")) or {}
+    if binding.get("prefix_mismatch_behavior") != "drop_block":
+        return DroppedThinking(body)
+    paths = list(_mismatched(body, seen))
+    taken = {tuple(path.split(".")[1::2]) for path in paths}
+    messages = [
+        {**message, "content": _without(message["content"], index, taken)}
+        for index, message in enumerate(body["messages"])
+    ]
+    said = tuple(
+        {"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths
+    )
+    return DroppedThinking({**body, "messages": messages}, said)
+
+
+def _mismatched(body: JsonObject, seen: ServerMemory) -> Iterator[str]:
+    """Paths as errors write them: messages.1.content.0."""
+    for one in signed(anthropic_talk(body)):
+        issued = seen.signed.get(one.key)
+        if issued is not None and issued.prefix != one.prefix:
+            yield where(one.block.path)
+
+
+def _without(content: object, message: int, taken: set[tuple[str, ...]]) -> object:
+    if not isinstance(content, list):
+        return content
+    return [block for index, block in enumerate(content) if (str(message), str(index)) not in taken]
+
+
+VOICE = ReplyForm(
+    endpoints=tuple(
+        endpoint
+        for base in ("/v1/messages", "/messages")
+        for endpoint in (EmulatedPath(base), EmulatedPath(f"{base}/count_tokens", count="input_tokens"))
+    ),
+    models="/v1/models",
+    reply=reply,
+    stream=stream,
+    error=error,
+    headers=headers,
+    lacks=lacks,
+    unknown_model=lambda name: Refusal(404, f"model: {name}"),
+    listed=listed,
+    model=model,
+    thinks=thinks,
+    said=lambda message: {"messages": [{**message, "role": "assistant"}] if message["content"] else []},
+    diagnose=diagnose,
+)

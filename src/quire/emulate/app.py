@@ -8,17 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeAlias
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from quire.emulate.caches import EmulatedCaches
-from quire.emulate.provider import Emulated, EmulatedReply, Received
+from quire.emulate.provider import VOICES, Emulated, EmulatedReply, StoredResponse
+from quire.emulate.script import EmulatedPath, Received, Refusal
 from quire.values import Json
 
-Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-_BINARY = "application/vnd.amazon.eventstream"
+Act: TypeAlias = Callable[[Request, Received], EmulatedReply]
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class BrokenResponse(Exception):
@@ -28,9 +29,10 @@ class BrokenResponse(Exception):
 def make_app(emulated: Emulated, chunk_bytes: int | None = None) -> Starlette:
     """The routes of one provider; everything else is 404 in its own shape."""
     desk = Endpoints(emulated, chunk_bytes)
-    routes = [Route(path, endpoint, methods=methods) for path, methods, endpoint in desk.routes()]
-    routes.append(Route("/{path:path}", desk.nowhere, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]))
-    return Starlette(routes=routes)
+    return Starlette(routes=[*desk.routes(), Route("/{path:path}", desk.nowhere, methods=_METHODS)])
+
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Endpoints:
@@ -41,136 +43,155 @@ class Endpoints:
         self._chunk_bytes = chunk_bytes
         self._caches = EmulatedCaches(emulated)
 
-    def routes(self) -> Iterator[tuple[str, list[str], Endpoint]]:
+    def routes(self) -> Iterator[BaseRoute]:
+        if self._emulated.speaks("openai-responses"):
+            yield from self._responses_routes()
         if self._emulated.provider == "gemini":
-            yield from self._gemini_routes()
-        elif self._emulated.provider == "bedrock":
-            yield "/model/{model:path}/converse", ["POST"], self._converse(streamed=False)
-            yield "/model/{model:path}/converse-stream", ["POST"], self._converse(streamed=True)
-            yield "/model/{model:path}/count-tokens", ["POST"], self._count_converse
-        for base in ("/v1", ""):
-            yield f"{base}/messages", ["POST"], self._post("anthropic")
-            yield f"{base}/messages/count_tokens", ["POST"], self._count_messages
-            yield f"{base}/chat/completions", ["POST"], self._post("openai-chat")
-            yield f"{base}/responses", ["POST"], self._post("openai-responses")
-            yield f"{base}/responses/input_tokens", ["POST"], self._count_responses
+            yield from self._cache_routes()
+        for wire in filter(self._emulated.speaks, VOICES):
+            for endpoint in VOICES[wire].endpoints:
+                yield Route(endpoint.path, self._post(wire, endpoint), methods=["POST"])
+        listing = self._emulated.voice.models
+        for path in filter(None, (listing, listing.removeprefix("/v1"))):
+            yield self._route(
+                path, ["GET"], self._emulated.wire, lambda _, received: self._emulated.models(received)
+            )
+            yield self._route(f"{path}/{{name:path}}", ["GET"], self._emulated.wire, self._model)
 
-    def _gemini_routes(self) -> Iterator[tuple[str, list[str], Endpoint]]:
-        yield "/{version}/models/{call:path}", ["POST"], self._generate
-        yield "/{version}/cachedContents", ["POST", "GET"], self._cached_all
-        yield "/{version}/cachedContents/{id}", ["GET", "PATCH", "DELETE"], self._cached_one
+    def _responses_routes(self) -> Iterator[BaseRoute]:
+        for base in ("/v1/responses", "/responses"):
+            yield WebSocketRoute(base, self._converse)
+            yield self._route(
+                f"{base}/compact",
+                ["POST"],
+                "openai-responses",
+                lambda _, received: self._emulated.compact(received),
+            )
+            yield self._route(f"{base}/{{id}}", ["GET", "DELETE"], "openai-responses", self._response)
+
+    def _cache_routes(self) -> Iterator[BaseRoute]:
+        caches, path = self._caches, "/{version}/cachedContents"
+        acts = {"GET": caches.get, "PATCH": caches.update, "DELETE": caches.delete}
+        yield self._route(path, ["POST"], "gemini", lambda _, received: caches.create(received))
+        yield self._route(path, ["GET"], "gemini", lambda _, received: caches.list(received))
+        yield self._route(
+            f"{path}/{{id}}",
+            list(acts),
+            "gemini",
+            lambda request, received: acts[received.method](
+                received, f"cachedContents/{request.path_params['id']}"
+            ),
+        )
+
+    def _model(self, request: Request, received: Received) -> EmulatedReply:
+        return self._emulated.model(received, str(request.path_params["name"]))
+
+    def _response(self, request: Request, received: Received) -> EmulatedReply:
+        return self._emulated.response(received, str(request.path_params["id"]))
 
     async def nowhere(self, request: Request) -> Response:
         received, _ = await self._receive(request)
-        return self._deliver(
-            self._emulated.refused(received, self._emulated.wire, 404, f"not found: {request.url.path}")
-        )
+        missing = Refusal(404, f"not found: {request.url.path}")
+        return self._deliver(self._emulated.refused(received, self._emulated.wire, missing))
 
-    def _post(self, wire: str) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
-            if not self._emulated.speaks(wire):
-                return await self.nowhere(request)
+    def _route(self, path: str, methods: list[str], wire: str, act: Act) -> Route:
+        async def handle(request: Request) -> Response:
             received, problem = await self._receive(request)
-            if problem:
-                return self._deliver(self._emulated.refused(received, wire, 400, problem))
-            streamed = isinstance(received.body, dict) and received.body.get("stream") is True
-            return await self._delivered(self._emulated.answer(received, wire, "", streamed))
+            refusal = self._refusal(received, wire, problem)
+            return await self._delivered(refusal or act(request, received))
 
-        return endpoint
+        return Route(path, handle, methods=methods)
 
-    def _converse(self, streamed: bool) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
+    def _post(self, wire: str, endpoint: EmulatedPath) -> Handler:
+        async def handle(request: Request) -> Response:
             received, problem = await self._receive(request)
-            if problem:
-                return self._deliver(self._emulated.refused(received, "bedrock", 400, problem))
-            model = str(request.path_params["model"])
-            return await self._delivered(self._emulated.answer(received, "bedrock", model, streamed), _BINARY)
+            refusal = self._refusal(received, wire, problem)
+            model = str(request.path_params.get("model", ""))
+            return await self._delivered(refusal or self._posted(received, wire, endpoint, model))
 
-        return endpoint
+        return handle
 
-    async def _generate(self, request: Request) -> Response:
-        model, _, method = str(request.path_params["call"]).partition(":")
-        received, problem = await self._receive(request)
-        if problem:
-            return self._deliver(self._emulated.refused(received, "gemini", 400, problem))
-        if method == "countTokens":
-            body = received.body.get("generateContentRequest") or received.body
-            return self._counted(received, body, "gemini", model, "totalTokens")
-        missing = self._caches.refuses(received)
-        streamed = method == "streamGenerateContent"
-        return await self._delivered(missing or self._emulated.answer(received, "gemini", model, streamed))
+    def _posted(self, received: Received, wire: str, endpoint: EmulatedPath, model: str) -> EmulatedReply:
+        if endpoint.count:
+            inner = endpoint.inner(received.body)
+            return self._emulated.count(received, inner, wire, model, endpoint.count)
+        streamed = received.body.get("stream") is True if endpoint.streamed is None else endpoint.streamed
+        missing = self._caches.refuses(received) if wire == "gemini" else None
+        return missing or self._emulated.answer(received, wire, model, streamed)
 
-    async def _cached_all(self, request: Request) -> Response:
-        received, problem = await self._receive(request)
-        if problem:
-            return self._deliver(self._emulated.refused(received, "gemini", 400, problem))
-        made = request.method == "POST"
-        return self._deliver(self._caches.create(received) if made else self._caches.list(received))
-
-    async def _cached_one(self, request: Request) -> Response:
-        received, problem = await self._receive(request)
-        if problem:
-            return self._deliver(self._emulated.refused(received, "gemini", 400, problem))
-        act = {"GET": self._caches.get, "PATCH": self._caches.update, "DELETE": self._caches.delete}
-        return self._deliver(act[request.method](received, f"cachedContents/{request.path_params['id']}"))
-
-    async def _count_messages(self, request: Request) -> Response:
-        return await self._count(request, "anthropic", "input_tokens")
-
-    async def _count_responses(self, request: Request) -> Response:
-        return await self._count(request, "openai-responses", "input_tokens")
-
-    async def _count_converse(self, request: Request) -> Response:
-        received, problem = await self._receive(request)
-        given = received.body.get("input") if not problem else None
-        body = given.get("converse") if isinstance(given, dict) else None
-        if not isinstance(body, dict):
-            problem = problem or "input.converse: Field required"
-            return self._deliver(self._emulated.refused(received, "bedrock", 400, problem))
-        return self._counted(received, body, "bedrock", request.path_params["model"], "inputTokens")
-
-    async def _count(self, request: Request, wire: str, field: str) -> Response:
-        received, problem = await self._receive(request)
-        if problem or not self._emulated.speaks(wire):
-            return self._deliver(
-                self._emulated.refused(received, self._emulated.wire, 400, problem or "not found")
-            )
-        return self._counted(received, received.body, wire, str(received.body.get("model") or ""), field)
-
-    def _counted(self, received: Received, body: Json, wire: str, model: str, field: str) -> Response:
-        """The tokens of a body under the name the provider gives them; a malformed one is refused."""
-        wrong = self._emulated.malformed(body, wire, model)
-        if wrong:
-            return self._deliver(self._emulated.refused(received, wire, wrong.status, wrong.message))
-        return JSONResponse({field: self._emulated.count(body, wire, model)})
+    def _refusal(self, received: Received, wire: str, problem: str) -> EmulatedReply | None:
+        """Why a request is not looked at: no key, or no JSON object."""
+        unwelcome = self._emulated.unwelcome(received, wire)
+        if unwelcome or not problem:
+            return unwelcome
+        return self._emulated.refused(received, wire, Refusal(400, problem))
 
     async def _receive(self, request: Request) -> tuple[Received, str]:
         """The request as recorded, and what is wrong with its JSON."""
-        raw = await request.body()
-        problem = ""
-        body: Json = None
+        body, problem = _parsed(await request.body() or b"{}")
+        return self._emulated.receive(request.method, _path(request), request.headers, body), problem
+
+    async def _converse(self, socket: WebSocket) -> None:
+        """Responses over one connection: requests are frames, and so are the events of their streams."""
+        wire = "openai-responses"
+        greeting = Received("GET", _path(socket), dict(socket.headers), None, 0)
+        refusal = self._emulated.unwelcome(greeting, wire)
+        if refusal:
+            self._emulated.requests.append(greeting)
+            await socket.send_denial_response(self._deliver(refusal))
+            return
+        await socket.accept(headers=[(b"x-request-id", greeting.request_id.encode())])
+        remembered: dict[str, StoredResponse] = {}
         try:
-            body = json.loads(raw) if raw else {}
-        except (ValueError, RecursionError) as error:
-            problem = f"the body is not valid JSON: {error}"
-        if not problem and not isinstance(body, dict):
-            problem = "the body is no JSON object"
-        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return self._emulated.receive(request.method, path, request.headers, body), problem
+            while True:
+                await self._framed(socket, await socket.receive_text(), remembered)
+        except WebSocketDisconnect:
+            return
 
-    async def _delivered(self, outcome: EmulatedReply, media_type: str = "text/event-stream") -> Response:
-        if outcome.delay_s:
-            await asyncio.sleep(outcome.delay_s)
-        return self._deliver(outcome, media_type)
+    async def _framed(self, socket: WebSocket, text: str, remembered: dict[str, StoredResponse]) -> None:
+        """One frame in, and what it is answered."""
+        wire = "openai-responses"
+        body, problem = _parsed(text.encode())
+        frame = body if isinstance(body, dict) else {}
+        if not problem and frame.get("type") != "response.create":
+            problem = f"Invalid value: '{frame.get('type')}'. Supported values are: 'response.create'."
+        bare = {name: value for name, value in frame.items() if name not in ("type", "generate")}
+        received = self._emulated.receive("WEBSOCKET", _path(socket), socket.headers, bare)
+        if problem:
+            outcome = self._emulated.refused(received, wire, Refusal(400, problem))
+        else:
+            warm = frame.get("generate") is False
+            outcome = self._emulated.answer(received, wire, "", True, remembered, warm)
+        await asyncio.sleep(outcome.delay_s)
+        if outcome.pieces is None:
+            await socket.send_json({"type": "error", "status": outcome.status, **outcome.value})
+            return
+        async for piece in _severed(outcome.pieces, outcome.cut_after):
+            await socket.send_text(piece.partition(b"data: ")[2].decode().strip())
 
-    def _deliver(self, outcome: EmulatedReply, media_type: str = "text/event-stream") -> Response:
+    async def _delivered(self, outcome: EmulatedReply) -> Response:
+        await asyncio.sleep(outcome.delay_s)
+        return self._deliver(outcome)
+
+    def _deliver(self, outcome: EmulatedReply) -> Response:
         if outcome.pieces is None and outcome.cut_after is None:
             return JSONResponse(outcome.value, outcome.status, outcome.headers)
-        pieces = outcome.pieces
-        if pieces is None:
-            media_type, pieces = "application/json", iter([json.dumps(outcome.value).encode()])
+        pieces = iter([json.dumps(outcome.value).encode()]) if outcome.pieces is None else outcome.pieces
         body = _severed(_chunks(pieces, self._chunk_bytes), outcome.cut_after)
-        return StreamingResponse(body, outcome.status, outcome.headers, media_type)
+        return StreamingResponse(body, outcome.status, outcome.headers, outcome.media_type)
+
+
+def _path(connection: HTTPConnection) -> str:
+    return connection.url.path + (f"?{connection.url.query}" if connection.url.query else "")
+
+
+def _parsed(raw: bytes) -> tuple[Json, str]:
+    """The JSON of a body, and what is wrong with it."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        return None, f"the body is not valid JSON: {error}"
+    return body, "" if isinstance(body, dict) else "the body is no JSON object"
 
 
 def _chunks(pieces: Iterator[bytes], size: int | None) -> Iterator[bytes]:

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from quire.emulate.script import Answering, ReplyForm, arguments, pieces
+from quire.emulate import anthropic
+from quire.emulate.script import Answering, EmulatedPath, Received, Refusal, ReplyForm, arguments, pieces
+from quire.providers.models import ModelInfo
+from quire.providers.rules.grammar import obj
 from quire.values import Call, JsonObject, Text, Think
 
 # Amazon's binary event framing: lengths, their checksum, string headers, a payload, a checksum of it all.
@@ -123,13 +126,45 @@ def _json(data: JsonObject) -> bytes:
     return msgspec.json.encode(data)
 
 
-def error(status: int, message: str) -> JsonObject:
-    return {"message": message}
+def error(refused: Refusal, request_id: str) -> JsonObject:
+    return {"message": refused.message}
 
 
-def exception(status: int) -> str:
-    """The name that goes into the header x-amzn-errortype."""
-    return _EXCEPTIONS.get(status, "InternalServerException")
+def headers(received: Received) -> dict[str, str]:
+    """The request's id, and the exception's name where it was refused."""
+    sent = {"x-amzn-requestid": received.request_id}
+    if received.status >= 400:
+        sent["x-amzn-errortype"] = _EXCEPTIONS.get(received.status, "InternalServerException")
+    return sent
 
 
-VOICE = ReplyForm(reply, stream, error)
+def lacks(received: Received) -> Refusal | None:
+    signed = received.headers.get("authorization")
+    return None if signed else Refusal(403, "Missing Authentication Token")
+
+
+def thinks(body: JsonObject, info: ModelInfo) -> bool:
+    """What Claude is told of thinking stands among the fields that are the model's own."""
+    fields = obj(body.get("additionalModelRequestFields"))
+    return anthropic.thinks({"thinking": fields.get("thinking") or fields.get("reasoning_config")}, info)
+
+
+VOICE = ReplyForm(
+    endpoints=(
+        EmulatedPath("/model/{model:path}/converse", streamed=False),
+        EmulatedPath("/model/{model:path}/converse-stream", streamed=True),
+        EmulatedPath(
+            "/model/{model:path}/count-tokens",
+            count="inputTokens",
+            inner=lambda body: obj(body.get("input")).get("converse"),
+        ),
+    ),
+    reply=reply,
+    stream=stream,
+    media_type="application/vnd.amazon.eventstream",
+    error=error,
+    headers=headers,
+    lacks=lacks,
+    unknown_model=lambda name: Refusal(400, "The provided model identifier is invalid."),
+    thinks=thinks,
+)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from quire.emulate.provider import Emulated, EmulatedReply, Received
+from quire.emulate.provider import Emulated, EmulatedReply
+from quire.emulate.script import Received, Refusal
 from quire.providers.rules import errors, validate
 from quire.providers.simulate.prefix_caches import GeminiCache, seconds
 from quire.values import JsonObject
@@ -39,7 +40,7 @@ class EmulatedCaches:
         model = str(body.get("model") or "").removeprefix("models/")
         found = errors(validate(body, "gemini", model, headers=received.headers))
         if found:
-            return self._emulated.refused(received, "gemini", found[0].status, found[0].message)
+            return self._emulated.refused(received, "gemini", Refusal(found[0].status, found[0].message))
         self._made += 1
         name = f"cachedContents/emulated{self._made:04d}"
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
@@ -97,7 +98,7 @@ class EmulatedCaches:
 
     def _missing(self, received: Received, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
-        return self._emulated.refused(received, "gemini", 403, f"{message}: {name}")
+        return self._emulated.refused(received, "gemini", Refusal(403, f"{message}: {name}"))
 
     def _engine(self, stored: CachedContent) -> GeminiCache:
         engine = self._emulated.simulator("gemini", stored.model).engine

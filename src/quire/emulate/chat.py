@@ -6,7 +6,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.emulate.script import Answering, ReplyForm, arguments, pieces
+from quire.emulate.script import (
+    Answering,
+    EmulatedPath,
+    Received,
+    Refusal,
+    ReplyForm,
+    arguments,
+    limits_left,
+    pieces,
+)
+from quire.providers.models import ModelInfo
 from quire.values import Call, JsonObject
 
 
@@ -103,12 +113,55 @@ def _data(value: JsonObject) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-_ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_exceeded"}
+def error(refused: Refusal, request_id: str) -> JsonObject:
+    """A limit says by its type what ran out, by its code that it did."""
+    limit = refused.status == 429
+    kind = "requests" if limit else "invalid_request_error" if refused.status < 500 else "server_error"
+    code = refused.code or ("rate_limit_exceeded" if limit else None)
+    return {"error": {"message": refused.message, "type": kind, "param": refused.param, "code": code}}
 
 
-def error(status: int, message: str) -> JsonObject:
-    kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+def headers(received: Received) -> dict[str, str]:
+    sent = {"x-request-id": received.request_id, "openai-processing-ms": "1", "openai-version": "2020-10-01"}
+    for name, (limit, left) in limits_left(received).items():
+        sent |= {
+            f"x-ratelimit-limit-{name}": str(limit),
+            f"x-ratelimit-remaining-{name}": str(left),
+            f"x-ratelimit-reset-{name}": "6ms",
+        }
+    return sent
 
 
-VOICE = ReplyForm(reply, stream, error)
+def lacks(received: Received) -> Refusal | None:
+    if received.headers.get("authorization") or received.headers.get("api-key"):
+        return None
+    asked = "You need to provide your API key in an Authorization header using Bearer auth"
+    return Refusal(401, f"You didn't provide an API key. {asked} (i.e. Authorization: Bearer YOUR_KEY).")
+
+
+def unknown_model(name: str) -> Refusal:
+    message = f"The model `{name}` does not exist or you do not have access to it."
+    return Refusal(404, message, "model_not_found")
+
+
+def model(info: ModelInfo) -> JsonObject:
+    return {"id": info.model, "object": "model", "created": 0, "owned_by": info.provider}
+
+
+def listed(models: list[ModelInfo]) -> JsonObject:
+    return {"object": "list", "data": [model(one) for one in models]}
+
+
+VOICE = ReplyForm(
+    endpoints=(EmulatedPath("/v1/chat/completions"), EmulatedPath("/chat/completions")),
+    models="/v1/models",
+    reply=reply,
+    stream=stream,
+    error=error,
+    headers=headers,
+    lacks=lacks,
+    unknown_model=unknown_model,
+    listed=listed,
+    model=model,
+    said=lambda completion: {"messages": [completion["choices"][0]["message"]]},
+)

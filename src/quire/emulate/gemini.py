@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.emulate.script import Answering, ReplyForm, pieces
+from quire.emulate.script import Answering, EmulatedPath, Received, Refusal, ReplyForm, pieces
+from quire.providers.models import ModelInfo
+from quire.providers.rules.grammar import obj
 from quire.values import Call, JsonObject, Text, Think
 
 _STATUS = {
@@ -38,18 +40,25 @@ def _answer(exchange: Answering, parts: list[JsonObject], finish: str | None) ->
 
 
 def _parts(exchange: Answering) -> Iterator[JsonObject]:
-    """The first call of a step carries the signature of the thought behind it."""
-    signed = False
+    """The first call of a step carries the signature of the thought behind it; the thought is shown when asked for."""
+    signed, shown = False, _shows_thoughts(exchange.body)
     for index, part in enumerate(exchange.parts):
         match part:
             case Think(text=text):
-                yield {"text": text, "thought": True}
+                if shown:
+                    yield {"text": text, "thought": True}
             case Text(text=text):
                 yield {"text": text}
             case Call():
                 call = {"id": exchange.call_id(index, "fc-"), "name": part.name, "args": part.args}
                 yield {"functionCall": call} | ({} if signed else _signature(exchange, part, index))
                 signed = True
+
+
+def _shows_thoughts(body: JsonObject) -> bool:
+    config = obj(body.get("generationConfig") or body.get("generation_config"))
+    thinking = obj(config.get("thinkingConfig") or config.get("thinking_config"))
+    return bool(thinking.get("includeThoughts") or thinking.get("include_thoughts"))
 
 
 def _signature(exchange: Answering, call: Call, index: int) -> JsonObject:
@@ -74,7 +83,7 @@ def _usage(exchange: Answering) -> JsonObject:
 
 
 def stream(exchange: Answering, whole: JsonObject, size: int) -> Iterator[bytes]:
-    """The reply in chunks; the last one says that it is the last."""
+    """The reply in chunks; a thought is one, and the last one says that it is the last."""
     chunks = [chunk for part in whole["candidates"][0]["content"]["parts"] for chunk in _split(part, size)]
     for number, chunk in enumerate(chunks or [{"text": ""}]):
         finish = "STOP" if number >= len(chunks) - 1 else None
@@ -82,15 +91,64 @@ def stream(exchange: Answering, whole: JsonObject, size: int) -> Iterator[bytes]
 
 
 def _split(part: JsonObject, size: int) -> Iterator[JsonObject]:
-    if "text" not in part:
+    if "text" not in part or part.get("thought"):
         yield part
         return
     for piece in pieces(part["text"], size):
         yield {**part, "text": piece}
 
 
-def error(status: int, message: str) -> JsonObject:
-    return {"error": {"code": status, "message": message, "status": _STATUS.get(status, "UNKNOWN")}}
+def error(refused: Refusal, request_id: str) -> JsonObject:
+    status = _STATUS.get(refused.status, "UNKNOWN")
+    return {"error": {"code": refused.status, "message": refused.message, "status": status}}
 
 
-VOICE = ReplyForm(reply, stream, error)
+def lacks(received: Received) -> Refusal | None:
+    sent = received.headers
+    if sent.get("x-goog-api-key") or sent.get("authorization") or "key=" in received.path.partition("?")[2]:
+        return None
+    message = "Method doesn't allow unregistered callers (callers without established identity). "
+    message += "Please use API Key or other form of API consumer identity to call this API."
+    return Refusal(403, message)
+
+
+def unknown_model(name: str) -> Refusal:
+    message = f"models/{name} is not found for API version v1beta, or is not supported for generateContent. "
+    message += "Call ModelService.ListModels to see the list of available models and their supported methods."
+    return Refusal(404, message)
+
+
+def model(info: ModelInfo) -> JsonObject:
+    return {
+        "name": f"models/{info.model}",
+        "version": "001",
+        "displayName": info.model,
+        "inputTokenLimit": info.window,
+        "outputTokenLimit": info.max_output,
+        "supportedGenerationMethods": ["generateContent", "countTokens", "createCachedContent"],
+        "thinking": info.features.reasoning,
+    }
+
+
+_MODEL = "/{version}/models/{model:path}"
+
+VOICE = ReplyForm(
+    endpoints=(
+        EmulatedPath(f"{_MODEL}:generateContent", streamed=False),
+        EmulatedPath(f"{_MODEL}:streamGenerateContent", streamed=True),
+        EmulatedPath(
+            f"{_MODEL}:countTokens",
+            count="totalTokens",
+            inner=lambda body: body.get("generateContentRequest") or body,
+        ),
+    ),
+    models="/{version}/models",
+    reply=reply,
+    stream=stream,
+    error=error,
+    headers=lambda received: {"server-timing": "gfet4t7; dur=1"},
+    lacks=lacks,
+    unknown_model=unknown_model,
+    listed=lambda models: {"models": [model(one) for one in models]},
+    model=model,
+)

@@ -3,169 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
 from quire.emulate import anthropic, bedrock, chat, gemini, responses
-from quire.emulate.script import Answering, Refuse, Replies, ReplyForm, Script, ScriptedAnswer
-from quire.providers.registry import provider_facts, resolve
+from quire.emulate.script import (
+    Answering,
+    Diagnosis,
+    Received,
+    Refusal,
+    Refuse,
+    Replies,
+    ReplyForm,
+    Script,
+    ScriptedAnswer,
+)
+from quire.errors import FormatError
+from quire.providers.models import ModelInfo, known_models, model_info
+from quire.providers.registry import exists, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
-from quire.providers.rules.check import where
-from quire.providers.rules.claude_blocks import signed
-from quire.providers.rules.claude_turns import anthropic_talk
-from quire.providers.simulate import Block, Predicted, Simulator, blocks
+from quire.providers.rules.grammar import objects
+from quire.providers.simulate import Simulator
 from quire.providers.simulate.prefix_caches import is_cache
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, Think
 
-# Why a request could not reuse another's prefix, in Anthropic's words and in OpenAI's.
-
-# A prefix that was stored, compared with what came: where they part, by section.
-_ANTHROPIC = {"tools": "tools_changed", "system": "system_changed", "messages": "messages_changed"}
-
-
-def anthropic_miss(
-    body: JsonObject, model: str, earlier: dict[str, JsonObject], tokens: dict[str, int], predicted: Predicted
-) -> JsonObject | None:
-    """The `cache_miss_reason` of a request that names the message before it; None when nothing diverged."""
-    asked = body.get("diagnostics")
-    previous_id = asked.get("previous_message_id") if isinstance(asked, dict) else None
-    if previous_id is None:
-        return None
-    before = earlier.get(previous_id)
-    if before is None:
-        return {"type": "previous_message_not_found"}
-    missed = max(0, tokens[previous_id] - predicted.read)
-    if before.get("model") != model:
-        return {"type": "model_changed", "cache_missed_input_tokens": missed}
-    section = _parted(blocks(before, "anthropic"), blocks(body, "anthropic"))
-    if section is not None:
-        return {"type": _ANTHROPIC[section], "cache_missed_input_tokens": missed}
-    settings = ("thinking", "tool_choice", "output_config", "speed")
-    if any(before.get(name) != body.get(name) for name in settings):
-        return {"type": "unavailable"}
-    return None
-
-
-def openai_miss(
-    body: JsonObject, model: str, earlier: dict[str, JsonObject], tokens: dict[str, int], predicted: Predicted
-) -> JsonObject | None:
-    """The `prompt_cache_diagnostics` of a request that names the response to compare with."""
-    compared = (body.get("prompt_cache_options") or {}).get("comparison_response_id")
-    if compared is None:
-        return None
-    before = earlier.get(compared)
-    if before is None:
-        return {"type": "comparison_response_not_found"}
-    reason = _openai_reason(before, body, model)
-    if reason is None:
-        return {"type": "cache_hit"}
-    missed = max(0, tokens[compared] - predicted.read)
-    return {"type": "cache_miss", "reason": reason, "cache_missed_tokens": missed}
-
-
-def _openai_reason(before: JsonObject, body: JsonObject, model: str) -> str | None:
-    if before.get("model") != model:
-        return "model_changed"
-    changed = (
-        ("prompt_cache_key_changed", "prompt_cache_key", ()),
-        ("tools_changed", "tools", ()),
-        ("text_format_changed", "text", ("format",)),
-        ("reasoning_effort_changed", "reasoning", ("effort",)),
-        ("verbosity_changed", "text", ("verbosity",)),
-        ("service_tier_changed", "service_tier", ()),
-    )
-    for reason, field, inner in changed:
-        if _field(before, field, inner) != _field(body, field, inner):
-            return reason
-    parted = _parted(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
-    return "input_changed" if parted is not None else None
-
-
-def _field(body: JsonObject, name: str, inner: tuple[str, ...]) -> object:
-    value = body.get(name)
-    for step in inner:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value or None
-
-
-def _parted(before: list[Block], after: list[Block]) -> str | None:
-    """The first section that is not the same, or (for messages) not repeated and extended."""
-    for section in ("tools", "system", "messages"):
-        old, new = ([one.data for one in row if one.section == section] for row in (before, after))
-        if new[: len(old)] != old or (section != "messages" and len(new) > len(old)):
-            return section
-    return None
-
-
-# Thinking blocks that no longer fit their conversation, where a request asks for them to be dropped.
-
-CONTROLS_BETA = "thinking-binding-controls-2026-08-01"
-
-
-class DroppedThinking(msgspec.Struct, frozen=True):
-    """A request without the blocks that were dropped, and what the reply says of them."""
-
-    body: JsonObject
-    transformations: tuple[JsonObject, ...] = ()
-
-
-def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
-    """Take out the thinking whose prefix changed, if the request says drop_block."""
-    binding = ((body.get("thinking") or {}).get("block_binding")) or {}
-    if binding.get("prefix_mismatch_behavior") != "drop_block":
-        return DroppedThinking(body)
-    paths = list(_mismatched(body, seen))
-    taken = {tuple(path.split(".")[1::2]) for path in paths}
-    messages = [
-        {**message, "content": _without(message["content"], index, taken)}
-        for index, message in enumerate(body["messages"])
-    ]
-    said = tuple(
-        {"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths
-    )
-    return DroppedThinking({**body, "messages": messages}, said)
-
-
-def _mismatched(body: JsonObject, seen: ServerMemory) -> Iterator[str]:
-    """Paths as errors write them: messages.1.content.0."""
-    for one in signed(anthropic_talk(body)):
-        issued = seen.signed.get(one.key)
-        if issued is not None and issued.prefix != one.prefix:
-            yield where(one.block.path)
-
-
-def _without(content: object, message: int, taken: set[tuple[str, ...]]) -> object:
-    if not isinstance(content, list):
-        return content
-    return [block for index, block in enumerate(content) if (str(message), str(index)) not in taken]
-
-
+# A wire format the emulator speaks is a line here.
 VOICES: dict[str, ReplyForm] = {
     "anthropic": anthropic.VOICE,
-    "openai-chat": chat.VOICE,
     "openai-responses": responses.VOICE,
+    "openai-chat": chat.VOICE,
     "gemini": gemini.VOICE,
     "bedrock": bedrock.VOICE,
 }
-_DIAGNOSES: dict[str, Callable[..., JsonObject | None]] = {
-    "anthropic": anthropic_miss,
-    "openai-responses": openai_miss,
-}
-
-
-class Received(msgspec.Struct):
-    """A request as it arrived, and what became of it."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: Json
-    at_ms: int
-    status: int = 200
-    error: str = ""
-    # How the cache split it; None where the request was refused.
-    predicted: Predicted | None = None
-    reply: Json = None
 
 
 class EmulatedReply(msgspec.Struct, frozen=True):
@@ -175,12 +45,35 @@ class EmulatedReply(msgspec.Struct, frozen=True):
     value: Json = None
     pieces: Iterator[bytes] | None = None
     headers: dict[str, str] = {}
+    media_type: str = "application/json"
     cut_after: int | None = None
     delay_s: float = 0.0
 
 
+class KeptReply(msgspec.Struct, frozen=True):
+    """One answered request, as the state file keeps it: what a restarted server has to remember."""
+
+    number: int
+    wire: str
+    model: str
+    body: JsonObject
+    reply: JsonObject
+    tokens: int
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response that a later request may carry on: all items up to its end, and itself."""
+
+    items: list[JsonObject]
+    reply: JsonObject
+
+
 class Emulated:
-    """Answers requests as a provider would; `piece` is how many characters a stream sends at a time."""
+    """Answers requests as a provider would; `piece` is how many characters a stream sends at a time.
+
+    `lenient` lets in what lacks a key, a version, a known model or a known previous response; `state` is a
+    file in which the server keeps what it gave out, for the next one.
+    """
 
     def __init__(
         self,
@@ -189,47 +82,133 @@ class Emulated:
         clock: Callable[[], int],
         piece: int = 12,
         enforce_binding: bool = True,
+        lenient: bool = False,
+        state: Path | None = None,
     ) -> None:
         self.provider, self.wire = resolve(provider)
         self.script = Script(replies)
         self.requests: list[Received] = []
         self._clock = clock
         self._piece = piece
+        self._lenient = lenient
         self._seen = ServerMemory(complete=True, enforce=enforce_binding)
         self._simulators: dict[str, Simulator] = {}
         # Requests by the id of their reply, and their tokens: diagnostics compare with them.
         self._earlier: dict[str, JsonObject] = {}
         self._tokens: dict[str, int] = {}
+        self.stored: dict[str, StoredResponse] = {}
         self._now_ms = 0
+        self._number = 0
+        self._state = state
+        for one in _read_state(state) if state else ():
+            self._number = max(self._number, one.number)
+            self._remember(one, {} if one.body.get("store") is False else self.stored)
+
+    @property
+    def voice(self) -> ReplyForm:
+        """How the provider speaks where no endpoint says otherwise."""
+        return VOICES[self.wire]
 
     def receive(self, method: str, path: str, headers: Mapping[str, str], body: Json) -> Received:
         """Record a request; two are never at the same moment."""
         self._now_ms = max(self._clock(), self._now_ms + 1)
-        received = Received(method, path, dict(headers), body, self._now_ms)
+        self._number += 1
+        received = Received(method, path, dict(headers), body, self._now_ms, self._number)
         self.requests.append(received)
         return received
 
-    def answer(self, received: Received, wire: str, model: str, streamed: bool) -> EmulatedReply:
-        """Check a request against the rules, then answer it from the script."""
+    def unwelcome(self, received: Received, wire: str) -> EmulatedReply | None:
+        """The refusal of a request without key or version; a local engine asks for none."""
+        if self._lenient or provider_facts(self.provider)["features"].get("template"):
+            return None
+        refused = VOICES[wire].lacks(received)
+        return self.refused(received, wire, refused) if refused else None
+
+    def answer(
+        self,
+        received: Received,
+        wire: str,
+        model: str,
+        streamed: bool,
+        connection: dict[str, StoredResponse] | None = None,
+        warm: bool = False,
+    ) -> EmulatedReply:
+        """Check a request against the rules, then answer it from the script.
+
+        `connection` holds what this connection alone remembers; with `warm`, the model is not asked.
+        """
         body = received.body
         model = model or (str(body.get("model") or "") if isinstance(body, dict) else "")
+        if model and not self._lenient and not exists(self.provider, model):
+            return self.refused(received, wire, VOICES[wire].unknown_model(model))
+        known = {**self.stored, **(connection or {})}
+        if wire == "openai-responses" and isinstance(body, dict) and body.get("previous_response_id"):
+            previous = known.get(str(body["previous_response_id"]))
+            if previous is None and not self._lenient:
+                return self.refused(received, wire, _not_found(str(body["previous_response_id"])))
+            body = _carried_on(body, previous) if previous else body
         found = errors(
             validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers)
         )
         if found:
-            return self.refused(received, wire, found[0].status, found[0].message)
-        scripted = ScriptedAnswer() if _prewarms(body) else self.script.next(body)
+            return self.refused(received, wire, _refused(found[0]))
+        asks = not (warm or _prewarms(body) or (wire == "openai-responses" and responses.compacts(body)))
+        scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
             return self._refusal(received, wire, scripted.refusal)
-        return self._answered(received, wire, model, scripted, streamed)
+        return self._answered(received, wire, model, body, scripted, streamed, connection)
+
+    def compact(self, received: Received) -> EmulatedReply:
+        """/v1/responses/compact: a conversation in one item."""
+        wire, body = "openai-responses", {**received.body, "stream": False}
+        if body.pop("previous_response_id", None) is not None:
+            previous = self.stored.get(str(received.body["previous_response_id"]))
+            if previous is None:
+                missing = _not_found(str(received.body["previous_response_id"]))
+                return self.refused(received, wire, missing)
+            body = _carried_on(body, previous)
+        model = str(body.get("model") or "")
+        if wrong := self.malformed(body, wire, model):
+            return self.refused(received, wire, _refused(wrong))
+        exchange = self._exchange(received, wire, model, body, ScriptedAnswer())
+        received.predicted, received.reply = exchange.predicted, responses.compacted(exchange)
+        return self._sent(received, wire, received.reply)
+
+    def count(self, received: Received, body: Json, wire: str, model: str, field: str) -> EmulatedReply:
+        """The tokens of a body under the name the provider gives them; a malformed one is refused."""
+        if wrong := self.malformed(body, wire, model):
+            return self.refused(received, wire, _refused(wrong))
+        model = model or str(body.get("model") or "")
+        return self._sent(received, wire, {field: Simulator(self._target(wire, model)).count(body)})
 
     def malformed(self, body: Json, wire: str, model: str) -> Finding | None:
         """What keeps a body from being counted."""
         return next(iter(malformed(body, self._name(wire), model or None)), None)
 
-    def count(self, body: JsonObject, wire: str, model: str) -> int:
-        """The tokens of a request, without sending it."""
-        return Simulator(self._target(wire, model)).count(body)
+    def models(self, received: Received) -> EmulatedReply:
+        """The provider's models."""
+        return self._sent(received, self.wire, self.voice.listed(self._models()))
+
+    def model(self, received: Received, name: str) -> EmulatedReply:
+        """One of the provider's models."""
+        found = next((info for info in self._models() if info.model == name), None)
+        if found is None:
+            return self.refused(received, self.wire, Refusal(404, self.voice.unknown_model(name).message))
+        return self._sent(received, self.wire, self.voice.model(found))
+
+    def _models(self) -> list[ModelInfo]:
+        return [info for info in known_models() if info.provider == self.provider]
+
+    def response(self, received: Received, id: str) -> EmulatedReply:
+        """A response that was stored; deleted, where that is asked."""
+        stored = self.stored.get(id)
+        if stored is None:
+            missing = Refusal(404, f"Response with id '{id}' not found.")
+            return self.refused(received, "openai-responses", missing)
+        if received.method == "DELETE":
+            del self.stored[id]
+            return self._sent(received, "openai-responses", {"id": id, "object": "response", "deleted": True})
+        return self._sent(received, "openai-responses", stored.reply)
 
     def simulator(self, wire: str, model: str) -> Simulator:
         """The cache of a model."""
@@ -238,64 +217,90 @@ class Emulated:
             self._simulators[target] = Simulator(target)
         return self._simulators[target]
 
-    def refused(self, received: Received, wire: str, status: int, message: str) -> EmulatedReply:
+    def refused(self, received: Received, wire: str, refused: Refusal) -> EmulatedReply:
         """An error in the provider's own shape."""
-        received.status, received.error = status, message
-        headers = {"x-amzn-errortype": bedrock.exception(status)} if wire == "bedrock" else {}
-        return EmulatedReply(status, VOICES[wire].error(status, message), headers=headers)
+        received.status, received.error = refused.status, refused.message
+        return self._sent(received, wire, VOICES[wire].error(refused, received.request_id))
+
+    def _sent(self, received: Received, wire: str, value: Json) -> EmulatedReply:
+        return EmulatedReply(received.status, value, headers=VOICES[wire].headers(received))
 
     def _refusal(self, received: Received, wire: str, refusal: Refuse) -> EmulatedReply:
         message = refusal.message or f"emulated failure ({refusal.status})"
-        outcome = self.refused(received, wire, refusal.status, message)
+        outcome = self.refused(received, wire, Refusal(refusal.status, message))
         if refusal.retry_after_s is None:
             return outcome
         headers = {**outcome.headers, "retry-after": f"{refusal.retry_after_s:g}"}
         return msgspec.structs.replace(outcome, headers=headers)
 
     def _answered(
-        self, received: Received, wire: str, model: str, scripted: ScriptedAnswer, streamed: bool
+        self,
+        received: Received,
+        wire: str,
+        model: str,
+        body: JsonObject,
+        scripted: ScriptedAnswer,
+        streamed: bool,
+        connection: dict[str, StoredResponse] | None,
     ) -> EmulatedReply:
-        exchange = self._exchange(received, wire, model, scripted)
+        exchange = self._exchange(received, wire, model, body, scripted)
         voice = VOICES[wire]
         reply = voice.reply(exchange)
         received.predicted, received.reply = exchange.predicted, reply
-        self._remember(exchange, wire, reply)
-        self.simulator(wire, model).answered(_said(wire, reply))
-        pieces = voice.stream(exchange, reply, self._piece) if streamed else None
-        return EmulatedReply(200, reply, pieces, cut_after=scripted.cut_after, delay_s=scripted.delay_s)
+        issued = KeptReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
+        # What is not to be stored is known to its connection at most.
+        passing = {} if connection is None else connection
+        self._remember(issued, passing if body.get("store") is False else self.stored)
+        if self._state:
+            with self._state.open("ab") as file:
+                file.write(msgspec.json.encode(issued) + b"\n")
+        self.simulator(wire, model).answered(voice.said(reply))
+        return EmulatedReply(
+            200,
+            reply,
+            voice.stream(exchange, reply, self._piece) if streamed else None,
+            voice.headers(received),
+            voice.media_type if streamed else "application/json",
+            scripted.cut_after,
+            scripted.delay_s,
+        )
 
-    def _exchange(self, received: Received, wire: str, model: str, scripted: ScriptedAnswer) -> Answering:
+    def _exchange(
+        self, received: Received, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
+    ) -> Answering:
         """Put a request through the cache, and together with what is answered to it."""
         shown = (
-            drop_mismatched(received.body, self._seen)
+            anthropic.drop_mismatched(body, self._seen)
             if wire == "anthropic"
-            else DroppedThinking(received.body)
+            else anthropic.DroppedThinking(body)
         )
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
-        simulator = self.simulator(wire, model)
-        predicted = simulator.step(received.at_ms, shown.body, began_ms)
+        predicted = self.simulator(wire, model).step(received.at_ms, shown.body, began_ms)
+        target, voice = self._target(wire, model), VOICES[wire]
+        thinks = voice.thinks(body, model_info(target))
+        betas = received.headers.get("anthropic-beta", "")
         return Answering(
-            number=len(self.requests),
+            number=received.number,
             at_ms=received.at_ms,
-            target=self._target(wire, model),
+            target=target,
             model=model,
-            body=received.body,
-            parts=scripted.parts,
+            body=body,
+            parts=tuple(part for part in scripted.parts if thinks or not isinstance(part, Think)),
             predicted=predicted,
-            diagnosis=self._diagnosed(wire, received.body, model, predicted),
-            dropped=shown.transformations if CONTROLS_BETA in _betas(received) else None,
+            diagnosis=voice.diagnose(Diagnosis(body, model, self._earlier, self._tokens, predicted)),
+            previous=received.body.get("previous_response_id"),
+            dropped=shown.transformations if anthropic.CONTROLS_BETA in betas else None,
         )
 
-    def _remember(self, exchange: Answering, wire: str, reply: JsonObject) -> None:
-        """What was signed, and what diagnostics may be asked about later."""
-        issue(self._seen, exchange.body, self._name(wire), reply)
+    def _remember(self, issued: KeptReply, stored: dict[str, StoredResponse]) -> None:
+        """What was signed, what diagnostics may be asked about later, and what may be carried on."""
+        body, reply = issued.body, issued.reply
+        issue(self._seen, body, self._name(issued.wire), reply)
         if id := reply.get("id"):
-            self._earlier[id] = {**exchange.body, "model": exchange.model}
-            self._tokens[id] = exchange.predicted.total
-
-    def _diagnosed(self, wire: str, body: JsonObject, model: str, predicted: Predicted) -> JsonObject | None:
-        diagnose = _DIAGNOSES.get(wire)
-        return diagnose(body, model, self._earlier, self._tokens, predicted) if diagnose else None
+            self._earlier[id] = {**body, "model": issued.model}
+            self._tokens[id] = issued.tokens
+            if issued.wire == "openai-responses":
+                stored[id] = StoredResponse([*_items(body), *reply["output"]], reply)
 
     def speaks(self, wire: str) -> bool:
         """Whether the provider has an endpoint in this wire format."""
@@ -313,12 +318,43 @@ class Emulated:
         return f"{self._name(wire)}:{model}"
 
 
-def _said(wire: str, reply: JsonObject) -> JsonObject:
-    """A reply as the next request holds it; only caches of Chat's, Responses' and Anthropic's wire keep answers."""
-    if wire == "openai-responses":
-        return {"input": reply["output"]}
-    message = reply["choices"][0]["message"] if wire == "openai-chat" else reply
-    return {"messages": [{**message, "role": "assistant"}] if message.get("content") != [] else []}
+def _read_state(file: Path) -> Iterator[KeptReply]:
+    """What an earlier server gave out; a last line that was never finished was never given out."""
+    data = file.read_bytes() if file.exists() else b""
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        file.write_bytes(whole)
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            yield msgspec.json.decode(line, type=KeptReply)
+        except msgspec.DecodeError as error:
+            hint = "Give a file that `quire emulate --state` wrote, or a new one."
+            problem = f"{file.name} is no state of an emulator: {error}"
+            raise FormatError(problem, line=number, column=1, hint=hint) from error
+
+
+def _carried_on(body: JsonObject, previous: StoredResponse) -> JsonObject:
+    """A request with the items before it, in place of the response that it names."""
+    bare = {name: value for name, value in body.items() if name != "previous_response_id"}
+    return {**bare, "input": [*previous.items, *_items(body)]}
+
+
+def _items(body: JsonObject) -> list[JsonObject]:
+    given = body.get("input")
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    # What asks for a compaction is no part of the conversation.
+    return [item for _, item in objects(given, "") if item.get("type") != "compaction_trigger"]
+
+
+def _not_found(id: str) -> Refusal:
+    message = f"Previous response with id '{id}' not found."
+    return Refusal(400, message, "previous_response_not_found", "previous_response_id")
+
+
+def _refused(finding: Finding) -> Refusal:
+    """A broken rule as the server says it; `param` is the place, without the root."""
+    return Refusal(finding.status, finding.message, None, finding.path.removeprefix("$").lstrip(".") or None)
 
 
 def _prewarms(body: JsonObject) -> bool:
@@ -326,7 +362,3 @@ def _prewarms(body: JsonObject) -> bool:
     if body.get("max_tokens") == 0 and "messages" in body:
         return True
     return bool((body.get("prompt_cache_options") or {}).get("prewarm")) or is_cache(body)
-
-
-def _betas(received: Received) -> str:
-    return received.headers.get("anthropic-beta", "")

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from quire.emulate.chat import error
-from quire.emulate.script import Answering, ReplyForm, arguments, pieces
+from quire.emulate import chat
+from quire.emulate.script import (
+    Answering,
+    Diagnosis,
+    EmulatedPath,
+    Refusal,
+    ReplyForm,
+    arguments,
+    parted,
+    pieces,
+)
+from quire.providers.models import ModelInfo
+from quire.providers.rules.grammar import obj, objects
+from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think
 
 
@@ -23,11 +35,14 @@ def reply(exchange: Answering) -> JsonObject:
         "incomplete_details": None,
         "instructions": body.get("instructions"),
         "model": exchange.model,
-        "output": [_item(exchange, index) for index in range(len(exchange.parts))],
+        "output": _output(exchange),
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "tool_choice": body.get("tool_choice", "auto"),
         "tools": body.get("tools", []),
-        "metadata": {},
+        "previous_response_id": exchange.previous,
+        "reasoning": {"effort": None, "summary": None, **obj(body.get("reasoning"))},
+        "store": body.get("store") is not False,
+        "metadata": body.get("metadata") or {},
         "usage": _usage(exchange),
     }
     options = body.get("prompt_cache_options")
@@ -38,26 +53,81 @@ def reply(exchange: Answering) -> JsonObject:
     return response
 
 
+def compacts(body: JsonObject) -> bool:
+    """Whether a request asks for nothing but a compaction of what came before."""
+    items = [item for _, item in objects(body.get("input"), "")]
+    return bool(items) and items[-1].get("type") == "compaction_trigger"
+
+
+def compacted(exchange: Answering) -> JsonObject:
+    """The answer of /responses/compact: the user's messages as they were, and one item for all the rest."""
+    items = [item for _, item in objects(exchange.body.get("input"), "")]
+    asked = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
+    return {
+        "id": f"resp_{exchange.number:06d}",
+        "object": "response.compaction",
+        "created_at": exchange.at_ms // 1000,
+        "output": [*asked, _compaction(exchange)],
+        "usage": _usage(exchange),
+    }
+
+
+def _compaction(exchange: Answering) -> JsonObject:
+    sealed = exchange.signature(Think(str(exchange.body.get("input"))), 0)
+    return {"type": "compaction", "id": f"cmp_{exchange.number:06d}", "encrypted_content": sealed}
+
+
+def _output(exchange: Answering) -> list[JsonObject]:
+    if compacts(exchange.body):
+        return [_compaction(exchange)]
+    return [_item(exchange, index) for index in range(len(exchange.parts))]
+
+
 def _item(exchange: Answering, index: int) -> JsonObject:
     name = f"{exchange.number:06d}{index:02d}"
     match exchange.parts[index]:
         case Think() as part:
-            summary = [{"type": "summary_text", "text": part.text}] if part.text else []
-            sealed = exchange.signature(part, index)
-            return {"type": "reasoning", "id": f"rs_{name}", "summary": summary, "encrypted_content": sealed}
+            return {"type": "reasoning", "id": f"rs_{name}", **_reasoning(exchange, part, index)}
         case Call() as part:
-            return {
-                "type": "function_call",
-                "id": f"fc_{name}",
-                "call_id": exchange.call_id(index, "call_"),
-                "name": part.name,
-                "arguments": arguments(part),
-                "status": "completed",
-            }
+            return _call(part, name, exchange.call_id(index, "call_"), exchange.body)
         case Text() as part:
             content = [{"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}]
             head = {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed"}
             return {**head, "content": content}
+
+
+def _reasoning(exchange: Answering, part: Think, index: int) -> JsonObject:
+    """A summary and the sealed thought, each only when it was asked for."""
+    asked = obj(exchange.body.get("reasoning"))
+    summarised = part.text and (asked.get("summary") or asked.get("generate_summary"))
+    shown: JsonObject = {"summary": [{"type": "summary_text", "text": part.text}] if summarised else []}
+    if "reasoning.encrypted_content" in (exchange.body.get("include") or ()):
+        shown["encrypted_content"] = exchange.signature(part, index)
+    return shown
+
+
+def _call(part: Call, name: str, call_id: str, body: JsonObject) -> JsonObject:
+    """A call of a function; where the tool that was offered takes free text, a custom call."""
+    tool = _offered(body).get(part.name, {})
+    ends = {"name": part.name, "call_id": call_id, "status": "completed"}
+    if tool.get("namespace"):
+        ends["namespace"] = tool["namespace"]
+    if tool.get("type") == "custom":
+        text = part.args if isinstance(part.args, str) else arguments(part)
+        return {"type": "custom_tool_call", "id": f"ctc_{name}", "input": text, **ends}
+    return {"type": "function_call", "id": f"fc_{name}", "arguments": arguments(part), **ends}
+
+
+def _offered(body: JsonObject) -> dict[str, JsonObject]:
+    """The tools by name, also of namespaces and of those that joined as input items; the first of a name holds."""
+    offered: dict[str, JsonObject] = {}
+    late = [item for _, item in objects(body.get("input"), "") if item.get("type") == "additional_tools"]
+    for owner in (body, *late):
+        for _, tool in objects(owner.get("tools"), ""):
+            inside = [{**one, "namespace": tool.get("name")} for _, one in objects(tool.get("tools"), "")]
+            for one in inside if tool.get("type") == "namespace" else [tool]:
+                offered.setdefault(str(one.get("name")), one)
+    return offered
 
 
 def _usage(exchange: Answering) -> JsonObject:
@@ -92,7 +162,7 @@ def _events(response: JsonObject, size: int) -> Iterator[JsonObject]:
     yield {"type": "response.in_progress", "response": opening}
     for index, item in enumerate(response["output"]):
         # What is sealed is only good once the item is done.
-        started = {**item, "status": "in_progress", **_EMPTY[item["type"]]}
+        started = {**item, "status": "in_progress", **_empty(item)}
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
         for event in _INSIDE[item["type"]](item, size):
             yield {**event, "item_id": item["id"], "output_index": index}
@@ -100,11 +170,12 @@ def _events(response: JsonObject, size: int) -> Iterator[JsonObject]:
     yield {"type": "response.completed", "response": response}
 
 
-_EMPTY: dict[str, JsonObject] = {
-    "message": {"content": []},
-    "reasoning": {"summary": [], "encrypted_content": ""},
-    "function_call": {"arguments": ""},
-}
+_EMPTY: JsonObject = {"content": [], "summary": [], "encrypted_content": "", "arguments": "", "input": ""}
+
+
+def _empty(item: JsonObject) -> JsonObject:
+    """An item's contents before any of them has come."""
+    return {name: value for name, value in _EMPTY.items() if name in item}
 
 
 def _message_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
@@ -134,7 +205,86 @@ def _call_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
     yield {"type": "response.function_call_arguments.done", **done}
 
 
-_INSIDE = {"message": _message_events, "reasoning": _reasoning_events, "function_call": _call_events}
+def _input_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
+    for piece in pieces(item["input"], size):
+        yield {"type": "response.custom_tool_call_input.delta", "delta": piece}
+    yield {"type": "response.custom_tool_call_input.done", "input": item["input"]}
 
 
-VOICE = ReplyForm(reply, stream, error)
+_INSIDE: dict[str, Callable[[JsonObject, int], Iterator[JsonObject]]] = {
+    "message": _message_events,
+    "reasoning": _reasoning_events,
+    "function_call": _call_events,
+    "custom_tool_call": _input_events,
+    "compaction": lambda item, size: iter(()),
+}
+
+
+def thinks(body: JsonObject, info: ModelInfo) -> bool:
+    return info.features.reasoning and obj(body.get("reasoning")).get("effort") != "none"
+
+
+# Why a request could not reuse another's prefix.
+
+
+def diagnose(asked: Diagnosis) -> JsonObject | None:
+    """The `prompt_cache_diagnostics` of a request that names the response to compare with."""
+    compared = (asked.body.get("prompt_cache_options") or {}).get("comparison_response_id")
+    if compared is None:
+        return None
+    before = asked.earlier.get(compared)
+    if before is None:
+        return {"type": "comparison_response_not_found"}
+    reason = _reason(before, asked.body, asked.model)
+    if reason is None:
+        return {"type": "cache_hit"}
+    missed = max(0, asked.tokens[compared] - asked.predicted.read)
+    return {"type": "cache_miss", "reason": reason, "cache_missed_tokens": missed}
+
+
+def _reason(before: JsonObject, body: JsonObject, model: str) -> str | None:
+    if before.get("model") != model:
+        return "model_changed"
+    changed = (
+        ("prompt_cache_key_changed", "prompt_cache_key", ()),
+        ("tools_changed", "tools", ()),
+        ("text_format_changed", "text", ("format",)),
+        ("reasoning_effort_changed", "reasoning", ("effort",)),
+        ("verbosity_changed", "text", ("verbosity",)),
+        ("service_tier_changed", "service_tier", ()),
+    )
+    for reason, field, inner in changed:
+        if _field(before, field, inner) != _field(body, field, inner):
+            return reason
+    moved = parted(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
+    return "input_changed" if moved is not None else None
+
+
+def _field(body: JsonObject, name: str, inner: tuple[str, ...]) -> object:
+    value = body.get(name)
+    for step in inner:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value or None
+
+
+VOICE = ReplyForm(
+    endpoints=tuple(
+        endpoint
+        for base in ("/v1/responses", "/responses")
+        for endpoint in (EmulatedPath(base), EmulatedPath(f"{base}/input_tokens", count="input_tokens"))
+    ),
+    models="/v1/models",
+    reply=reply,
+    stream=stream,
+    error=chat.error,
+    headers=chat.headers,
+    lacks=chat.lacks,
+    unknown_model=lambda name: Refusal(
+        400, f"The requested model '{name}' does not exist.", "model_not_found", "model"
+    ),
+    listed=chat.listed,
+    model=chat.model,
+    thinks=thinks,
+    said=lambda response: {"input": response["output"]},
+    diagnose=diagnose,
+)

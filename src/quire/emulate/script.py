@@ -11,7 +11,8 @@ import msgspec
 
 from quire.errors import CallError
 from quire.log.hashing import sha256_hex
-from quire.providers.simulate import Predicted
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.simulate import Block, Predicted
 from quire.tokens import counter
 from quire.values import Call, Json, JsonObject, Text, Think
 
@@ -155,7 +156,7 @@ def _part(part: Json) -> Spoken:
 
 
 class Answering(msgspec.Struct, frozen=True):
-    """Everything a provider's reply is made of; `number` counts the server's requests and names its ids."""
+    """Everything a provider's reply is made of; `body` is the request with what the server remembers of it."""
 
     number: int
     at_ms: int
@@ -165,8 +166,14 @@ class Answering(msgspec.Struct, frozen=True):
     parts: tuple[Spoken, ...]
     predicted: Predicted
     diagnosis: JsonObject | None = None
+    # The response that this one carries on.
+    previous: str | None = None
     # Input that the server took out before the model saw it (Anthropic's drop_block).
     dropped: tuple[JsonObject, ...] | None = None
+
+    @property
+    def info(self) -> ModelInfo:
+        return model_info(self.target)
 
     @property
     def calls(self) -> list[Call]:
@@ -207,12 +214,92 @@ class Answering(msgspec.Struct, frozen=True):
         return base64.b64encode(b"\x12\xa8\x01" + seal.encode()).decode()
 
 
-class ReplyForm(msgspec.Struct, frozen=True):
-    """How a wire format says it: a whole reply, the same as a stream in pieces of a size, an error."""
+class Received(msgspec.Struct):
+    """A request as it arrived, and what became of it; `number` counts the server's requests and names its ids."""
 
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Json
+    at_ms: int
+    number: int = 0
+    status: int = 200
+    error: str = ""
+    # How the cache split it; None where the request was refused.
+    predicted: Predicted | None = None
+    reply: Json = None
+
+    @property
+    def request_id(self) -> str:
+        return f"req_{sha256_hex(f'request {self.number}')[:24]}"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request is not answered; OpenAI adds a code, and the parameter that is wrong."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+
+class EmulatedPath(msgspec.Struct, frozen=True):
+    """A path that is posted to: it answers, always or when asked as a stream, or it only counts into a field."""
+
+    path: str
+    streamed: bool | None = None
+    count: str = ""
+    # Where the request to be counted stands in the body.
+    inner: Callable[[JsonObject], Json] = lambda body: body
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What a server compares when it is asked why a prefix was not read: bodies and tokens by reply."""
+
+    body: JsonObject
+    model: str
+    earlier: dict[str, JsonObject]
+    tokens: dict[str, int]
+    predicted: Predicted
+
+
+class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is particular to a wire format: where it listens, how it answers, streams, refuses, names models."""
+
+    endpoints: tuple[EmulatedPath, ...]
+    # Where models are listed; each one has its entry below.
+    models: str = ""
     reply: Callable[[Answering], JsonObject]
     stream: Callable[[Answering, JsonObject, int], Iterator[bytes]]
-    error: Callable[[int, str], JsonObject]
+    media_type: str = "text/event-stream"
+    error: Callable[[Refusal, str], JsonObject]
+    # The headers of any answer: ids, and what is left of the limits.
+    headers: Callable[[Received], dict[str, str]]
+    # What of key and version a request lacks.
+    lacks: Callable[[Received], Refusal | None]
+    unknown_model: Callable[[str], Refusal]
+    listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {"data": [one.model for one in models]}
+    model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
+    # Whether the model thinks at all in answer to this body.
+    thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True
+    # A reply as the next request holds it, for caches that keep answers.
+    said: Callable[[JsonObject], JsonObject] = lambda reply: {"messages": []}
+    diagnose: Callable[[Diagnosis], JsonObject | None] = lambda asked: None
+
+
+def limits_left(received: Received) -> dict[str, tuple[int, int]]:
+    """The emulator's rate limits, (limit, what is left of it): each request is the first of its minute."""
+    tokens = received.predicted.total if received.predicted else 0
+    return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}
+
+
+def parted(before: list[Block], after: list[Block]) -> str | None:
+    """The first section that is not the same, or (for messages) not repeated and extended."""
+    for section in ("tools", "system", "messages"):
+        old, new = ([one.data for one in row if one.section == section] for row in (before, after))
+        if new[: len(old)] != old or (section != "messages" and len(new) > len(old)):
+            return section
+    return None
 
 
 def arguments(call: Call) -> str:

@@ -6,11 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from quire.emulate.provider import Emulated, Received
-from quire.emulate.script import Replies, Reply
+from quire.emulate.provider import Emulated
+from quire.emulate.script import Received, Replies, Reply
 from quire.errors import CallError, MissingPart
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class Emulator:
     """A strict stand-in for a provider: `with Emulator("anthropic", ["Hello"]) as server: server.url`.
 
     `chunk_bytes` cuts streams into pieces of that size; `clock` gives the time in ms that cache lives are
-    measured with.
+    measured with. `lenient` lets in requests without a key or version, for unknown models, and after unknown
+    responses; `state` is a file in which it keeps what it signed and stored, for the next emulator.
     """
 
     def __init__(
@@ -36,8 +38,12 @@ class Emulator:
         chunk_bytes: int | None = None,
         clock: Callable[[], int] | None = None,
         enforce_binding: bool = True,
+        lenient: bool = False,
+        state: Path | None = None,
     ) -> None:
-        self._emulated = Emulated(provider, replies, clock or _wall_clock, piece, enforce_binding)
+        self._emulated = Emulated(
+            provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state
+        )
         self._port = port
         self._chunk_bytes = chunk_bytes
         self._server: uvicorn.Server | None = None
@@ -94,7 +100,12 @@ def _server(emulated: Emulated, chunk_bytes: int | None) -> uvicorn.Server:
     app = make_app(emulated, chunk_bytes)
     # Severed connections are meant; nothing about them needs to be logged.
     config = uvicorn.Config(
-        app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1, access_log=False
+        app,
+        log_level="critical",
+        lifespan="off",
+        ws="websockets-sansio",
+        timeout_graceful_shutdown=1,
+        access_log=False,
     )
     return uvicorn.Server(config)
 

@@ -111,6 +111,14 @@ def _listed(provider: str, model: str) -> ModelRow | None:
     return None
 
 
+def exists(provider: str, model: str) -> bool:
+    """Whether a provider is known to have a model, its facts aside; True where its catalogue is not known in full."""
+    others: JsonObject = data("models")["others"]
+    if provider not in others or find_row(provider, model).known:
+        return True
+    return any(re.fullmatch(others[provider], spelling) for spelling in _spellings(model))
+
+
 def _spellings(model: str) -> list[str]:
     """The ids a model may be listed under, nearest first; region and snapshot fall away."""
     found = [model, _REGION.sub("", model.removeprefix("models/"))]
