@@ -12,12 +12,11 @@ from cache_series import LISTS, WIRES, series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.providers.cache_marks import Pauses
-from quire.providers.growing import Running
+from quire.providers.cache_marks import MarkRows, Pauses
+from quire.providers.growing import Growing
 from quire.providers.simulate import Block, Simulator, blocks
+from quire.providers.simulate.blocks import Reader
 from quire.providers.simulate.engine_caches import Node, RadixTree
-from quire.providers.simulate.reading import Reader
-from quire.providers.spots import Spots
 from quire.values import JsonObject
 
 TARGETS = (
@@ -63,19 +62,19 @@ def test_every_engine_predicts_the_same_going_on_and_beginning_anew(target: str,
 @given(st.data())
 def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) -> None:
     """Messages are new objects where they changed, and may be elsewhere: those of a rendering are."""
-    spots = Spots(wire)
+    spots = MarkRows(wire)
     for body in series(data, wire):
         given = copy.deepcopy(body)
-        assert spots.row(given) == Spots(wire).row(given)
+        assert spots.row(given) == MarkRows(wire).row(given)
         listed = given[LISTS.get(wire, "messages")]
         grown = {**given, LISTS.get(wire, "messages"): [*listed, *copy.deepcopy(listed)]}
-        assert spots.row(grown) == Spots(wire).row(grown)
+        assert spots.row(grown) == MarkRows(wire).row(grown)
 
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 9)), max_size=8))
 def test_a_running_value_is_the_same_however_the_row_came_about(rows: list[tuple[list[int], int]]) -> None:
-    running: Running[tuple[int], tuple[int, ...]] = Running()
+    running: Growing[tuple[int], tuple[int, ...]] = Growing()
     things = [(number,) for number in range(4)]
     for numbers, ground in rows:
         row = [things[number] for number in numbers]

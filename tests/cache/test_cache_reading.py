@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ from cache_bodies import simulator, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.providers.simulate import Simulator, blocks
-from quire.providers.simulate.blocks import said
-from quire.providers.simulate.reading import Reader
+from quire.providers.simulate import Block, Simulator, blocks
+from quire.providers.simulate.blocks import Reader, said
+from quire.providers.walk import Unit
 from quire.tokens.counting import IMAGE_TOKENS
 from quire.values import JsonObject
 
@@ -142,15 +143,13 @@ def test_tools_and_output_schemas_stand_in_front() -> None:
 def test_a_thread_that_is_read_on_costs_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the hundredth request makes the blocks of its last two messages, and no others."""
     made: list[str] = []
-    import quire.providers.simulate.reading as reading
+    real = sys.modules["quire.providers.simulate.blocks"].blocks_of
 
-    real = reading.message_blocks
+    def watched(unit: Unit) -> tuple[Block, ...]:
+        made.append(".".join(map(str, unit.path)))
+        return real(unit)
 
-    def watched(parts: Any, section: Any, role: str, path: str) -> Any:
-        made.append(path)
-        return real(parts, section, role, path)
-
-    monkeypatch.setattr(reading, "message_blocks", watched)
+    monkeypatch.setattr(sys.modules["quire.providers.simulate.blocks"], "blocks_of", watched)
     cache = simulator()
     thread: list[JsonObject] = []
     for turn in range(100):
@@ -158,7 +157,7 @@ def test_a_thread_that_is_read_on_costs_what_is_new(monkeypatch: pytest.MonkeyPa
         made.clear()
         cache.step(turn * 1000, {"messages": json.loads(json.dumps(thread)), "system": "s"})
         thread += [{"role": "assistant", "content": f"a{turn}"}]
-    assert made == ["messages.197.content", "messages.198.content"]
+    assert made == ["messages.197", "messages.198"]
 
 
 def test_an_injected_tokenizer_counts_everything_and_is_exact() -> None:

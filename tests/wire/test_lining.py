@@ -6,7 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.providers.prefix import LAYOUTS, PrefixLines, lined
+from quire.providers.prefix import PrefixLines, lined
+from quire.providers.walk import Walk
+from quire.providers.wires import wire_of
 
 MESSAGES = st.lists(
     st.fixed_dictionaries(
@@ -21,16 +23,16 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.booleans(), MESSAGES, st.intege
 
 @given(STEPS)
 def test_lines_that_are_kept_are_those_of_a_request_by_itself(steps: list[Any]) -> None:
-    lining, messages = PrefixLines(LAYOUTS["openai-chat"]), list[Any]()
+    walk, lining, messages = Walk(wire_of("openai-chat").layout, frozen=True), PrefixLines(), list[Any]()
     for kept, same, new, tools in steps:
         stand = messages[:kept] if same else copy.deepcopy(messages[:kept])
         messages = [*stand, *new]
         body = {"tools": [{"name": f"t{n}"} for n in range(tools)], "messages": messages}
-        assert lining.of(body) == lined(body, "openai-chat")
+        assert lining.of(walk.units(body)) == lined(body, "openai-chat")
 
 
 def test_a_number_that_became_a_truth_is_another_line() -> None:
-    lining = PrefixLines(LAYOUTS["anthropic"])
+    walk, lining = Walk(wire_of("anthropic").layout, frozen=True), PrefixLines()
     for value in (1, True, 1.0):
         body = {"messages": [{"role": "user", "content": [{"type": "tool_use", "input": {"n": value}}]}]}
-        assert lining.of(body) == lined(body, "anthropic")
+        assert lining.of(walk.units(body)) == lined(body, "anthropic")

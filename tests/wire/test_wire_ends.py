@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from quire import providers, values
 from quire.assemble import Assembly
 from quire.log.hashing import chain
-from quire.providers.prefix import LAYOUTS
 from quire.providers.rules import validate
+from quire.providers.wires import wire_of
 from quire.thread import policy_for
 from quire.values import Entry, Request
 
@@ -84,7 +84,7 @@ def test_a_request_extends_the_one_before_it_whoever_spoke_since(target: str, st
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads)
 def test_a_request_says_how_many_messages_the_one_before_it_held(target: str, steps: list[str]) -> None:
-    messages = LAYOUTS[providers.model_info(target).wire].messages
+    messages = wire_of(target).layout.field
     before = Request("", "", {messages: []})
     for request, rebased in requests(target, steps):
         # What nobody answered is asked once more.

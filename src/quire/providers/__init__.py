@@ -70,7 +70,7 @@ def ask(key: str = "", max_tokens: int = 0, effort: str = "", **extra: Json) -> 
 def rendering(target: str, ask: Options | None = None) -> Rendering:
     """Renders a thread's prompts one after the other, each from where it leaves the one before."""
     provider = split_target(target)[0]
-    return Rendering(wire_of(provider).writer, model_info(target), ask or Options(), provider)
+    return Rendering(wire_of(provider), model_info(target), ask or Options(), provider)
 
 
 def marker(target: str) -> Marker:

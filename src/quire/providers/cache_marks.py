@@ -10,16 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from itertools import pairwise
-from operator import getitem
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from operator import attrgetter, getitem
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from quire.providers.growing import Running
+from quire.providers.growing import Growing
 from quire.providers.models import ModelInfo
 from quire.providers.simulate.blocks import said
-from quire.providers.spots import Path, Row, Spot, Spots
+from quire.providers.walk import Path, Unit, Walk, size_of
+from quire.providers.wires import wire_of
 from quire.tokens import counter
 from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Text
 
@@ -94,6 +95,113 @@ def lives(pauses: Pauses, info: ModelInfo, sizes: tuple[int, int]) -> CacheLives
     )
 
 
+# A body as spots that may carry a mark. Only the shape is looked at: nothing is hashed or counted.
+
+Side = Literal["head", "asking", "speaking"]
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """One block of a body: who speaks there, and whether it may carry a mark."""
+
+    path: Path
+    side: Side
+    markable: bool
+    block: JsonObject
+    # Whether the user speaks here, and not a tool or a late instruction.
+    user: bool = False
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The spots of a body in the order its provider compares them."""
+
+    spots: list[Spot]
+    # The spots that end what was asked, each right before the model speaks; -1 where it speaks first.
+    ends: list[int]
+    # Characters in all.
+    size: int
+    # Whether somebody marked it already.
+    marked: bool
+
+    @property
+    def head(self) -> int:
+        """The last spot of tools and system; -1 where there is none."""
+        places = (place for place, spot in enumerate(self.spots) if spot.side != "head")
+        return next(places, len(self.spots)) - 1
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Characters in all, and since the model last spoke: how much a request adds."""
+        since = self.ends[-1] + 1 if self.ends else 0
+        return self.size, sum(size_of(spot.block) for spot in self.spots[since:]) if since else self.size
+
+    def behind(self, messages: int) -> int:
+        """The spot that ends the first so many messages; where they hold nothing, the end of tools and system."""
+        for place in range(len(self.spots) - 1, -1, -1):
+            spot = self.spots[place]
+            # Messages may lead as part of the system prompt.
+            if spot.side == "head" or int(spot.path[1]) < messages:
+                return place
+        return -1
+
+    def before_user(self, count: int) -> int:
+        """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
+        place = len(self.spots)
+        for _ in range(count):
+            place = next((one for one in range(place - 1, -1, -1) if self.spots[one].user), -1)
+            while place > 0 and self.spots[place - 1].path[:2] == self.spots[place].path[:2]:
+                place -= 1
+        return place - 1
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One message's spots, and what is known of the row up to their end."""
+
+    spots: tuple[Spot, ...] = ()
+    ends: tuple[int, ...] = ()
+    marked: bool = False
+    count: int = 0
+    size: int = 0
+    # Whether nothing but instructions came so far, and whether the model speaks at its end.
+    leading: bool = True
+    speaking: bool = False
+
+
+class MarkRows:
+    """The rows of a thread's bodies, from their units; what stands as it stood is not looked at again."""
+
+    def __init__(self, wire: str) -> None:
+        self._walk = Walk(wire_of(wire).layout, frozen=True)
+        self._pieces: Growing[Unit, Piece] = Growing()
+
+    def row(self, body: JsonObject) -> Row:
+        """The spots of a body."""
+        pieces = self._pieces.along(self._walk.units(body), Piece(), _next_piece)
+        last = pieces[-1] if pieces else Piece()
+        return Row(
+            [*chain.from_iterable(map(attrgetter("spots"), pieces))],
+            [*chain.from_iterable(map(attrgetter("ends"), pieces))],
+            last.size,
+            last.marked,
+        )
+
+
+def _next_piece(before: Piece, unit: Unit) -> Piece:
+    leading = before.leading and unit.section != "messages"
+    side: Side = "head" if leading else "speaking" if unit.speaks else "asking"
+    begins = bool(unit.parts) and side == "speaking" and not before.speaking
+    return Piece(
+        tuple(
+            Spot((*unit.path, *part.path), side, part.markable, part.value, unit.asks) for part in unit.parts
+        ),
+        (before.count - 1,) if begins else (),
+        before.marked or unit.marked,
+        before.count + len(unit.parts),
+        before.size + unit.size,
+        leading,
+        side == "speaking" if unit.parts else before.speaking,
+    )
+
+
 # Where a request's cache marks go: the end of tools and system, what lasts, the request before, the end.
 
 
@@ -127,10 +235,10 @@ class MarkPlacer:
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
-        self._spots = Spots(info.wire)
+        self._spots = MarkRows(info.wire)
         # The spots up to the first behind which a prefix is long enough to be stored.
         self._short: list[Spot] = []
-        self._spoken: Running[Message, Spoken] = Running()
+        self._spoken: Growing[Message, Spoken] = Growing()
 
     def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> MarkPlaces:
         """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
@@ -185,7 +293,7 @@ def _first_behind(spots: list[Spot], info: ModelInfo) -> int:
     """The first spot that ends at least as many tokens as a stored prefix must have; behind the last if none does."""
     count, total = counter(f"{info.provider}:{info.model}").count, 0
     for index, spot in enumerate(spots):
-        text, extra = said(spot.block) if isinstance(spot.block, dict) else (str(spot.block), 0)
+        text, extra = said(spot.block)
         # More than the minimum need not be known.
         total += extra + count(text[: info.min_cache_tokens * 16])
         if total >= info.min_cache_tokens:
@@ -347,11 +455,7 @@ def _with_breakpoint(block: JsonObject) -> JsonObject:
 
 
 def _openai_markable(spot: Spot) -> bool:
-    return (
-        spot.side != "speaking"
-        and isinstance(spot.block, dict)
-        and spot.block.get("type") in _OPENAI_MARKABLE
-    )
+    return spot.side != "speaking" and spot.block.get("type") in _OPENAI_MARKABLE
 
 
 _MARKERS: dict[str, Callable[[JsonObject, MarkPlaces, CacheLives, ModelInfo], JsonObject]] = {

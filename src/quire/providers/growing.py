@@ -1,10 +1,10 @@
-"""Values along a row that grows: what stands as it stood in the row before is not looked at again."""
+"""One value along a row that grows: what stands as it stood in the row before is not looked at again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, compress, islice
-from operator import is_, is_not
+from itertools import accumulate, islice
+from operator import is_
 from typing import Generic, TypeVar
 
 Thing = TypeVar("Thing")
@@ -17,16 +17,7 @@ def leading(old: Sequence[object], new: Sequence[object]) -> int:
     return parted if parted >= 0 else min(len(old), len(new))
 
 
-def standing(old: Sequence[Thing], new: Sequence[Thing]) -> list[Thing]:
-    """The new row, with the old row's own objects wherever it only repeats them."""
-    row = list(new)
-    for place in list(compress(range(len(old)), map(is_not, old, new))):
-        if old[place] == new[place]:
-            row[place] = old[place]
-    return row
-
-
-class Running(Generic[Thing, Value]):
+class Growing(Generic[Thing, Value]):
     """One value for each thing of a row, made of the value before it and the thing itself.
 
     Things must be frozen: one that is the same object as before is taken to be what it was.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import Draft
 from quire.providers.rules.grammar import fits, grammar_of, obj
+from quire.providers.walk import unmarked
 from quire.providers.wire import Wire
 from quire.providers.wires import FORMATS, format_of
 from quire.values import Call, Entry, Json, JsonObject, Message, Result, Text, Think

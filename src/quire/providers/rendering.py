@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from quire.providers.models import ModelInfo
-from quire.providers.prefix import LAYOUTS, PrefixLines
+from quire.providers.prefix import PrefixLines
 from quire.providers.provider_tools import Native, is_offered, own_definition, with_more
 from quire.providers.spelling import Spelling
+from quire.providers.walk import Walk
+from quire.providers.wire import Wire
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
 
 # What makes any list of messages legal to send: one id per call, one result per call, none left over.
@@ -86,8 +88,7 @@ class CallPairer:
         return tuple(Result(wire_id, call.name, INTERRUPTED, error=True) for call, wire_id in self.open)
 
 
-# What stands for a turn that was never taken, where a provider insists on one.
-NO_REPLY = "(no reply)"
+# What stands for a turn of the user that was never taken, where a provider insists on one.
 GO_ON = "(continue)"
 NO_OUTPUT = "(no output)"
 NO_TEXT = "(empty message)"
@@ -212,10 +213,8 @@ class Writer(msgspec.Struct, frozen=True):
 class Rendering:
     """Renders one thread's prompts for one model, each from where it leaves the one before."""
 
-    def __init__(
-        self, writer: Writer, info: ModelInfo, ask: Options = NOTHING_ASKED, provider: str = ""
-    ) -> None:
-        self.writer = writer
+    def __init__(self, wire: Wire, info: ModelInfo, ask: Options = NOTHING_ASKED, provider: str = "") -> None:
+        self.wire, self.writer = wire, wire.writer
         # As the caller names it: "openai-chat" says more than "openai".
         self.provider = provider or info.provider
         self.info = info
@@ -236,10 +235,10 @@ class Rendering:
             provider=self.provider,
             model=self.info.model,
             body=body,
-            lines=self.lining.of(body),
+            lines=self.lining.of(self.walk.units(body)),
             headers=self.writer.headers(sheet),
             left_out=tuple(sheet.left_out),
-            stable=self._stable(prompt, len(sheet.messages), len(body[LAYOUTS[self.writer.format].messages])),
+            stable=self._stable(prompt, len(sheet.messages), len(body[self.wire.layout.field])),
         )
 
     def _stable(self, prompt: Prompt, written: int, shown: int) -> int:
@@ -259,7 +258,7 @@ class Rendering:
         self.sheet = Draft(self.info, self.writer.native, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = CallPairer(self.writer.ids(self.info))
-        self.lining = PrefixLines(LAYOUTS[self.writer.format])
+        self.walk, self.lining = Walk(self.wire.layout, frozen=True), PrefixLines()
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)

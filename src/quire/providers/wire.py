@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quire.providers.incoming import Partial
     from quire.providers.rendering import Writer
     from quire.providers.rules.check import WireRules
+    from quire.providers.walk import Layout
     from quire.values import Entry, Json, JsonObject, Reply, Request, Usage
 
 
@@ -54,6 +55,7 @@ class Wire(Format, frozen=True, kw_only=True):
     """A format that a provider speaks."""
 
     writer: Writer
+    layout: Layout
     # A whole reply, and a streamed one.
     read: Callable[..., Reply]
     stream: Callable[..., StreamReader]

@@ -1,7 +1,6 @@
 """Prompt caches, simulated: what a sequence of requests reads, writes and costs at each provider and engine."""
 
-from quire.providers.simulate.blocks import Block, Cause
+from quire.providers.simulate.blocks import Block, Cause, blocks
 from quire.providers.simulate.predict import Predicted, Simulator, simulate
-from quire.providers.simulate.reading import blocks
 
 __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]

@@ -7,15 +7,16 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress
 from operator import attrgetter
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from quire.log.hashing import canonical, sha256_hex
-from quire.providers.growing import Running, leading
-from quire.providers.prefix import MARKS
+from quire.providers.growing import Growing, leading
+from quire.providers.walk import MARKS, Part, Section, Unit, Walk, bare, unmarked
+from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter
 from quire.tokens.counting import BASE, DEFAULT
 from quire.values import Json, JsonObject
@@ -113,9 +114,6 @@ def _inner(value: Json) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-Section = Literal["tools", "system", "messages"]
-
-
 class Block(msgspec.Struct, frozen=True):
     """One block of a request: `data` is what is compared, `text` what is counted."""
 
@@ -145,49 +143,51 @@ def marked(blocks: Sequence[Block]) -> Iterator[int]:
     return compress(range(len(blocks)), map(attrgetter("ttl_s"), blocks))
 
 
-def tool_block(tool: JsonObject, path: str, kind: str = "tool") -> Block:
-    """A tool's definition (or an output schema) as one block."""
-    data = canonical({key: value for key, value in tool.items() if key not in MARKS})
+def blocks_of(unit: Unit) -> tuple[Block, ...]:
+    """The blocks of a unit; a definition is one, and Bedrock's cache points are marks on the blocks before them."""
+    if unit.kind:
+        return tuple(_definition(unit) for _ in unit.parts)
+    row = [_block(unit, part, index) for index, part in enumerate(unit.parts)]
+    return tuple(_pointed(row) if any(block.kind == "cachePoint" for block in row) else row)
+
+
+def _definition(unit: Unit) -> Block:
+    data = canonical(bare(unit.value))
     return Block(
-        section="tools",
-        role="tool",
-        kind=kind or "tool",
+        section=unit.section,
+        role=unit.role,
+        kind=unit.kind,
         data=data,
         text=data.decode(),
-        ttl_s=_life(tool),
+        ttl_s=_life(unit.value),
         opens=False,
-        path=path,
+        path=".".join(map(str, unit.path)),
         digest=hashlib.sha256(data).digest(),
     )
 
 
-def message_blocks(parts: Iterable[Json], section: Section, role: str, path: str) -> Iterator[Block]:
-    """The blocks of one message; Bedrock's cache points come out as blocks of kind `cachePoint`."""
-    kept = [as_object(part) for part in parts]
-    last = len(kept) - 1
-    for index, part in enumerate(kept):
-        bare = _unmarked(part)
-        text, extra = said(bare)
-        data = role.encode() + canonical(bare)
-        yield Block(
-            section=section,
-            role=role,
-            kind=kind_of(bare),
-            data=data,
-            text=text,
-            extra=extra,
-            ttl_s=_life(part),
-            opens=index == 0,
-            closes=index == last,
-            path=f"{path}.{index}",
-            digest=hashlib.sha256(data).digest(),
-            pictures=kind_of(bare) == "image" or b'"type":"image"' in data,
-            cites=b'"citations":{"enabled":true}' in data,
-        )
+def _block(unit: Unit, part: Part, index: int) -> Block:
+    compared = unmarked({**part.value, **part.also} if part.also else part.value)
+    text, extra = said(compared)
+    kind, data = kind_of(compared), unit.role.encode() + canonical(compared)
+    return Block(
+        section=unit.section,
+        role=unit.role,
+        kind=kind,
+        data=data,
+        text=text,
+        extra=extra,
+        ttl_s=_life(part.value),
+        opens=index == 0,
+        closes=index == len(unit.parts) - 1,
+        path=".".join(map(str, (*unit.path, *part.path))),
+        digest=hashlib.sha256(data).digest(),
+        pictures=kind == "image" or b'"type":"image"' in data,
+        cites=b'"citations":{"enabled":true}' in data,
+    )
 
 
-def pointed(row: Iterator[Block]) -> Iterator[Block]:
-    """Bedrock's cache points as marks on the blocks before them."""
+def _pointed(row: Iterable[Block]) -> Iterator[Block]:
     held: Block | None = None
     for block in row:
         if block.kind == "cachePoint":
@@ -202,25 +202,37 @@ def pointed(row: Iterator[Block]) -> Iterator[Block]:
         yield held
 
 
-def as_blocks(content: Json) -> list[Json]:
-    """Content as blocks: a string is one text block, which is how providers read it."""
-    if content is None or content == "":
-        return []
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+class Reader:
+    """Reads a thread's bodies one after the other; blocks of units that stand as they stood are not made again."""
+
+    def __init__(self, wire: str, frozen: bool = False) -> None:
+        self._walk = Walk(wire_of(wire).layout, frozen)
+        self._read: Growing[Unit, _Read] = Growing()
+
+    def read(self, body: JsonObject) -> list[Block]:
+        """The blocks of a body."""
+        rows = self._read.along(self._walk.units(body), _Read(), _next)
+        return [*chain.from_iterable(map(attrgetter("blocks"), rows))]
 
 
-def as_object(part: Json) -> JsonObject:
-    return part if isinstance(part, dict) else {"type": "text", "text": str(part)}
+def blocks(body: JsonObject, wire: str) -> list[Block]:
+    """The blocks of a single request."""
+    return Reader(wire, frozen=True).read(body)
 
 
-def _unmarked(part: JsonObject) -> JsonObject:
-    """A block without its mark and the marks of the blocks inside it."""
-    bare = {key: value for key, value in part.items() if key not in MARKS}
-    if isinstance(bare.get("content"), list):
-        bare["content"] = [
-            _unmarked(inner) if isinstance(inner, dict) else inner for inner in bare["content"]
-        ]
-    return bare
+class _Read(NamedTuple):
+    """A unit's blocks, and whether the conversation has begun with it."""
+
+    blocks: tuple[Block, ...] = ()
+    talking: bool = False
+
+
+def _next(before: _Read, unit: Unit) -> _Read:
+    """An instruction behind the first message is part of the conversation, not of the system prompt."""
+    row = blocks_of(unit)
+    if before.talking and unit.section == "system":
+        row = tuple(msgspec.structs.replace(block, section="messages") for block in row)
+    return _Read(row, before.talking or (unit.section == "messages" and bool(row)))
 
 
 _LIVES = {"5m": 300, "1h": 3600, "30m": 1800, "12h": 43200}
@@ -288,8 +300,8 @@ class TokenTally:
     def __init__(self, counted: Counted) -> None:
         self._counted = counted
         self.count = counted.count
-        self._ends: Running[Block, int] = Running()
-        self._lengths: Running[Block, int] = Running()
+        self._ends: Growing[Block, int] = Growing()
+        self._lengths: Growing[Block, int] = Growing()
         self._blocks: Sequence[Block] = ()
         self._ids = array("i")
 

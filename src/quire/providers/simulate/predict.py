@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import CallError
-from quire.providers.growing import Running, leading
+from quire.providers.growing import Growing, leading
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.simulate.blocks import (
     Block,
@@ -19,14 +19,15 @@ from quire.providers.simulate.blocks import (
     Engine,
     EngineView,
     PromptIds,
+    Reader,
     Shares,
     Tokenize,
     TokenTally,
+    blocks,
 )
 from quire.providers.simulate.engine_caches import BlockCache, RadixCache, SlotCache
 from quire.providers.simulate.marked_caches import AnthropicCache, BreakpointCache
 from quire.providers.simulate.prefix_caches import GeminiCache, StepCache, UnitCache
-from quire.providers.simulate.reading import Reader, blocks
 from quire.providers.usage import Money, cost, storage
 from quire.values import JsonObject, Usage
 
@@ -88,25 +89,29 @@ _ENGINES: dict[str, Callable[..., Engine]] = {
 
 
 class Simulator:
-    """One cache, request after request; `options` are the engine's own (slots, size, capacity_tokens, …)."""
+    """One cache, request after request; `options` are the engine's own (slots, size, capacity_tokens, …).
+
+    `frozen`: messages of the bodies are not changed in place, so that one which comes again need not be read again.
+    """
 
     def __init__(
         self,
         target: str | ModelInfo,
         tokenize: Tokenize | None = None,
         prompt_ids: PromptIds | None = None,
+        frozen: bool = False,
         **options: Any,
     ) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
         self._counted = Counted(f"{self.info.provider}:{self.info.model}", tokenize)
         self._tally = TokenTally(self._counted)
-        self._reader = Reader(self.info.wire)
+        self._reader = Reader(self.info.wire, frozen)
         self._prompt_ids = prompt_ids
         self.engine = _engine(self.info, options)
         self._exact = self._counted.exact or prompt_ids is not None
         # Prompts that no answer is known for yet, by the hash of their blocks.
         self._unanswered: dict[bytes, array[int]] = {}
-        self._keys: Running[Block, bytes] = Running()
+        self._keys: Growing[Block, bytes] = Growing()
         self._gone_through: list[Block] = []
         self._last: tuple[array[int], int] | None = None
 

@@ -15,7 +15,6 @@ from quire.providers.registry import data
 from quire.providers.rendering import (
     GO_ON,
     NO_OUTPUT,
-    NO_REPLY,
     NO_TEXT,
     Draft,
     Writer,
@@ -25,6 +24,7 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, object_of
+from quire.providers.walk import NO_REPLY
 from quire.values import (
     Call,
     Entry,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterable, Iterator
+
 from quire.providers.models import model_info
 from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.bedrock import RULES
 from quire.providers.usage import bedrock_usage
+from quire.providers.walk import Layout, Path, Section, Unit, listed, parts_of
 from quire.providers.wire import Wire
 from quire.providers.wires.bedrock.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.bedrock.write import FORMAT, WRITER, sdk_kwargs
-from quire.values import JsonObject, Prompt, Request
+from quire.values import Json, JsonObject, Prompt, Request
 
 __all__ = [
     "FORMAT",
@@ -26,7 +30,7 @@ __all__ = [
 
 def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Options | None = None) -> Request:
     """The request for boto3: `client.converse(**sdk_kwargs(request))`, or `**request.body` where it holds no bytes."""
-    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
+    return Rendering(WIRE, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
 
 
 def other_format(body: JsonObject) -> str:
@@ -43,11 +47,46 @@ def other_format(body: JsonObject) -> str:
     return "anthropic" if "anthropic_version" in body or told else ""
 
 
+# Where a request keeps what is cached; bytes, which boto3 takes, are base64 as on the wire.
+
+
+def _head(body: JsonObject) -> Iterator[Unit]:
+    config = body.get("toolConfig")
+    tools = config.get("tools") if isinstance(config, dict) else None
+    yield _listed_unit(("toolConfig", "tools"), "tools", "tool", tools)
+    yield _listed_unit(("system",), "system", "system", body.get("system"))
+
+
+def _listed_unit(path: Path, section: Section, role: str, blocks: Json) -> Unit:
+    parts = tuple(parts_of(_without_bytes(blocks), *path))
+    return Unit((), section, role, blocks, parts, tuple(_unpointed(part.value for part in parts)))
+
+
+def _message(message: Json, index: int) -> Unit:
+    content = _without_bytes(message.get("content") or [])
+    compared = {**message, "content": _unpointed(listed(content))}
+    parts = tuple(parts_of(content, "content"))
+    return Unit(("messages", index), "messages", str(message.get("role", "")), message, parts, (compared,))
+
+
+def _unpointed(blocks: Iterable[JsonObject]) -> list[JsonObject]:
+    return [block for block in blocks if "cachePoint" not in block]
+
+
+def _without_bytes(value: Json) -> Json:
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {key: _without_bytes(inner) for key, inner in value.items()}
+    return [_without_bytes(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
+    layout=Layout(_head, "messages", _message, lambda body: listed(body.get("messages"))),
     read=parse_reply,
     stream=Stream,
     usage=bedrock_usage,

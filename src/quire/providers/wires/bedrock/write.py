@@ -17,7 +17,6 @@ from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
     NO_OUTPUT,
-    NO_REPLY,
     NO_TEXT,
     Draft,
     Writer,
@@ -27,6 +26,7 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
+from quire.providers.walk import NO_REPLY
 from quire.values import (
     Call,
     Entry,

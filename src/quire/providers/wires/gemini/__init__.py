@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
 from quire.providers.models import model_info
 from quire.providers.rendering import Options, Rendering
-from quire.providers.rules.gemini import RULES
+from quire.providers.rules.gemini import RULES, contents, setting
 from quire.providers.usage import gemini_usage
+from quire.providers.walk import Layout, Part, Unit, as_block, definition, listed
 from quire.providers.wire import Wire
 from quire.providers.wires.gemini.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.gemini.write import FORMAT, WRITER, sdk_kwargs
-from quire.values import Prompt, Request
+from quire.values import Json, JsonObject, Prompt, Request
 
 __all__ = [
     "FORMAT",
@@ -26,7 +31,46 @@ __all__ = [
 
 def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Options | None = None) -> Request:
     """The REST body of generateContent; `sdk_kwargs(request)` is for `client.models.generate_content`."""
-    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
+    return Rendering(WIRE, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
+
+
+# Where a request keeps what is cached: the REST body, or the SDK's call with settings under `config`.
+
+
+def _head(body: JsonObject) -> Iterator[Unit]:
+    if cached := setting(body, "cachedContent")[1]:
+        yield Unit(("cachedContent",), "tools", "tool", cached, (), ({"cachedContent": cached},))
+    for index, tool in enumerate(listed(setting(body, "tools")[1])):
+        yield replace(definition(("tools", index), as_block(tool)), compared=tuple(_declared(as_block(tool))))
+    told = setting(body, "systemInstruction")[1]
+    given = (
+        told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
+    )
+    parts = tuple(
+        Part(("systemInstruction", "parts", at), as_block(one)) for at, one in enumerate(listed(given))
+    )
+    yield Unit((), "system", "system", told, parts, tuple(part.value for part in parts))
+
+
+def _declared(tool: JsonObject) -> Iterator[Json]:
+    """Each function by itself, and what else a tool holds."""
+    yield from listed(tool.get("functionDeclarations"))
+    if rest := {key: value for key, value in tool.items() if key != "functionDeclarations"}:
+        yield rest
+
+
+def _contents(body: JsonObject) -> Sequence[Json]:
+    given = setting(body, "contents")[1]
+    return [given] if isinstance(given, str | dict) else listed(given)
+
+
+def _content(content: Json, index: int) -> Unit:
+    found = contents({"contents": [content]})
+    given = [part for turn in found for _, part in turn.parts]
+    parts = tuple(Part(("parts", at), part) for at, part in enumerate(given))
+    return Unit(
+        ("contents", index), "messages", found[0].role if found else "user", content, parts, (content,)
+    )
 
 
 WIRE = Wire(
@@ -34,6 +78,7 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
+    layout=Layout(_head, "contents", _content, _contents),
     read=parse_reply,
     stream=Stream,
     usage=gemini_usage,

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from quire.providers.models import model_info
 from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.usage import chat_usage
+from quire.providers.walk import (
+    Layout,
+    Part,
+    Section,
+    Unit,
+    as_block,
+    definition,
+    listed,
+    parts_of,
+    schema,
+    unmarked_in,
+)
 from quire.providers.wire import Wire
 from quire.providers.wires.openai_chat.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.openai_chat.write import FORMAT, WRITER
-from quire.values import JsonObject, Prompt, Request
+from quire.values import Json, JsonObject, Prompt, Request
 
 __all__ = [
     "FORMAT",
@@ -25,7 +39,7 @@ __all__ = [
 
 def render(prompt: Prompt, model: str = "", provider: str = FORMAT, ask: Options | None = None) -> Request:
     """The request for `client.chat.completions.create(**request.body)`."""
-    return Rendering(WRITER, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
+    return Rendering(WIRE, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
 
 
 def _other(body: JsonObject) -> str:
@@ -33,11 +47,42 @@ def _other(body: JsonObject) -> str:
     return "openai-responses" if "input" in body and "messages" not in body else ""
 
 
+# Where a request keeps what is cached.
+
+
+def _head(body: JsonObject) -> Iterator[Unit]:
+    for index, tool in enumerate(listed(body.get("tools"))):
+        yield definition(("tools", index), as_block(tool))
+    if body.get("response_format"):
+        yield schema(("response_format",), body["response_format"])
+
+
+def _message(message: Json, index: int) -> Unit:
+    role, thought, said = (
+        str(message.get("role", "")),
+        message.get("reasoning_content"),
+        message.get("refusal"),
+    )
+    parts = [Part(("reasoning_content",), {"type": "thinking", "thinking": thought})] if thought else []
+    parts += parts_of(message.get("content"), "content")
+    # A refusal is the text of a message that has none; calls follow whatever was said.
+    parts += [Part(("refusal",), {"type": "text", "text": said})] if said else []
+    calls = listed(message.get("tool_calls"))
+    parts += [Part(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
+    parts = parts or [Part(("content",), {"type": "text", "text": ""})]
+    if role == "tool":
+        parts = [part._replace(also={"tool_call_id": message.get("tool_call_id")}) for part in parts]
+    section: Section = "system" if role in ("system", "developer") else "messages"
+    compared = unmarked_in(message, "content")
+    return Unit(("messages", index), section, role, message, tuple(parts), (compared,))
+
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
+    layout=Layout(_head, "messages", _message, lambda body: listed(body.get("messages"))),
     read=parse_reply,
     stream=Stream,
     usage=chat_usage,

@@ -8,7 +8,6 @@ from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, l
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
-    NO_REPLY,
     Draft,
     Options,
     Writer,
@@ -18,6 +17,7 @@ from quire.providers.rendering import (
     wanted_effort,
 )
 from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
+from quire.providers.walk import NO_REPLY
 from quire.values import Call, Image, Json, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
 # What the parts of a Chat message's content mean: text, images, and what is enclosed.
