@@ -25,6 +25,7 @@ from quire.observe import CacheWatch, LayerHashes
 from quire.providers.explain import CacheEvent, diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
+from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
 
@@ -145,7 +146,7 @@ def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
         "ttl_s": info.ttl_s[0] if info.ttl_s else None,
         "image_tokens": IMAGE_TOKENS if info.features.images else NO_IMAGE_TOKENS,
         "late_tools": bool(info.features.late_tools),
-        "thinking": info.wire != "openai-chat" or info.features.reasoning_content != "never",
+        "thinking": wire_of(info.wire).thinking(info),
     }
 
 

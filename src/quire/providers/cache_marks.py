@@ -19,7 +19,7 @@ import msgspec
 from quire.providers.growing import Growing
 from quire.providers.models import ModelInfo
 from quire.providers.simulate.blocks import said
-from quire.providers.walk import Path, Unit, Walk, size_of
+from quire.providers.walk import Path, Unit, Walk, changed_body, size_of
 from quire.providers.wires import wire_of
 from quire.tokens import counter
 from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Text
@@ -414,29 +414,14 @@ class Marker:
 
 
 def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
-    """Anthropic's blocks take `cache_control`; Bedrock wants a cache point behind the block."""
-    write = _with_point if info.wire == "bedrock" else _with_control
+    """A mark on each of the last places, as the wire format writes it."""
+    write = wire_of(info.wire).mark
     # Backwards, so that a cache point moves no place that is still to be marked.
     for place in reversed(places.all[-info.max_breakpoints :]):
         # The longer life may not stand behind the shorter one; what lasts stands in front.
         long = life.tail_long or (life.head_long and place in places.lasting)
         body = write(body, places.row.spots[place].path, long)
     return body
-
-
-def _with_control(body: JsonObject, path: Path, long: bool) -> JsonObject:
-    control: JsonObject = {"type": "ephemeral", "ttl": "1h"} if long else {"type": "ephemeral"}
-    return _changed_body(body, path, lambda block: {**block, "cache_control": control})
-
-
-def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
-    point: JsonObject = {"type": "default", "ttl": "1h"} if long else {"type": "default"}
-    *outer, index = path
-    assert isinstance(index, int)
-    behind = index + 1
-    return _changed_body(
-        body, tuple(outer), lambda blocks: [*blocks[:behind], {"cachePoint": point}, *blocks[behind:]]
-    )
 
 
 def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
@@ -446,7 +431,7 @@ def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: M
     explicit = bool(carrying) and carrying[-1] is spots[-1]
     most = info.max_breakpoints if explicit else info.max_breakpoints - 1
     for spot in carrying[-most:]:
-        body = _changed_body(body, spot.path, _with_breakpoint)
+        body = changed_body(body, spot.path, _with_breakpoint)
     return {**body, "prompt_cache_options": {"mode": "explicit" if explicit else "implicit", "ttl": "30m"}}
 
 
@@ -464,29 +449,8 @@ _MARKERS: dict[str, Callable[[JsonObject, MarkPlaces, CacheLives, ModelInfo], Js
 }
 
 
-def _changed_body(body: JsonObject, path: Path, change: Callable[[Json], Json]) -> JsonObject:
-    """The body with one place in it changed; everything off the path is shared, nothing is mutated."""
-    changed: JsonObject = _changed(body, path, change)
-    return changed
-
-
-def _changed(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
-    if not path:
-        return change(value)
-    step, *rest = path
-    inner = _changed(value[step], tuple(rest), change)
-    if isinstance(step, int):
-        return [*value[:step], inner, *value[step + 1 :]]
-    return {**value, step: inner}
-
-
 def _diagnosed(body: JsonObject, info: ModelInfo, previous_id: str | None) -> JsonObject:
     """Ask the provider to say why it could not reuse more, compared with the reply before."""
     if not info.features.diagnostics or not (body.get("messages") or body.get("input")):
         return body
-    if info.wire == "anthropic" and "diagnostics" not in body:
-        return {**body, "diagnostics": {"previous_message_id": previous_id}}
-    if info.wire == "openai-responses" and previous_id:
-        options = {**(body.get("prompt_cache_options") or {}), "comparison_response_id": previous_id}
-        return {**body, "prompt_cache_options": options}
-    return body
+    return wire_of(info.wire).diagnosed(body, previous_id)

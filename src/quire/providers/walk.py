@@ -236,6 +236,28 @@ def unmarked_in(holder: Json, field: str) -> Json:
     return {**holder, field: [bare(block) for block in blocks]} if isinstance(blocks, list) else holder
 
 
+def changed_body(body: JsonObject, path: Path, change: Callable[[Json], Json]) -> JsonObject:
+    """The body with one place in it changed; everything off the path is shared, nothing is mutated."""
+    changed: JsonObject = _changed(body, path, change)
+    return changed
+
+
+def _changed(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
+    if not path:
+        return change(value)
+    step, *rest = path
+    inner = _changed(value[step], tuple(rest), change)
+    if isinstance(step, int):
+        return [*value[:step], inner, *value[step + 1 :]]
+    return {**value, step: inner}
+
+
+def with_control(body: JsonObject, path: Path, long: bool) -> JsonObject:
+    """Anthropic's mark on a block, for the shorter or the longer life."""
+    control: JsonObject = {"type": "ephemeral", "ttl": "1h"} if long else {"type": "ephemeral"}
+    return changed_body(body, path, lambda block: {**block, "cache_control": control})
+
+
 def size_of(value: Json) -> int:
     """The characters of a value's texts."""
     if isinstance(value, str):

@@ -14,9 +14,10 @@ import msgspec
 if TYPE_CHECKING:
     # Named here alone, so that what a wire is made of may itself ask for a wire.
     from quire.providers.incoming import Partial
+    from quire.providers.models import ModelInfo
     from quire.providers.rendering import Writer
     from quire.providers.rules.check import WireRules
-    from quire.providers.walk import Layout
+    from quire.providers.walk import Layout, Path
     from quire.values import Entry, Json, JsonObject, Reply, Request, Usage
 
 
@@ -64,5 +65,11 @@ class Wire(Format, frozen=True, kw_only=True):
     rules: WireRules
     # The name of the format that a body is in after all, where one provider speaks two; "" for this one.
     other: Callable[[JsonObject], str] = _as_named
+    # Marks the block at a path, for the shorter or the longer life; none can be marked without.
+    mark: Callable[[JsonObject, Path, bool], JsonObject] = lambda body, path, long: body
+    # Asks why less was read from the cache than the reply of this id had left there.
+    diagnosed: Callable[[JsonObject, str | None], JsonObject] = lambda body, previous_id: body
+    # Whether the model's thinking goes back to it.
+    thinking: Callable[[ModelInfo], bool] = lambda info: True
     # The keyword arguments of the official SDK's call.
     sdk_kwargs: Callable[[Request], dict[str, Any]] = _body_and_headers

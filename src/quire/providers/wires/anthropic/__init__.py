@@ -10,7 +10,17 @@ from quire.providers.models import model_info
 from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.claude import RULES
 from quire.providers.usage import anthropic_usage
-from quire.providers.walk import Layout, Unit, as_block, bare, definition, listed, parts_of, unmarked_in
+from quire.providers.walk import (
+    Layout,
+    Unit,
+    as_block,
+    bare,
+    definition,
+    listed,
+    parts_of,
+    unmarked_in,
+    with_control,
+)
 from quire.providers.wire import Wire
 from quire.providers.wires.anthropic.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.anthropic.write import FORMAT, WRITER
@@ -61,6 +71,10 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(path, "messages", str(message.get("role", "")), message, tuple(parts), (compared,))
 
 
+def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
+    return body if "diagnostics" in body else {**body, "diagnostics": {"previous_message_id": previous_id}}
+
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -70,5 +84,7 @@ WIRE = Wire(
     read=parse_reply,
     stream=Stream,
     usage=anthropic_usage,
+    mark=with_control,
+    diagnosed=_diagnosed,
     rules=RULES,
 )

@@ -9,7 +9,7 @@ from quire.providers.models import model_info
 from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.bedrock import RULES
 from quire.providers.usage import bedrock_usage
-from quire.providers.walk import Layout, Path, Section, Unit, listed, parts_of
+from quire.providers.walk import Layout, Path, Section, Unit, changed_body, listed, parts_of
 from quire.providers.wire import Wire
 from quire.providers.wires.bedrock.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.bedrock.write import FORMAT, WRITER, sdk_kwargs
@@ -81,6 +81,17 @@ def _without_bytes(value: Json) -> Json:
     return [_without_bytes(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
+    """A cache point behind the block."""
+    point: JsonObject = {"type": "default", "ttl": "1h"} if long else {"type": "default"}
+    *outer, index = path
+    assert isinstance(index, int)
+    behind = index + 1
+    return changed_body(
+        body, tuple(outer), lambda blocks: [*blocks[:behind], {"cachePoint": point}, *blocks[behind:]]
+    )
+
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -90,6 +101,7 @@ WIRE = Wire(
     read=parse_reply,
     stream=Stream,
     usage=bedrock_usage,
+    mark=_with_point,
     rules=RULES,
     sdk_kwargs=sdk_kwargs,
     other=other_format,

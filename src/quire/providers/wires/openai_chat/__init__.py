@@ -19,6 +19,7 @@ from quire.providers.walk import (
     parts_of,
     schema,
     unmarked_in,
+    with_control,
 )
 from quire.providers.wire import Wire
 from quire.providers.wires.openai_chat.read import Stream, export_messages, import_messages, parse_reply
@@ -86,6 +87,8 @@ WIRE = Wire(
     read=parse_reply,
     stream=Stream,
     usage=chat_usage,
+    mark=with_control,
+    thinking=lambda info: info.features.reasoning_content != "never",
     rules=CHAT_RULES,
     other=_other,
 )

@@ -21,6 +21,7 @@ from quire.providers.walk import (
     parts_of,
     schema,
     unmarked_in,
+    with_control,
 )
 from quire.providers.wire import Wire
 from quire.providers.wires.openai_responses.read import Stream, export_messages, import_messages, parse_reply
@@ -88,6 +89,13 @@ def _item(item: Json, index: int) -> Unit:
     return Unit(("input", index), section, role, item, tuple(parts), (compared,))
 
 
+def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
+    if not previous_id:
+        return body
+    options = {**(body.get("prompt_cache_options") or {}), "comparison_response_id": previous_id}
+    return {**body, "prompt_cache_options": options}
+
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -97,6 +105,8 @@ WIRE = Wire(
     read=parse_reply,
     stream=Stream,
     usage=responses_usage,
+    mark=with_control,
+    diagnosed=_diagnosed,
     rules=RESPONSES_RULES,
     other=_other,
 )
