@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from quire import values
 from quire.assemble import Assembly, Policy
-from quire.cli.main import quire
 from quire.errors import CallError, QuireError
 from quire.log.entries import encode_lines
 from quire.log.hashing import chain
 from quire.values import Entry
+from toolbox import run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, to see rebases")
 
@@ -31,17 +30,7 @@ def thread(turns: int = 30) -> list[Entry]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    path = tmp_path / "thread.jsonl"
-    path.write_text("".join(encode_lines(thread())))
-    return str(path)
-
-
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(quire, list(arguments), catch_exceptions=True)
-    if isinstance(done.exception, QuireError):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.output
+    return written(tmp_path, thread())
 
 
 def test_assemble_prints_one_object_per_request(file: str) -> None:
@@ -57,9 +46,8 @@ def test_assemble_prints_one_object_per_request(file: str) -> None:
 
 
 def test_a_request_that_cannot_fit_is_counted_apart(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text("".join(encode_lines([values.user("word " * 900), values.respond("ok")])))
-    rows = [json.loads(line) for line in run("assemble", str(path), "--budget", "100", "--json").splitlines()]
+    path = written(tmp_path, [values.user("word " * 900), values.respond("ok")])
+    rows = [json.loads(line) for line in run("assemble", path, "--budget", "100", "--json").splitlines()]
     assert "the user's message" in rows[0]["error"]
     assert "messages" not in rows[0]
 

@@ -3,19 +3,11 @@
 import pytest
 
 from quire import values
-from quire.assemble import Built, Policy, requests
-from quire.values import Entry, JsonObject, LeftOut
+from quire.assemble import Policy
+from quire.values import Entry, LeftOut
+from toolbox import built, note
 
 pytestmark = pytest.mark.moves_prefix(reason="what is left out leaves at a rebase")
-
-
-def note(name: str, text: str, **metadata: object) -> JsonObject:
-    about = {"source": "note", "path": name, **metadata}
-    return {"id": name, "type": "text", "content": text, "metadata": about}
-
-
-def built(entries: list[Entry], policy: Policy) -> list[Built]:
-    return [one for one in requests(entries, policy) if isinstance(one, Built)]
 
 
 def test_a_call_that_a_rebase_takes_away_takes_its_result_along_and_both_are_explained() -> None:

@@ -7,26 +7,17 @@ import pytest
 
 import quire
 from quire import Policy, providers, values
-from quire.assemble import Built, requests, reused_tokens
+from quire.assemble import Built, reused_tokens
 from quire.assemble.rebase import SUMMARY_HEADING
 from quire.errors import CallError
 from quire.log.hashing import chain, sha256_hex
 from quire.providers.cache_marks import mark
 from quire.providers.models import model_info
 from quire.providers.simulate import simulate
-from quire.values import Entry
+from toolbox import built, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="every test here makes rebases")
 WORDS = "word " * 40
-
-
-def talk(turns: int) -> list[Entry]:
-    said = [one for n in range(turns) for one in (values.user(f"ask {n} {WORDS}"), values.respond(f"say {n} {WORDS}"))]
-    return list(chain([values.system("Help."), *said]))
-
-
-def built(entries: list[Entry], policy: Policy) -> list[Built]:
-    return [one for one in requests(entries, policy) if isinstance(one, Built)]
 
 
 def opening_policy(**changed: object) -> Policy:
@@ -76,7 +67,7 @@ def test_the_opening_gets_shorter_before_the_floor_does_and_for_good() -> None:
     before = max(one.prompt.opening for one in made[:at])
     assert 0 < made[at].prompt.opening < before
     assert made[at].tokens <= 3_000
-    assert "ask 0 " in str(made[at].prompt.messages[0])
+    assert "question 0 " in str(made[at].prompt.messages[0])
     assert made[at].rebase is not None
     assert made[at].rebase["meta"]["opening"] == made[at].prompt.opening + 1
     assert all(later.prompt.opening <= one.prompt.opening for one, later in pairwise(made[at:]))

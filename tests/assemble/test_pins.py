@@ -8,6 +8,7 @@ from quire.assemble.rebase import PINNED_HEADING
 from quire.errors import BudgetError
 from quire.log.hashing import chain
 from quire.values import Entry, JsonObject
+from toolbox import note, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="pins are about rebases")
 WORDS = "KEEP-THIS-PIN"
@@ -16,18 +17,6 @@ WORDS = "KEEP-THIS-PIN"
 def long(middle: str = "") -> str:
     lines = [f"line {n} of the result" for n in range(150)]
     return "\n".join([*lines[:75], middle, *lines[75:]])
-
-
-def item(name: str, text: str, **metadata: object) -> JsonObject:
-    about = {"source": "note", "path": name, **metadata}
-    return {"id": name, "type": "text", "content": text, "metadata": about}
-
-
-def talk(turns: int) -> list[Entry]:
-    out: list[Entry] = []
-    for n in range(turns):
-        out += [values.user(f"question {n} " + "word " * 60), values.respond(f"answer {n} " + "word " * 90)]
-    return out
 
 
 def loop(calls: int, pinned: int, meta: JsonObject) -> list[Entry]:
@@ -92,7 +81,7 @@ def test_a_refusal_speaks_of_pins_only_where_there_are_any() -> None:
 
 @pytest.mark.parametrize("how", ["field", "entry", "context"])
 def test_each_turn_keeps_pinned_context_of_earlier_turns(how: str) -> None:
-    chosen = item("n.md", WORDS, source="selection", start_line=1, end_line=3, pin=True)
+    chosen = note("n.md", WORDS, source="selection", start_line=1, end_line=3, pin=True)
     begun = {
         "field": [values.user("look", [chosen])],
         "entry": [values.attach(chosen), values.user("look")],
@@ -102,7 +91,7 @@ def test_each_turn_keeps_pinned_context_of_earlier_turns(how: str) -> None:
             values.result("k", None, WORDS, meta={"pin": True}),
         ],
     }[how]
-    entries = [*begun, values.respond("ok"), *talk(3)]
+    entries = [*begun, values.respond("ok"), *talk(3, 60, 90)[1:]]
     stands_from_its_first_request(entries, Policy(promote="each-turn"))
 
 
@@ -111,31 +100,33 @@ def test_each_turn_keeps_pinned_context_of_earlier_turns(how: str) -> None:
 def test_a_pinned_item_stays_in_the_library_once(promote: str, times: bool) -> None:
     policy = Policy(budget=3_000, unused_turns=2, promote=promote, times=times)  # type: ignore[arg-type]
     for begun in (
-        [values.attach(item("n.md", WORDS), meta={"pin": True})],
-        [values.attach(item("n.md", WORDS, pin=True))],
+        [values.attach(note("n.md", WORDS), meta={"pin": True})],
+        [values.attach(note("n.md", WORDS, pin=True))],
     ):
-        made = stands_from_its_first_request([*begun, *talk(30)], policy)
+        made = stands_from_its_first_request([*begun, *talk(30, 60, 90)[1:]], policy)
         assert text_of(made[-1]).count(WORDS) == 1
         assert WORDS in made[-1].prompt.l2
 
 
 def test_a_span_of_an_attachment_outlives_its_place_in_the_library() -> None:
-    entry = values.attach(item("n.md", f"much else, {WORDS}, and more"), meta={"pin": WORDS})
-    made = stands_from_its_first_request([entry, *talk(30)], Policy(budget=3_000, unused_turns=2))
+    entry = values.attach(note("n.md", f"much else, {WORDS}, and more"), meta={"pin": WORDS})
+    made = stands_from_its_first_request([entry, *talk(30, 60, 90)[1:]], Policy(budget=3_000, unused_turns=2))
     assert "much else" not in text_of(made[-1])
 
 
 def test_a_newer_version_of_a_pinned_item_takes_its_place() -> None:
-    first = values.attach(item("s.md", "FIRST", source="selection", start_line=1, end_line=2, pin=True))
-    second = values.attach(item("s.md", "SECOND", source="selection", start_line=1, end_line=2))
-    last = stands_from_its_first_request([first, *talk(20), second, *talk(20)], Policy(budget=3_000), "SECOND")[-1]
+    first = values.attach(note("s.md", "FIRST", source="selection", start_line=1, end_line=2, pin=True))
+    second = values.attach(note("s.md", "SECOND", source="selection", start_line=1, end_line=2))
+    last = stands_from_its_first_request(
+        [first, *talk(20, 60, 90)[1:], second, *talk(20, 60, 90)[1:]], Policy(budget=3_000), "SECOND"
+    )[-1]
     assert "FIRST" not in text_of(last)
 
 
 def test_an_entry_pinned_after_it_left_comes_back_at_the_next_rebase() -> None:
     words = f"{WORDS} always " + "x " * 200
     pin = [values.user("remember that", meta={"pins": [1]}), values.respond("ok")]
-    entries = [values.user(words), *talk(20), *pin, *talk(20)]
+    entries = [values.user(words), *talk(20, 60, 90)[1:], *pin, *talk(20, 60, 90)[1:]]
     made = [one for one in requests(entries, Policy(budget=3_000)) if isinstance(one, Built)]
     at = next(n for n, one in enumerate(made) if one.query == "remember that")
     back = next(n for n, one in enumerate(made) if n >= at and one.rebase)
@@ -145,20 +136,20 @@ def test_an_entry_pinned_after_it_left_comes_back_at_the_next_rebase() -> None:
 
 def test_the_same_words_pinned_twice_are_kept_once() -> None:
     twice = [values.user(WORDS, meta={"pin": True}), values.respond("a " * 50)] * 2
-    last = stands_from_its_first_request([*twice, *talk(24)], Policy(budget=3_000))[-1]
+    last = stands_from_its_first_request([*twice, *talk(24, 60, 90)[1:]], Policy(budget=3_000))[-1]
     assert text_of(last).split("# Summary")[0].split("\n\n") == [f"\n{PINNED_HEADING}", WORDS, ""]
 
 
 def test_a_pinned_instruction_that_folds_into_the_system_prompt_is_not_said_twice() -> None:
     note = values.note(f"  {WORDS}\n", meta={"pin": True})
     begun = [values.user("q"), values.respond("a"), note]
-    last = stands_from_its_first_request([*begun, *talk(30)], Policy(budget=3_000))[-1]
+    last = stands_from_its_first_request([*begun, *talk(30, 60, 90)[1:]], Policy(budget=3_000))[-1]
     assert WORDS in last.prompt.l1
     assert text_of(last).count(WORDS) == 1
 
 
 def test_pins_too_large_for_the_budget_are_refused_by_name() -> None:
-    entries = [values.user("word " * 960, meta={"pin": True}), values.respond("a"), *talk(6)]
+    entries = [values.user("word " * 960, meta={"pin": True}), values.respond("a"), *talk(6, 60, 90)[1:]]
     made = list(requests(entries, Policy(budget=1_000)))
     refused = [one for one in made if isinstance(one, Refused)]
     assert refused

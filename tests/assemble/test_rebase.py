@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quire import values
-from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, requests, reused_tokens
+from quire.assemble import DROP_ONLY, Assembly, Built, Policy, requests, reused_tokens
 from quire.assemble.layers import enclose
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
@@ -17,16 +17,10 @@ from quire.providers import render
 from quire.thread import chat_messages
 from quire.tokens import counter, tools_tokens
 from quire.values import Entry, Result
+from toolbox import built, note, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="every test here makes a rebase")
 LONG = "\n".join(f"row {n}: value {n * 7}" for n in range(60))
-
-
-def talk(turns: int, size: int = 40) -> list[Entry]:
-    out = [values.system("Help.")]
-    for n in range(turns):
-        out += [values.user(f"question {n} " + "word " * size), values.respond(f"answer {n} " + "word " * size)]
-    return out
 
 
 def loop(calls: int) -> list[Entry]:
@@ -34,12 +28,6 @@ def loop(calls: int) -> list[Entry]:
     for n in range(calls):
         out += [values.call(f"c{n}", "read", {"n": n}), values.result(f"c{n}", None, f"{n}\n{LONG}")]
     return [*out, values.respond("done")]
-
-
-def built(entries: list[Entry], policy: Policy, **how: object) -> list[Built]:
-    made = list(requests(entries, policy, **how))  # type: ignore[arg-type]
-    assert not [one for one in made if isinstance(one, Refused)]
-    return [one for one in made if isinstance(one, Built)]
 
 
 def test_a_turn_of_500_calls_stays_in_budget_and_keeps_its_request() -> None:
@@ -300,10 +288,6 @@ def test_a_request_that_leaves_no_room_for_another_cuts_before_what_is_new_is_wr
         made = built(entries, tight)
         assert (made[at].rebase or {"reason": ""})["reason"] == expected
         assert all(one.tokens <= tight.limit for one in made)
-
-
-def note(name: str, text: str, **metadata: object) -> dict[str, object]:
-    return {"id": name, "type": "text", "content": text, "metadata": {"source": "note", "path": name, **metadata}}
 
 
 def _raises(error: Exception) -> Callable[[Leaving], str]:

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import quire
 from quire import providers
 from quire.assemble import Built, Policy, requests
 from quire.assemble.layers import enclose
-from quire.cli.main import quire as command
 from quire.log.hashing import sha256_hex
 from quire.thread import Thread, chat_messages, open_store, policy_for
 from quire.values import JsonObject, Request
+from toolbox import run
 
 TARGET = "anthropic:claude-opus-5-5"
 
@@ -29,12 +28,6 @@ def reply(text: str, read: int = 0, total: int = 100) -> JsonObject:
         "id": "m", "type": "message", "role": "assistant", "model": "claude-opus-5-5",
         "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "usage": usage,
     }  # fmt: skip
-
-
-def run(*args: str) -> str:
-    done = CliRunner().invoke(command, args, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def talked(path: Path, policy: Policy) -> tuple[Thread, Request]:

@@ -39,13 +39,8 @@ Chat = Callable[..., "tuple[str, str]"]
 
 
 @pytest.fixture
-def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "quire.db"
-    monkeypatch.setenv("QUIRE_DB", str(path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("QUIRE_MODEL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return path
+def db(home: Path) -> Path:
+    return home / "quire.db"
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The five runners with the real local model; where it is too small to choose, its words are constrained."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -11,16 +10,14 @@ from quire.errors import MissingPart
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
-from quire.send.connect import transport_for
-from quire.send.cycle import Outcome, run
 from quire.send.local import LocalServer, weights
 from quire.send.note_search import sources
-from quire.send.protocol import Limits, Runner
+from quire.send.protocol import Limits
 from quire.send.runners import agent, chat, planned, project, qa
 from quire.send.tools import tool
-from quire.send.transport import close
 from quire.send.weights import faster
-from quire.thread import Thread, open_store
+from quire.thread import Thread
+from toolbox import carry_out
 
 pytestmark = pytest.mark.xdist_group("local")
 
@@ -39,33 +36,16 @@ def engine() -> Iterator[LocalServer]:
         yield server
 
 
-@pytest.fixture
-def thread(tmp_path: Path) -> Iterator[Thread]:
-    with open_store(tmp_path / "quire.db") as store:
-        yield Thread(store, "t")
-
-
-def carry_out(thread: Thread, engine: LocalServer, runner: Runner) -> Outcome:
-    async def main() -> Outcome:
-        transport = transport_for(TARGET, engine.url)
-        try:
-            return await run(thread, TARGET, transport, runner)
-        finally:
-            await close(transport)
-
-    return asyncio.run(main())
-
-
 def test_chat_and_project_answer_and_read_the_cache(thread: Thread, engine: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "facts.md").write_text("The launch is in May.")
     runner = project(
         chat("You are a helpful assistant.", **SHORT), prompt="You plan launches.", files=[tmp_path / "facts.md"]
     )
     thread.user("When is the launch?")
-    first = carry_out(thread, engine, runner)
+    first = carry_out(thread, TARGET, engine.url, runner)
     assert (first.stop, bool(first.text.strip())) == ("answered", True)
     thread.user("Say it again.")
-    second = carry_out(thread, engine, runner)
+    second = carry_out(thread, TARGET, engine.url, runner)
     # Everything but the new words and a little of the template was there already.
     assert second.usage.cache_read >= first.usage.input_total - 8
 
@@ -75,7 +55,7 @@ def test_qa_answers_over_notes_and_names_its_sources(thread: Thread, engine: Loc
     (tmp_path / "notes" / "tea.md").write_text("Green tea needs water of 80 degrees.")
     with NoteIndex(Vault(tmp_path / "notes"), tmp_path / "notes.db") as index:
         thread.user("How hot is green tea?")
-        done = carry_out(thread, engine, qa(index, k=1, **SHORT))
+        done = carry_out(thread, TARGET, engine.url, qa(index, k=1, **SHORT))
     assert done.text.strip()
     assert [one.path for one in sources(done.entries)] == ["tea.md"]
 
@@ -87,7 +67,7 @@ def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServe
         return f"noted: {word}"
 
     thread.user("I am happy today!")
-    done = carry_out(thread, engine, planned([mood], **SHORT))
+    done = carry_out(thread, TARGET, engine.url, planned([mood], **SHORT))
     assert done.stop == "answered"
     calls = [one for one in done.entries if one.kind == "call"]
     # Whether it plans anything is the small model's affair; what it plans can be run.
@@ -100,10 +80,10 @@ def test_agent_calls_a_real_tool_and_answers(thread: Thread, engine: LocalServer
     thread.user("What is 6 * 7? Use calculate.")
     grammar = r"""root ::= "$call: {\"name\": \"calculate\", \"args\": {\"expression\": \"6 * 7\"}}" """
     calling = agent(builtin(), native=False, limits=Limits(steps=1), max_tokens=48, temperature=0, grammar=grammar)
-    first = carry_out(thread, engine, calling)
+    first = carry_out(thread, TARGET, engine.url, calling)
     assert first.stop == "steps"
     assert [one.body.get("content") for one in first.entries if one.kind == "result"] == ["42"]
     answering = agent(builtin(), native=False, **SHORT, grammar='root ::= "It is 42" [.!]')
-    done = carry_out(thread, engine, answering)
+    done = carry_out(thread, TARGET, engine.url, answering)
     assert (done.stop, done.steps) == ("answered", 2)
     assert done.text[:8] == "It is 42"

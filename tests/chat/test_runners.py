@@ -1,6 +1,5 @@
 """The five runners carry a turn out through the official clients, streaming, against the strict providers."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,16 +11,15 @@ from quire import values
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
-from quire.send.connect import transport_for
-from quire.send.cycle import Outcome, run
+from quire.send.cycle import Outcome
 from quire.send.note_search import local_search_tool, sources, sources_text
 from quire.send.protocol import Limits, Runner
 from quire.send.runners import PLANNER, agent, attached, chat, plan_schema, planned, project, qa, question_of, read_plan
 from quire.send.tools import Toolbox, tool
-from quire.send.transport import close
 from quire.testing import Emulator, emulator
-from quire.thread import Thread, open_store
+from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text, Think
+from toolbox import carry_out
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -44,23 +42,9 @@ def index(tmp_path: Path) -> Iterator[NoteIndex]:
         yield made
 
 
-@pytest.fixture
-def thread(tmp_path: Path) -> Iterator[Thread]:
-    with open_store(tmp_path / "quire.db") as store:
-        yield Thread(store, "t")
-
-
-def carry_out(thread: Thread, target: str, server: Emulator, runner: Runner, via: Any = "sdk") -> Outcome:
+def ask(thread: Thread, target: str, server: Emulator, runner: Runner, via: Any = "sdk") -> Outcome:
     url = f"{server.url}/v1" if target.startswith("openai") else server.url
-
-    async def main() -> Outcome:
-        transport = transport_for(target, url, "key", via=via)
-        try:
-            return await run(thread, target, transport, runner)
-        finally:
-            await close(transport)
-
-    return asyncio.run(main())
+    return carry_out(thread, target, url, runner, via=via)
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -100,7 +84,7 @@ def test_chat_answers_and_the_next_turn_extends_the_last(thread: Thread, target:
     with served(target, ["Hello", "Again"]) as server:
         for question in ("Hi", "And now?"):
             thread.user(question)
-            done = carry_out(thread, target, server, chat("Be brief."))
+            done = ask(thread, target, server, chat("Be brief."))
         assert (done.stop, done.text) == ("answered", "Again")
         assert [one.status for one in server.requests] == [200, 200]
         assert any("Be brief." in text for text in texts(server.requests[1].body))
@@ -110,7 +94,7 @@ def test_chat_answers_and_the_next_turn_extends_the_last(thread: Thread, target:
 def test_qa_answers_from_notes_with_the_block_above_the_question(thread: Thread, target: str, index: NoteIndex) -> None:
     with served(target, ["At 80 degrees [^1]."]) as server:
         thread.user("How hot is green tea?")
-        done = carry_out(thread, target, server, qa(index, k=1))
+        done = ask(thread, target, server, qa(index, k=1))
         asked = user_text(server.requests[0].body)
     assert asked.startswith(
         "# Additional context:\n\n<localSearch>\nAnswer the question based only on the following context:\n\n"
@@ -134,7 +118,7 @@ def test_planned_runs_what_the_model_chose_before_it_answers(thread: Thread, tar
     item = {"id": "n.md", "content": "SECRET WORDS", "metadata": {"source": "note", "path": "n.md"}}
     with served(target, reply) as server:
         thread.user("What about bees and 6 * 7?", [item])
-        done = carry_out(thread, target, server, runner)
+        done = ask(thread, target, server, runner)
         planner, answer = (one.body for one in server.requests)
     assert done.text == "Done."
     # The planner sees the question and the metadata of the attached context, never its content.
@@ -160,7 +144,7 @@ def test_agent_calls_tools_until_it_answers(thread: Thread, target: str, index: 
     ]  # fmt: skip
     with served(target, script) as server:
         thread.user("Powers and bees?")
-        done = carry_out(thread, target, server, runner)
+        done = ask(thread, target, server, runner)
         assert [one.status for one in server.requests] == [200, 200, 200]
         last = server.requests[-1].body
     assert (done.stop, done.steps, done.text) == ("answered", 3, "It is 1024, and bees dance.")
@@ -177,7 +161,7 @@ def test_project_puts_its_prompt_and_files_in_l1(thread: Thread, target: str, tm
     )
     with served(target, [[Think("Hm."), Call("", "calculate", {"expression": "1 + 1"})], "In May."]) as server:
         thread.user("When?")
-        done = carry_out(thread, target, server, runner)
+        done = ask(thread, target, server, runner)
         system = max(texts(server.requests[0].body), key=lambda text: "<project_context>" in text)
     assert (runner.name, done.text) == ("project", "In May.")
     assert system.startswith(
@@ -216,7 +200,7 @@ def test_a_plan_that_cannot_be_used_is_asked_for_once_more(thread: Thread) -> No
     target = TARGETS["anthropic"]
     with served(target, replies) as server:
         thread.user("6 * 7?")
-        assert carry_out(thread, target, server, planned(builtin()), via="http").text == "42."
+        assert ask(thread, target, server, planned(builtin()), via="http").text == "42."
         again = server.requests[1].body
         assert "it holds no JSON array" in user_text(again)
         assert "<calculate>\n42\n</calculate>" in user_text(server.requests[2].body)
@@ -226,9 +210,9 @@ def test_no_plan_is_asked_for_without_tools_and_a_bad_one_runs_nothing(thread: T
     target = TARGETS["anthropic"]
     with served(target, ["Hi.", "nonsense", "more nonsense", "Still fine."]) as server:
         thread.user("Hello")
-        assert carry_out(thread, target, server, planned([]), via="http").text == "Hi."
+        assert ask(thread, target, server, planned([]), via="http").text == "Hi."
         thread.user("Hello again")
-        done = carry_out(thread, target, server, planned(builtin()), via="http")
+        done = ask(thread, target, server, planned(builtin()), via="http")
     assert done.text == "Still fine."
     assert "call" not in {one.kind for one in done.entries}
 
@@ -271,9 +255,9 @@ def test_a_model_without_native_tools_calls_them_in_words(thread: Thread) -> Non
     ]
     with emulator("llamacpp", replies) as server:
         thread.user("Weather?")
-        done = carry_out(thread, LOCAL, server, runner, via="http")
+        done = ask(thread, LOCAL, server, runner, via="http")
         thread.user("Thanks")
-        carry_out(thread, LOCAL, server, runner, via="http")
+        ask(thread, LOCAL, server, runner, via="http")
         first, second, third = (one.body for one in server.requests)
     assert (done.text, done.steps) == ("It is sunny.", 2)
     assert first["messages"][0]["content"] == (
@@ -304,9 +288,9 @@ def test_a_model_that_plays_the_tool_itself_is_heard_and_nothing_is_run(thread: 
     runner = agent(builtin(), native=False)
     with emulator("llamacpp", ["$result: 42\n$call: not json", "$think: hm\n$respond: Fine."]) as server:
         thread.user("6 * 7?")
-        first = carry_out(thread, LOCAL, server, runner, via="http")
+        first = ask(thread, LOCAL, server, runner, via="http")
         thread.user("So?")
-        second = carry_out(thread, LOCAL, server, runner, via="http")
+        second = ask(thread, LOCAL, server, runner, via="http")
     assert first.text == "42$call: not json"
     said = [(one.kind, one.text) for one in second.entries if one.kind != "sent"]
     assert said == [("think", "hm"), ("respond", "Fine.")]
@@ -327,7 +311,7 @@ def test_limits_hold_for_every_runner(thread: Thread, make: Callable[[], Runner]
     target = TARGETS["anthropic"]
     with served(target, reply) as server:
         thread.user("Go")
-        done = carry_out(thread, target, server, runner, via="http")
+        done = ask(thread, target, server, runner, via="http")
     assert done.stop == ("steps" if runner.name == "agent" else "answered")
 
 
@@ -338,7 +322,7 @@ def test_a_runner_without_anything_to_answer_fails_at_once(thread: Thread, index
     with served(TARGETS["anthropic"], ["never"]) as server:
         for runner in (chat(), qa(index), planned(builtin()), agent(builtin()), project(prompt="p")):
             with pytest.raises(CallError, match="no user entry"):
-                carry_out(thread, TARGETS["anthropic"], server, runner, via="http")
+                ask(thread, TARGETS["anthropic"], server, runner, via="http")
         assert server.requests == []
 
 

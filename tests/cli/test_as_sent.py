@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from quire import values
 from quire.assemble import Policy
-from quire.cli.main import quire
-from quire.log.entries import encode_lines
 from quire.thread import Thread, open_store
 from quire.values import Entry, Reply, Request, Usage
+from toolbox import run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="the policy changes on the way")
 
@@ -28,12 +26,6 @@ CHANGES = {
     "promote": (Policy(budget=9000, promote="each-turn"), Policy(budget=9000)),
     "times": (Policy(budget=9000), Policy(budget=9000, times=True)),
 }
-
-
-def run(*words: str) -> str:
-    done = CliRunner().invoke(quire, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def sent(db: Path, policies: tuple[Policy, Policy]) -> list[Request]:
@@ -97,9 +89,3 @@ def sent_entry(provider: str, model: str, policy: Any = None) -> Entry:
     body = {"kind": "sent", "provider": provider, "model": model, "request_sha256": "", "segments": []}
     meta = {} if policy is None else {"meta": {"policy": policy}}
     return Entry("sent", {**body, "usage": usage, **meta})
-
-
-def written(tmp_path: Path, entries: list[Entry]) -> str:
-    path = tmp_path / "t.jsonl"
-    path.write_text(encode_lines(entries))
-    return str(path)

@@ -5,20 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from quire import values
 from quire.assemble import Assembly, Policy
-from quire.cli.main import quire
-from quire.log.entries import encode_lines
 from quire.log.hashing import chain
 from quire.values import Entry
+from toolbox import note, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="what moves the prefix is to be named")
-
-
-def note(path: str, content: str) -> dict[str, Any]:
-    return {"id": path, "type": "text", "content": content, "metadata": {"source": "note", "path": path}}
 
 
 def tool(name: str, description: str) -> dict[str, Any]:
@@ -43,18 +37,6 @@ EACH = ("--promote", "each-turn")
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     return written(tmp_path, THREAD)
-
-
-def written(tmp_path: Path, entries: list[Entry]) -> str:
-    path = tmp_path / "t.jsonl"
-    path.write_text(encode_lines(entries))
-    return str(path)
-
-
-def run(*words: str) -> str:
-    done = CliRunner().invoke(quire, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def differs(*words: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from every_field import ODD, PLACES, THREAD, Place, changed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,6 @@ from quire import providers
 from quire.assemble import Built, Policy, unsent
 from quire.cli.assemble import policies, requests_under
 from quire.cli.diff import compare
-from quire.cli.main import quire
 from quire.cli.plan import measure
 from quire.errors import QuireError
 from quire.formats import replay
@@ -26,6 +24,7 @@ from quire.log.entries import check, usable
 from quire.log.hashing import chain
 from quire.thread import chat_messages
 from quire.values import Entry
+from toolbox import run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "log"))
 from entry_strategies import json_values
@@ -118,21 +117,15 @@ FREE = [
 def test_every_command_takes_what_the_interchange_format_allows(tmp_path: Path, path: Place, value: Any) -> None:
     file, db = str(tmp_path / "t.jsonl"), str(tmp_path / "q.db")
     Path(file).write_text("".join(json.dumps(body) + "\n" for body in changed(path, value)))
-    says(*("log", "import", "t", file), "--db", db)
+    run(*("log", "import", "t", file), "--db", db)
     for source in ((file,), ("t", "--db", db)):
         for command in (["assemble"], ["plan"], ["render", "-p", "anthropic", "-m", "claude-opus-5-5"]):
-            says(*command, *source)
-            says(*command, *source, "--json")
-        says("diff", source[0], "1", "2", *source[1:])
+            run(*command, *source)
+            run(*command, *source, "--json")
+        run("diff", source[0], "1", "2", *source[1:])
         for format in (*providers.FORMATS, "markdown"):
-            says("export", *source, "--to", format)
-    exported = says("log", "export", "t", "--no-ids", "--db", db)
+            run("export", *source, "--to", format)
+    exported = run("log", "export", "t", "--no-ids", "--db", db)
     assert [json.loads(line) for line in exported.splitlines()] == changed(path, value)
     for command in (["log", "show", "t"], ["log", "verify", "t"], ["recall", "found", "--thread", "t"]):
-        says(*command, "--db", db)
-
-
-def says(*words: str) -> str:
-    done = CliRunner().invoke(quire, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+        run(*command, "--db", db)

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from quire.cli.main import quire
 from quire.cli.output import value_or_lines
 from quire.errors import FormatError, QuireError
+from toolbox import invoke, run
 
+pytestmark = pytest.mark.usefixtures("home")
 LONG = "9" * 5000
 READERS = [
     ("import", "--from", "openai-chat", "FILE"),
@@ -34,16 +34,16 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, command: tuple[str, ...], 
     file = tmp_path / "f.json"
     file.write_text(TEXTS[problem])
     words = [word.replace("FILE", str(file)) for word in command]
-    done = CliRunner().invoke(quire, words, env={"QUIRE_DB": str(tmp_path / "q.db")})
-    assert isinstance(done.exception, QuireError), done.output
-    assert str(done.exception).startswith("line 1, column ")
-    assert problem in str(done.exception)
-    assert done.exception.hint
+    with pytest.raises(QuireError) as raised:
+        run(*words)
+    assert str(raised.value).startswith("line 1, column ")
+    assert problem in str(raised.value)
+    assert raised.value.hint
 
 
 def test_an_option_that_cannot_be_read_is_named() -> None:
-    done = CliRunner().invoke(quire, ["record", "create", "--schema", "s", "--context", '{"n":' + LONG + "}"])
-    assert "--context holds a number that is too long" in str(done.exception)
+    with pytest.raises(QuireError, match="--context holds a number that is too long"):
+        run("record", "create", "--schema", "s", "--context", '{"n":' + LONG + "}")
 
 
 def test_lines_are_values_only_where_the_first_one_is() -> None:
@@ -66,29 +66,21 @@ def test_lines_are_values_only_where_the_first_one_is() -> None:
 )
 def test_tags_that_are_no_list_of_strings_are_named(tmp_path: Path, record: str) -> None:
     (tmp_path / "r.json").write_text(record)
-    words = ["record", "create", str(tmp_path / "r.json"), "--db", str(tmp_path / "q.db")]
-    error = CliRunner().invoke(quire, words).exception
-    assert isinstance(error, FormatError)
-    assert "tag" in str(error)
-    assert error.hint
+    with pytest.raises(FormatError, match="tag") as raised:
+        run("record", "create", tmp_path / "r.json")
+    assert raised.value.hint
 
 
 def test_a_rule_whose_type_is_no_name_is_reported_beside_the_context(tmp_path: Path) -> None:
     hints = '{"transform": {"x": {"type": ["template"]}}}'
-    words = ["record", "create", "--schema", "s", "--context", '{"a": 1}', "--hints", hints]
-    env = {"QUIRE_DB": str(tmp_path / "q.db")}
-    assert CliRunner().invoke(quire, words, env=env).exit_code == 0
-    shown = CliRunner().invoke(quire, ["record", "get", "rec-1"], env=env)
-    assert "no rule type" in shown.output
+    run("record", "create", "--schema", "s", "--context", '{"a": 1}', "--hints", hints)
+    assert "no rule type" in invoke("record", "get", "rec-1").output
 
 
 @pytest.mark.parametrize("part", ["output", "formatting", "sources", "update_triggers"])
 def test_a_configuration_whose_parts_are_no_objects_is_named(tmp_path: Path, part: str) -> None:
-    env = {"QUIRE_DB": str(tmp_path / "q.db")}
-    CliRunner().invoke(quire, ["record", "create", "--schema", "s", "--context", "{}"], env=env)
+    run("record", "create", "--schema", "s", "--context", "{}")
     (tmp_path / "c.json").write_text(json.dumps({"consumer_id": "chat", part: True}))
-    words = ["build", "chat", "--config", str(tmp_path / "c.json"), "--words", "--request", "q"]
-    error = CliRunner().invoke(quire, words, env=env).exception
-    assert isinstance(error, QuireError)
-    assert part in str(error)
-    assert error.hint
+    with pytest.raises(QuireError, match=part) as raised:
+        run("build", "chat", "--config", tmp_path / "c.json", "--words", "--request", "q")
+    assert raised.value.hint

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from send_parts import CALLS, TARGETS, answered, carry_out, new_thread, tool
+from send_parts import CALLS, TARGETS, answered, new_thread, tool
 
 from quire import values
 from quire.log.sqlite import SqliteStore
@@ -23,6 +23,7 @@ from quire.send.protocol import MESSAGES, Limits, Runner, TurnThread
 from quire.send.text_protocol import TextTools
 from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
+from toolbox import carry_out
 
 SHORT = {"max_tokens": 40}
 

@@ -1,17 +1,11 @@
 """What the tests of sending share: threads, tools, and a scripted model that calls ten times."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from quire.assemble import Policy
 from quire.log.sqlite import SqliteStore
-from quire.send.connect import Retry, transport_for
-from quire.send.cycle import Outcome, run
-from quire.send.events import Event
-from quire.send.protocol import CHAT, Runner
-from quire.send.transport import close
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text, result
 
@@ -75,26 +69,3 @@ def ten_calls(body: JsonObject) -> list[Any]:
         line = {"line": done + 1}
         return [Text(f"Line {done + 1} of {CALLS} comes next."), Call(f"call_{done + 1}", "append", line)]
     return [Text("All ten lines are written.")]
-
-
-def carry_out(
-    thread: Thread,
-    target: str,
-    url: str,
-    runner: Runner = CHAT,
-    *,
-    via: Any = "http",
-    retry: Retry | None = None,
-    on_event: Callable[[Event], None] | None = None,
-    **how: Any,
-) -> Outcome:
-    """One turn against a server, with the connection closed behind it."""
-
-    async def main() -> Outcome:
-        transport = transport_for(target, url, "key", retry=retry, via=via)
-        try:
-            return await run(thread, target, transport, runner, on_event=on_event, **how)
-        finally:
-            await close(transport)
-
-    return asyncio.run(main())

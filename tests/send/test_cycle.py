@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, Noted, answered, carry_out, new_thread, ten_calls, tool
+from send_parts import TARGETS, Noted, answered, new_thread, ten_calls, tool
 
 from quire import values
 from quire.errors import CallError, ProviderError
@@ -17,6 +17,7 @@ from quire.send.transport import close
 from quire.send.turn_state import ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, Text, Think
+from toolbox import carry_out
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from send_parts import TARGETS, Noted, carry_out, new_thread
+from send_parts import TARGETS, Noted, new_thread
 
 from quire import values
 from quire.errors import CallError
@@ -15,6 +15,7 @@ from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.send.protocol import Runner
 from quire.testing import Cut, emulator
 from quire.values import SPOKEN, Call, Entry, Text, Think
+from toolbox import carry_out
 
 SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]
 

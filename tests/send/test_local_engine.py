@@ -16,7 +16,7 @@ from time import perf_counter
 import cycle_nursery
 import pytest
 from cycle_nursery import SHORT
-from send_parts import CALLS, carry_out, new_thread, tool
+from send_parts import CALLS, new_thread, tool
 from test_kills_amid_cycles import Nursery, Trial, nursery
 
 from quire import values
@@ -31,6 +31,7 @@ from quire.send.summarise import ByModel
 from quire.send.text_protocol import Text
 from quire.send.weights import faster
 from quire.thread import Thread
+from toolbox import carry_out
 
 __all__ = ["nursery"]
 pytestmark = pytest.mark.xdist_group("llama")

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from send_parts import TARGETS, carry_out, new_thread
+from send_parts import TARGETS, new_thread
 
 from quire.assemble import Policy
-from quire.cli.main import quire
 from quire.send.connect import transport_for
 from quire.send.protocol import CHAT, Turn
 from quire.send.summarise import summary_request
@@ -20,6 +18,7 @@ from quire.send.turn_state import ask_aside
 from quire.testing import emulator
 from quire.thread import Thread, policy_for, policy_of
 from quire.values import Entry
+from toolbox import carry_out, run
 
 TARGET = TARGETS["openai-chat"]
 OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.2)
@@ -33,12 +32,6 @@ def talked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | Non
             thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
             carry_out(thread, TARGET, server.url)
     return thread.store.read("t")
-
-
-def said(*words: str) -> str:
-    result = CliRunner().invoke(quire, words)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
@@ -59,17 +52,17 @@ def test_the_models_own_policy_is_not_written_down(tmp_path: Path, monkeypatch: 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
 def test_the_commands_show_the_limit_of_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     talked(tmp_path, monkeypatch, OWN)
-    assert set(re.findall(r"of ([\d,]+) tokens", said("assemble", "t"))) == {"850"}
-    assert set(re.findall(r"of ([\d,]+) tokens", said("assemble", "t", "--budget", "2000"))) == {"2,000"}
+    assert set(re.findall(r"of ([\d,]+) tokens", run("assemble", "t"))) == {"850"}
+    assert set(re.findall(r"of ([\d,]+) tokens", run("assemble", "t", "--budget", "2000"))) == {"2,000"}
     own = planned("plan", "t", "--json")["as given"]
     assert own["cuts"]
     # No option says when to cut; but each policy is also shown as if it waited until it is full.
     assert own == planned("plan", "t", "--json", *as_options(OWN))["only when full"]
-    assert "differs" in said("diff", "t", "1", "8")
+    assert "differs" in run("diff", "t", "1", "8")
 
 
 def planned(*words: str) -> dict[str, Any]:
-    return {row.pop("policy"): row for row in json.loads(said(*words))["policies"]}
+    return {row.pop("policy"): row for row in json.loads(run(*words))["policies"]}
 
 
 def as_options(policy: Policy) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, Noted, carry_out, new_thread, ten_calls, tool
+from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 
 from quire import values
 from quire.assemble import Policy
@@ -22,6 +22,7 @@ from quire.send.turn_state import standing, without_cut
 from quire.testing import emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, Text
+from toolbox import carry_out
 
 PROVIDERS = ["anthropic", "openai-chat"]
 # Small enough that the ten calls rebase on the way: decisions must come out the same after a crash.

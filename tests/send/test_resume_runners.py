@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from send_parts import TARGETS, carry_out, tool_results
+from send_parts import TARGETS, tool_results
 
 from quire.assemble import Policy
 from quire.log.sqlite import SqliteStore
@@ -22,6 +22,7 @@ from quire.send.tools import tool
 from quire.testing import Emulator, emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text
+from toolbox import carry_out
 
 TARGET = TARGETS["anthropic"]
 ran: list[str] = []

@@ -4,12 +4,11 @@ import hashlib
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from send_parts import TARGETS, tool
 
 from quire import values
@@ -22,21 +21,10 @@ from quire.send import weights
 from quire.send.protocol import Limits, Runner
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, Text
+from toolbox import invoke
 
 TARGET = TARGETS["anthropic"]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
-    monkeypatch.chdir(tmp_path)
-    for name in ("QUIRE_MODEL", "QUIRE_BASE_URL", "ANTHROPIC_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*words: str, **how: Any) -> Result:
-        return CliRunner().invoke(quire, list(words), **how)
-
-    return call
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def stored(tmp_path: Path, thread: str = "t") -> list[Entry]:
@@ -44,54 +32,52 @@ def stored(tmp_path: Path, thread: str = "t") -> list[Entry]:
         return store.read(thread)
 
 
-def test_run_streams_an_answer_and_says_what_it_used(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "note.md").write_text("The lighthouse was built in 1871.")
-    (tmp_path / "dot.png").write_bytes(b"\x89PNG")
+def test_run_streams_an_answer_and_says_what_it_used(home: Path) -> None:
+    (home / "note.md").write_text("The lighthouse was built in 1871.")
+    (home / "dot.png").write_bytes(b"\x89PNG")
     with emulator("anthropic", ["In 1871."]) as server:
         words = ["run", "t", "When was it built?", "--model", TARGET, "--base-url", server.url]
-        result = command(*words, "--attach", "note.md", "--attach", "dot.png")
+        result = invoke(*words, "--attach", "note.md", "--attach", "dot.png")
         said = server.requests[0].body["messages"][0]["content"]
-    assert result.exit_code == 0, result.output
     assert result.stdout == "In 1871.\n"
     assert f"{TARGET}: 1 request" in result.stderr
     assert "<note_context>\n<title>note</title>\n<path>note.md</path>" in str(said[0]["text"])
     assert [block["type"] for block in said] == ["text", "image"]
-    assert [entry.kind for entry in stored(tmp_path)] == ["user", "sent", "respond", "sent"]
+    assert [entry.kind for entry in stored(home)] == ["user", "sent", "respond", "sent"]
 
 
-def test_run_prints_json_for_machines(command: Any) -> None:
+def test_run_prints_json_for_machines() -> None:
     with emulator("anthropic", ["Hello."]) as server:
-        result = command("run", "t", "Hi", "--model", TARGET, "--base-url", server.url, "--json")
+        result = invoke("run", "t", "Hi", "--model", TARGET, "--base-url", server.url, "--json")
     told = json.loads(result.stdout)
     assert (told["text"], told["stop"], told["steps"], told["model"]) == ("Hello.", "answered", 1, TARGET)
     assert told["entries"] == [2, 3, 4]
 
 
-def test_text_may_come_from_standard_input(command: Any, tmp_path: Path) -> None:
+def test_text_may_come_from_standard_input(home: Path) -> None:
     with emulator("anthropic", ["Hello."]) as server:
-        command("run", "t", "--model", TARGET, "--base-url", server.url, input="From a pipe.")
-    assert stored(tmp_path)[0].text == "From a pipe."
+        invoke("run", "t", "--model", TARGET, "--base-url", server.url, stdin="From a pipe.")
+    assert stored(home)[0].text == "From a pipe."
 
 
-def test_an_agent_that_is_refused_goes_on_where_it_stood(command: Any, tmp_path: Path) -> None:
+def test_an_agent_that_is_refused_goes_on_where_it_stood(home: Path) -> None:
     """The runner, its root folder and its model are found again by `quire resume` alone."""
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "a.txt").write_text("one\ntwo\n")
+    (home / "src").mkdir()
+    (home / "src" / "a.txt").write_text("one\ntwo\n")
     first = [Text("I read it."), Call("c1", "read", {"path": "a.txt"})]
     with emulator("anthropic", [first, Refuse(400, "not now"), "Two lines."]) as server:
         address = ["--base-url", server.url]
         how = ["--model", TARGET, "--runner", "agent", "--root", "src"]
-        failed = command("run", "t", "How many lines?", *how, *address)
-        assert isinstance(failed.exception, QuireError)
-        listed = command("resume", "t", "--list")
+        with pytest.raises(QuireError):
+            invoke("run", "t", "How many lines?", *how, *address)
+        listed = invoke("resume", "t", "--list")
         assert listed.stdout == f"the model is to be asked ({TARGET})\n"
-        resumed = command("resume", "t", *address)
-        assert resumed.exit_code == 0, resumed.output
+        resumed = invoke("resume", "t", *address)
         assert resumed.stdout == "Two lines.\n"
-        results = [entry for entry in stored(tmp_path) if entry.kind == "result"]
+        results = [entry for entry in stored(home) if entry.kind == "result"]
         assert len(results) == 1
         assert server.requests[1].body == server.requests[2].body
-    assert command("resume", "t").stdout == "the newest turn of t is answered\n"
+    assert invoke("resume", "t").stdout == "the newest turn of t is answered\n"
 
 
 def in_doubt(tmp_path: Path) -> None:
@@ -110,23 +96,22 @@ def in_doubt(tmp_path: Path) -> None:
         )
 
 
-def test_a_call_in_doubt_is_named_before_anything_is_done(command: Any, tmp_path: Path) -> None:
-    in_doubt(tmp_path)
-    listed = json.loads(command("resume", "t", "--list", "--json").stdout)
+def test_a_call_in_doubt_is_named_before_anything_is_done(home: Path) -> None:
+    in_doubt(home)
+    listed = json.loads(invoke("resume", "t", "--list", "--json").stdout)
     assert listed["next"] == "run"
     assert listed["calls"] == [{"call_id": "p1", "name": "pay", "args": {"line": 1}, "state": "may have run"}]
-    assert "may have run" in command("resume", "t", "--list").stdout
+    assert "may have run" in invoke("resume", "t", "--list").stdout
     with emulator("anthropic", ["I will ask."]) as server:
-        result = command("resume", "t", "--base-url", server.url)
+        result = invoke("resume", "t", "--base-url", server.url)
     assert "pay (p1) may or may not have run: it is answered as interrupted" in result.stderr
-    (told,) = [entry for entry in stored(tmp_path) if entry.kind == "result"]
+    (told,) = [entry for entry in stored(home) if entry.kind == "result"]
     assert told.body["outcome"] == "(interrupted: no result was recorded)"
 
 
-def test_a_reply_that_broke_off_is_said_to_have(command: Any) -> None:
+def test_a_reply_that_broke_off_is_said_to_have() -> None:
     with emulator("anthropic", [Cut("A long answer, indeed.", 1100), "A long answer, indeed."]) as server:
-        result = command("run", "t", "Hi", "--model", TARGET, "--base-url", server.url)
-    assert result.exit_code == 0, result.output
+        result = invoke("run", "t", "Hi", "--model", TARGET, "--base-url", server.url)
     assert result.stdout.endswith("A long answer, indeed.\n")
 
 
@@ -139,11 +124,11 @@ def test_a_reply_that_broke_off_is_said_to_have(command: Any) -> None:
         (["run", "t", "Hi", "--model", "vllm:x", "--runner", "qa"], "needs notes"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_a_hint(command: Any, words: list[str], message: str) -> None:
-    error = command(*words).exception
-    assert isinstance(error, QuireError)
-    assert message in str(error)
-    assert error.hint
+def test_what_cannot_be_done_is_said_with_a_hint(words: list[str], message: str) -> None:
+    with pytest.raises(QuireError) as raised:
+        invoke(*words)
+    assert message in str(raised.value)
+    assert raised.value.hint
 
 
 def test_limits_and_runners_are_values() -> None:
@@ -200,8 +185,8 @@ def test_weights_of_ones_own_are_taken_as_they_are(small: weights.Model, tmp_pat
         weights.find("nope")
 
 
-def test_the_models_are_listed(command: Any) -> None:
-    told = json.loads(command("model", "list", "--json").stdout)
+def test_the_models_are_listed() -> None:
+    told = json.loads(invoke("model", "list", "--json").stdout)
     assert [row["name"] for row in told["models"]] == ["smollm2", "minilm"]
 
 
@@ -220,21 +205,20 @@ def test_every_command_shows_an_example() -> None:
         (["--attach", "bin.dat"], "bin.dat is not UTF-8", "Only text files can be attached"),
     ],
 )
-def test_a_wrong_call_is_told_before_anything_is_touched(
-    command: Any, tmp_path: Path, words: list[str], problem: str, hint: str
-) -> None:
-    (tmp_path / "bin.dat").write_bytes(b"\xff\xfe")
-    result = command("run", "t", "Hi", "--model", TARGET, "--base-url", "http://127.0.0.1:9", *words)
+def test_a_wrong_call_is_told_before_anything_is_touched(home: Path, words: list[str], problem: str, hint: str) -> None:
+    (home / "bin.dat").write_bytes(b"\xff\xfe")
+    given = ["run", "t", "Hi", "--model", TARGET, "--base-url", "http://127.0.0.1:9", *words]
+    result = CliRunner().invoke(quire, given)
     assert isinstance(result.exception, QuireError)
     assert problem in str(result.exception)
     assert result.exception.hint.startswith(hint)
     assert result.output == ""
-    assert not (tmp_path / "quire.db").exists()
+    assert not (home / "quire.db").exists()
 
 
 @pytest.mark.parametrize("group", ["record", "model", "log"])
-def test_no_commands_description_is_cut_short(command: Any, group: str) -> None:
-    assert "..." not in command(group, "--help").output.partition("Commands:")[2]
+def test_no_commands_description_is_cut_short(group: str) -> None:
+    assert "..." not in invoke(group, "--help").output.partition("Commands:")[2]
 
 
 GEMINI = "gemini:gemini-2.5-pro"
@@ -248,30 +232,25 @@ def misses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize("explicit", [True, False])
-def test_an_explicit_cache_is_kept_while_a_command_runs_if_it_is_asked_for(
-    command: Any, tmp_path: Path, explicit: bool
-) -> None:
-    (tmp_path / "a.txt").write_text("one\n")
+def test_an_explicit_cache_is_kept_while_a_command_runs_if_it_is_asked_for(home: Path, explicit: bool) -> None:
+    (home / "a.txt").write_text("one\n")
     steps = [[Call(f"c{n}", "read", {"path": "a.txt"})] for n in range(4)]
     with emulator("gemini", [*steps, "One line."]) as server:
         how = ["--runner", "agent", "--root", ".", "--system", "Rules. " * 3000, "--base-url", server.url]
         option = ["--explicit-cache"] if explicit else []
-        result = command("run", "t", "How many?", "--model", GEMINI, *how, *option)
-    assert result.exit_code == 0, result.output
+        invoke("run", "t", "How many?", "--model", GEMINI, *how, *option)
     calls = [one.method for one in server.requests if "/cachedContents" in one.path]
     assert calls == (["POST", "DELETE"] if explicit else [])
     assert ("cachedContent" in server.requests[-2].body) == explicit
 
 
 @pytest.mark.parametrize("words", [("run", "t", "Hi"), ("resume", "t"), ("chat", "t")])
-def test_explicit_caches_of_other_models_are_an_error_with_a_hint(
-    command: Any, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    in_doubt(tmp_path)
-    before = stored(tmp_path)
+def test_explicit_caches_of_other_models_are_an_error_with_a_hint(home: Path, words: tuple[str, ...]) -> None:
+    in_doubt(home)
+    before = stored(home)
     for model in (TARGET, "local:smollm2", "gemini:gemini-4-argon"):
-        failed = command(*words, "--model", model, "--explicit-cache").exception
-        assert isinstance(failed, CallError)
-        assert str(failed) == f"{model} has no explicit caches"
-        assert "Leave --explicit-cache" in failed.hint
-    assert stored(tmp_path) == before
+        with pytest.raises(CallError) as raised:
+            invoke(*words, "--model", model, "--explicit-cache")
+        assert str(raised.value) == f"{model} has no explicit caches"
+        assert "Leave --explicit-cache" in raised.value.hint
+    assert stored(home) == before

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, carry_out, new_thread
+from send_parts import TARGETS, new_thread
 
 from quire import values
 from quire.assemble import Policy
@@ -13,6 +13,7 @@ from quire.send.cycle import Outcome
 from quire.send.summarise import ByModel
 from quire.testing import Refuse, emulator
 from quire.thread import Thread
+from toolbox import carry_out
 
 TARGET = TARGETS["openai-chat"]
 # Cuts every few turns; handles and rent stay out of the way.

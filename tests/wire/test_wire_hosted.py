@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
 
 from quire import providers, values
-from quire.cli.main import quire
 from quire.log.entries import check
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
 from quire.send.text_protocol import prompt_sections
 from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
+from toolbox import run
 
 
 def imported(format: str) -> list[Entry]:
@@ -123,7 +122,7 @@ def test_render_shows_them_by_their_kind(tmp_path: Path, monkeypatch: pytest.Mon
 
     def shown(target: str) -> Any:
         provider, _, model = target.partition(":")
-        return CliRunner().invoke(quire, ["render", "t", "-p", provider, "-m", model]).stdout
+        return run("render", "t", "-p", provider, "-m", model)
 
     assert "\nweb_search " in shown(TARGETS["openai-responses"])
     elsewhere = shown(TARGETS["anthropic"])
