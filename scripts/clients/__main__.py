@@ -37,7 +37,7 @@ class Client:
     packages: tuple[str, ...]
     wires: tuple[str, ...]
     tool: str = "read_note"
-    args: Callable[[int], dict[str, Any]] = lambda number: {"number": number}
+    args: Callable[[int], Any] = lambda number: {"number": number}
     npm: bool = False
     # A client that works on a task by itself: the call that ends it; the turns are its steps.
     finish: dict[str, Any] | None = None
@@ -56,6 +56,11 @@ def cat(field: str) -> Callable[[int], dict[str, Any]]:
     return lambda number: {field: f"cat {note_file(number)}"}
 
 
+def script(number: int) -> str:
+    """The argument of a tool that runs programs: free text, no JSON."""
+    return f'text(await tools.exec_command({{cmd: "cat {note_file(number)}"}}))'
+
+
 CLIENTS = (
     Client("pi", ("@mariozechner/pi-coding-agent",), ALL, "bash", cat("command"), npm=True),
     Client(
@@ -67,6 +72,7 @@ CLIENTS = (
         npm=True,
     ),
     Client("codex", ("@openai/codex",), ("openai",), "exec_command", cat("cmd"), npm=True),
+    Client("codex", ("@openai/codex",), ("openai-code",), "exec", script, npm=True),
     Client(
         "gemini-cli",
         ("@google/gemini-cli",),
@@ -138,16 +144,16 @@ def _version(client: Client, folder: Path) -> str:
     return _quietly([str(folder / "venv/bin/python"), "-c", code])
 
 
-def replies(client: Client, wire: str) -> Callable[[dict[str, Any]], Any]:
+def replies(client: Client) -> Callable[[dict[str, Any]], Any]:
     """What the model says: read the note of this turn, in turn 2 by two equal calls; when it was read, an answer."""
 
     def reply(body: dict[str, Any]) -> Any:
         text = json.dumps(body)
-        if f'"{client.tool}"' not in json.dumps(body.get("tools") or ()):
+        if f'"{client.tool}"' not in _tools(body):
             return "A title"
         read = [number for number, note in NOTES.items() if note in text]
         turn = max([number for number in NOTES if f"Turn {number}:" in text], default=1)
-        thinking = "I should look." if _thinks(wire, body) else None
+        thinking = "I should look."
         if client.finish and len(read) == len(NOTES):
             return {"thinking": thinking, "calls": [{"name": client.tool, "args": client.finish}]}
         turn = len(read) + 1 if client.finish else turn
@@ -160,14 +166,13 @@ def replies(client: Client, wire: str) -> Callable[[dict[str, Any]], Any]:
     return reply
 
 
-def _thinks(wire: str, body: dict[str, Any]) -> bool:
-    """Whether the request would be answered with thinking in sight."""
-    match wire:
-        case "anthropic":
-            return (body.get("thinking") or {}).get("type") in ("enabled", "adaptive")
-        case "gemini":
-            return '"includeThoughts": true' in json.dumps(body)
-    return wire == "openai"
+def _tools(body: dict[str, Any]) -> str:
+    """Everything that offers tools: the request's own list, and those that joined as items."""
+    items = body.get("input")
+    late = (
+        [item for item in items if item.get("type") == "additional_tools"] if isinstance(items, list) else []
+    )
+    return json.dumps([body.get("tools"), late])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,10 +201,10 @@ class Outcome:
 
 def converse(client: Client, wire: str, version: str) -> Outcome:
     """Hold the conversation in a folder of its own, and say what the emulator saw of it."""
-    provider = "openai" if wire == "openai-chat" else wire
+    provider = wire.partition("-")[0]
     with (
         tempfile.TemporaryDirectory(prefix="quire-clients-", ignore_cleanup_errors=True) as folder,
-        emulator(provider, replies(client, wire)) as server,
+        emulator(provider, replies(client)) as server,
     ):
         for number, note in NOTES.items():
             (Path(folder) / note_file(number)).write_text(note + "\n")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from turns import PROMPTS, arguments, run
 
-wire, _, url = arguments()
-MODEL = "gpt-5.5"  # one that codex has the facts of
+wire, model, url = arguments()
+model = "gpt-5.5" if wire == "openai" else model  # one that codex has the facts of
 Path("codex").mkdir()
 os.environ |= {"CODEX_HOME": os.path.abspath("codex"), "OPENAI_API_KEY": "key", "CODEX_API_KEY": "key"}
 Path("codex/config.toml").write_text(f"""
-model = "{MODEL}"
+model = "{model}"
 openai_base_url = "{url}/v1"
 approval_policy = "never"
 sandbox_mode = "danger-full-access"

@@ -11,6 +11,7 @@ MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai": "gpt-5.4",
     "openai-chat": "gpt-4.1",
+    "openai-code": "gpt-5.6-sol",  # codex lets it write programs that call its tools
     "gemini": "gemini-3.5-flash",
 }
 
