@@ -3,7 +3,7 @@
     python scripts/providers_table.py          write both
     python scripts/providers_table.py --check  exit 1 if either is out of date
 
-Tests name what they prove: @pytest.mark.proves("anthropic", "streaming").
+Tests name what they prove, and of whom: @pytest.mark.proves("anthropic openai", "streaming").
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _marks(node: ast.AST) -> Iterator[tuple[str, str]]:
     """The arguments of every proves(...) in an expression, also inside pytest.param(marks=...)."""
     for one in ast.walk(node):
         if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == "proves":
-            provider, feature = (ast.literal_eval(argument) for argument in one.args)
-            yield provider, feature
+            names, feature = (ast.literal_eval(argument) for argument in one.args)
+            yield from ((provider, feature) for provider in names.split())
 
 
 def providers_page(found: list[Proof]) -> str:

@@ -290,13 +290,7 @@ def test_the_shares_of_any_request_add_up_and_never_go_below_nothing(
         seen.add(str(turns))
 
 
-@pytest.mark.proves("azure", "cache simulation")
-@pytest.mark.proves("bedrock", "cache simulation")
-@pytest.mark.proves("groq", "cache simulation")
-@pytest.mark.proves("mistral", "cache simulation")
-@pytest.mark.proves("ollama", "cache simulation")
-@pytest.mark.proves("openrouter", "cache simulation")
-@pytest.mark.proves("xai", "cache simulation")
+@pytest.mark.proves("azure bedrock groq mistral ollama openrouter xai", "cache simulation")
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_growing_thread_reads_more_each_time_at_every_provider(target: str) -> None:
     cache = simulator(target)

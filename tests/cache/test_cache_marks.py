@@ -76,11 +76,7 @@ def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entr
         assert len(marks_in(body, info)) <= 4
 
 
-@pytest.mark.proves("anthropic", "cache marks")
-@pytest.mark.proves("openai", "cache marks")
-@pytest.mark.proves("bedrock", "cache marks")
-@pytest.mark.proves("azure", "cache marks")
-@pytest.mark.proves("openrouter", "cache marks")
+@pytest.mark.proves("anthropic openai bedrock azure openrouter", "cache marks")
 @settings(max_examples=15)
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads())
@@ -233,8 +229,7 @@ def test_older_openai_models_are_asked_for_a_day_after_a_long_pause() -> None:
     assert mark(body, None, info, times=[0, 10 * MINUTE])["prompt_cache_retention"] == "24h"
 
 
-@pytest.mark.proves("anthropic", "cache diagnostics")
-@pytest.mark.proves("openai", "cache diagnostics")
+@pytest.mark.proves("anthropic openai", "cache diagnostics")
 def test_the_provider_is_asked_why_it_could_not_reuse_more() -> None:
     anthropic, openai = model_info("anthropic:claude-opus-5-5"), model_info("openai:gpt-5.6")
     body: JsonObject = {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}]}

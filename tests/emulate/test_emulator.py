@@ -61,12 +61,7 @@ EACH = [
 ]
 
 
-@pytest.mark.proves("anthropic", "emulator")
-@pytest.mark.proves("openai", "emulator")
-@pytest.mark.proves("deepseek", "emulator")
-@pytest.mark.proves("vllm", "emulator")
-@pytest.mark.proves("gemini", "emulator")
-@pytest.mark.proves("bedrock", "emulator")
+@pytest.mark.proves("anthropic openai deepseek vllm gemini bedrock", "emulator")
 @pytest.mark.parametrize(("provider", "path", "body", "target"), EACH, ids=lambda value: str(value)[:22])
 def test_reported_usage_is_what_the_simulator_predicts(provider: str, path: str, body: JsonObject, target: str) -> None:
     clock = Clock()

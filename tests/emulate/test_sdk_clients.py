@@ -143,14 +143,8 @@ def converse(
     return replies, server
 
 
-@pytest.mark.proves("anthropic", "sdk")
-@pytest.mark.proves("anthropic", "streaming")
-@pytest.mark.proves("openai", "sdk")
-@pytest.mark.proves("openai", "streaming")
-@pytest.mark.proves("gemini", "sdk")
-@pytest.mark.proves("gemini", "streaming")
-@pytest.mark.proves("bedrock", "sdk")
-@pytest.mark.proves("bedrock", "streaming")
+@pytest.mark.proves("anthropic openai gemini bedrock", "sdk")
+@pytest.mark.proves("anthropic openai gemini bedrock", "streaming")
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)
 def test_a_thread_goes_through_the_official_client_and_comes_back(

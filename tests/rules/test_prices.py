@@ -81,12 +81,7 @@ MONEY = [
 ]
 
 
-@pytest.mark.proves("azure", "prices")
-@pytest.mark.proves("deepseek", "prices")
-@pytest.mark.proves("xai", "prices")
-@pytest.mark.proves("groq", "prices")
-@pytest.mark.proves("mistral", "prices")
-@pytest.mark.proves("openrouter", "prices")
+@pytest.mark.proves("azure deepseek xai groq mistral openrouter", "prices")
 @pytest.mark.parametrize(("target", "amount"), MONEY)
 def test_half_a_million_plain_half_read_and_a_tenth_out(target: str, amount: float) -> None:
     money = cost(Usage(1_000_000, 500_000, 0, 0, 100_000), target)

@@ -165,12 +165,7 @@ def test_deepseek_without_thinking_or_calls_needs_no_reasoning() -> None:
     assert rows(chat(QUESTION, asks("1", reasoning_content=""), answers("1")), "deepseek", "deepseek-v4-pro") == []
 
 
-@pytest.mark.proves("azure", "rules")
-@pytest.mark.proves("xai", "rules")
-@pytest.mark.proves("groq", "rules")
-@pytest.mark.proves("openrouter", "rules")
-@pytest.mark.proves("sglang", "rules")
-@pytest.mark.proves("llamacpp", "rules")
+@pytest.mark.proves("azure xai groq openrouter sglang llamacpp", "rules")
 @pytest.mark.parametrize("provider", ["azure-chat", "xai", "groq", "openrouter", "sglang", "llamacpp", "local", "vllm"])
 def test_every_server_that_speaks_chat_wants_results_behind_their_calls(provider: str) -> None:
     assert rows(chat(QUESTION, asks("1"), answers("1")), provider, "m") == []

@@ -50,10 +50,7 @@ def test_bedrock_requests_that_break_a_row_are_caught_and_good_ones_pass(case: C
     verify(case)
 
 
-@pytest.mark.proves("mistral", "rules")
-@pytest.mark.proves("deepseek", "rules")
-@pytest.mark.proves("vllm", "rules")
-@pytest.mark.proves("ollama", "rules")
+@pytest.mark.proves("mistral deepseek vllm ollama", "rules")
 @pytest.mark.parametrize("case", COMPATIBLE, ids=ids(COMPATIBLE))
 def test_requests_of_compatible_servers_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> None:
     verify(case)

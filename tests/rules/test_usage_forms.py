@@ -71,20 +71,9 @@ FORMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.proves("anthropic", "usage")
-@pytest.mark.proves("openai", "usage")
-@pytest.mark.proves("azure", "usage")
-@pytest.mark.proves("gemini", "usage")
-@pytest.mark.proves("bedrock", "usage")
-@pytest.mark.proves("deepseek", "usage")
-@pytest.mark.proves("xai", "usage")
-@pytest.mark.proves("groq", "usage")
-@pytest.mark.proves("mistral", "usage")
-@pytest.mark.proves("openrouter", "usage")
-@pytest.mark.proves("vllm", "usage")
-@pytest.mark.proves("sglang", "usage")
-@pytest.mark.proves("llamacpp", "usage")
-@pytest.mark.proves("ollama", "usage")
+@pytest.mark.proves(
+    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "usage"
+)
 @pytest.mark.parametrize(("provider", "reported", "normal"), FORMS)
 def test_usage_comes_out_in_one_form(provider: str, reported: Any, normal: Usage) -> None:
     assert usage(provider, reported) == normal

@@ -210,14 +210,8 @@ def test_every_format_is_tried() -> None:
 FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 4
 
 
-@pytest.mark.proves("anthropic", "import")
-@pytest.mark.proves("openai", "import")
-@pytest.mark.proves("gemini", "import")
-@pytest.mark.proves("bedrock", "import")
-@pytest.mark.proves("anthropic", "export")
-@pytest.mark.proves("openai", "export")
-@pytest.mark.proves("gemini", "export")
-@pytest.mark.proves("bedrock", "export")
+@pytest.mark.proves("anthropic openai gemini bedrock", "import")
+@pytest.mark.proves("anthropic openai gemini bedrock", "export")
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
 @settings(max_examples=FEWER)

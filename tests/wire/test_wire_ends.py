@@ -74,19 +74,11 @@ threads = st.lists(st.sampled_from(["user", "note", "respond", "call", "empty"])
 
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads)
-def test_a_request_extends_the_one_before_it_whoever_spoke_since(target: str, steps: list[str]) -> None:
-    before = b""
-    for request, rebased in requests(target, steps):
-        assert rebased or request.prefix.startswith(before)
-        before = request.prefix
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@given(threads)
-def test_a_request_says_how_many_messages_the_one_before_it_held(target: str, steps: list[str]) -> None:
+def test_a_request_extends_the_one_before_it_and_says_how_much_it_held(target: str, steps: list[str]) -> None:
     messages = wire_of(target).layout.field
     before = Request("", "", {messages: []})
     for request, rebased in requests(target, steps):
+        assert rebased or request.prefix.startswith(before.prefix)
         # What nobody answered is asked once more.
         again = request.prefix == before.prefix and request.stable == before.stable
         assert again or request.stable == (0 if rebased else len(before.body[messages]))

@@ -82,21 +82,14 @@ def test_openai_chat_takes_notes_as_developer_messages() -> None:
     assert messages[2] == {"role": "developer", "content": "be kind"}
 
 
-@pytest.mark.proves("deepseek", "late notes")
-@pytest.mark.proves("xai", "late notes")
-@pytest.mark.proves("groq", "late notes")
-@pytest.mark.proves("openrouter", "late notes")
+@pytest.mark.proves("deepseek xai groq openrouter", "late notes")
 @pytest.mark.parametrize("target", ["deepseek:deepseek-v4-flash", "xai:grok-4.20", "groq:llama", "openrouter:x/y"])
 def test_other_chat_apis_take_notes_as_system_messages(target: str) -> None:
     last = _request(target, Q, NOTE).body["messages"][-1]
     assert (last["role"], last["content"] in ("be kind", [_text("be kind")])) == ("system", True)
 
 
-@pytest.mark.proves("vllm", "late notes")
-@pytest.mark.proves("sglang", "late notes")
-@pytest.mark.proves("llamacpp", "late notes")
-@pytest.mark.proves("ollama", "late notes")
-@pytest.mark.proves("mistral", "late notes")
+@pytest.mark.proves("vllm sglang llamacpp ollama mistral", "late notes")
 @pytest.mark.parametrize("target", ["vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "mistral:mistral-large-latest"])
 def test_where_a_template_decides_notes_join_the_message_before_them(target: str) -> None:
     body = _request(target, Q, NOTE, CALL, RESULT, NOTE).body

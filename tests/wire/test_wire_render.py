@@ -15,20 +15,9 @@ from quire.values import Prompt, Request
 FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 5
 
 
-@pytest.mark.proves("anthropic", "render")
-@pytest.mark.proves("openai", "render")
-@pytest.mark.proves("azure", "render")
-@pytest.mark.proves("gemini", "render")
-@pytest.mark.proves("bedrock", "render")
-@pytest.mark.proves("deepseek", "render")
-@pytest.mark.proves("xai", "render")
-@pytest.mark.proves("groq", "render")
-@pytest.mark.proves("mistral", "render")
-@pytest.mark.proves("openrouter", "render")
-@pytest.mark.proves("vllm", "render")
-@pytest.mark.proves("sglang", "render")
-@pytest.mark.proves("llamacpp", "render")
-@pytest.mark.proves("ollama", "render")
+@pytest.mark.proves(
+    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "render"
+)
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_a_rendered_request_breaks_no_rule(prompts: list[Prompt]) -> None:
@@ -41,20 +30,10 @@ def test_a_rendered_request_breaks_no_rule(prompts: list[Prompt]) -> None:
             json.dumps(request.body)
 
 
-@pytest.mark.proves("anthropic", "prefix kept")
-@pytest.mark.proves("openai", "prefix kept")
-@pytest.mark.proves("azure", "prefix kept")
-@pytest.mark.proves("gemini", "prefix kept")
-@pytest.mark.proves("bedrock", "prefix kept")
-@pytest.mark.proves("deepseek", "prefix kept")
-@pytest.mark.proves("xai", "prefix kept")
-@pytest.mark.proves("groq", "prefix kept")
-@pytest.mark.proves("mistral", "prefix kept")
-@pytest.mark.proves("openrouter", "prefix kept")
-@pytest.mark.proves("vllm", "prefix kept")
-@pytest.mark.proves("sglang", "prefix kept")
-@pytest.mark.proves("llamacpp", "prefix kept")
-@pytest.mark.proves("ollama", "prefix kept")
+@pytest.mark.proves(
+    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama",
+    "prefix kept",
+)
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_a_longer_prompt_extends_the_request_unless_it_says_so(prompts: list[Prompt]) -> None:

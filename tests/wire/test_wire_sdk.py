@@ -69,16 +69,7 @@ def _of_wire(wire: str) -> list[str]:
     return [target for target in TARGETS if resolve(target.partition(":")[0])[1] == wire]
 
 
-@pytest.mark.proves("openai", "sdk")
-@pytest.mark.proves("deepseek", "sdk")
-@pytest.mark.proves("xai", "sdk")
-@pytest.mark.proves("groq", "sdk")
-@pytest.mark.proves("mistral", "sdk")
-@pytest.mark.proves("openrouter", "sdk")
-@pytest.mark.proves("vllm", "sdk")
-@pytest.mark.proves("sglang", "sdk")
-@pytest.mark.proves("llamacpp", "sdk")
-@pytest.mark.proves("ollama", "sdk")
+@pytest.mark.proves("openai deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "sdk")
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
@@ -90,8 +81,7 @@ def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
             _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
 
 
-@pytest.mark.proves("openai", "sdk")
-@pytest.mark.proves("azure", "sdk")
+@pytest.mark.proves("openai azure", "sdk")
 @given(prompts=growing())
 @settings(max_examples=FEWER)
 def test_openai_takes_responses_requests(prompts: list[Prompt]) -> None:

@@ -21,14 +21,8 @@ FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples /
 every_provider = pytest.mark.parametrize("target", REPLIES)
 
 
-@pytest.mark.proves("anthropic", "parse")
-@pytest.mark.proves("openai", "parse")
-@pytest.mark.proves("gemini", "parse")
-@pytest.mark.proves("bedrock", "parse")
-@pytest.mark.proves("anthropic", "streaming")
-@pytest.mark.proves("openai", "streaming")
-@pytest.mark.proves("gemini", "streaming")
-@pytest.mark.proves("bedrock", "streaming")
+@pytest.mark.proves("anthropic openai gemini bedrock", "parse")
+@pytest.mark.proves("anthropic openai gemini bedrock", "streaming")
 @every_provider
 @given(data=st.data())
 @settings(max_examples=FEWER)
@@ -62,10 +56,7 @@ def test_the_text_shown_while_a_reply_streams_is_the_text_of_its_entries(target:
             assert entry.text.startswith(shown.get(seq, ""))
 
 
-@pytest.mark.proves("anthropic", "cut streams")
-@pytest.mark.proves("openai", "cut streams")
-@pytest.mark.proves("gemini", "cut streams")
-@pytest.mark.proves("bedrock", "cut streams")
+@pytest.mark.proves("anthropic openai gemini bedrock", "cut streams")
 @every_provider
 @given(data=st.data())
 @settings(max_examples=FEWER)
