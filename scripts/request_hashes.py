@@ -129,7 +129,7 @@ def play(digest: Any, database: str, talk: list[quire.Entry], target: str, polic
             request.headers,
             request.lines.sha256,
             request.lines.segments,
-            request.layers,
+            dict(request.layers),
         ):
             digest.update(json.dumps(part).encode())
         digest.update(request.prefix + json.dumps([request.left_out, request.stable]).encode())

@@ -1,9 +1,12 @@
-"""Watches what is sent: each request against the one before it, each reply against what was predicted."""
+"""What watches a thread: it is told of every request and reply, and nothing it does can change what is sent."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Protocol
 
 import msgspec
 
@@ -15,7 +18,41 @@ from quire.providers.gemini_cache import Served
 from quire.providers.growing import leading
 from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Reply, Request
 
-# Watches L1 and L2 from request to request: a change that no entry explains is a warning.
+
+class Sending(msgspec.Struct, frozen=True):
+    """A request as its thread hands it out."""
+
+    request: Request
+    built: Built
+    at_ms: int
+    # The entries that the log has gained since the request before.
+    since: tuple[Entry, ...] = ()
+    # Whether the log holds a reply that another process was given: caches may hold more than was told here.
+    resumed: bool = False
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A reply as it came back."""
+
+    request: Request
+    reply: Reply
+    # What the provider itself says of its cache.
+    diagnosis: JsonObject | None = None
+    # What an explicit Gemini cache did for it.
+    served: Served | None = None
+
+
+class Observer(Protocol):
+    """Told of what a thread sends and receives: `Thread(…, observers=[…])`; `observers=()` watches nothing."""
+
+    def on_request(self, sending: Sending) -> None:
+        """A request is handed out, and will be sent unchanged."""
+
+    def on_reply(self, received: Received) -> None:
+        """Its reply has come, and stands in the log."""
+
+
+# L1 and L2 from request to request: a change that no entry explains is a warning.
 
 # The kinds of entry that may change what stands in front of the history; the library moves at rebases alone.
 EXPLAINS: dict[LayerId, frozenset[str]] = {
@@ -63,79 +100,101 @@ def first_difference(old: bytes, new: bytes) -> int:
 def segment_at(layer: Layer, byte: int) -> str:
     """The segment that a byte of the layer's text lies in."""
     end = 0
-    for one in layer.segments:
-        if one.content:
-            end += len(one.content.encode()) + 2
+    for segment in layer.segments:
+        if segment.content:
+            end += len(segment.content.encode()) + 2
             if byte < end:
-                return one.id
+                return segment.id
     return layer.segments[-1].id if layer.segments else ""
 
 
-class CacheWatch:
-    """Knows the newest request and, per model, what the cache should hold."""
+# Requests whose replies nobody has compared yet; more than this, and the oldest are gone through.
+_WAITING = 64
 
-    def __init__(self) -> None:
-        self.request: Request | None = None
-        self._sealed: Envelope | None = None
+
+class CacheWatch:
+    """Warns where L1 or L2 moved and no entry explains it, and where a reply read other than was predicted.
+
+    Nothing is predicted before there is a reply to compare with: until then requests only wait.
+    """
+
+    def __init__(self, warn: Callable[[object], None]) -> None:
+        self._warn = warn
+        self._newest: Sending | None = None
         self._watches: dict[str, Watch] = {}
-        # Models whose cache may hold more than was seen here: an earlier process had sent to them.
+        self._waiting: defaultdict[str, list[Sending]] = defaultdict(list)
+        # Models whose cache may hold more than was seen here.
         self._unsure: set[str] = set()
 
-    def sends(
-        self, at: int, request: Request, sealed: Envelope, since: Sequence[Entry], earlier: bool = False
-    ) -> MovedLayer | None:
-        """A request goes out: L1 or L2 that moved although no entry since the last one explains it.
+    def on_request(self, sending: Sending) -> None:
+        target, before = sending.request.target, self._newest
+        if target not in self._watches:
+            self._watches[target] = Watch(target)
+            self._unsure |= {target} if sending.resumed else set()
+        self._waiting[target].append(sending)
+        if len(self._waiting[target]) > _WAITING:
+            self._predict(target)
+        self._newest = sending
+        if before is not None and before.request.provider == sending.request.provider:
+            moved = _moved(before.built, sending.built, sending.since)
+            if moved is not None:
+                self._warn(moved)
 
-        `earlier`: requests of this thread were sent before that nobody told of here.
-        """
-        if request.target not in self._watches:
-            self._watches[request.target] = Watch(request.target)
-            self._unsure |= {request.target} if earlier else set()
-        self._watches[request.target].sent(at, request.body)
-        same = self.request is not None and self.request.provider == request.provider
-        moved = watch(self._sealed, sealed, since) if same and self._sealed is not None else None
-        self.request, self._sealed = request, sealed
-        return moved
+    def on_reply(self, received: Received) -> None:
+        event = self.compare(received)
+        if event is not None and not event.foreseen:
+            self._warn(event)
 
-    def hears(
-        self,
-        request: Request,
-        reply: Reply,
-        diagnosis: JsonObject | None = None,
-        served: Served | None = None,
-    ) -> CacheEvent | None:
-        """A reply came back: where its cache reads are not what was predicted, why.
-
-        `served`: what an explicit cache did for it; then that one is what is compared with.
-        """
-        watching = self._watches.get(request.target)
-        event = watching.reported(reply.usage, diagnosis, served) if watching is not None else None
-        if request.target in self._unsure:
-            self._unsure.remove(request.target)
+    def compare(self, received: Received) -> CacheEvent | None:
+        """Where a reply's cache reads are not what was predicted, why; a reply that reports nothing says nothing."""
+        target, reply = received.request.target, received.reply
+        watching = self._watches.get(target)
+        event = None
+        if watching is not None and (reply.usage.input_total or received.served is not None):
+            self._predict(target)
+            event = watching.reported(reply.usage, received.diagnosis, received.served)
+        if target in self._unsure:
+            self._unsure.remove(target)
             return None
         return event
+
+    def _predict(self, target: str) -> None:
+        """Go through the requests that wait, in the order in which they were sent."""
+        for sending in self._waiting.pop(target, ()):
+            self._watches[target].sent(sending.at_ms, sending.request.body)
+
+
+def _moved(before: Built, now: Built, since: Iterable[Entry]) -> MovedLayer | None:
+    if before.prompt.l1 == now.prompt.l1 and before.blocks == now.blocks:
+        return None
+    return watch(enclose(before, ()), enclose(now, ()), since)
 
 
 # The layers of a thread's requests, hashed one request after the other: what stands is not hashed again.
 
 
 class LayerHashes:
-    """Knows the history of the newest request, and how far its hash goes."""
+    """Knows the history of the newest request that was hashed, and how far its hash goes."""
 
     def __init__(self) -> None:
         self._rendering = providers.rendering("openai-chat:")
         self._history: tuple[bytes, ...] = ()
         # The hash up to the current user's message, and beyond it: the next turn puts that message in between.
         self._front, self._running = Hash(), Hash()
+        self._lock = Lock()
 
-    def seal(self, built: Built) -> tuple[Envelope, dict[str, str]]:
-        """The envelope without its history, and the hashes of all five layers."""
-        request, system = self._rendering.request(built.prompt), bool(built.prompt.system)
-        lines = request.lines.each[len(request.body.get("tools") or ()) + system :]
-        place = current_place(built, request.body["messages"][system:])
-        sealed = enclose(built, ())
-        hashes: dict[str, str] = {one.id: one.sha256 for one in sealed.layers}
-        return sealed, {**hashes, "L4_STRIP": self._strip(lines, place)}
+    def of(self, built: Built) -> Mapping[str, str]:
+        """The hashes of a request's five layers, made when they are first read."""
+        return _HashesOnDemand(self, built)
+
+    def made(self, built: Built) -> dict[str, str]:
+        """The hashes of a request's five layers."""
+        hashes: dict[str, str] = {layer.id: layer.sha256 for layer in enclose(built, ()).layers}
+        with self._lock:
+            request, system = self._rendering.request(built.prompt), bool(built.prompt.system)
+            lines = request.lines.each[len(request.body.get("tools") or ()) + system :]
+            place = current_place(built, request.body["messages"][system:])
+            return {**hashes, "L4_STRIP": self._strip(lines, place)}
 
     def _strip(self, lines: tuple[bytes, ...], place: int) -> str:
         """The hash of every message but the current user's."""
@@ -153,6 +212,31 @@ class LayerHashes:
         whole.extend(history[whole.count :])
         self._history = history
         return whole.hexdigest()
+
+
+class _HashesOnDemand(Mapping[str, str]):
+    """Layer hashes of one request; whoever only sends it never makes them."""
+
+    def __init__(self, hashes: LayerHashes, built: Built) -> None:
+        self._make: Callable[[], dict[str, str]] | None = lambda: hashes.made(built)
+        self._made: dict[str, str] = {}
+
+    def _read(self) -> dict[str, str]:
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        return self._made
+
+    def __getitem__(self, layer: str) -> str:
+        return self._read()[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __repr__(self) -> str:
+        return repr(self._read())
 
 
 class Hash:

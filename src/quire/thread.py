@@ -1,4 +1,4 @@
-"""What a thread keeps beside the path: its fold, its watch, its recollection, how it is opened."""
+"""A thread: the path of a message from the log to a request and back, and how a thread is opened."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import msgspec
 
 from quire import providers, values
-from quire.assemble import Assembly, Built, Policy
+from quire.assemble import Assembly, Built, Policy, Selection, fit
 from quire.assemble.layers import enclose
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, NotFound
 from quire.items import Window
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
-from quire.observe import CacheWatch, LayerHashes
-from quire.providers.explain import CacheEvent, diagnosis_of
+from quire.observe import CacheWatch, LayerHashes, Observer, Received, Sending
+from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.wires import wire_of
@@ -150,10 +150,10 @@ def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
     }
 
 
-# The path on one screen.
+# The path on one screen: `Thread.request` and `Thread.record` are its steps, each handing over one frozen value.
 #
-#       Entry*        Selection       Layers        Prompt        Request       Reply
-# log ────────▶ select ───────▶ layer ──────▶ fit ───────▶ render ───────▶ send ───────▶ record ─▶ log
+#       Entry*        Selection      Built          Request       Reply         Entry*
+# log ────────▶ select ───────▶ fit ───────▶ render ───────▶ send ───────▶ record ───────▶ log
 
 _logger = logging.getLogger("quire")
 
@@ -180,7 +180,8 @@ def _one_at_a_time(method: _Method) -> _Method:
 class Thread:
     """One conversation: append to it, ask for its next request, record what came back.
 
-    OS threads may share one. `with quire.open(…) as thread:` closes the file at the end.
+    OS threads may share one. `with quire.open(…) as thread:` closes the file at the end. `observers` are told of what
+    is sent and what comes back; without any given, caches are watched. `observers=()`: nobody, and no layer is hashed.
     """
 
     def __init__(
@@ -190,14 +191,18 @@ class Thread:
         policy: Policy | None = None,
         summarise: Summarise = extract,
         clock: Callable[[], int] = wall_ms,
+        observers: Iterable[Observer] | None = None,
     ) -> None:
         self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
-        # Heard when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
+        # Called when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
         self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
         self.embedder: Embedder | None = None
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
-        self._fold, self._vigil, self._sealing = ThreadState(store, name), CacheWatch(), LayerHashes()
+        watch = CacheWatch(lambda what: self.on_warning(what))
+        self.observers: tuple[Observer, ...] = (watch,) if observers is None else tuple(observers)
+        self._fold, self._hashes = ThreadState(store, name), LayerHashes()
+        self._newest: Request | None = None
         self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
         self._recollection: ThreadRecall | None = None
         self.lock = threading.RLock()
@@ -239,28 +244,23 @@ class Thread:
             extra["meta"] = {**found, **(extra.get("meta") or {})}
         return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
 
-    # Out of it: select, layer, fit, render
+    # Out of it: select, fit, render
 
     @_one_at_a_time
     def request(self, target: str, **options: Any) -> Request:
         """The next request for "provider:model"; a rebase that is due is recorded first."""
-        built = self.build(target)
+        built = fit(self._select(target))
         if built.rebase is not None:
             self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
-            built = self.build(target)
-        sealed, layers = self._sealing.seal(built)
-        request = msgspec.structs.replace(self._render(built, target, options), layers=layers)
-        earlier = bool(self._fold.reply_id)
-        moved = self._vigil.sends(self.clock(), request, sealed, self._fold.since, earlier)
-        self._fold.since = []
-        if moved is not None:
-            self.on_warning(moved)
+            built = fit(self._select(target))
+        request = self._render(built, target, options)
+        self._tell(request, built)
         return request
 
     @_one_at_a_time
     def build(self, target: str) -> Built:
-        """Select, layer and fit: what would be sent now, without recording anything."""
-        return self._selected(target).request()
+        """Select and fit: what would be sent now, without recording anything."""
+        return fit(self._select(target))
 
     @_one_at_a_time
     def so_far(self, target: str) -> Prompt:
@@ -272,6 +272,10 @@ class Thread:
         """The five layers of what would be sent now."""
         built = self.build(target)
         return enclose(built, chat_messages(built))
+
+    def _select(self, target: str) -> Selection:
+        """What of the log counts for this model's next request."""
+        return self._selected(target).select()
 
     def _selected(self, target: str) -> Assembly:
         return self._fold.at(policy_for(target, self.policy), self.summarise)
@@ -289,14 +293,24 @@ class Thread:
         rendering, marker = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
         how = {"times": self._fold.turn_times, "previous_id": before}
-        return providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
+        request = providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
+        layers = self._hashes.of(built) if self.observers else {}
+        return msgspec.structs.replace(request, layers=layers)
+
+    def _tell(self, request: Request, built: Built) -> None:
+        """The observers hear of a request that is handed out."""
+        since, self._fold.since = tuple(self._fold.since), []
+        sending = Sending(request, built, self.clock(), since, resumed=bool(self._fold.reply_id))
+        self._newest = request
+        for observer in self.observers:
+            observer.on_request(sending)
 
     # Back into it: record
 
     @_one_at_a_time
     def record(self, reply: Any, request: Request | None = None, served: Served | None = None) -> list[Entry]:
         """A reply, as the SDK gave it or as JSON, into the log with what was sent for it and what it used."""
-        sent = request or self._vigil.request
+        sent = request or self._newest
         if sent is None:
             raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
         names = list(self._fold.assembly.carried.tools) if self._fold.assembly is not None else []
@@ -305,6 +319,7 @@ class Thread:
         self.reported(sent, parsed, _diagnosis(reply), served)
         return kept
 
+    @_one_at_a_time
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for a request: hashes of what was sent, and usage once it is known."""
         body: JsonObject = {
@@ -316,7 +331,9 @@ class Thread:
             "at": self.clock(),
         }
         own = changes(request.target, self.policy) if self.policy is not None else {}
-        if meta := {key: value for key, value in (("layers", request.layers), ("policy", own)) if value}:
+        if meta := {
+            key: value for key, value in (("layers", dict(request.layers)), ("policy", own)) if value
+        }:
             body["meta"] = meta
         if reply is not None:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
@@ -331,15 +348,14 @@ class Thread:
         reply: Reply,
         diagnosis: JsonObject | None = None,
         served: Served | None = None,
-    ) -> CacheEvent | None:
-        """What a reply read from the cache, compared with what was predicted; a difference is a warning.
+    ) -> None:
+        """The observers hear of a reply: what it read from the cache is compared with what was predicted.
 
         `served` is what an explicit Gemini cache did for it (`quire.send.transport.served`).
         """
-        event = self._vigil.hears(request, reply, diagnosis, served)
-        if event is not None and not event.foreseen:
-            self.on_warning(event)
-        return event
+        received = Received(request, reply, diagnosis, served)
+        for observer in self.observers:
+            observer.on_reply(received)
 
     def resume(self, transport: Transport | None = None, **how: Any) -> Outcome:
         """Continue an interrupted turn from the log; `runner`, `decide` and `on_event` are as in quire.send."""

@@ -6,6 +6,7 @@ Values know their own shape; how they are stored, counted or rendered is for oth
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -220,8 +221,8 @@ class Request(msgspec.Struct, frozen=True):
     model: str
     body: JsonObject
     lines: Lines = Lines()
-    # sha256 of each layer of the envelope it was made of.
-    layers: dict[str, str] = {}
+    # sha256 of each layer of the envelope it was made of; those that a thread gives are hashed when they are read.
+    layers: Mapping[str, str] = {}
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
     # What could not be carried over to this provider, and why: {"entry", "reason"}; for a tool in front also "tool".

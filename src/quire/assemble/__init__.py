@@ -3,7 +3,7 @@
 from quire.assemble.fit import Built, Refused, reused_tokens
 from quire.assemble.hindsight import ask, requests, unsent
 from quire.assemble.policy import DROP_ONLY, TWO_TIER, Policy
-from quire.assemble.state import Assembly
+from quire.assemble.state import Assembly, Selection, fit
 
 __all__ = [
     "DROP_ONLY",
@@ -12,7 +12,9 @@ __all__ = [
     "Built",
     "Policy",
     "Refused",
+    "Selection",
     "ask",
+    "fit",
     "requests",
     "reused_tokens",
     "unsent",

@@ -308,8 +308,8 @@ class Assembly:
         twin._close(final=True)
         return twin
 
-    def request(self) -> Built:
-        """The request that would be sent now; with the rebase that has to be recorded first, if one is due."""
+    def select(self) -> Selection:
+        """What of the log counts for the request that would be sent now."""
         if self.turn == 0:
             raise BudgetError(
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
@@ -317,13 +317,11 @@ class Assembly:
         twin = self.ahead()
         if twin._round.sent:
             twin.epoch.sent = self._stable
-        decision = twin._decide()
-        self._memo = (len(self.entries), decision)
-        if decision.rebase is not None:
-            twin._apply(decision.rebase)
-        built = twin._built(decision.rebase.body() if decision.rebase is not None else None)
-        check_shares(built, self.policy)
-        return built
+        return Selection(twin, self)
+
+    def request(self) -> Built:
+        """The request that would be sent now; with the rebase that has to be recorded first, if one is due."""
+        return fit(self.select())
 
     def request_as_sent(self) -> Built:
         """The request that the log says was sent here: what it records is all that was decided."""
@@ -334,6 +332,32 @@ class Assembly:
         waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached)
         step = self.step + (not self._round.sent)
         return build(self.epoch, effective(self), (self.turn, step), record, self.left_out + waiting)
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """What of the log counts for the next request, laid out in its layers; the budget is not looked at yet."""
+
+    standing: Assembly
+    # The thread it was taken from, which remembers what is decided for this request.
+    source: Assembly
+
+
+def fit(selection: Selection) -> Built:
+    """The selection inside its budget; with the rebase that has to be recorded first, if one is due.
+
+    Asked for again, it gives the same: what is decided changes a copy alone.
+    """
+    standing = selection.standing
+    decision = standing._decide()
+    selection.source._memo = (len(standing.entries), decision)
+    if decision.rebase is None:
+        built = standing._built(None)
+    else:
+        standing = standing.copy()
+        standing._apply(decision.rebase)
+        built = standing._built(decision.rebase.body())
+    check_shares(built, standing.policy)
+    return built
 
 
 # What each kind of entry does to the thread.

@@ -1,0 +1,90 @@
+"""Observers are told what a thread sends and receives; none of it changes what is sent."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire import Reply, Thread, Usage, values
+from quire.assemble import fit
+from quire.log.hashing import chain
+from quire.observe import Observer, Received, Sending
+from quire.providers.simulate import Simulator
+from quire.thread import open_store
+
+TARGET = "anthropic:claude-opus-5-5"
+
+
+class Told:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Sending | Received] = []
+
+    def on_request(self, sending: Sending) -> None:
+        self.heard.append(sending)
+
+    def on_reply(self, received: Received) -> None:
+        self.heard.append(received)
+
+
+def talk(thread: Thread, turns: int = 3, usage: Usage | None = None) -> list[quire.Request]:
+    requests = []
+    thread.append(values.system("Be brief."))
+    for n in range(turns):
+        thread.append(values.user(f"question {n}"))
+        requests.append(thread.request(TARGET, max_tokens=100))
+        thread.record(Reply((values.respond(f"answer {n}"),), usage or Usage()), requests[-1])
+    return requests
+
+
+def thread_with(path: Path, observers: Iterable[Observer] | None = None) -> Thread:
+    return Thread(open_store(path), "t", clock=lambda: 0, observers=observers)
+
+
+def test_each_request_and_reply_is_told_in_order(tmp_path: Path) -> None:
+    told = Told()
+    requests = talk(thread_with(tmp_path / "t.db", [told]))
+    assert [type(one).__name__ for one in told.heard] == ["Sending", "Received"] * 3
+    assert [one.request for one in told.heard] == [request for request in requests for _ in range(2)]
+    sendings = [one for one in told.heard if isinstance(one, Sending)]
+    assert [[entry.kind for entry in one.since] for one in sendings] == [
+        ["system", "user"],
+        ["sent", "respond", "user"],
+        ["sent", "respond", "user"],
+    ]
+
+
+def test_without_observers_the_bytes_are_the_same_and_nothing_is_hashed(tmp_path: Path) -> None:
+    watched, bare = thread_with(tmp_path / "a.db"), thread_with(tmp_path / "b.db", ())
+    assert [one.body for one in talk(watched)] == [one.body for one in talk(bare)]
+    layers = [[e.meta.get("layers") for e in one.store.read("t") if e.kind == "sent"] for one in (watched, bare)]
+    assert all(layers[0])
+    assert layers[1] == [None] * 3
+
+
+def test_nothing_is_predicted_until_a_reply_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = list[int]()
+    step = Simulator.step
+
+    def counted(self: Simulator, *args: object, **named: object) -> object:
+        steps.append(1)
+        return step(self, *args, **named)  # type: ignore[arg-type]  # handed through
+
+    monkeypatch.setattr(Simulator, "step", counted)
+    thread = thread_with(tmp_path / "t.db")
+    talk(thread)
+    assert steps == []
+    thread.append(values.user("and now?"))
+    thread.record(Reply((values.respond("now"),), Usage(input_total=40)), thread.request(TARGET))
+    assert len(steps) == 4, "those that waited are gone through first"
+
+
+def test_a_selection_can_be_fitted_twice() -> None:
+    said = [(values.user(f"question {n} " + "word " * 20), values.respond("answer " * 10)) for n in range(8)]
+    entries = chain([*(entry for pair in said for entry in pair), values.user("last " + "word " * 300)])
+    selection = quire.Assembly(quire.Policy(budget=600)).extend(entries).select()
+    first = fit(selection)
+    assert first.rebase is not None
+    assert fit(selection) == first == selection.source.request()
