@@ -2,7 +2,7 @@
 
 import pytest
 from rule_bodies import Body
-from rule_cases import ANTHROPIC, BEDROCK, BY_MEMORY, CASES, COMPATIBLE, DEFAULT_MODEL, GEMINI, OPENAI, Case
+from rule_cases import BY_MEMORY, CASES, DEFAULT_MODEL, Case
 
 from quire.providers.registry import data
 from quire.providers.rules import Finding, validate
@@ -12,7 +12,9 @@ def check(case: Case, body: Body, model: str | None) -> list[Finding]:
     return validate(body, case.provider, model, headers=case.headers)
 
 
-def verify(case: Case) -> None:
+@pytest.mark.proves("anthropic openai gemini bedrock mistral deepseek vllm ollama", "rules")
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.provider}-{case.row}-{n}" for n, case in enumerate(CASES)])
+def test_requests_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> None:
     model = case.model or (None if {"model", "modelId"} & case.bad.keys() else DEFAULT_MODEL.get(case.provider))
     findings = check(case, case.bad, model)
     assert (case.row, case.path) in [(one.row, one.path) for one in findings]
@@ -20,40 +22,6 @@ def verify(case: Case) -> None:
     # The Bedrock row is about the model, not the body.
     good_model = "anthropic.claude-opus-5-5" if case.provider == "bedrock-anthropic" else model
     assert check(case, case.good, good_model) == []
-
-
-def ids(cases: list[Case]) -> list[str]:
-    return [f"{case.row}-{index}" for index, case in enumerate(cases)]
-
-
-@pytest.mark.proves("anthropic", "rules")
-@pytest.mark.parametrize("case", ANTHROPIC, ids=ids(ANTHROPIC))
-def test_anthropic_requests_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> None:
-    verify(case)
-
-
-@pytest.mark.proves("openai", "rules")
-@pytest.mark.parametrize("case", OPENAI, ids=ids(OPENAI))
-def test_openai_requests_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> None:
-    verify(case)
-
-
-@pytest.mark.proves("gemini", "rules")
-@pytest.mark.parametrize("case", GEMINI, ids=ids(GEMINI))
-def test_gemini_requests_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> None:
-    verify(case)
-
-
-@pytest.mark.proves("bedrock", "rules")
-@pytest.mark.parametrize("case", BEDROCK, ids=ids(BEDROCK))
-def test_bedrock_requests_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> None:
-    verify(case)
-
-
-@pytest.mark.proves("mistral deepseek vllm ollama", "rules")
-@pytest.mark.parametrize("case", COMPATIBLE, ids=ids(COMPATIBLE))
-def test_requests_of_compatible_servers_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> None:
-    verify(case)
 
 
 def test_no_row_is_without_its_test() -> None:
