@@ -13,9 +13,10 @@ from send_parts import TARGETS
 
 from quire import providers
 from quire.errors import CallError, ProviderError
+from quire.providers import registry
 from quire.send.connect import Retry, RetryingTransport, transport_for
 from quire.send.http import SseReader, events
-from quire.send.transport import ENDPOINTS, Transport, close, message_of, refusal, retry_after
+from quire.send.transport import Transport, close, endpoint_for, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Request, Text
 
@@ -112,6 +113,62 @@ def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
         assert failed.value.retryable
 
 
+class Broken:
+    """A server that begins a streamed reply and then says that it cannot go on."""
+
+    def __init__(self, *events: str) -> None:
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+        self.answer = (head + "".join(f"{event}\n\n" for event in events)).encode()
+
+    async def __aenter__(self) -> str:
+        self.server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
+        await reader.readexactly(size)
+        writer.write(self.answer)
+        await writer.drain()
+        writer.close()
+
+
+CHUNK = 'data: {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi"}}]}'
+
+
+@pytest.mark.parametrize("via", ["sdk", "http"])
+@pytest.mark.parametrize(
+    ("target", "events", "retryable"),
+    [
+        ("anthropic:claude-opus-5-5", ['event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'], True),
+        ("anthropic:claude-opus-5-5", ['event: error\ndata: {"type": "error", "error": {"type": "invalid_request_error", "message": "No"}}'], False),
+        ("openai-chat:gpt-5.6", [CHUNK, 'data: {"error": {"code": 503, "message": "Busy"}}'], True),
+        ("openai-chat:gpt-5.6", [CHUNK, 'data: {"error": {"code": 429, "message": "Slower"}}'], True),
+        ("openai-chat:gpt-5.6", [CHUNK, 'data: {"error": {"code": 400, "message": "No"}}'], False),
+        ("gemini:gemini-3.8-flash", ['data: {"error": {"code": 503, "status": "UNAVAILABLE", "message": "Busy"}}'], True),
+    ],
+)  # fmt: skip
+def test_an_error_in_the_middle_of_a_stream_says_whether_to_try_again(
+    via: Any, target: str, events: list[str], retryable: bool
+) -> None:
+    async def read() -> None:
+        async with Broken(*events) as url:
+            transport = transport_for(target, url, "key", via=via, retry=Retry(attempts=1))
+            reader = providers.stream(target)
+            try:
+                async for event in transport.stream(request_for(target)):
+                    reader.feed(event)
+            finally:
+                await close(transport)
+
+    with pytest.raises(ProviderError) as broken:
+        asyncio.run(read())
+    assert broken.value.retryable is retryable, str(broken.value)
+
+
 def test_a_server_that_is_not_there_is_named() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -153,7 +210,8 @@ async def _first(events: AsyncIterator[JsonObject]) -> JsonObject:
 
 
 def test_a_missing_key_names_the_variable_to_set() -> None:
-    for provider, endpoint in ENDPOINTS.items():
+    for provider in registry.providers():
+        endpoint = endpoint_for(provider)
         if endpoint.needs_key:
             with pytest.raises(ProviderError, match="no API key") as missing:
                 transport_for(f"{provider}:m")
@@ -175,7 +233,7 @@ def test_a_missing_key_names_the_variable_to_set() -> None:
     ],
 )
 def test_refusals_say_whether_to_try_again(status: int, said: Any, retryable: bool) -> None:
-    error = refusal("p", status, said)
+    error = refusal("openai", status, said)
     assert (error.status, error.retryable) == (status, retryable)
     assert message_of(said) in str(error)
     assert error.hint

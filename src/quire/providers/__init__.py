@@ -125,4 +125,4 @@ def http_body(request: Request) -> JsonObject:
 
 def sdk_kwargs(request: Request) -> dict[str, Any]:
     """The keyword arguments of the official SDK's call."""
-    return wire_of(request.provider).sdk_kwargs(request)
+    return wire_of(request.provider).call.sdk_kwargs(request)

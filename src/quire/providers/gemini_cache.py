@@ -152,6 +152,7 @@ class CacheCall(msgspec.Struct, frozen=True):
     method: Literal["POST", "PATCH", "DELETE"]
     path: str
     body: JsonObject | None = None
+    provider: str = "gemini"
 
 
 class CacheKeeper:

@@ -188,6 +188,7 @@ def cut(missing: str) -> ProviderError:
 
 # What providers call failures that pass by themselves.
 _PASSING = ("overload", "rate", "thrott", "timeout", "unavail", "server", "internal", "exhausted")
+_PASSING_CODES = ("408", "409", "425", "429", "500", "502", "503", "504", "529")
 
 
 def refused(error: Json) -> ProviderError:
@@ -197,7 +198,7 @@ def refused(error: Json) -> ProviderError:
     kind = next((name for name in named if name != "error"), "error")
     return ProviderError(
         f"{kind}: {given.get('message') or 'no message'}",
-        retryable=any(word in name.lower() for name in named for word in _PASSING),
+        retryable=any(name in _PASSING_CODES or word in name.lower() for name in named for word in _PASSING),
         hint="stream.partial() holds what was received before.",
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import importlib.util
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -14,9 +13,11 @@ import msgspec
 from quire.errors import CallError, ProviderError
 from quire.providers.models import model_info
 from quire.providers.registry import resolve, split_target
+from quire.providers.wire import ModelCall
+from quire.providers.wires import wire_of
 from quire.send.cached_transport import CachedTransport
 from quire.send.http import Http
-from quire.send.transport import ENDPOINTS, Endpoint, Transport, close
+from quire.send.transport import Endpoint, Transport, close, endpoint_for
 from quire.values import JsonObject, Request
 
 # Trying again: a fixed schedule, the provider's own retry-after, and never once a reply has begun.
@@ -88,14 +89,6 @@ class RetryingTransport:
 
 
 Via = Literal["", "sdk", "http"]
-# provider -> the package of its SDK; the module of quire.send.sdk that speaks through it.
-_SDKS = {
-    "openai": ("openai", "openai"),
-    "azure": ("openai", "openai"),
-    "anthropic": ("anthropic", "anthropic"),
-    "gemini": ("google.genai", "gemini"),
-    "bedrock": ("boto3", "bedrock"),
-}
 
 
 def transport_for(
@@ -113,16 +106,16 @@ def transport_for(
     `explicit_cache` makes Gemini caches where they pay; their storage is paid for by the hour.
     """
     name, _ = split_target(target)
-    provider, wire = resolve(name)
-    endpoint = ENDPOINTS[provider]
+    endpoint, call = endpoint_for(name), wire_of(name).call
     url = base_url or endpoint.base_url
-    _check(name, wire, url, endpoint, base_url, api_key)
+    _check(name, call, url, endpoint, base_url, api_key)
     if explicit_cache:
         check_explicit_cache(target)
-    inner: Any  # one of the transports; those that speak to Gemini are its caches too
-    if _by_sdk(provider, wire, via):
-        module = importlib.import_module(f"quire.send.sdk.{_SDKS[provider][1]}")
-        inner = module.connect(wire, url, api_key or "", timeout_s)
+    inner: Any  # one of the transports; those that make caches are asked for them too
+    if _by_sdk(name, call, endpoint, via):
+        from quire.send.sdk import sdk_transport
+
+        inner = sdk_transport(call, url, api_key or "", timeout_s)
     else:
         inner = Http(url, api_key or "", timeout_s, proxies)
     again = RetryingTransport(inner, retry)
@@ -131,7 +124,7 @@ def transport_for(
 
 def has_explicit_cache(target: str) -> bool:
     """Whether a model's provider keeps caches that are made by a call and paid for by the hour."""
-    return resolve(split_target(target)[0])[1] == "gemini" and model_info(target).features.explicit_cache
+    return wire_of(target).call.makes_caches and model_info(target).features.explicit_cache
 
 
 def check_explicit_cache(target: str) -> None:
@@ -144,7 +137,7 @@ def check_explicit_cache(target: str) -> None:
 
 
 def _check(
-    name: str, wire: str, url: str, endpoint: Endpoint, base_url: str | None, api_key: str | None
+    name: str, call: ModelCall, url: str, endpoint: Endpoint, base_url: str | None, api_key: str | None
 ) -> None:
     # A server that was named may be one's own and ask for no key; the provider's own always asks.
     if endpoint.needs_key and not api_key and not base_url:
@@ -152,24 +145,22 @@ def _check(
         raise ProviderError(
             f"no API key for {name}", hint=f"Set {keys}, or give --base-url for a server of your own."
         )
-    if not url and wire != "bedrock":
+    if not url and call.path is not None:
         raise CallError(f"{name} has no fixed address", hint="Give base_url (--base-url).")
 
 
-def _by_sdk(provider: str, wire: str, via: Via) -> bool:
-    if provider not in _SDKS or via == "http":
-        if via == "sdk":
-            raise CallError(
-                f"there is no SDK transport for {provider}", hint="Leave `via` out: plain HTTP works."
-            )
+def _by_sdk(name: str, call: ModelCall, endpoint: Endpoint, via: Via) -> bool:
+    """Whether the official SDK is used: where one reaches this provider in this format, and is here or asked for."""
+    if via == "sdk" and not endpoint.sdk:
+        provider = resolve(name)[0]
+        raise CallError(
+            f"there is no SDK transport for {provider}", hint="Leave `via` out: plain HTTP works."
+        )
+    if via == "http" or endpoint.sdk != call.sdk:
         return False
-    own = {"openai": ("openai-chat", "openai-responses"), "azure": ("openai-chat", "openai-responses")}
-    if wire not in own.get(provider, (provider,)):
-        return False
-    if via == "sdk" or wire == "bedrock":
+    if via == "sdk" or call.path is None:
         return True
-    package = _SDKS[provider][0]
     try:
-        return importlib.util.find_spec(package) is not None
+        return importlib.util.find_spec(call.sdk) is not None
     except ModuleNotFoundError:  # google.genai without google
         return False

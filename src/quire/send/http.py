@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from quire import providers
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.providers.gemini_cache import CacheCall
-from quire.providers.registry import resolve
-from quire.send.transport import ENDPOINTS, refusal, timed_out, unreachable
+from quire.providers.wires import wire_of
+from quire.send.transport import refusal, timed_out, too_deep, unreachable
 from quire.values import JsonObject, Request
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _decoded(data: bytes, provider: str) -> JsonObject | None:
     try:
         event = json.loads(data)
     except RecursionError as error:
-        raise _too_deep(provider) from error
+        raise too_deep(provider) from error
     except ValueError as error:
         # What is cut in the middle of an event was cut by the connection.
         raise ProviderError(
@@ -88,16 +88,6 @@ def _decoded(data: bytes, provider: str) -> JsonObject | None:
     if not isinstance(event, dict):
         raise ProviderError(f"{provider} sent an event that is no object: {data[:120]!r}")
     return event
-
-
-def _too_deep(provider: str) -> ProviderError:
-    return ProviderError(
-        f"{provider} sent JSON that is nested too deeply to be read",
-        hint="No provider does that; check the base URL.",
-    )
-
-
-_ANTHROPIC_VERSION = "2023-06-01"
 
 
 class Http:
@@ -128,7 +118,7 @@ class Http:
         except httpx.HTTPError as error:
             raise self._failed(request.provider, error) from error
         except RecursionError as error:
-            raise _too_deep(request.provider) from error
+            raise too_deep(request.provider) from error
         except ValueError as error:
             raise ProviderError(
                 f"{request.provider} sent a reply that is not JSON", retryable=True
@@ -151,19 +141,20 @@ class Http:
         """A call for an explicit Gemini cache; its reply."""
         httpx = _httpx()
         try:
+            call = wire_of(errand.provider).call
             response = await self._connected().request(
                 errand.method,
-                f"{self.base_url}{_version(self.base_url, 'v1beta')}/{errand.path}",
+                call.url(self.base_url, f"/{errand.path}"),
                 json=errand.body,
-                headers=_keys("gemini", self.api_key),
+                headers=call.sent_headers(self.api_key),
             )
-            self._check("gemini", response.status_code, response.content, response.headers)
+            self._check(errand.provider, response.status_code, response.content, response.headers)
             reply: JsonObject = response.json()
             return reply
         except httpx.HTTPError as error:
-            raise self._failed("gemini", error) from error
+            raise self._failed(errand.provider, error) from error
         except ValueError as error:
-            raise ProviderError("gemini sent a reply that is not JSON", retryable=True) from error
+            raise ProviderError(f"{errand.provider} sent a reply that is not JSON", retryable=True) from error
 
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -174,13 +165,19 @@ class Http:
         return self._client
 
     def _call(self, request: Request, streamed: bool) -> dict[str, Any]:
-        wire = resolve(request.provider)[1]
-        body = {**providers.http_body(request), **_streaming(wire, streamed)}
-        headers = {"content-type": "application/json", **_keys(wire, self.api_key), **request.headers}
+        wire = wire_of(request.provider)
+        call = wire.call
+        if call.path is None:
+            raise CallError(f"{wire.name} cannot be spoken over plain HTTP", hint=f"Install {call.sdk}.")
+        body = {**providers.http_body(request), **(call.streaming if streamed else {})}
         return {
-            "url": self.base_url + _path(wire, self.base_url, request, streamed),
+            "url": call.url(self.base_url, call.path(request, streamed)),
             "content": json.dumps(body, ensure_ascii=False).encode(),
-            "headers": headers,
+            "headers": {
+                "content-type": "application/json",
+                **call.sent_headers(self.api_key),
+                **request.headers,
+            },
         }
 
     def _check(self, provider: str, status: int, said: bytes, headers: Any) -> None:
@@ -189,58 +186,12 @@ class Http:
                 value = json.loads(said)
             except ValueError:
                 value = said.decode(errors="replace")
-            endpoint = ENDPOINTS[resolve(provider)[0]]
-            raise refusal(provider, status, value, dict(headers), endpoint)
+            raise refusal(provider, status, value, dict(headers))
 
     def _failed(self, provider: str, error: httpx.HTTPError) -> ProviderError:
         if isinstance(error, _httpx().TimeoutException):
             return timed_out(provider, self.timeout_s)
         return unreachable(provider, self.base_url, error)
-
-
-def _streaming(wire: str, streamed: bool) -> JsonObject:
-    if not streamed or wire == "gemini":
-        return {}
-    if wire == "openai-chat":
-        return {"stream": True, "stream_options": {"include_usage": True}}
-    return {"stream": True}
-
-
-def _path(wire: str, base_url: str, request: Request, streamed: bool) -> str:
-    """The path behind a base URL; OpenAI's and compatible servers' base URLs end in /v1, Anthropic's do not."""
-    match wire:
-        case "openai-chat":
-            # A bare host gets the usual version; any other path is taken as it is given.
-            # A request with a prompt is one text, for an engine to continue.
-            return _v1_of_host(base_url) + (
-                "/completions" if "prompt" in request.body else "/chat/completions"
-            )
-        case "openai-responses":
-            return f"{_v1_of_host(base_url)}/responses"
-        case "anthropic":
-            return f"{_version(base_url, 'v1')}/messages"
-        case "gemini":
-            method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
-            version = _version(base_url, "v1beta")
-            return f"{version}/models/{request.model.removeprefix('models/')}:{method}"
-    raise CallError(f"{wire} cannot be spoken over plain HTTP", hint="pip install 'quire[bedrock]'")
-
-
-def _version(base_url: str, usual: str) -> str:
-    """The version between a base URL and a path, where the URL does not end in one."""
-    return "" if base_url.rsplit("/", 1)[-1].startswith("v1") else f"/{usual}"
-
-
-def _v1_of_host(base_url: str) -> str:
-    return "/v1" if base_url.count("/") < 3 else ""
-
-
-def _keys(wire: str, api_key: str) -> dict[str, str]:
-    if wire == "anthropic":
-        return {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": api_key} if api_key else {})}
-    if not api_key:
-        return {}
-    return {"x-goog-api-key": api_key} if wire == "gemini" else {"authorization": f"Bearer {api_key}"}
 
 
 def _httpx() -> Any:  # the module, loaded where it is used

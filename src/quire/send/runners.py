@@ -15,12 +15,12 @@ from quire.assemble.user_message import block, escaped, shown
 from quire.items import from_file
 from quire.log.store import Store
 from quire.notes.index import NoteIndex
-from quire.providers.registry import resolve, split_target
 from quire.send.note_search import local_search_tool
 from quire.send.protocol import CHAT, MESSAGES, Limits, Runner, Turn, TurnThread
 from quire.send.text_protocol import TextTools, tool_text
 from quire.send.tool_schema import faults
 from quire.send.tools import Tool, Toolbox
+from quire.send.transport import endpoint_for
 from quire.send.turn_state import ask_aside, newest_turn
 from quire.tokens import counter
 from quire.values import Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, item_json
@@ -30,8 +30,6 @@ from quire.values import Entry, Item, Json, JsonObject, Message, Prompt, Request
 PLANNER = """You choose the tools that are needed to answer a user's message. You do not answer it.
 Reply with a JSON array and nothing else. Each element is {"tool": NAME, "args": {…}}, with the arguments that
 the tool's schema asks for. Reply with [] when no tool is needed."""
-# Servers whose replies can be held to a schema, so that even a small model writes valid calls.
-_CONSTRAINED = frozenset({"llamacpp", "vllm", "sglang", "ollama"})
 
 
 class PlannedCalls(msgspec.Struct, frozen=True):
@@ -113,7 +111,7 @@ def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Reques
         Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(asked)
     )
     extra: dict[str, Any] = {}
-    if resolve(split_target(target)[0])[0] in _CONSTRAINED:
+    if endpoint_for(target).holds_to_schema:
         schema = {"name": "plan", "schema": plan_schema(tools)}
         extra = {"response_format": {"type": "json_schema", "json_schema": schema}}
         # Held to a schema, a small model may still fill a string for ever.

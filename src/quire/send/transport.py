@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -13,7 +14,7 @@ import msgspec
 
 from quire.errors import ProviderError
 from quire.providers.gemini_cache import Served
-from quire.providers.registry import resolve, split_target
+from quire.providers.registry import provider_facts, resolve
 from quire.values import Json, JsonObject, Request
 
 
@@ -44,37 +45,23 @@ def served(transport: Transport, request: Request) -> Served | None:
 # Where each provider is reached, and what its key is called; nothing here reads the environment.
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """A provider's address and the environment variables its key is usually kept in, first one first."""
+class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A provider's row: its address, and the environment variables its key is usually kept in, first one first."""
 
     base_url: str
     keys: tuple[str, ...] = ()
-    # A server of one's own usually asks for no key.
+    # A server of one's own usually asks for no key; boto3 finds credentials by its own rules.
     needs_key: bool = True
+    # The package of the official SDK that reaches it.
+    sdk: str = ""
+    # Whether a reply can be held to a JSON schema, so that even a small model writes valid calls.
+    holds_to_schema: bool = False
 
 
-ENDPOINTS: dict[str, Endpoint] = {
-    "anthropic": Endpoint("https://api.anthropic.com", ("ANTHROPIC_API_KEY",)),
-    "openai": Endpoint("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
-    "azure": Endpoint("", ("AZURE_OPENAI_API_KEY",)),
-    "gemini": Endpoint("https://generativelanguage.googleapis.com", ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
-    # boto3 finds credentials and region by its own rules.
-    "bedrock": Endpoint("", ("AWS_BEARER_TOKEN_BEDROCK",), needs_key=False),
-    "deepseek": Endpoint("https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
-    "xai": Endpoint("https://api.x.ai/v1", ("XAI_API_KEY",)),
-    "groq": Endpoint("https://api.groq.com/openai/v1", ("GROQ_API_KEY",)),
-    "mistral": Endpoint("https://api.mistral.ai/v1", ("MISTRAL_API_KEY",)),
-    "openrouter": Endpoint("https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
-    "vllm": Endpoint("http://127.0.0.1:8000/v1", ("VLLM_API_KEY",), needs_key=False),
-    "sglang": Endpoint("http://127.0.0.1:30000/v1", ("SGLANG_API_KEY",), needs_key=False),
-    "llamacpp": Endpoint("http://127.0.0.1:8080/v1", ("LLAMA_API_KEY",), needs_key=False),
-    "ollama": Endpoint("http://127.0.0.1:11434/v1", ("OLLAMA_API_KEY",), needs_key=False),
-}
-
-
+@functools.cache
 def endpoint_for(target: str) -> Endpoint:
-    """The endpoint of "provider:model"."""
-    return ENDPOINTS[resolve(split_target(target)[0])[0]]
+    """The endpoint of "provider:model", or of a provider."""
+    return msgspec.convert(provider_facts(resolve(target.partition(":")[0])[0])["endpoint"], Endpoint)
 
 
 # A provider's failures in Quire's words: what happened, whether to try again, what to do next.
@@ -89,11 +76,7 @@ _TITLE = re.compile(r"<title[^>]*>([^<]+)", re.IGNORECASE)
 
 
 def refusal(
-    provider: str,
-    status: int,
-    said: Json,
-    headers: Mapping[str, str] | None = None,
-    endpoint: Endpoint | None = None,
+    provider: str, status: int, said: Json, headers: Mapping[str, str] | None = None
 ) -> ProviderError:
     """The error of an HTTP status; `said` is the reply's body, as JSON or text."""
     message = message_of(said) or "no message"
@@ -102,7 +85,7 @@ def refusal(
         f"{provider} answered {status}: {message}",
         status=status,
         retryable=status in RETRYABLE and not final,
-        hint=_hint(status, endpoint),
+        hint=_hint(status, endpoint_for(provider)),
         retry_after_s=retry_after(headers or {}),
     )
 
@@ -122,6 +105,13 @@ def timed_out(provider: str, timeout_s: float) -> ProviderError:
         f"{provider} sent nothing for {timeout_s:g} s",
         retryable=True,
         hint="Try again, or allow more time with timeout_s.",
+    )
+
+
+def too_deep(provider: str) -> ProviderError:
+    return ProviderError(
+        f"{provider} sent JSON that is nested too deeply to be read",
+        hint="No provider does that; check the base URL.",
     )
 
 
@@ -166,8 +156,8 @@ def _until(date: str, now: str) -> float | None:
         return None
 
 
-def _hint(status: int, endpoint: Endpoint | None) -> str:
-    keys = " or ".join(endpoint.keys) if endpoint else ""
+def _hint(status: int, endpoint: Endpoint) -> str:
+    keys = " or ".join(endpoint.keys)
     if status in (401, 403):
         return f"Check the API key ({keys})." if keys else "Check the API key."
     if status == 404:

@@ -21,7 +21,7 @@ from quire.providers.walk import (
     unmarked_in,
     with_control,
 )
-from quire.providers.wire import Wire
+from quire.providers.wire import ModelCall, Wire
 from quire.providers.wires.anthropic.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.anthropic.write import FORMAT, WRITER
 from quire.values import Json, JsonObject, Prompt, Request
@@ -75,6 +75,15 @@ def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
     return body if "diagnostics" in body else {**body, "diagnostics": {"previous_message_id": previous_id}}
 
 
+_CALL = ModelCall(
+    sdk="anthropic",
+    method="messages.create",
+    streaming={"stream": True},
+    path=lambda request, streamed: "/messages",
+    key_header="x-api-key",
+    headers={"anthropic-version": "2023-06-01"},
+)
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -87,4 +96,5 @@ WIRE = Wire(
     mark=with_control,
     diagnosed=_diagnosed,
     rules=RULES,
+    call=_CALL,
 )

@@ -10,7 +10,7 @@ from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.bedrock import RULES
 from quire.providers.usage import bedrock_usage
 from quire.providers.walk import Layout, Path, Section, Unit, changed_body, listed, parts_of
-from quire.providers.wire import Wire
+from quire.providers.wire import ModelCall, Wire
 from quire.providers.wires.bedrock.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.bedrock.write import FORMAT, WRITER, sdk_kwargs
 from quire.values import Json, JsonObject, Prompt, Request
@@ -92,6 +92,8 @@ def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
     )
 
 
+_CALL = ModelCall(sdk="boto3", method="converse", stream_method="converse_stream", sdk_kwargs=sdk_kwargs)
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -103,6 +105,6 @@ WIRE = Wire(
     usage=bedrock_usage,
     mark=_with_point,
     rules=RULES,
-    sdk_kwargs=sdk_kwargs,
+    call=_CALL,
     other=other_format,
 )

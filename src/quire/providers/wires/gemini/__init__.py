@@ -11,7 +11,7 @@ from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.gemini import RULES, contents, setting
 from quire.providers.usage import gemini_usage
 from quire.providers.walk import Layout, Part, Unit, as_block, definition, listed
-from quire.providers.wire import Wire
+from quire.providers.wire import ModelCall, Wire
 from quire.providers.wires.gemini.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.gemini.write import FORMAT, WRITER, sdk_kwargs
 from quire.values import Json, JsonObject, Prompt, Request
@@ -73,6 +73,22 @@ def _content(content: Json, index: int) -> Unit:
     )
 
 
+def _path(request: Request, streamed: bool) -> str:
+    method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
+    return f"/models/{request.model.removeprefix('models/')}:{method}"
+
+
+_CALL = ModelCall(
+    sdk="google.genai",
+    method="aio.models.generate_content",
+    stream_method="aio.models.generate_content_stream",
+    sdk_kwargs=sdk_kwargs,
+    path=_path,
+    version="v1beta",
+    key_header="x-goog-api-key",
+    makes_caches=True,
+)
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -83,5 +99,5 @@ WIRE = Wire(
     stream=Stream,
     usage=gemini_usage,
     rules=RULES,
-    sdk_kwargs=sdk_kwargs,
+    call=_CALL,
 )

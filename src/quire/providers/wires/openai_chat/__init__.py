@@ -21,7 +21,7 @@ from quire.providers.walk import (
     unmarked_in,
     with_control,
 )
-from quire.providers.wire import Wire
+from quire.providers.wire import ModelCall, Wire
 from quire.providers.wires.openai_chat.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.openai_chat.write import FORMAT, WRITER
 from quire.values import Json, JsonObject, Prompt, Request
@@ -78,6 +78,20 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(("messages", index), section, role, message, tuple(parts), (compared,))
 
 
+def _path(request: Request, streamed: bool) -> str:
+    """A request with a prompt is one text, for an engine to continue."""
+    return "/completions" if "prompt" in request.body else "/chat/completions"
+
+
+_CALL = ModelCall(
+    sdk="openai",
+    method="chat.completions.create",
+    streaming={"stream": True, "stream_options": {"include_usage": True}},
+    path=_path,
+    version_in_url=True,
+    key_prefix="Bearer ",
+)
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -90,5 +104,6 @@ WIRE = Wire(
     mark=with_control,
     thinking=lambda info: info.features.reasoning_content != "never",
     rules=CHAT_RULES,
+    call=_CALL,
     other=_other,
 )

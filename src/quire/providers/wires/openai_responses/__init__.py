@@ -23,7 +23,7 @@ from quire.providers.walk import (
     unmarked_in,
     with_control,
 )
-from quire.providers.wire import Wire
+from quire.providers.wire import ModelCall, Wire
 from quire.providers.wires.openai_responses.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.openai_responses.write import FORMAT, WRITER
 from quire.values import Json, JsonObject, Prompt, Request
@@ -96,6 +96,15 @@ def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
     return {**body, "prompt_cache_options": options}
 
 
+_CALL = ModelCall(
+    sdk="openai",
+    method="responses.create",
+    streaming={"stream": True},
+    path=lambda request, streamed: "/responses",
+    version_in_url=True,
+    key_prefix="Bearer ",
+)
+
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -108,5 +117,6 @@ WIRE = Wire(
     mark=with_control,
     diagnosed=_diagnosed,
     rules=RESPONSES_RULES,
+    call=_CALL,
     other=_other,
 )

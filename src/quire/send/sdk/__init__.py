@@ -1,1 +1,0 @@
-"""Transports over the official SDKs, one module each; an SDK is loaded when its module is."""
