@@ -127,15 +127,33 @@ def changes(target: str, policy: Policy) -> JsonObject:
 
 def policy_of(sent: JsonObject) -> Policy:
     """The policy that a `sent` entry was built under; its model's own where it names none."""
-    usual = policy_for(f"{sent.get('provider')}:{sent.get('model')}")
-    named = (sent.get("meta") or {}).get("policy")
-    if not isinstance(named, dict):
+    return changed_policy(
+        f"{sent.get('provider')}:{sent.get('model')}", (sent.get("meta") or {}).get("policy")
+    )
+
+
+def changed_policy(target: str, named: Json) -> Policy:
+    """The model's own policy with the changes that a `sent` entry names."""
+    usual = policy_for(target)
+    if not (isinstance(named, dict) and named):
         return usual
     known = {name: value for name, value in named.items() if name in usual.__struct_fields__}
     try:
         return msgspec.convert({**msgspec.to_builtins(usual), **known}, Policy)
     except (msgspec.ValidationError, CallError):
         return usual  # meta is free: what stands there need not be ours
+
+
+def kept_changes(store: Store, name: str) -> JsonObject:
+    """What the policy of a thread's newest request changes of its model's own; only the end of the log is read."""
+    end, page = store.info(name).seq, 64
+    while end:
+        for entry in reversed(store.read(name, after=max(0, end - page), limit=min(end, page))):
+            if entry.kind == "sent" and not entry.meta.get("aside"):
+                named = entry.meta.get("policy")
+                return named if isinstance(named, dict) else {}
+        end, page = max(0, end - page), page * 4
+    return {}
 
 
 def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
@@ -277,8 +295,19 @@ class Thread:
         """What of the log counts for this model's next request."""
         return self._selected(target).select()
 
+    def policy_at(self, target: str) -> Policy:
+        """The policy given, else the one that the thread was last sent under; what neither says is the model's."""
+        if self.policy is not None:
+            return policy_for(target, self.policy)
+        return changed_policy(target, self.policy_changes)
+
+    @cached_property
+    def policy_changes(self) -> JsonObject:
+        """What this thread's own policy changes of a model's: what its newest request names, until it is set."""
+        return kept_changes(self.store, self.name) if self._fold.exists() else {}
+
     def _selected(self, target: str) -> Assembly:
-        return self._fold.at(policy_for(target, self.policy), self.summarise)
+        return self._fold.at(self.policy_at(target), self.summarise)
 
     def _last_target(self) -> str:
         last = self._fold.assembly
@@ -330,7 +359,7 @@ class Thread:
             "segments": list(request.lines.segments),
             "at": self.clock(),
         }
-        own = changes(request.target, self.policy) if self.policy is not None else {}
+        own = changes(request.target, self.policy_at(request.target))
         if meta := {
             key: value for key, value in (("layers", dict(request.layers)), ("policy", own)) if value
         }:

@@ -21,8 +21,8 @@ from rich.console import Console
 from quire import values
 from quire.archive import load
 from quire.cli.chat import chat
+from quire.cli.chat_commands import totals
 from quire.cli.chat_screen import OpenMarkdown, RichScreen, finished_blocks, tail, with_notes
-from quire.cli.chat_session import totals
 from quire.cli.output import line_of
 from quire.errors import CallError
 from quire.providers.simulate.blocks import Shares

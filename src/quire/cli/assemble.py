@@ -15,7 +15,7 @@ from rich.text import Text
 from quire.assemble import Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.layers import enclose, layer_tokens
 from quire.assemble.user_message import result_text
-from quire.cli.output import console, db_option, in_line, json_option, print_text
+from quire.cli.output import console, db_option, echo, in_line, json_option, print_json, print_text
 from quire.cli.store import load_entries, load_usable, open_db
 from quire.errors import CallError, NotFound
 from quire.log.entries import encode
@@ -181,7 +181,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
             continue
         shown += 1
         if as_json:
-            click.echo(msgspec.json.encode(seen_one.row))
+            print_json(seen_one.row, None)
         else:
             show_request(out, seen_one)
     if shown and not as_json:
@@ -189,7 +189,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
     if not shown and turn is not None:
         raise NotFound(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
     if not shown and not as_json:
-        click.echo("no request: nobody has asked the model anything yet", err=True)
+        echo("no request: nobody has asked the model anything yet", err=True)
 
 
 class RequestView(msgspec.Struct, frozen=True):

@@ -2,27 +2,192 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import platformdirs
 
-from quire.cli.chat_commands import COMMANDS, run_command
-from quire.cli.chat_screen import PlainScreen, RichScreen, Screen
-from quire.cli.chat_session import Equipment, Session, equipped
-from quire.cli.connection import explicit_option
+from quire.archive import autosave
+from quire.cli.attachments import Attached, attach_option, attached_items, linked_items, question
+from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run_command, totals
+from quire.cli.chat_screen import RichScreen, Screen
+from quire.cli.connection import Connection, model_options, reach
 from quire.cli.main import report
-from quire.cli.output import db_option
+from quire.cli.output import PlainScreen, confirm, db_option, shortened
+from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
+from quire.cli.store import open_db
 from quire.errors import MissingPart, QuireError
-from quire.send.runners import NAMES
+from quire.log.sqlite import SqliteStore
+from quire.send.connect import has_explicit_cache
+from quire.send.cycle import Decision, Outcome, last_target, look, run
+from quire.send.note_search import sources, sources_text
+from quire.send.protocol import Runner, Turn
+from quire.send.transport import close
+from quire.send.turn_state import newest_turn, standing
+from quire.thread import Thread
+from quire.values import Entry, JsonObject
 
-if TYPE_CHECKING:
-    from quire.cli.chat_session import Session
+
+class Session:
+    """One conversation in the terminal; the thread in the store is the only thing that lasts."""
+
+    def __init__(
+        self, store: SqliteStore, name: str, kit: Equipment, screen: Screen, save: Path | None
+    ) -> None:
+        self.store, self.kit, self.screen, self.save = store, kit, screen, save
+        self.thread = self._opened(name)
+        self.base_url: str | None = None
+        self.explicit_cache = False
+        # What joins the next user entry: items, and facts for its meta.
+        self.waiting: list[Attached] = []
+        self.meta: JsonObject = {}
+        self._loop = asyncio.Runner()
+        self.reached: Connection | None = None
+
+    def _opened(self, name: str) -> Thread:
+        thread = Thread(self.store, name)
+        thread.on_warning = lambda what: self.screen.note(f"({getattr(what, 'note', what)})")
+        return thread
+
+    def go_to(self, name: str) -> None:
+        """Go on in another thread."""
+        self.thread = self._opened(name)
+
+    # The model
+
+    def use_model(self, target: str | None) -> None:
+        """Talk to this model from now on; without one, to the thread's last one or the local model."""
+        explicit = self.explicit_cache
+        if self.reached is not None:
+            # Asked for at the beginning, for the model of then; another one may have no such caches.
+            explicit = explicit and has_explicit_cache(target or self.target)
+        last = last_target(self.store, self.thread.name) if self.entries() else ""
+        reached = reach(target, self.base_url, explicit, last)
+        self._leave()
+        self.reached = reached
+        under_policy(self.thread, reached.target, self.kit.choice)
+
+    @property
+    def target(self) -> str:
+        return self.reached.target if self.reached is not None else ""
+
+    def _leave(self) -> None:
+        if self.reached is not None:
+            self._loop.run(close(self.reached.transport))
+            self.reached = None
+
+    def close(self) -> None:
+        """End the connection; the thread stays."""
+        self._leave()
+        self._loop.close()
+
+    # Turns
+
+    def attach(self, names: Iterable[str]) -> list[Attached]:
+        """Put files or notes beside the next question."""
+        found = [one for name in names for one in attached_items(name, self.kit.vault)]
+        self.waiting += found
+        return found
+
+    def turn(self, text: str) -> Outcome:
+        """The user speaks, the model answers; notes named in [[brackets]] join the question."""
+        self.waiting += linked_items(text, self.kit.vault, self.screen.note)
+        meta = {**self.kit.choice.meta(), **self.meta}
+        with self.store.turn_lock(self.thread.name):
+            self.thread.user(text, **question(self.waiting, meta))
+            self.waiting, self.meta = [], {}
+            return self._answer(self.kit)
+
+    def resume(self) -> None:
+        """Go on with a turn that was cut off when the program last ended, as it was begun."""
+        if not self.entries():
+            return
+        asked = standing(self.store, self.thread.name).user
+        if look(self.store, self.thread.name).next not in ("ask", "run"):
+            return
+        said = shortened(asked.text if asked else "")
+        self.screen.note(f"going on with the turn that was interrupted: {said}")
+        before = remembered(asked)
+        if self.kit.choice != chosen({}) or before == self.kit.choice:
+            self._answer(self.kit)
+            return
+        with equipped(before) as kit:
+            self._answer(kit)
+
+    def compact(self, asking: bool = True) -> PlannedRebase | None:
+        """Cut older turns now and have the model summarise them, if it is to be asked; None where nothing can go."""
+        reached, runner = self._ready(self.kit)
+        user = next(entry for entry in reversed(self.entries()) if entry.kind == "user")
+        turn = Turn(self.thread, reached.target, reached.transport, runner, user)
+        with self.store.turn_lock(self.thread.name):
+            carried = compact(self.thread, turn, self.screen.note if asking else None)
+            return self._loop.run(carried, context=copy_context())
+
+    def _ready(self, kit: Equipment) -> tuple[Connection, Runner]:
+        """The model, awake, and the runner of the moment."""
+        assert self.reached is not None  # from the beginning to the end
+        if self.reached.is_local:
+            self.use_model(self.target)  # it may have ended since
+        return self.reached, kit.runner(self.thread, self.reached)
+
+    def _answer(self, kit: Equipment) -> Outcome:
+        (target, transport, *_), runner = self._ready(kit)
+        carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)
+        try:
+            outcome = self._loop.run(carried, context=copy_context())
+        finally:
+            self.screen.end(self.status())
+            self._save()
+        if outcome.stop not in ("answered", "stopped"):
+            self.screen.note(f"ended by its limit in {outcome.stop}")
+        if listed := sources_text(sources(newest_turn(self.store, self.thread.name))):
+            self.screen.say(listed)
+        return outcome
+
+    def _decide(self, call: Entry) -> Decision:
+        """A call that may or may not have run before: a person is asked, a pipe is careful."""
+        if isinstance(self.screen, PlainScreen):
+            return "interrupted"
+        doubt = f"{call.name}({call.args}) may have run before the interruption. Run it again?"
+        return "run" if confirm(doubt) else "interrupted"
+
+    def _save(self) -> None:
+        if self.save is None:
+            return
+        try:
+            saved = autosave(self.store, self.thread.name, self.save)
+        except QuireError as error:
+            self.screen.note(f"the chat file was not saved: {error}")
+            return
+        if saved.kept is not None:
+            self.screen.note(f"the chat file had been edited; it is kept as {saved.kept.name}")
+
+    # What is known of it
+
+    def entries(self) -> list[Entry]:
+        """All entries of the thread so far; none before the first turn."""
+        known = self.thread.name in {one.name for one in self.store.threads()}
+        return self.store.read(self.thread.name) if known else []
+
+    def status(self, width: int | None = None) -> str:
+        """One line: the model, the newest request's tokens and reuse, the money so far; names go where it is narrow."""
+        used, parts = totals(self.entries()), list[str]()
+        if used.last.input_total:
+            share = used.last.cache_read / used.last.input_total
+            parts += [f"{used.last.input_total:,} tokens", f"{share:.0%} reused"]
+            parts.append(money(used.usd))
+        if self.waiting:
+            parts.append(f"{len(self.waiting)} attached")
+        short = self.target.partition(":")[2]
+        lines = [" · ".join([*names, *parts]) for names in ([self.thread.name, self.target], [short], [])]
+        return next((line for line in lines if width is None or len(line) <= width), lines[-1])
 
 
 # Where a chat's lines come from: a prompt with history and completion, or a pipe.
@@ -38,7 +203,8 @@ def piped_lines() -> Iterator[str]:
 def ask_lines(session: Session) -> Iterator[str]:
     """What a person types, until Ctrl-D; Enter sends, Alt-Enter begins a new line."""
     prompt = _prompt(session)
-    session.screen.greet(session)
+    session.screen.note(f"{session.thread.name} · {session.target}")
+    session.screen.note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves")
     while True:
         try:
             text = prompt.prompt("› ").strip()
@@ -108,52 +274,24 @@ def _completer() -> Any:
     return Commands()
 
 
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-
-
 @click.command()
 @click.argument("thread", default="chat")
-@click.option(
-    "--model", help="provider:model (default: $QUIRE_MODEL, the thread's last one, else the local model)."
-)
-@click.option("--base-url", help="The address of a server of your own.")
-@explicit_option
-@click.option(
-    "--attach", multiple=True, help="A file, file:10-20 or note for the first turn; may be repeated."
-)
-@click.option(
-    "--runner", type=click.Choice(NAMES), help="How turns are carried out (default: by what is given)."
-)
-@click.option("--root", type=_FOLDER, help="Let the model read, list and grep in this folder.")
-@click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach.")
-@click.option("--project", type=_FILE, help="A file with the project's prompt; --file adds its files.")
-@click.option("--file", "files", type=_FILE, multiple=True, help="A file of the project; may be repeated.")
-@click.option(
-    "--mcp", multiple=True, help="The command of an MCP server whose tools to use; may be repeated."
-)
-@click.option("--system", default="", help="The system prompt.")
-@click.option("--text-tools", is_flag=True, help="Tell of tools in words, for models that take none.")
+@attach_option
+@model_options
+@runner_options
 @click.option(
     "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep a chat file in this folder."
 )
 @db_option
 def chat(
     thread: str,
+    attach: tuple[str, ...],
     model: str | None,
     base_url: str | None,
     explicit_cache: bool,
-    attach: tuple[str, ...],
-    runner: str | None,
-    root: Path | None,
-    vault: Path | None,
-    project: Path | None,
-    files: tuple[Path, ...],
-    mcp: tuple[str, ...],
-    system: str,
-    text_tools: bool,
     save: Path | None,
     db: Path | None,
+    **how: Any,
 ) -> None:
     """Talk to a model in the terminal; everything is kept in THREAD, and starting again goes on there.
 
@@ -167,37 +305,18 @@ def chat(
       quire chat notes --vault ~/Notes
       echo "What is in src?" | quire chat code --root .
     """
-    wanted = Equipment(runner, root, vault, project, files, mcp, system, text_tools, explicit_cache)
+    choice = chosen(how)
     screen: Screen = RichScreen() if sys.stdin.isatty() and sys.stdout.isatty() else PlainScreen()
-    with _opened(thread, model, base_url, wanted, save, db, screen) as session:
-        session.attach(attach)
-        session.resume()
-        failed = _talk(session)
+    with equipped(choice) as kit, open_db(db) as store:
+        session = Session(store, thread, kit, screen, save)
+        session.base_url, session.explicit_cache = base_url, explicit_cache
+        with contextlib.closing(session):
+            session.attach(attach)
+            session.use_model(model)
+            session.resume()
+            failed = _talk(session)
     if failed:
         sys.exit(1)
-
-
-@contextlib.contextmanager
-def _opened(
-    thread: str,
-    model: str | None,
-    base_url: str | None,
-    wanted: Equipment,
-    save: Path | None,
-    db: Path | None,
-    screen: Screen,
-) -> Iterator[Session]:
-    from quire.cli.output import default_db
-    from quire.thread import open_store
-
-    place = db or default_db()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with open_store(place) as store, equipped(wanted, screen) as kit:
-        session = Session(store, thread, model, base_url, kit, save, screen)
-        try:
-            yield session
-        finally:
-            session.close()
 
 
 def _talk(session: Session) -> bool:

@@ -2,96 +2,154 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Callable
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from quire.assemble import Assembly
+from quire.assemble.fit import RUNGS
 from quire.assemble.layers import layer_tokens
+from quire.assemble.rebase import Rebase, apply
+from quire.assemble.rebase_decision import written
+from quire.assemble.summary import Summarise
 from quire.assemble.user_message import block
 from quire.cli.assemble import LAYERS
-from quire.cli.connection import attachments
+from quire.cli.attachments import Attached, attached_items
+from quire.cli.connection import is_embedded
 from quire.cli.output import counted, shortened
 from quire.errors import CallError, NotFound, nearest
-from quire.items import from_region, from_symbol, item
-from quire.notes.vault import Vault
+from quire.items import item
+from quire.providers.usage import cost
 from quire.send.connect import has_explicit_cache
+from quire.send.protocol import Turn
+from quire.send.summarise import ByModel
+from quire.thread import Thread
 from quire.tokens import counter
-from quire.values import Item, JsonObject, item_json
+from quire.values import Entry, Usage, item_json
 
 if TYPE_CHECKING:
-    from quire.cli.chat_session import AnsweredRequest, Session
+    from quire.cli.chat import Session
 
 
-# What a person means by a name: a file, some of its lines, a symbol; a note, a tag or a folder of the vault.
+# A cut on request: older turns leave now, although the budget does not ask for it; the model summarises them.
 
-Kind = Literal["file", "note", "tags", "folders"]
-_LINES = re.compile(r"(.+):(\d+)-(\d+)\Z")
-
-
-class Attached(msgspec.Struct, frozen=True):
-    """An item or an image, and by what name it was asked for."""
-
-    item: JsonObject | None
-    name: str
-    kind: Kind = "file"
-    image: JsonObject | None = None
+# What stays verbatim is at most this part of what stands now.
+_KEEP = 0.5
 
 
-def attached_items(name: str, vault: Vault | None) -> list[Attached]:
-    """The items that a name means; a note of the vault goes before a file of the same name."""
-    if re.match(r"https?://", name):
-        raise CallError(f"{name} is not fetched here", hint="Save the page's text to a file and attach that.")
-    if vault is not None and (found := _from_vault(name, vault)):
-        return found
-    return [_from_files(name)]
+class PlannedRebase(msgspec.Struct, frozen=True):
+    """A rebase, the tokens of a request before and after it, and by whom what left is summarised."""
+
+    rebase: Rebase
+    before: int
+    after: int
+    by: str = ""
+
+    @property
+    def frees(self) -> bool:
+        return bool(self.rebase.edits) and self.after < self.before
+
+    def told(self) -> str:
+        """One line for people."""
+        sizes = f"{self.before:,} tokens before, {self.after:,} after"
+        return f"{sizes}; {self.by}" if self.by else sizes
 
 
-def _from_vault(name: str, vault: Vault) -> list[Attached]:
-    if name.startswith("#"):
-        return [Attached(item_json(item), name, "tags") for item in vault.tagged(name)]
-    if name.endswith("/"):
-        return [Attached(item_json(item), name.rstrip("/"), "folders") for item in vault.within(name)]
-    try:
-        return [Attached(item_json(item), name, "note") for item in vault.attach(name)]
-    except CallError as error:
-        # A file may be meant; a name in brackets is always a note's.
-        if name.startswith("[[") or not (isinstance(error, NotFound) or Path(name).is_file()):
-            raise
-        return []
+async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None) -> PlannedRebase | None:
+    """Record a rebase that frees about half of the thread; None where nothing can go.
+
+    `say` hears that the model is being asked for the summary; without it the built-in one is made.
+    """
+    by_model = ByModel(thread.summarise)
+    cut = planned_rebase(thread, turn.target, by_model)
+    if not cut.frees:
+        return None
+    if say is not None and by_model.wanted is not None:
+        say(f"{turn.target} summarises what leaves …")
+        cut = await _by_model(thread, turn, by_model, cut)
+    recorded = msgspec.structs.replace(cut.rebase, freed=cut.before - cut.after)
+    thread.append(Entry("rebase", {**recorded.body(), "at": thread.clock()}))
+    return cut
 
 
-def _from_files(name: str) -> Attached:
-    path = Path(name).expanduser()
-    if path.is_file():
-        items, images = attachments([name if path == Path(name) else str(path)])
-        return Attached(items[0] if items else None, name, image=images[0] if images else None)
-    if match := _LINES.match(name):
-        file, start, end = match[1], int(match[2]), int(match[3])
-        region = from_region(Path(file).expanduser(), start, end, name=file)
-        return Attached(_known(region, f"{file}#L{start}-L{end}"), name)
-    file, colons, symbol = name.partition("::")
-    if colons:
-        return Attached(_known(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
-    raise NotFound(f"there is no file {name!r}", hint=_near(path))
+async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: PlannedRebase) -> PlannedRebase:
+    """The same cut with the model's summary, or with the built-in one and the reason for it."""
+    assert by_model.wanted is not None  # the caller asked
+    why = await by_model.ask(turn, by_model.wanted)
+    cut = planned_rebase(thread, turn.target, by_model)
+    if not why and cut.frees:
+        return msgspec.structs.replace(cut, by=f"summarised by {turn.target}")
+    return _instead(built_in, why or "summary was longer than what it stands for")
 
 
-def _near(path: Path) -> str:
-    try:
-        names = sorted(one.name for one in path.parent.iterdir() if one.is_file())
-    except OSError:
-        return "Check the path."
-    near = get_close_matches(path.name, names, 3, 0.5)
-    return f"Did you mean {' or '.join(near)}?" if near else "Check the path."
+def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> PlannedRebase:
+    """The cut that would be made now; nothing is recorded."""
+    policy = thread.policy_at(target)
+    assembly = Assembly(policy, thread.summarise).extend(thread.store.read(thread.name)).ahead()
+    before = assembly.epoch.total_tokens()
+    # The rule cuts to a share of the budget: as if the budget were what stands now.
+    assembly.policy = msgspec.structs.replace(policy, budget=max(1, int(before * _KEEP * 2)), reply=0)
+    assembly.summarise = summarise
+    rebase = written(assembly, "asked", RUNGS[0])
+    after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
+    return PlannedRebase(rebase, before, after.total_tokens())
 
 
-def _known(item: Item, id: str) -> JsonObject:
-    """An item under a name of its own, so that it is recognised when it is attached again."""
-    return {**item_json(item), "id": id}
+def _instead(cut: PlannedRebase, why: str) -> PlannedRebase:
+    """The cut with the built-in summary, and written beside it why no model made one."""
+    rebase = msgspec.structs.replace(cut.rebase, fallbacks=(why, *cut.rebase.fallbacks))
+    return msgspec.structs.replace(cut, rebase=rebase, by=f"the built-in summary stands in ({why})")
+
+
+# What a thread has used so far, from its `sent` entries.
+
+
+class AnsweredRequest(msgspec.Struct, frozen=True):
+    """One request that was answered: to whom, what it used, what it cost (None: not known)."""
+
+    target: str
+    usage: Usage
+    usd: float | None
+    purpose: str = ""
+
+    @property
+    def reported(self) -> bool:
+        """Whether the provider said what was used; a reply that was stopped did not come as far."""
+        return bool(self.usage.input_total or self.usage.output)
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """All requests of a thread together, and the newest one."""
+
+    requests: tuple[AnsweredRequest, ...]
+    last: Usage
+    usd: float | None
+
+
+def totals(entries: Iterable[Entry]) -> Totals:
+    """The requests of a thread with what they used; money is known only when every price is."""
+    asked = tuple(_asked(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
+    amounts = [one.usd for one in asked if one.reported]
+    usd = sum(one for one in amounts if one is not None) if None not in amounts else None
+    own = [one for one in asked if not one.purpose and one.reported] or list(asked)
+    return Totals(asked, own[-1].usage if own else Usage(), usd)
+
+
+def _asked(entry: Entry) -> AnsweredRequest:
+    target = f"{entry.body['provider']}:{entry.body['model']}"
+    usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
+    usd = 0.0 if is_embedded(target) else cost(usage, target, entry.at).amount_usd
+    return AnsweredRequest(target, usage, usd, str(entry.meta.get("aside") or ""))
+
+
+def money(usd: float | None, reported: bool = True) -> str:
+    """An amount for people."""
+    if not reported:
+        return "not reported"
+    return "price not known" if usd is None else f"${usd:.4f}" if usd else "$0"
 
 
 Command: TypeAlias = "Callable[[Session, str], None]"
@@ -124,7 +182,7 @@ def _attach(session: Session, rest: str) -> None:
             "/attach needs a name", hint="A file, file:10-20, file::symbol, [[note]], #tag or folder/."
         )
     for one in session.attach(_names(session, rest)):
-        session.screen.note(f"attached for the next turn: {_name(one)} ({_tokens(one):,} tokens)")
+        session.screen.note(f"attached for the next turn: {one.label} ({one.tokens:,} tokens)")
 
 
 def _names(session: Session, rest: str) -> list[str]:
@@ -137,17 +195,8 @@ def _names(session: Session, rest: str) -> list[str]:
         return [rest]
 
 
-def _name(one: Attached) -> str:
-    """What an attachment is known as."""
-    return block(one.item).id if one.item is not None else f"{one.name} (image)"
-
-
-def _tokens(one: Attached) -> int:
-    return counter().count(one.item["content"]) if one.item is not None else 0
-
-
 def _context(session: Session, rest: str) -> None:
-    rows: list[list[object]] = [["next turn", _name(one), _tokens(one)] for one in session.waiting]
+    rows: list[list[object]] = [["next turn", one.label, one.tokens] for one in session.waiting]
     for kept in session.thread.window.get():
         rows.append(["every turn", block(item_json(kept)).id, counter().count(kept.content)])
     if session.entries() and _has_user(session):
@@ -190,8 +239,6 @@ def _layers(session: Session, rest: str) -> None:
 
 
 def _cost(session: Session, rest: str) -> None:
-    from quire.cli.chat_session import money, totals
-
     used = totals(session.entries())
     models = list(dict.fromkeys(one.target for one in used.requests))
     rows: list[list[object]] = [
@@ -291,7 +338,7 @@ def _model(session: Session, rest: str) -> None:
             # An address belongs to the server it was given for.
             session.base_url = url.strip() or None
         session.use_model(target)
-    caches = session.kit.wanted.explicit_cache and not has_explicit_cache(session.target)
+    caches = session.explicit_cache and not has_explicit_cache(session.target)
     session.screen.note(f"the model is {session.target}" + (", without explicit caches" if caches else ""))
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import click
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from quire.cli.output import console, line_of, print_table
+from quire.cli.output import console, line_of, print_table, shown
 from quire.send.events import Event
-
-if TYPE_CHECKING:
-    from quire.cli.chat_session import Session
-
 
 # Markdown that is still being written: which of its blocks are finished.
 
@@ -74,8 +69,6 @@ def hide_typing() -> Callable[[], None]:
 class Screen(Protocol):
     """Where a chat is shown."""
 
-    def greet(self, session: Session) -> None: ...
-
     def event(self, event: Event) -> None:
         """Something new while a turn runs."""
 
@@ -89,48 +82,6 @@ class Screen(Protocol):
         """A word beside the conversation."""
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None: ...
-
-
-class PlainScreen:
-    """Answers to standard output as they come, everything else to standard error."""
-
-    def __init__(self) -> None:
-        self._open = False
-
-    def greet(self, session: Session) -> None:
-        return
-
-    def event(self, event: Event) -> None:
-        if event.kind == "respond" and event.text:
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
-            self._open = not event.text.endswith("\n")
-        elif event.entry is not None and (line := line_of(event.entry)):
-            self.note(line)
-        if event.kind == "respond" and event.entry is not None:
-            self._break()
-
-    def _break(self) -> None:
-        if self._open:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-        self._open = False
-
-    def end(self, status: str) -> None:
-        self._break()
-        click.echo(f"[{status}]", err=True)
-
-    def say(self, text: str) -> None:
-        self._break()
-        click.echo(text)
-
-    def note(self, text: str) -> None:
-        self._break()
-        click.echo(text, err=True)
-
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        self._break()
-        print_table(columns, rows)
 
 
 class OpenMarkdown:
@@ -158,10 +109,6 @@ class RichScreen:
         self._text = ""
         self._thinking = 0
 
-    def greet(self, session: Session) -> None:
-        self.console.print(Text(f"{session.thread.name} · {session.target}", "bold"))
-        self.note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves")
-
     def event(self, event: Event) -> None:
         if event.kind == "think":
             self._thinking += len(event.text)
@@ -184,7 +131,7 @@ class RichScreen:
         self._draw(Text("…", "dim"))
 
     def _write(self, text: str) -> None:
-        self._text += text
+        self._text += shown(text)
         done, self._text = finished_blocks(self._text)
         if done:
             self._stop()
@@ -219,11 +166,11 @@ class RichScreen:
 
     def say(self, text: str) -> None:
         self._finish()
-        self.console.print(Text(text.replace("#### ", "")))
+        self.console.print(Text(shown(text.replace("#### ", ""))))
 
     def note(self, text: str) -> None:
         self._stop()
-        self.console.print(Text(text, "dim"))
+        self.console.print(Text(shown(text), "dim"))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         self._finish()

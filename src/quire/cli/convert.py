@@ -14,6 +14,7 @@ from quire.cli.output import (
     called,
     counted,
     db_option,
+    echo,
     json_option,
     print_json,
     print_text,
@@ -81,7 +82,7 @@ def import_(
         return
     for name, count, before in stored:
         behind = f", behind {before} that were there" if before else ""
-        click.echo(f"{name}: {counted(count, 'entry', 'entries')}{behind}")
+        echo(f"{name}: {counted(count, 'entry', 'entries')}{behind}")
 
 
 def _read(file: str, format: str, model: str, vault: Path | None = None) -> list[list[Entry]]:
@@ -102,7 +103,7 @@ def _warn(conversations: list[list[Entry]]) -> None:
     kinds = strange_kinds(entry for entries in conversations for entry in entries)
     if kinds:
         kept = ", ".join(kinds)
-        click.echo(f"not known here: {kept}; exported as it came, but not sent to any provider", err=True)
+        echo(f"not known here: {kept}; exported as it came, but not sent to any provider", err=True)
 
 
 def _values(text: str, file: str) -> list[Any]:

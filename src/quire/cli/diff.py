@@ -13,7 +13,7 @@ import msgspec
 from quire.assemble import Built
 from quire.assemble.user_message import ItemBlock, normal
 from quire.cli.assemble import policy_from, policy_options, requests_under, seen
-from quire.cli.output import db_option, in_line, json_option, print_json
+from quire.cli.output import db_option, echo, in_line, json_option, print_json
 from quire.cli.store import load_usable
 from quire.errors import NotFound
 from quire.items import identity
@@ -125,7 +125,7 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
     if not found["extends"]:
         between = made[made.index(by_turn[first]) + 1 : made.index(by_turn[second]) + 1]
         found |= _cause(by_turn[first], between, found["byte"], entries)
-    print_json(found) if as_json else click.echo(_sentence(found, first, second))
+    print_json(found) if as_json else echo(_sentence(found, first, second))
 
 
 def _by_turn(made: list[Built]) -> dict[int, Built]:

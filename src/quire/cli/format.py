@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from quire.cli.output import json_option, print_json, print_text, read_text, read_verbatim
+from quire.cli.output import echo, json_option, print_json, print_text, read_text, read_verbatim
 from quire.errors import CallError
 from quire.formats import clean, json_, markdown, replay, xml
 from quire.formats.clean import DETAILS
@@ -172,9 +172,7 @@ def tokens(file: str, model: str | None, as_json: bool) -> None:
             }
         )
         return
-    click.echo(
-        f"{found:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{found:,} tokens ({chosen.note})"
-    )
+    echo(f"{found:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{found:,} tokens ({chosen.note})")
 
 
 # `quire schema`: the published JSON schemas, to the byte.

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from quire.cli.output import called, json_option, print_json, read_text, value_or_lines
+from quire.cli.output import called, echo, json_option, print_json, read_text, value_or_lines
 from quire.errors import CallError, FormatError
 from quire.providers.rules import (
     Finding,
@@ -110,16 +110,16 @@ def _print(reports: list[Report]) -> None:
         place = f"line {report.line}: " if report.line else ""
         for finding in report.findings:
             advised = finding.severity == "warning"
-            row = click.style(finding.row, fg="yellow" if advised else "red", bold=True)
-            click.echo(f"{place}{row} {finding.path}{' (warning)' * advised}")
-            click.echo(f"  {finding.message}")
-            click.echo(f"  {click.style('fix:', fg='green')} {finding.fix}")
+            colour = "yellow" if advised else "red"
+            echo(place, (finding.row, colour), f" {finding.path}{' (warning)' * advised}")
+            echo(f"  {finding.message}")
+            echo("  ", ("fix:", "green"), f" {finding.fix}")
         for note in report.unchecked:
-            click.echo(f"{place}not checked, {note.row}: {note.why}", err=True)
+            echo(f"{place}not checked, {note.row}: {note.why}", err=True)
     found = [finding for report in reports for finding in report.findings]
     refused = len(errors(found))
     warned = len(found) - refused
     names = ", ".join(dict.fromkeys(f"{one.provider} {one.model}".strip() for one in reports))
     count = f"{len(reports)} request{'s' * (len(reports) != 1)}"
     also = f", {warned} warning{'s' * (warned != 1)}" * bool(warned)
-    click.echo(f"{count} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
+    echo(f"{count} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")

@@ -14,6 +14,7 @@ from quire.cli.output import (
     counted,
     db_option,
     default_db,
+    echo,
     json_option,
     preview,
     print_json,
@@ -123,11 +124,11 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
         print_json([{"seq": entry.seq, "id": entry.id} for entry in appended])
         return
     if not appended:
-        click.echo(f"{thread}: nothing new")
+        echo(f"{thread}: nothing new")
         return
     first, last = appended[0].seq, appended[-1].seq
     span = f"seq {last}" if first == last else f"seq {first} to {last}"
-    click.echo(f"{thread}: {span} ({last - first + 1} new, now {short_id(appended[-1].id)})")
+    echo(f"{thread}: {span} ({last - first + 1} new, now {short_id(appended[-1].id)})")
 
 
 @click.command()
@@ -225,7 +226,7 @@ def new(name: str, db: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(_info_json(info))
     else:
-        click.echo(f"new thread {name}")
+        echo(f"new thread {name}")
 
 
 @log.command()
@@ -319,7 +320,7 @@ def fork(thread: str, at_seq: int | None, name: str | None, db: Path | None, as_
     if as_json:
         print_json(_info_json(info))
     else:
-        click.echo(f"new thread {made}, sharing {info.seq} entries with {thread}")
+        echo(f"new thread {made}, sharing {info.seq} entries with {thread}")
 
 
 @log.command()
@@ -346,7 +347,7 @@ def verify(thread: str | None, db: Path | None, as_json: bool) -> None:
         print_json({"ok": True, "threads": verified.threads, "entries": verified.entries})
     else:
         entries = counted(verified.entries, "entry", "entries")
-        click.echo(f"{counted(verified.threads, 'thread')}, {entries}: every hash holds")
+        echo(f"{counted(verified.threads, 'thread')}, {entries}: every hash holds")
 
 
 def _print_damage(damage: DamageError, as_json: bool) -> None:
@@ -355,7 +356,7 @@ def _print_damage(damage: DamageError, as_json: bool) -> None:
         print_json({"ok": False, "thread": damage.thread or None, "seq": damage.seq, "problem": str(damage)})
     elif damage.seq:
         thread = f"thread {damage.thread!r}" if damage.thread else "a thread that cannot be named"
-        click.echo(f"first bad entry: seq {damage.seq} of {thread}")
+        echo(f"first bad entry: seq {damage.seq} of {thread}")
 
 
 @log.command()
@@ -380,7 +381,7 @@ def delete(thread: str, yes: bool, db: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"deleted": thread, "entries": info.seq})
     else:
-        click.echo(f"deleted {thread} ({info.seq} entries)")
+        echo(f"deleted {thread} ({info.seq} entries)")
 
 
 log.add_command(append)

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from quire.cli.output import shown
+from quire.cli.output import echo
 from quire.errors import CallError, QuireError
 
 # name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
@@ -116,7 +116,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         from quire import __version__
 
-        click.echo(f"quire {__version__}")
+        echo(f"quire {__version__}")
         ctx.exit()
 
 
@@ -156,7 +156,7 @@ def main() -> None:
         report(_called_wrongly(error))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped; what was acknowledged is stored", err=True)
+        echo("stopped; what was acknowledged is stored", err=True)
         sys.exit(130)
     except QuireError as error:
         report(error)
@@ -172,13 +172,9 @@ def main() -> None:
 
 def report(error: QuireError) -> None:
     """Print an error on stderr: what happened, then the next step."""
-    click.echo(_styled("error: ", "red") + shown(str(error)), err=True)
+    echo(("error: ", "red"), str(error), err=True)
     if error.hint:
-        click.echo(_styled("hint: ", "yellow") + shown(error.hint), err=True)
-
-
-def _styled(text: str, colour: str) -> str:
-    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+        echo(("hint: ", "yellow"), error.hint, err=True)
 
 
 def _called_wrongly(error: click.ClickException) -> QuireError:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from quire.cli.output import called, json_option, print_json, print_table, read_text, value_of
+from quire.cli.output import called, echo, json_option, print_json, print_table, read_text, value_of
 from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.providers.models import ModelInfo, known_models, model_info, resolve
 from quire.send import weights
@@ -41,11 +41,9 @@ def models(target: str | None, as_json: bool) -> None:
         return
     for provider, rows in groupby(chosen, key=lambda info: info.provider):
         print_table(_COLUMNS, [_row(info) for info in rows], title=provider)
-        click.echo()
+        echo()
     dates = ", ".join(dict.fromkeys(info.as_of for info in chosen))
-    click.echo(
-        f"{len(chosen)} model{'s' * (len(chosen) != 1)}; prices in USD per million tokens, as of {dates}"
-    )
+    echo(f"{len(chosen)} model{'s' * (len(chosen) != 1)}; prices in USD per million tokens, as of {dates}")
 
 
 def _chosen(target: str | None) -> list[ModelInfo]:
@@ -126,7 +124,7 @@ def model() -> None:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    echo(line, err=True)
 
 
 @model.command(short_help="Put the weights of a model into the data directory.")
@@ -154,7 +152,7 @@ def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "file": str(file), "was_there": found is not None})
     else:
-        click.echo(f"{name} {'is there already' if found else 'is installed'}: {file}")
+        echo(f"{name} {'is there already' if found else 'is installed'}: {file}")
 
 
 @model.command("list")
@@ -174,7 +172,7 @@ def list_(as_json: bool) -> None:
     about = [(name, "yes" if file else "no", weights.MODELS[name].about) for name, file in found.items()]
     print_table(["model", "installed", "what it is"], about)
     if url := serving_url():
-        click.echo(f"serving at {url}")
+        echo(f"serving at {url}")
 
 
 @model.command(short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
@@ -211,7 +209,7 @@ def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> N
     with LocalServer(file if gguf else faster(file, say=_say), ctx, threads, port, slots) as server:
         try:
             announce(server.url)
-            click.echo(f"serving {file.stem} at {server.url} (Ctrl-C stops it)")
+            echo(f"serving {file.stem} at {server.url} (Ctrl-C stops it)")
             threading.Event().wait()
         finally:
             retract()
@@ -266,11 +264,11 @@ def emulate(
     replies = _replies(read_text(replies_file), replies_file) if replies_file else None
     server = Emulator(provider, replies, port=port, chunk_bytes=chunk_bytes, lenient=lenient, state=state)
     with server:
-        click.echo(f"{provider} on {server.url} (Ctrl-C stops)")
+        echo(f"{provider} on {server.url} (Ctrl-C stops)")
         try:
             server.wait()
         except KeyboardInterrupt:
-            click.echo(_said(len(server.requests)), err=True)
+            echo(_said(len(server.requests)), err=True)
 
 
 def _said(count: int) -> str:

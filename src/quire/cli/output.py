@@ -6,9 +6,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import platformdirs
@@ -17,37 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from quire.errors import CallError, FormatError
+from quire.formats.json_ import load
+from quire.send.events import Event
 from quire.values import Entry, Json
 
-# JSON in files, in lines and in options: one reader, so that whatever is wrong with it is an error with a place.
-
-HINT = "Check the file."
+# JSON in files, in lines and in options.
 
 
-class _NoNumber(ValueError):
-    """NaN and the infinities, which JSON does not have."""
-
-
-def _refused(name: str) -> Json:
-    raise _NoNumber(f"{name} is not a JSON number")
-
-
-def value_of(text: str, name: str, line: int = 1, hint: str = HINT) -> Json:
+def value_of(text: str, name: str, line: int = 1, hint: str = "Check the file.") -> Json:
     """The JSON value of a text that is called `name` and begins at `line`."""
-    try:
-        return json.loads(text, parse_constant=_refused)
-    except json.JSONDecodeError as error:
-        message, place = f"{name} is not JSON: {error.msg}", (line + error.lineno - 1, error.colno)
-        raise FormatError(message, line=place[0], column=place[1], hint=hint) from error
-    except (_NoNumber, RecursionError, ValueError) as error:
-        raise FormatError(f"{name} {_unreadable(error)}", line=line, column=1, hint=hint) from error
-
-
-def _unreadable(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "is nested too deeply"
-    # Besides, Python refuses integers of thousands of digits.
-    return f"is not JSON: {error}" if isinstance(error, _NoNumber) else "holds a number that is too long"
+    return load(text, name, hint, line)
 
 
 def value_or_lines(text: str, name: str, each: str) -> tuple[Json, list[tuple[int, Json]] | None]:
@@ -67,15 +47,19 @@ def _is_value(line: str) -> bool:
     return True
 
 
-# Text of others on a terminal: it may say anything, but it commands nothing.
+# The one writer: text of others may say anything, but it commands no terminal. No other module here writes.
 
-# A terminal takes these as commands: colours, the cursor, its title.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Terminals take these as commands: colours, the cursor, the title; and those that turn the order of letters
+# round, hide them, or break lines where none is seen.
+_COMMANDS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
 
 
 def shown(text: str) -> str:
-    """Text of others for a terminal: control characters as dots, lines as they are."""
-    return _CONTROL.sub("·", text)
+    """Text of others for a terminal: what would command it as dots, lines as they are."""
+    return _COMMANDS.sub("·", text.replace("\r\n", "\n"))
 
 
 def in_line(text: str) -> str:
@@ -83,7 +67,18 @@ def in_line(text: str) -> str:
     return shown(text).replace("\n", "␤").replace("\t", " ")
 
 
-F = TypeVar("F")
+def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True, dim: bool = False) -> None:
+    """Write text, a part with its colour on terminals only; a pipe gets standard output's text to the byte."""
+    stream = sys.stderr if err else sys.stdout
+    terminal = stream.isatty()
+    styled = terminal and not os.environ.get("NO_COLOR")
+    said = ""
+    for part in parts:
+        text, colour = part if isinstance(part, tuple) else (part, None)
+        text = shown(text) if err or terminal else text
+        said += click.style(text, fg=colour, dim=dim or None) if styled and (colour or dim) else text
+    stream.write(said + "\n" * nl)
+    stream.flush()
 
 
 def default_db() -> Path:
@@ -147,9 +142,9 @@ def read_json(file: str) -> Any:
 def confirm_deletion(what: str, name: str) -> None:
     """Ask whether something may go for ever; anything but a yes is an error, and so is silence."""
     try:
-        agreed = click.confirm(f"Delete {what} for ever?", err=True)
+        agreed = confirm(f"Delete {what} for ever?")
     except (click.Abort, UnicodeDecodeError) as silence:
-        click.echo(err=True)  # the question's line is still open
+        echo(err=True)  # the question's line is still open
         raise CallError(
             "nobody answered, and nothing was deleted", hint="Give --yes to delete without asking."
         ) from silence
@@ -157,16 +152,48 @@ def confirm_deletion(what: str, name: str) -> None:
         raise CallError(f"{name} was not deleted", hint="Answer y, or give --yes.")
 
 
-def print_json(value: Any) -> None:
-    """One JSON value on stdout, readable, without ASCII escapes."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """One JSON value on stdout, readable, with ASCII escapes only for what would command a terminal."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
+    sys.stdout.write((_COMMANDS.sub(_escaped, text) if sys.stdout.isatty() else text) + "\n")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def print_text(text: str) -> None:
-    """Text to stdout to the byte: no newline is added, none translated."""
+    """Text to stdout to the byte: no newline is added, none translated; a terminal gets it without commands."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.write((shown(text) if sys.stdout.isatty() else text).encode())
     sys.stdout.buffer.flush()
+
+
+def print_bytes(data: bytes) -> None:
+    """Bytes to stdout as they are; a terminal gets their text without commands."""
+    if sys.stdout.isatty():
+        print_text(data.decode(errors="backslashreplace"))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def confirm(text: str) -> bool:
+    """Ask a person for a yes."""
+    return click.confirm(shown(text), default=False, err=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, where that is a terminal, for work that tells how much is done of how much."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    to = Console(stderr=True)
+    with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def console() -> Console:
@@ -188,8 +215,14 @@ def console() -> Console:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A plain table for people; numbers are right-aligned."""
     kept = [list(row) for row in rows]
+    if title and title.startswith("\n"):
+        echo()
     table = Table(
-        title=title and in_line(title), box=None, pad_edge=False, title_justify="left", header_style="bold"
+        title=title and in_line(title.strip("\n")),
+        box=None,
+        pad_edge=False,
+        title_justify="left",
+        header_style="bold",
     )
     for index, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
@@ -197,6 +230,53 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     for row in kept:
         table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else shown(str(cell))) for cell in row])
     console().print(table)
+
+
+# A turn as it goes on: the model's words to standard output, everything else to standard error.
+
+
+class PlainScreen:
+    """Shows a turn without drawing; `quiet` shows nothing of it."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet, self._open = quiet, False
+
+    def event(self, event: Event) -> None:
+        """Something new while a turn runs."""
+        if self._quiet:
+            return
+        if event.kind == "respond" and event.text:
+            echo(event.text, nl=False)
+            self._open = not event.text.endswith("\n")
+        elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
+            if self._open:
+                self.note("(the reply broke off; asked again)")
+        elif event.entry is not None and (line := line_of(event.entry)):
+            self.note(line)
+        if event.kind == "respond" and event.entry is not None:
+            self.end()
+
+    def end(self, status: str = "") -> None:
+        """The turn is over: the line that the model's words stand in ends."""
+        if self._open:
+            echo()
+        self._open = False
+        if status:
+            echo(f"[{status}]", err=True, dim=True)
+
+    def say(self, text: str) -> None:
+        """Text that was asked for."""
+        self.end()
+        echo(text)
+
+    def note(self, text: str) -> None:
+        """A word beside the conversation."""
+        self.end()
+        echo(text, err=True, dim=True)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        self.end()
+        print_table(columns, rows)
 
 
 # What happened in a turn, an entry a line, for people who watch it.

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from quire.cli.output import counted, db_option, json_option, print_json, print_table
+from quire.cli.output import counted, db_option, echo, json_option, print_json, print_table
 from quire.cli.store import NO_MODEL, embedder, now_ms, open_db, open_records
 from quire.errors import CallError
 
@@ -73,7 +73,7 @@ def recall(
     """
     _check(text, scope, thread, before, kinds, neighbours)
     if not words_only and embedder() is None:
-        click.echo(f"searched {NO_MODEL}", err=True)
+        echo(f"searched {NO_MODEL}", err=True)
     with open_records(db, create=False, words=words_only) as records:
         if scope == "records":
             _print_records(records, records.search(text, nn=k, now=now_ms()), explain, as_json)
@@ -91,7 +91,7 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
     """The hits, and how many entries could only be found by words."""
     if lacking:
         who = counted(lacking, "entry", "entries")
-        click.echo(f"{who} not indexed by meaning yet, found by words alone: run `quire index`", err=True)
+        echo(f"{who} not indexed by meaning yet, found by words alone: run `quire index`", err=True)
     if as_json:
         found = [msgspec.to_builtins(hit) for hit in hits]
         print_json({"by": by, "without_meaning": lacking, "hits": found})
@@ -125,7 +125,7 @@ def _recall(records: Records) -> Recall:
 
 def _print_hits(hits: Sequence[Hit], explain: bool) -> None:
     if not hits:
-        click.echo("nothing was found")
+        echo("nothing was found")
         return
     parts = list(hits[0].parts) if explain else []
     rows = [row for hit in hits for row in _rows(hit, parts)]
@@ -145,7 +145,7 @@ def _print_records(records: Records, hits: Sequence[Any], explain: bool, as_json
     if as_json:
         print_json({"by": _recall(records).by, "hits": [hit.to_json() for hit in hits]})
     elif not hits:
-        click.echo("nothing was found")
+        echo("nothing was found")
     else:
         parts = list(hits[0].parts) if explain else []
         rows = [
@@ -197,9 +197,9 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Path | None) -> No
     if as_json:
         print_json({"meaning": model is not None, **msgspec.to_builtins(made), "records": meant})
         return
-    click.echo(_done(made, meant))
+    echo(_done(made, meant))
     if model is None and not words_only:
-        click.echo(f"recall searches {NO_MODEL}", err=True)
+        echo(f"recall searches {NO_MODEL}", err=True)
 
 
 def _done(made: IndexReport, records: int) -> str:

@@ -14,6 +14,7 @@ from quire.cli.output import (
     confirm_deletion,
     counted,
     db_option,
+    echo,
     json_option,
     print_json,
     print_table,
@@ -56,7 +57,7 @@ def print_record(record: Record, as_json: bool, line: str) -> None:
     if as_json:
         print_json(to_json(record))
     else:
-        click.echo(line)
+        echo(line)
 
 
 def print_records(records: Sequence[Record], as_json: bool) -> None:
@@ -71,11 +72,9 @@ def print_records(records: Sequence[Record], as_json: bool) -> None:
 def report(reaction: Reaction) -> None:
     """On stderr: which contexts are new, and which configurations are broken."""
     for output in reaction.outputs:
-        click.echo(
-            f"context of {output.context['consumer_id']} is {output.id} version {output.version}", err=True
-        )
+        echo(f"context of {output.context['consumer_id']} is {output.id} version {output.version}", err=True)
     for problem in reaction.problems:
-        click.echo(f"warning: {problem}", err=True)
+        echo(f"warning: {problem}", err=True)
 
 
 # The commands of `quire record` that change something: create, update, delete, catalog, purge.
@@ -201,7 +200,7 @@ def delete(id: str, version: int | None, yes: bool, db: Path | None, as_json: bo
         if not yes:
             version = _agreed(records.read_full(id), version)
         records.delete(id, version)
-    print_json({"deleted": id}) if as_json else click.echo(f"deleted {id}")
+    print_json({"deleted": id}) if as_json else echo(f"deleted {id}")
 
 
 def _agreed(seen: Record, version: int | None) -> int:
@@ -251,7 +250,7 @@ def purge(db: Path | None, as_json: bool) -> None:
     """
     with open_records(db, create=False) as records:
         count = records.purge(now_ms())
-    print_json({"purged": count}) if as_json else click.echo(f"purged {count}")
+    print_json({"purged": count}) if as_json else echo(f"purged {count}")
 
 
 COMMANDS = (create, update, delete, catalog, purge)
@@ -345,7 +344,7 @@ def search(
             "there is nothing to look for", hint='Say it in words: quire record search "API key".'
         )
     if not words and embedder() is None:
-        click.echo(f"searched {NO_MODEL}", err=True)
+        echo(f"searched {NO_MODEL}", err=True)
     with open_records(db, create=False, words=words) as records:
         hits = records.search(
             q, nn=nn, tag=tags, schema_name=schema_name, include_context=include_context, now=now_ms()
@@ -354,7 +353,7 @@ def search(
         print_json([hit.to_json() for hit in hits])
         return
     if not hits:
-        click.echo("nothing was found")
+        echo("nothing was found")
         return
     rows = [(f"{hit.relevance:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
     print_table(["relevance", "id", "schema", "text"], rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 from quire import providers
 from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
 from quire.cli.assemble import AssemblyPerPolicy, policies
-from quire.cli.output import console, db_option, in_line, json_option, print_json, print_table
+from quire.cli.output import console, db_option, in_line, json_option, print_bytes, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import BudgetError, NotFound
 from quire.thread import policy_for, policy_of
@@ -77,7 +76,7 @@ def render(
     draw = providers.rendering(target, providers.Options(key=_key(source)))
     if every:
         for one in asked:
-            click.echo(msgspec.json.encode(_line(one, draw, marks)))
+            print_json(_line(one, draw, marks), None)
         return
     last = next(iter(deque(asked, maxlen=1)), None)
     if last is None:
@@ -92,7 +91,7 @@ def _key(source: str) -> str:
 
 def _print(request: Request, built: Built | Refused, as_bytes: bool, as_json: bool) -> None:
     if as_bytes:
-        sys.stdout.buffer.write(request.prefix)
+        print_bytes(request.prefix)
     elif as_json:
         print_json(request.body)
     else:

@@ -3,166 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from quire.cli.connection import (
-    Connection,
-    attach_option,
-    attachments,
-    explicit_option,
-    model_option,
-    reach,
-    url_option,
-)
-from quire.cli.output import counted, db_option, json_option, line_of, print_json, print_table
+from quire.cli.attachments import attach_option, attached_items, linked_items, question
+from quire.cli.connection import Connection, last_model, model_options, reach
+from quire.cli.output import PlainScreen, counted, db_option, echo, json_option, print_json, print_table
+from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
 from quire.cli.store import open_db
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
-from quire.send import runners
-from quire.send.builtin import builtin
 from quire.send.cycle import Decision, Interrupted, Outcome, interrupted, look, resume_sync, run_sync
-from quire.send.events import Event
 from quire.send.note_search import sources, sources_text
-from quire.send.protocol import Runner
 from quire.send.turn_state import newest_turn, standing
 from quire.thread import Thread
 from quire.values import Entry, JsonObject
-
-# Which runner carries a turn out, from options; kept with the user's entry, so that resuming finds it again.
-
-
-class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A runner by name, and what it needs."""
-
-    runner: str = "chat"
-    system: str = ""
-    root: str = ""
-    vault: str = ""
-    files: tuple[str, ...] = ()
-
-    def meta(self) -> JsonObject:
-        """As the user's entry keeps it."""
-        return {"runner": {"runner": self.runner, **msgspec.to_builtins(self)}}
-
-
-def remembered(entry: Entry | None) -> Choice:
-    """The choice that a user's entry was made with."""
-    kept = entry.meta.get("runner") if entry is not None else None
-    return msgspec.convert(kept, Choice, strict=False) if isinstance(kept, dict) else Choice()
-
-
-def runner_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose a runner."""
-    for option in reversed(
-        [
-            click.option("--runner", type=click.Choice(runners.NAMES), default=None, help="How the turn is carried out."),
-            click.option("--system", default=None, help="System prompt (project: the project's prompt)."),
-            click.option("--root", type=click.Path(exists=True, file_okay=False), help="agent, planned: the folder its file tools may read."),
-            click.option("--vault", type=click.Path(exists=True, file_okay=False), help="qa: the folder of notes."),
-            click.option("--file", "files", multiple=True, type=click.Path(exists=True, dir_okay=False), help="project: a file that belongs to it."),
-        ]
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
-    """The options that were given, over those of the turn before."""
-    kept = {name: value for name, value in given.items() if value}
-    return msgspec.structs.replace(before or Choice(), **kept)
-
-
-def check(choice: Choice) -> Choice:
-    """The choice itself, if it has what its runner needs."""
-    if choice.runner == "qa" and not choice.vault:
-        raise CallError("the qa runner needs notes to search", hint="Give --vault FOLDER.")
-    return choice
-
-
-def make_runner(choice: Choice, thread: Thread, reached: Connection) -> Runner:
-    """The runner itself."""
-    made = _made(choice, thread, reached)
-    return msgspec.structs.replace(made, options={**reached.options, **made.options})
-
-
-def _made(choice: Choice, thread: Thread, reached: Connection) -> Runner:
-    match choice.runner:
-        case "chat":
-            return runners.chat(choice.system)
-        case "qa":
-            return runners.qa(_index(choice), system=choice.system)
-        case "planned":
-            return runners.planned(_tools(choice, thread), system=choice.system)
-        case "agent":
-            # The local model's template takes tools, but it was not trained to call them.
-            return runners.agent(_tools(choice, thread), system=choice.system, native=not reached.is_local)
-        case "project":
-            return runners.project(prompt=choice.system, files=choice.files)
-    raise CallError(f"there is no runner {choice.runner!r}", hint="Known: " + ", ".join(runners.NAMES) + ".")
-
-
-def _tools(choice: Choice, thread: Thread) -> Sequence[Any]:
-    store = thread.store if isinstance(thread.store, SqliteStore) else None
-    return builtin(choice.root or None, store, thread.name)
-
-
-def _index(choice: Choice) -> Any:
-    check(choice)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from quire.notes.index import NoteIndex
-    from quire.notes.vault import Vault
-
-    index = NoteIndex(Vault(Path(choice.vault)))
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading notes", total=None)
-        index.update(lambda done, total: bar.update(task, completed=done, total=total))
-    return index
-
-
-# A turn on the terminal: the answer as it comes on stdout, calls and numbers on stderr.
-
-
-class TurnPrinter:
-    """Prints events as they come; nothing on stdout but the model's words."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self._in_text = False
-
-    def __call__(self, event: Event) -> None:
-        if self.quiet:
-            return
-        if event.kind == "respond":
-            self._say(event.text)
-        elif event.entry is not None:
-            self._note(event.entry)
-
-    def _say(self, text: str) -> None:
-        if text:
-            click.echo(text, nl=False)
-            sys.stdout.flush()
-            self._in_text = not text.endswith("\n")
-
-    def _note(self, entry: Entry) -> None:
-        line = line_of(entry)
-        if entry.kind == "sent" and "usage" not in entry.body and self._in_text:
-            line = "(the reply broke off; asked again)"
-        if line:
-            self.end()
-            click.secho(line, err=True, dim=True)
-
-    def end(self) -> None:
-        """End the line that the model's words stand in."""
-        if self._in_text:
-            click.echo()
-            self._in_text = False
 
 
 def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> None:
@@ -171,8 +29,8 @@ def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> N
         print_json(outcome_json(outcome, target))
         return
     if sources:
-        click.echo(f"\n{sources}")
-    click.secho(status(outcome, target), err=True, dim=True)
+        echo(f"\n{sources}")
+    echo(status(outcome, target), err=True, dim=True)
 
 
 def status(outcome: Outcome, target: str) -> str:
@@ -201,20 +59,18 @@ def outcome_json(outcome: Outcome, target: str) -> JsonObject:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("thread")
 @click.argument("text", required=False)
-@model_option
-@url_option
-@explicit_option
 @attach_option
+@model_options
 @runner_options
 @db_option
 @json_option
 def run(
     thread: str,
     text: str | None,
+    attach: tuple[str, ...],
     model: str | None,
     base_url: str | None,
     explicit_cache: bool,
-    attach: tuple[str, ...],
     db: Path | None,
     as_json: bool,
     **how: Any,
@@ -230,17 +86,30 @@ def run(
       quire run work "Which functions are unused?" --runner agent --root src
       quire run notes "What did we decide on Monday?" --runner qa --vault ~/notes
     """
-    words = _words(text)
-    choice = check(chosen({**how, "files": tuple(how["files"])}))
-    items, images = attachments(attach)
-    reached = reach(model, base_url, explicit_cache)
-    with open_db(db) as store, store.turn_lock(thread):
-        log = Thread(store, thread)
-        _mention_interrupted(store, thread)
-        log.user(words, items, images=images or None, meta=choice.meta())
-        outcome = _answered(log, reached, choice, quiet=as_json)
-        listed = sources_text(sources(newest_turn(store, thread)))
+    words, choice, screen = _words(text), chosen(how), PlainScreen(as_json)
+    with equipped(choice) as kit:
+        attached = [one for name in attach for one in attached_items(name, kit.vault)]
+        attached += linked_items(words, kit.vault, screen.note)
+        reached = reach(model, base_url, explicit_cache, last_model(db, thread))
+        with open_db(db) as store, store.turn_lock(thread):
+            log = _opened(store, thread, reached, kit, screen)
+            _mention_interrupted(store, thread)
+            log.user(words, **question(attached, choice.meta()))
+            try:
+                runner = kit.runner(log, reached)
+                outcome = run_sync(log, reached.target, reached.transport, runner, on_event=screen.event)
+            finally:
+                screen.end()
+            listed = sources_text(sources(newest_turn(store, thread)))
     report(outcome, reached.target, as_json, listed)
+
+
+def _opened(
+    store: SqliteStore, name: str, reached: Connection, kit: Equipment, screen: PlainScreen
+) -> Thread:
+    thread = under_policy(Thread(store, name), reached.target, kit.choice)
+    thread.on_warning = lambda what: screen.note(f"({getattr(what, 'note', what)})")
+    return thread
 
 
 def _words(text: str | None) -> str:
@@ -250,20 +119,10 @@ def _words(text: str | None) -> str:
     return words
 
 
-def _answered(log: Thread, reached: Connection, choice: Choice, quiet: bool) -> Outcome:
-    """Carry the turn out, shown as it goes."""
-    shown = TurnPrinter(quiet)
-    runner = make_runner(choice, log, reached)
-    try:
-        return run_sync(log, reached.target, reached.transport, runner, on_event=shown)
-    finally:
-        shown.end()
-
-
 def _mention_interrupted(store: SqliteStore, thread: str) -> None:
     """A new turn leaves an open one behind; whoever did not mean that should know."""
     if any(one.name == thread for one in store.threads()) and standing(store, thread).next in ("ask", "run"):
-        click.secho(
+        echo(
             "the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True
         )
 
@@ -273,9 +132,7 @@ def _mention_interrupted(store: SqliteStore, thread: str) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("thread")
-@model_option
-@url_option
-@explicit_option
+@model_options
 @runner_options
 @click.option("--list", "only_list", is_flag=True, help="Only show what is still to be done; change nothing.")
 @click.option("--rerun", is_flag=True, help="Run a call again that may have run already.")
@@ -308,25 +165,21 @@ def resume(
         if only_list or found.next in ("done", "nothing"):
             _show(found, thread, as_json)
             return
-        with store.turn_lock(thread):
-            reached = reach(model or found.target, base_url, explicit_cache)
-            before = remembered(standing(store, thread).user)
-            choice = chosen({**how, "files": tuple(how["files"])}, before)
-            outcome = _gone_on(Thread(store, thread), reached, choice, rerun, quiet=as_json)
-    report(outcome, reached.target, as_json)
-
-
-def _gone_on(log: Thread, reached: Connection, choice: Choice, rerun: bool, quiet: bool) -> Outcome:
-    """Carry the rest of the turn out, shown as it goes; what is in doubt is named first."""
-    runner, shown = make_runner(choice, log, reached), TurnPrinter(quiet)
-    _name(look(log.store, log.name, runner), rerun)
-    decide = again if rerun else interrupted
-    try:
-        return resume_sync(
-            log, reached.transport, runner, target=reached.target, decide=decide, on_event=shown
-        )
-    finally:
-        shown.end()
+        reached = reach(model or found.target, base_url, explicit_cache)
+        choice = chosen(how, remembered(standing(store, thread).user))
+        screen = PlainScreen(as_json)
+        with equipped(choice) as kit, store.turn_lock(thread):
+            log = _opened(store, thread, reached, kit, screen)
+            runner = kit.runner(log, reached)
+            _name(look(store, thread, runner), rerun)
+            decide = again if rerun else interrupted
+            to = {"target": reached.target, "decide": decide, "on_event": screen.event}
+            try:
+                outcome = resume_sync(log, reached.transport, runner, **to)
+            finally:
+                screen.end()
+            listed = sources_text(sources(newest_turn(store, thread)))
+    report(outcome, reached.target, as_json, listed)
 
 
 def again(call: Entry) -> Decision:
@@ -337,7 +190,7 @@ def again(call: Entry) -> Decision:
 def _name(found: Interrupted, rerun: bool) -> None:
     for call in found.doubtful:
         what = "it is run again" if rerun else "it is answered as interrupted (--rerun runs it again)"
-        click.echo(f"{call.name} ({call.call_id}) may or may not have run: {what}", err=True)
+        echo(f"{call.name} ({call.call_id}) may or may not have run: {what}", err=True)
 
 
 def _show(found: Interrupted, thread: str, as_json: bool) -> None:
@@ -356,6 +209,6 @@ def _show(found: Interrupted, thread: str, as_json: bool) -> None:
         "ask": f"the model is to be asked ({found.target or 'none was asked yet'})",
         "run": "calls are to be run",
     }
-    click.echo(said[found.next])
+    echo(said[found.next])
     if doubtful or waiting:
         print_table(["call", "tool", "state"], [(c.call_id, c.name, s) for c, s in [*doubtful, *waiting]])

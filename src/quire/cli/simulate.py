@@ -14,6 +14,7 @@ from quire.cli.output import (
     called,
     console,
     counted,
+    echo,
     json_option,
     print_json,
     print_table,
@@ -202,11 +203,11 @@ def _print(requests: list[Timed], predicted: list[Predicted], chart: bool) -> No
         for number, (request, one) in enumerate(zip(requests, predicted, strict=True), start=1)
     ]
     print_table(columns, rows)
-    click.echo(_summary(_total(predicted), all(one.exact for one in predicted)))
+    echo(_summary(_total(predicted), all(one.exact for one in predicted)))
     for line in _reasons(predicted):
-        click.echo(line)
+        echo(line)
     if chart and predicted:
-        click.echo()
+        echo()
         _draw(predicted)
 
 

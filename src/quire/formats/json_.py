@@ -74,14 +74,32 @@ def parse(text: str) -> Context:
     return read(load(well_formed(text)))
 
 
+class _NoNumber(ValueError):
+    """NaN and the infinities, which JSON does not have."""
+
+
+def _refused(name: str) -> Json:
+    raise _NoNumber(f"{name} is not a JSON number")
+
+
 def load(
-    text: str, name: str = "the text", hint: str = 'A window is one object: {"items": […], "max_items": 50}.'
+    text: str,
+    name: str = "the text",
+    hint: str = 'A window is one object: {"items": […], "max_items": 50}.',
+    line: int = 1,
 ) -> Json:
-    """The JSON value of a text called `name`; a fault says where it is."""
+    """The JSON value of a text that is called `name` and begins at `line`; a fault says where it is."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refused)
     except json.JSONDecodeError as error:
-        message = f"{name} is not JSON: {error.msg}"
-        raise FormatError(message, line=error.lineno, column=error.colno, hint=hint) from error
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a deep nest
-        raise FormatError(f"{name} is not JSON that can be read: {error}", hint=hint) from error
+        message, place = f"{name} is not JSON: {error.msg}", (line + error.lineno - 1, error.colno)
+        raise FormatError(message, line=place[0], column=place[1], hint=hint) from error
+    except (RecursionError, ValueError) as error:
+        raise FormatError(f"{name} {_unreadable(error)}", line=line, column=1, hint=hint) from error
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    # Besides, Python refuses integers of thousands of digits.
+    return f"is not JSON: {error}" if isinstance(error, _NoNumber) else "holds a number that is too long"

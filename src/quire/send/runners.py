@@ -281,7 +281,7 @@ def project(
     system = system_text(
         runner.system if native else "",
         memory,
-        escaped(prompt, "project_system_prompt"),
+        escaped(prompt, "project_system_prompt") if prompt else None,
         escaped(context, "project_context") if context else None,
         told or None,
     )

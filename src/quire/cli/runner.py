@@ -1,0 +1,224 @@
+"""Which runner carries a turn out, from options: one factory for `quire run`, `quire chat` and `quire resume`.
+
+The choice is kept with the user's entry, so that a turn is resumed as it was begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from quire.cli.connection import Connection
+from quire.cli.output import progress, read_text
+from quire.errors import CallError
+from quire.items import from_file
+from quire.log.sqlite import SqliteStore
+from quire.notes.index import NoteIndex
+from quire.notes.vault import Vault
+from quire.send import runners
+from quire.send.builtin import builtin
+from quire.send.mcp import McpServer
+from quire.send.note_search import local_search_tool
+from quire.send.protocol import Runner
+from quire.send.runners import question_of
+from quire.send.tools import Tool, Toolbox
+from quire.thread import Thread, policy_for
+from quire.values import Entry, JsonObject, item_json
+
+_FOLDER = click.Path(exists=True, file_okay=False)
+_FILE = click.Path(exists=True, dir_okay=False)
+_OPTIONS = (
+    click.option(
+        "--runner",
+        type=click.Choice(runners.NAMES),
+        help="How turns are carried out (default: by what is given).",
+    ),
+    click.option("--system", help="The system prompt; without --project, a project's prompt."),
+    click.option("--root", type=_FOLDER, help="planned, agent: the folder its file tools may read."),
+    click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
+    click.option("--project", type=_FILE, help="A file with the project's prompt."),
+    click.option("--file", "files", multiple=True, type=_FILE, help="A file of the project; again for more."),
+    click.option(
+        "--mcp", multiple=True, help="planned, agent: the command or URL of an MCP server; again for more."
+    ),
+    click.option(
+        "--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."
+    ),
+    click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold, from now on."),
+    click.option(
+        "--promote",
+        type=click.Choice(["at-rebase", "each-turn"]),
+        help="When items move into the library, from now on.",
+    ),
+    click.option(
+        "--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."
+    ),
+)
+# What each runner can make use of, besides a system prompt and a project; the notes of chat can be attached.
+_TOOLS = frozenset({"root", "vault", "mcp"})
+_USES: dict[str, frozenset[str]] = {
+    "chat": frozenset({"vault"}),
+    "qa": frozenset({"vault"}),
+    "planned": _TOOLS,
+    "agent": _TOOLS | {"text_tools"},
+    "project": _TOOLS,
+}
+_SPECIAL = _TOOLS | {"text_tools"}
+
+
+class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A runner by name, and what it needs; `folder` is where the project's files are named from."""
+
+    runner: str = "chat"
+    system: str = ""
+    root: str = ""
+    vault: str = ""
+    project: str = ""
+    files: tuple[str, ...] = ()
+    folder: str = ""
+    mcp: tuple[str, ...] = ()
+    text_tools: bool = False
+    budget: int | None = None
+    promote: str = ""
+    floor: float | None = None
+
+    def meta(self) -> JsonObject:
+        """As the user's entry keeps it."""
+        return {"runner": {"runner": self.runner, **msgspec.json.decode(msgspec.json.encode(self))}}
+
+
+def runner_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose a runner and the thread's policy."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def remembered(entry: Entry | None) -> Choice:
+    """The choice that a user's entry was made with; meta is free, so what stands there need not be ours."""
+    kept = entry.meta.get("runner") if entry is not None else None
+    try:
+        found = msgspec.convert(kept, Choice, strict=False) if isinstance(kept, dict) else Choice()
+    except msgspec.ValidationError:
+        return Choice()
+    return found if found.runner in _USES else Choice()
+
+
+def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
+    """The options that were given, over those that the turn was begun with; one of no use is an error."""
+    new = {name: value for name, value in given.items() if value}
+    runner = new.get("runner") or (before.runner if before is not None else _fitting(new))
+    # The question of a turn that is resumed was asked: nothing is attached to it any more.
+    useful = _USES[runner] - ({"vault"} if before is not None and runner == "chat" else set())
+    for name in sorted((_SPECIAL - useful) & set(new)):
+        raise CallError(
+            f"--{name.replace('_', '-')} does not go with the {runner} runner",
+            hint="Leave it out, or choose " + " or ".join(one for one in _USES if name in _USES[one]) + ".",
+        )
+    places: dict[str, str] = {
+        name: os.path.abspath(new[name]) for name in ("root", "vault", "project") if name in new
+    }
+    folder = {"folder": os.getcwd()} if "files" in new else {}
+    unused = {name: getattr(Choice(), name) for name in _SPECIAL - _USES[runner]}
+    changes: dict[str, Any] = {**unused, **new, **places, **folder, "runner": runner}
+    made = msgspec.structs.replace(before or Choice(), **changes)
+    if made.runner == "qa" and not made.vault:
+        raise CallError("the qa runner needs notes to search", hint="Give --vault FOLDER.")
+    if made.runner == "project" and not (made.project or made.system or made.files):
+        raise CallError("the project runner needs a project", hint="Give --project FILE, --system or --file.")
+    return made
+
+
+def _fitting(given: dict[str, Any]) -> str:
+    """The runner that makes use of what is given."""
+    if "root" in given or "mcp" in given or "text_tools" in given:
+        return "agent"
+    if "vault" in given:
+        return "qa"
+    return "project" if "project" in given or "files" in given else "chat"
+
+
+class Equipment:
+    """What a choice needs, in working order; makes the runner for whatever thread and model are current."""
+
+    def __init__(
+        self, choice: Choice, vault: Vault | None, index: NoteIndex | None, foreign: tuple[Tool, ...]
+    ) -> None:
+        self.choice, self.vault, self.index, self.foreign = choice, vault, index, foreign
+
+    def runner(self, thread: Thread, reached: Connection) -> Runner:
+        """The runner that was chosen, with the options that the model needs."""
+        made = self._project(self._base(thread, reached))
+        return msgspec.structs.replace(made, options={**reached.options, **made.options})
+
+    def _base(self, thread: Thread, reached: Connection) -> Runner:
+        choice, system = self.choice, self.choice.system
+        match choice.runner:
+            case "qa":
+                assert self.index is not None  # without notes there is no such choice
+                return runners.qa(self.index, system=system)
+            case "agent":
+                # The local model's template takes tools, but it was not trained to call them.
+                native = not (choice.text_tools or reached.is_local)
+                return runners.agent(self._tools(thread), system=system, native=native)
+            case "planned":
+                return runners.planned(self._tools(thread), system=system)
+            case "project":
+                # Without a file, the system prompt is the project's.
+                system = system if choice.project else ""
+                if choice.root or choice.vault or choice.mcp:
+                    return runners.planned(self._tools(thread), system=system)
+        return runners.chat(system)
+
+    def _project(self, base: Runner) -> Runner:
+        choice = self.choice
+        if not (choice.runner == "project" or choice.project or choice.files):
+            return base
+        own = choice.system if choice.runner == "project" else ""
+        prompt = read_text(choice.project).strip() if choice.project else own
+        files = [_project_file(name, Path(choice.folder)) for name in choice.files]
+        return runners.project(base, prompt=prompt, files=files)
+
+    def _tools(self, thread: Thread) -> Toolbox:
+        store = thread.store if isinstance(thread.store, SqliteStore) else None
+        own = builtin(self.choice.root or None, store, thread.name)
+        if self.index is not None:
+            own.append(local_search_tool(self.index, question=question_of(thread)))
+        return Toolbox(*own, *self.foreign)
+
+
+def _project_file(name: str, folder: Path) -> JsonObject:
+    return {**item_json(from_file(folder / name, name=name, truncate=True)), "id": name}
+
+
+@contextlib.contextmanager
+def equipped(choice: Choice) -> Iterator[Equipment]:
+    """Notes indexed and servers started, for as long as they are needed."""
+    with contextlib.ExitStack() as stack:
+        vault = Vault(Path(choice.vault)) if choice.vault else None
+        index = None
+        if vault is not None and choice.runner != "chat":
+            index = stack.enter_context(NoteIndex(vault))
+            with progress("indexing notes") as show:
+                index.update(show)
+        foreign: list[Tool] = []
+        for command in choice.mcp:
+            server = command if command.startswith(("http://", "https://")) else shlex.split(command)
+            foreign += stack.enter_context(McpServer(server)).tools
+        yield Equipment(choice, vault, index, tuple(foreign))
+
+
+def under_policy(thread: Thread, target: str, choice: Choice) -> Thread:
+    """The thread under the policy that was asked for; what was not asked stays as it was."""
+    asked = {name: getattr(choice, name) for name in ("budget", "promote", "floor") if getattr(choice, name)}
+    if "budget" in asked:
+        asked["reply"] = min(policy_for(target).reply, asked["budget"] // 8)
+    thread.policy_changes = {**thread.policy_changes, **asked}
+    return thread

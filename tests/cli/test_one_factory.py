@@ -1,0 +1,147 @@
+"""`quire run`, `quire chat` and `quire resume` make the same runner of the same options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from quire.assemble import Policy
+from quire.cli.main import quire
+from quire.errors import CallError
+from quire.testing import Refuse, emulator
+from quire.thread import Thread, open_store
+from quire.values import Entry, JsonObject
+
+TARGET = "vllm:some-model"
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "tea.md").write_text("Green tea needs water of 80 degrees. #tea")
+    (tmp_path / "facts.txt").write_text("Ship in May.\n")
+    (tmp_path / "prompt.md").write_text("You plan.\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("QUIRE_MODEL", "QUIRE_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda *words, **how: CliRunner().invoke(quire, list(words), **how)
+
+
+def entries(tmp_path: Path, thread: str = "t") -> list[Entry]:
+    with open_store(tmp_path / "quire.db") as store:
+        return store.read(thread)
+
+
+def asked(body: JsonObject) -> JsonObject:
+    return {name: body.get(name) for name in ("messages", "tools")}
+
+
+def answer(body: JsonObject) -> Any:
+    """A model that plans nothing and answers everything."""
+    return "[]" if "response_format" in body else "Fine."
+
+
+WORKING = [
+    ["--system", "Be brief."],
+    ["--vault", "notes"],
+    ["--runner", "chat", "--vault", "notes", "--attach", "[[tea]]"],
+    ["--runner", "agent", "--vault", "notes"],
+    ["--runner", "planned", "--vault", "notes", "--root", "notes"],
+    ["--runner", "project", "--vault", "notes", "--system", "You plan."],
+    ["--runner", "project", "--file", "facts.txt"],
+    ["--project", "prompt.md", "--file", "facts.txt"],
+    ["--root", "notes", "--project", "prompt.md"],
+    ["--root", "notes", "--text-tools"],
+    ["--attach", "facts.txt:1-1"],
+]
+
+
+@pytest.mark.parametrize("options", WORKING, ids=" ".join)
+def test_run_chat_and_resume_ask_the_same(command: Command, tmp_path: Path, options: list[str]) -> None:
+    where = ["--model", TARGET]
+    with emulator("vllm", answer) as server:
+        address = ["--base-url", f"{server.url}/v1"]
+        assert command("run", "a", "How hot?", *options, *where, *address).exit_code == 0
+        by_run = [asked(one.body) for one in server.requests]
+        assert command("chat", "b", *options, *where, *address, input="How hot?\n").exit_code == 0
+        by_chat = [asked(one.body) for one in server.requests][len(by_run) :]
+    assert by_run == by_chat
+    meta = [next(one for one in entries(tmp_path, name) if one.kind == "user").meta for name in "ab"]
+    assert meta[0] == meta[1]
+
+
+@pytest.mark.parametrize("options", WORKING, ids=" ".join)
+@pytest.mark.parametrize("begin", ["run", "chat"])
+def test_a_turn_is_resumed_as_it_was_begun_from_any_folder(
+    command: Command, monkeypatch: pytest.MonkeyPatch, begin: str, options: list[str]
+) -> None:
+    where = ["--model", TARGET]
+    with emulator("vllm", lambda body: answer(body) if "response_format" in body else Refuse(400, "no")) as no:
+        words = ["run", "t", "How hot?"] if begin == "run" else ["chat", "t"]
+        command(*words, *options, *where, "--base-url", f"{no.url}/v1", input="How hot?\n")
+        refused = asked(no.requests[-1].body)
+    monkeypatch.chdir("elsewhere")
+    with emulator("vllm", ["Fine."]) as server:
+        result = command("resume", "t", "--base-url", f"{server.url}/v1")
+        assert result.exit_code == 0, result.exception
+        assert [asked(one.body) for one in server.requests] == [refused]
+    assert result.stdout.startswith("Fine.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--runner", "chat", "--root", "."], "--root does not go with the chat runner"),
+        (["--runner", "qa", "--vault", "notes", "--root", "."], "--root does not go with the qa runner"),
+        (["--runner", "planned", "--text-tools"], "--text-tools does not go with the planned runner"),
+        (["--runner", "chat", "--mcp", "server"], "--mcp does not go with the chat runner"),
+        (["--runner", "qa"], "the qa runner needs notes to search"),
+        (["--runner", "project"], "the project runner needs a project"),
+    ],
+)
+@pytest.mark.parametrize("words", [["run", "t", "Hi"], ["chat", "t"], ["resume", "t"]])
+def test_what_does_not_apply_is_an_error(
+    command: Command, tmp_path: Path, words: list[str], options: list[str], problem: str
+) -> None:
+    if words[0] == "resume":
+        with open_store(tmp_path / "quire.db") as store:
+            Thread(store, "t").user("Hi")
+    failed = command(*words, *options, "--model", TARGET, "--base-url", "http://127.0.0.1:9").exception
+    assert isinstance(failed, CallError)
+    assert str(failed) == problem
+    assert failed.hint
+
+
+def test_another_runner_leaves_behind_what_it_has_no_use_for(command: Command, tmp_path: Path) -> None:
+    with emulator("vllm", [Refuse(400, "no"), "Fine."]) as server:
+        where = ["--base-url", f"{server.url}/v1"]
+        command("run", "t", "Hi", "--root", "notes", "--model", TARGET, *where)
+        assert command("resume", "t", "--runner", "chat", *where).stdout == "Fine.\n"
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_a_thread_goes_on_under_the_policy_that_it_was_sent_under(command: Command, tmp_path: Path) -> None:
+    long = "What about the harbor and the old lighthouse? " * 60
+    with emulator("vllm", lambda body: "It stands. " * 40) as server:
+        where = ["--model", TARGET, "--base-url", f"{server.url}/v1"]
+        with open_store(tmp_path / "quire.db") as store:
+            thread = Thread(store, "t", Policy(budget=3000))
+            thread.user("Hi")
+            thread.record({"choices": [{"message": {"content": "Yes?"}, "finish_reason": "stop"}]}, thread.request(TARGET))  # fmt: skip
+        for _ in range(6):
+            assert command("run", "t", long, *where).exit_code == 0
+        sent = [one.meta["policy"] for one in entries(tmp_path) if one.kind == "sent"]
+        assert {one["budget"] for one in sent} == {3000}
+        assert "rebase" in [one.kind for one in entries(tmp_path)]
+        assert command("run", "t", "And?", "--floor", "0.3", "--promote", "each-turn", *where).exit_code == 0
+        assert command("chat", "t", "--budget", "2000", *where, input="And?\n").exit_code == 0
+        last = entries(tmp_path)[-1].meta["policy"]
+    assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.3, "each-turn")

@@ -1,0 +1,146 @@
+"""No byte of others commands a terminal: one writer for all output, seen through a real one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+from quire import values
+from quire.cli.output import shown
+from quire.testing import Emulator, Refuse, emulator
+from quire.thread import open_store
+from quire.values import Call, Entry, JsonObject, Text
+
+QUIRE = [sys.executable, "-m", "quire.cli.main"]
+# A window title, the screen's end, colours, a C1 command, letters turned round, a bell.
+EVIL = "\x1b]0;evil\x07\x1b[2J\x1b[35mred\x9b5mC1\u202egnorw\u2066\u200f\x07\x08end"
+# What a terminal may be told: colours and the like, the cursor, and what prompts and bars need of it.
+OURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|\t|\x1b=|\x1b>|\x08")
+
+
+def terminal(tmp_path: Path, *words: str, typed: str = "", **env: str) -> bytes:
+    """What a terminal receives of a command, output and errors together."""
+    ours, theirs = pty.openpty()
+    settings = {"QUIRE_DB": str(tmp_path / "q.db"), "TERM": "xterm-256color", "XDG_STATE_HOME": str(tmp_path)}
+    settings |= {"PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "200", "XDG_CACHE_HOME": str(tmp_path)}
+    how: dict[str, Any] = {"stdout": theirs, "stderr": theirs, "cwd": tmp_path, "env": {**os.environ, **settings, **env}}  # fmt: skip
+    process = subprocess.Popen([*QUIRE, *words], stdin=theirs, **how)
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    received = b""
+    try:
+        while more := os.read(ours, 65536):
+            received += more
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    process.wait(30)
+    return received
+
+
+def harmless(received: bytes, *, coloured: bool = True) -> None:
+    """Nothing of EVIL is left but its letters."""
+    assert b"\x1b]0" not in received
+    assert b"\x1b[2J" not in received
+    assert b"\x1b[35m" not in received
+    assert b"\x08end" not in received
+    assert b"\x07" not in received
+    rest = OURS.sub(b"", received).decode()
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", rest), rest
+    assert "gnorw" in rest
+    if not coloured:
+        assert b"\x1b" not in received
+
+
+def evil(body: JsonObject) -> Any:
+    """Calls a tool of an evil name with evil arguments, then answers with evil words."""
+    called = any(one["role"] == "tool" for one in body["messages"])
+    return [
+        Text(EVIL),
+        *([] if called else [Call("c1", "read", {"path": EVIL}), Call("c2", "grep", {"pattern": EVIL})]),
+    ]
+
+
+def where(server: Emulator) -> list[str]:
+    return ["--model", "vllm:m", "--base-url", f"{server.url}/v1"]
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_run_and_resume(tmp_path: Path, colour: bool) -> None:
+    (tmp_path / "a.txt").write_text(EVIL)
+    env = {} if colour else {"NO_COLOR": "1"}
+    with emulator("vllm", evil) as server:
+        harmless(terminal(tmp_path, "run", "t", "Hi", "--root", ".", *where(server), **env), coloured=colour)
+        with open_store(tmp_path / "q.db") as store:
+            store.append("t", [values.user("Again?"), values.call("c9", EVIL, {"x": EVIL})])
+        harmless(terminal(tmp_path, "resume", "t", "--list", **env), coloured=colour)
+        harmless(terminal(tmp_path, "resume", "t", "--runner", "agent", *where(server), **env), coloured=colour)
+    with emulator("vllm", lambda body: Refuse(400, EVIL)) as server:
+        harmless(terminal(tmp_path, "run", "t", "Hi", *where(server), **env), coloured=colour)
+
+
+def test_chat(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(EVIL)
+    with emulator("vllm", evil) as server:
+        words = ["chat", "t", "--root", ".", "--attach", "a.txt", *where(server)]
+        harmless(terminal(tmp_path, *words, typed="Hi\r/context\r/cost\r/recall red\rAgain\r/undo\r/quit\r"))
+
+
+SHOWING = [
+    ["log", "show", "t"],
+    ["log", "show", "t", "--json"],
+    ["log", "export", "t"],
+    ["export", "t", "--to", "markdown"],
+    ["assemble", "t", "--json"],
+    ["show", "1", "--in", "t"],
+    ["render", "t", "-p", "openai-chat", "-m", "m"],
+    ["render", "t", "-p", "openai-chat", "-m", "m", "--json"],
+    ["render", "t", "-p", "openai-chat", "-m", "m", "--bytes"],
+    ["recall", "gnorw", "--thread", "t"],
+    ["lint", "body.json", "-p", "openai-chat"],
+]
+
+
+@pytest.mark.parametrize("words", SHOWING, ids=" ".join)
+def test_commands_that_show_what_others_said(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "body.json").write_text(
+        '{"model": "gnorw\\u202e\\u001b[2J", "messages": [{"role": "user", "content": "x"}]}'
+    )
+    with open_store(tmp_path / "q.db") as store:
+        store.append("t", [values.user(EVIL), values.respond(EVIL), values.user(EVIL)])
+        sent = {"kind": "sent", "provider": "vllm", "model": EVIL, "request_sha256": "0" * 64, "segments": []}
+        store.append("t", [Entry("sent", sent)])
+    harmless(terminal(tmp_path, *words))
+
+
+def test_only_one_module_writes() -> None:
+    """Whatever is printed goes through quire.cli.output, or through rich with text made by `shown`."""
+    writing = re.compile(r"click\.(echo|secho|style|confirm|prompt)|\bprint\(|stdout\.(write|buffer)|stderr\.write")
+    found = {
+        path.name: writing.findall(path.read_text())
+        for path in (ROOT / "src" / "quire" / "cli").glob("*.py")
+        if path.name != "output.py" and writing.search(re.sub(r"\.print\(", "", path.read_text()))
+    }
+    assert found == {}
+
+
+def test_a_pipe_gets_the_models_words_to_the_byte(tmp_path: Path) -> None:
+    with emulator("vllm", [EVIL]) as server:
+        env = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db")}
+        done = subprocess.run([*QUIRE, "run", "t", "Hi", *where(server)], env=env, capture_output=True)
+    assert done.stdout.decode() == EVIL + "\n"
+    assert b"\x1b" not in done.stderr
+
+
+def test_letters_of_every_script_and_joined_emoji_are_shown_as_they_are() -> None:
+    text = "Grüße, 你好, שלום, مرحبا, 👩‍🚀\tend\n"
+    assert shown(text) == text
+    assert shown("a\r\nb\rc") == "a\nb·c"
