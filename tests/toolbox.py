@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
+from hypothesis import settings
 
 from quire import values
 from quire.assemble import Built, Policy, Refused, requests
@@ -30,6 +31,11 @@ def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **en
 def run(*words: object, **how: Any) -> str:
     """What `quire` writes to standard output."""
     return invoke(*words, **how).stdout
+
+
+def fewer(part: int) -> settings:
+    """A part of the profile's random cases, where each of them stands for many: `@fewer(5)` is a fifth."""
+    return settings(max_examples=max(1, settings.default.max_examples // part))
 
 
 class Clock:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import values
@@ -18,7 +18,7 @@ from quire.log.entries import check, encode_lines
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.values import Entry, Item
-from toolbox import note
+from toolbox import fewer, note
 
 AT = 1_737_972_000_000  # 2025-01-27 10:00:00 UTC
 
@@ -97,10 +97,9 @@ chats = st.builds(
 
 
 # Whole chats are large; half as many as elsewhere find as much.
-half = settings(max_examples=max(1, settings.default.max_examples // 2)) if settings.default else settings()
 
 
-@half
+@fewer(2)
 @given(chats)
 def test_parsing_gives_back_any_chat(chat: Chat) -> None:
     text = render(chat)
@@ -134,7 +133,7 @@ entries = st.lists(
 )  # fmt: skip
 
 
-@half
+@fewer(2)
 @given(entries)
 def test_any_thread_survives_its_chat_file(thread: list[Entry]) -> None:
     loaded = load(export_markdown(thread, thread="t"))
@@ -142,7 +141,7 @@ def test_any_thread_survives_its_chat_file(thread: list[Entry]) -> None:
     assert loaded.warnings == ()
 
 
-@half
+@fewer(2)
 @given(entries)
 def test_without_the_comment_what_was_said_survives(thread: list[Entry]) -> None:
     loaded = load(export_markdown(thread, comment=False))

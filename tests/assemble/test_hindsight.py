@@ -5,7 +5,7 @@ from itertools import chain, combinations
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from thread_strategies import agent_threads, threads
 
@@ -16,11 +16,11 @@ from quire.assemble.policy import When
 from quire.cli.plan import measure
 from quire.errors import BudgetError
 from quire.values import Entry
+from toolbox import fewer
 
 pytestmark = pytest.mark.moves_prefix(reason="policies are compared by the cuts they make")
 
 # Each case runs whole threads several times.
-some = settings(max_examples=settings.default.max_examples // 10)
 HOUR = 3_600_000
 policies = st.builds(
     lambda policy, budget, ttl_s: msgspec.structs.replace(policy, budget=budget, ttl_s=ttl_s),
@@ -59,7 +59,7 @@ def turns(count: int, words: int, pause: int = 0) -> list[Entry]:
     return [values.system("Help."), *chain.from_iterable(pairs)]
 
 
-@some
+@fewer(10)
 @given(st.one_of(agent_threads, threads), policies)
 def test_no_policy_costs_less_than_the_optimum_of_its_own_cuts(entries: list[Entry], policy: Policy) -> None:
     costs = [cost for when in ("rent", "full") if (cost := paid(entries, policy, when)) is not None]
@@ -109,7 +109,7 @@ def cost_with_cuts_at(entries: list[Entry], policy: Policy, cuts: tuple[int, ...
     return cost
 
 
-@some
+@fewer(10)
 @given(
     agent_threads,
     st.sampled_from([DROPS, Policy(ttl_s=None), Policy(ttl_s=None, opening=0.25)]),

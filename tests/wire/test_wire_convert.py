@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import shared_data
@@ -13,6 +13,7 @@ from quire.log.entries import check, decode_lines, encode_lines
 from quire.providers import FORMATS, export, import_, render
 from quire.providers.convert import project
 from quire.values import Entry, Prompt
+from toolbox import fewer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 args = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.integers() | texts, max_size=2)
@@ -207,14 +208,11 @@ def test_every_format_is_tried() -> None:
     assert set(MESSAGES) == set(FORMATS)
 
 
-FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 4
-
-
 @pytest.mark.proves("anthropic openai gemini bedrock", "import")
 @pytest.mark.proves("anthropic openai gemini bedrock", "export")
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_a_generated_conversation_comes_back_as_it_was(format: str, data: st.DataObject) -> None:
     messages = data.draw(st.lists(MESSAGES[format], max_size=5))
     assert export(format, _through_the_log(import_(format, messages))) == messages
@@ -222,7 +220,7 @@ def test_a_generated_conversation_comes_back_as_it_was(format: str, data: st.Dat
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@settings(max_examples=FEWER // 3)
+@fewer(12)
 def test_an_imported_conversation_can_be_sent_to_any_provider(format: str, data: st.DataObject) -> None:
     messages = data.draw(st.lists(MESSAGES[format], max_size=4))
     prompt = Prompt("", "", (), tuple(project(import_(format, messages))))

@@ -5,7 +5,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_wire_convert import MESSAGES
 from wire_hosted import OWN, TARGETS, request_of
@@ -18,8 +18,8 @@ from quire.providers import FORMATS, import_, parse_reply, render, stream
 from quire.providers.convert import project
 from quire.providers.rules import validate
 from quire.values import Entry, Prompt, call, note, respond, result, think, user
+from toolbox import fewer
 
-FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 8
 junk = st.sampled_from([None, 0, -1, 10**9, True, "x", "", [], {}, [None], [3], {"a": 1}, "error", 1.5])
 
 
@@ -48,7 +48,7 @@ def spoiled(draw: st.DrawFn, value: Any) -> Any:
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(8)
 def test_a_spoiled_conversation_is_an_error_or_is_imported(format: str, data: st.DataObject) -> None:
     kinds = st.one_of(MESSAGES[format], st.sampled_from(RICH[format]))
     messages = data.draw(st.lists(kinds, min_size=1, max_size=3))
@@ -62,7 +62,7 @@ def test_a_spoiled_conversation_is_an_error_or_is_imported(format: str, data: st
 
 @pytest.mark.parametrize("format", OWN)
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(8)
 def test_spoiled_tools_of_a_providers_own_are_an_error_or_never_spoil_a_request(
     format: str, data: st.DataObject
 ) -> None:
@@ -87,7 +87,7 @@ wires = st.fixed_dictionaries({"format": st.sampled_from(list(FORMATS))}, option
 
 
 @given(drawn=st.lists(wires, min_size=6, max_size=6), target=st.sampled_from(list(REPLIES)))
-@settings(max_examples=FEWER * 2)
+@fewer(4)
 def test_a_wire_field_that_somebody_wrote_by_hand_is_passed_over(drawn: list[Any], target: str) -> None:
     made = [user("q"), think("t"), respond("a"), call("c", "f", {}), result("c", content="r"), note("n")]
     entries = [
@@ -101,7 +101,7 @@ def test_a_wire_field_that_somebody_wrote_by_hand_is_passed_over(drawn: list[Any
 
 @pytest.mark.parametrize("target", REPLIES)
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(8)
 def test_a_spoiled_reply_is_an_error_or_is_read(target: str, data: st.DataObject) -> None:
     reply, events = data.draw(REPLIES[target])
     with contextlib.suppress(FormatError, ProviderError):

@@ -3,23 +3,23 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from wire_prompts import TARGETS, growing
 
 from quire.providers import render, rendering, split_target
 from quire.providers.prefix import prefix_bytes
 from quire.providers.rules import validate
 from quire.values import Prompt, Request
+from toolbox import fewer
 
 # Each example is rendered for every target, so a fifth of them covers as much as elsewhere.
-FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 5
 
 
 @pytest.mark.proves(
     "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "render"
 )
 @given(prompts=growing())
-@settings(max_examples=FEWER)
+@fewer(5)
 def test_a_rendered_request_breaks_no_rule(prompts: list[Prompt]) -> None:
     for target in TARGETS:
         provider, model = split_target(target)
@@ -35,7 +35,7 @@ def test_a_rendered_request_breaks_no_rule(prompts: list[Prompt]) -> None:
     "prefix kept",
 )
 @given(prompts=growing())
-@settings(max_examples=FEWER)
+@fewer(5)
 def test_a_longer_prompt_extends_the_request_unless_it_says_so(prompts: list[Prompt]) -> None:
     for target in TARGETS:
         before, known = b"", set[str]()
@@ -52,7 +52,7 @@ def _moves(request: Request) -> set[str]:
 
 
 @given(prompts=growing())
-@settings(max_examples=FEWER // 2)
+@fewer(10)
 def test_rendering_step_by_step_gives_the_bytes_of_rendering_at_once(prompts: list[Prompt]) -> None:
     for target in TARGETS:
         steps = rendering(target)

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_wire_convert import MESSAGES, _through_the_log
 from wire_prompts import TARGETS
@@ -16,6 +16,7 @@ from quire.providers.convert import project
 from quire.providers.native_blocks import strange_kinds
 from quire.providers.rules import validate
 from quire.values import Entry, JsonObject, Message, Prompt, Text
+from toolbox import fewer
 
 LOOK: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
 # Who may have written a conversation, as far as its format says.
@@ -54,7 +55,7 @@ def test_a_rich_conversation_is_legal_at_every_step_for_every_provider(format: s
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples // 2)
+@fewer(2)
 def test_a_generated_conversation_is_legal_for_any_provider(format: str, data: st.DataObject) -> None:
     kinds = st.one_of(MESSAGES[format], st.sampled_from(RICH[format]))
     messages = data.draw(st.lists(kinds, max_size=5))

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from pydantic import TypeAdapter, ValidationError
 from wire_prompts import TARGETS, growing
 
 from quire.providers import render, sdk_kwargs
 from quire.providers.registry import resolve
 from quire.values import Prompt, Request
-
-FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 12
+from toolbox import fewer
 
 
 @functools.cache
@@ -71,7 +70,7 @@ def _of_wire(wire: str) -> list[str]:
 
 @pytest.mark.proves("openai deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "sdk")
 @given(prompts=growing())
-@settings(max_examples=FEWER)
+@fewer(12)
 def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
     message, tool, create = _chat()
     for target in _of_wire("openai-chat"):
@@ -83,7 +82,7 @@ def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
 
 @pytest.mark.proves("openai azure", "sdk")
 @given(prompts=growing())
-@settings(max_examples=FEWER)
+@fewer(12)
 def test_openai_takes_responses_requests(prompts: list[Prompt]) -> None:
     item, tool, create = _responses()
     for target in _of_wire("openai-responses"):
@@ -95,7 +94,7 @@ def test_openai_takes_responses_requests(prompts: list[Prompt]) -> None:
 
 @pytest.mark.proves("anthropic", "sdk")
 @given(prompts=growing())
-@settings(max_examples=FEWER)
+@fewer(12)
 def test_anthropic_takes_its_requests(prompts: list[Prompt]) -> None:
     message, tool, create = _anthropic()
     for target in _of_wire("anthropic"):
@@ -107,7 +106,7 @@ def test_anthropic_takes_its_requests(prompts: list[Prompt]) -> None:
 
 @pytest.mark.proves("gemini", "sdk")
 @given(prompts=growing())
-@settings(max_examples=FEWER)
+@fewer(12)
 def test_google_genai_takes_its_requests(prompts: list[Prompt]) -> None:
     pytest.importorskip("google.genai")
     from google.genai import types
@@ -138,7 +137,7 @@ def _as_rest(value: Any) -> Any:
 
 @pytest.mark.proves("bedrock", "sdk")
 @given(prompts=growing())
-@settings(max_examples=FEWER)
+@fewer(12)
 def test_botocore_takes_converse_requests(prompts: list[Prompt]) -> None:
     shape = _converse()
     from botocore.validate import ParamValidator

@@ -3,14 +3,13 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from wire_replies import REPLIES
 
 from quire.providers import parse_reply, stream
-
-FEW = settings.get_profile(settings.get_current_profile_name()).max_examples // 20
+from toolbox import fewer
 
 
 def _same(target: str, reply: Any, sdk_reply: Any, events: list[Any]) -> None:
@@ -24,7 +23,7 @@ def _same(target: str, reply: Any, sdk_reply: Any, events: list[Any]) -> None:
 
 
 @given(drawn=REPLIES["anthropic:claude-opus-5-5"])
-@settings(max_examples=FEW)
+@fewer(20)
 def test_anthropic_objects(drawn: Any) -> None:
     types = pytest.importorskip("anthropic.types")
     reply, events = drawn
@@ -34,7 +33,7 @@ def test_anthropic_objects(drawn: Any) -> None:
 
 
 @given(drawn=REPLIES["openai-chat:gpt-6-sol"])
-@settings(max_examples=FEW)
+@fewer(20)
 def test_openai_chat_objects(drawn: Any) -> None:
     types = pytest.importorskip("openai.types.chat")
     reply, events = drawn
@@ -51,7 +50,7 @@ def test_openai_chat_objects(drawn: Any) -> None:
 
 
 @given(drawn=REPLIES["openai:gpt-6-sol"])
-@settings(max_examples=FEW)
+@fewer(20)
 def test_openai_responses_objects(drawn: Any) -> None:
     types = pytest.importorskip("openai.types.responses")
     reply, events = drawn
@@ -62,7 +61,7 @@ def test_openai_responses_objects(drawn: Any) -> None:
 
 
 @given(drawn=REPLIES["gemini:gemini-3.8-flash"])
-@settings(max_examples=FEW)
+@fewer(20)
 def test_google_objects(drawn: Any) -> None:
     types = pytest.importorskip("google.genai.types")
     reply, events = drawn

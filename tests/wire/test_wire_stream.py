@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wire_replies import REPLIES
 
@@ -16,8 +16,8 @@ from quire.providers.incoming import LIMIT_BLOCKS, plain
 from quire.providers.registry import resolve
 from quire.send.events import Growing
 from quire.values import Entry, Message, Prompt, Text, user
+from toolbox import fewer
 
-FEWER = settings.get_profile(settings.get_current_profile_name()).max_examples // 4
 every_provider = pytest.mark.parametrize("target", REPLIES)
 
 
@@ -25,7 +25,7 @@ every_provider = pytest.mark.parametrize("target", REPLIES)
 @pytest.mark.proves("anthropic openai gemini bedrock", "streaming")
 @every_provider
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) -> None:
     reply, events = data.draw(REPLIES[target])
     reader = stream(target)
@@ -38,7 +38,7 @@ def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) ->
 
 @every_provider
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_the_text_shown_while_a_reply_streams_is_the_text_of_its_entries(target: str, data: st.DataObject) -> None:
     """Put in the order of their blocks, live pieces begin each entry's text and never say anything else."""
     _, events = data.draw(REPLIES[target])
@@ -59,7 +59,7 @@ def test_the_text_shown_while_a_reply_streams_is_the_text_of_its_entries(target:
 @pytest.mark.proves("anthropic openai gemini bedrock", "cut streams")
 @every_provider
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_a_cut_stream_keeps_what_was_finished_and_shows_the_rest(target: str, data: st.DataObject) -> None:
     reply, events = data.draw(REPLIES[target])
     cut = data.draw(st.integers(0, len(events)))
@@ -76,7 +76,7 @@ def test_a_cut_stream_keeps_what_was_finished_and_shows_the_rest(target: str, da
 
 @every_provider
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_a_reply_goes_back_as_it_came(target: str, data: st.DataObject) -> None:
     """What a provider said stands in the next request to it, block for block."""
     reply, _ = data.draw(REPLIES[target])
@@ -152,7 +152,7 @@ def _worth_sending(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         max_leaves=6,
     ),
 )
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
     target: str, data: st.DataObject, junk: Any
 ) -> None:
@@ -195,7 +195,7 @@ def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
         max_leaves=8,
     )
 )
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_what_is_no_reply_is_an_error(target: str, junk: Any) -> None:
     with contextlib.suppress(FormatError, ProviderError):
         assert [check(entry.body) for entry in parse_reply(target, junk).entries]
@@ -400,7 +400,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("target", ENDINGS)
 @given(data=st.data())
-@settings(max_examples=FEWER)
+@fewer(4)
 def test_an_error_in_the_middle_loses_nothing_that_came_before(target: str, data: st.DataObject) -> None:
     drawn = {one.partition(":")[0]: strategy for one, strategy in REPLIES.items()}
     _, events = data.draw(drawn[target.partition(":")[0]])
