@@ -28,10 +28,9 @@ from embedded import Remembered
 from locomo import DATA, load
 from quire import values
 from quire.cli.output import print_table
-from quire.log.connection import transaction
 from quire.log.sqlite import SqliteStore
-from quire.recall import Recall, meaning
-from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
+from quire.recall import Recall
+from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning, packed
 from quire.recall.query import Query, ask
 from quire.thread import open_store
 from quire.values import Entry
@@ -74,19 +73,18 @@ def fill(store: SqliteStore, size: int) -> float:
 def give_vectors(store: SqliteStore, embedder: Remembered, seeds: Any) -> None:
     """Vectors for all entries, scattered around real ones, and for words."""
     rng = np.random.default_rng(11)
-    conn = store.connection()
-    ids = [id for (id,) in conn.execute("SELECT id FROM entries ORDER BY n")]
+    ids = [change.entry.id for change in store.changes()]
     for begin in range(0, len(ids), 5000):
         some = ids[begin : begin + 5000]
         one, other = (seeds[rng.integers(0, len(seeds), len(some))] for _ in range(2))
         near = one + rng.uniform(0.2, 0.7, (len(some), 1)).astype(np.float32) * other
-        with transaction(conn):
-            meaning.save(conn, embedder, "entry", some, near / np.linalg.norm(near, axis=1, keepdims=True))
-    words = {word for (text,) in conn.execute("SELECT words FROM recall_entries") for word in text.split()}
+        made = packed(near / np.linalg.norm(near, axis=1, keepdims=True))
+        store.index.add_vectors("entry", embedder.name, dict(zip(some, made, strict=True)))
+    words = {word for text in store.index.all_words() for word in text.split()}
     kept = sorted(word for word in words if word.isalpha())
-    with transaction(conn):
-        made = _noise(rng, len(kept), seeds.shape[1])
-        meaning.save(conn, embedder, "word", kept, made / np.linalg.norm(made, axis=1, keepdims=True))
+    made = _noise(rng, len(kept), seeds.shape[1])
+    made = packed(made / np.linalg.norm(made, axis=1, keepdims=True))
+    store.index.add_vectors("word", embedder.name, dict(zip(kept, made, strict=True)))
 
 
 def _noise(rng: Any, rows: int, width: int) -> Any:

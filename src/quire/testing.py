@@ -1,4 +1,4 @@
-"""Public fakes for users' own tests: a strict provider on 127.0.0.1.
+"""Public parts for users' own tests: a strict provider on 127.0.0.1, and a store in memory.
 
 from quire.testing import emulator, Refuse
 
@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quire.emulate import Cut, Emulator, Refuse, Replies, Reply, Slow
+from quire.log.memory import MemoryStore
 
-__all__ = ["Cut", "Emulator", "Refuse", "Replies", "Reply", "Slow", "emulator"]
+__all__ = ["Cut", "Emulator", "MemoryStore", "Refuse", "Replies", "Reply", "Slow", "emulator"]
 
 
 @contextmanager

@@ -104,10 +104,9 @@ NO_IMAGE_TOKENS = 8
 
 def open_store(path: str | Path) -> SqliteStore:
     """A store whose entries are searchable by words as soon as they are appended."""
-    from quire.recall import words_hook
-    from quire.records import records_hook
+    from quire.recall import words_of
 
-    return SqliteStore(path, hooks=(words_hook(), records_hook()))
+    return SqliteStore(path, words_of)
 
 
 def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Policy:

@@ -23,14 +23,13 @@ class ThreadRecall:
     def __init__(
         self, store: Store, thread: str, embedder: Embedder | None, clock: Callable[[], int]
     ) -> None:
-        tables: Any = store  # entries and records keep their tables in SQLite
-        records = Records(tables, embedder)
+        records = Records(store, embedder)
         self.embedder, self._thread = embedder, thread
         self._recall = Recall(
-            tables,
+            store,
             embedder,
-            # Vectors of new entries are made beside the conversation; a database in memory has one connection alone.
-            background=embedder is not None and str(tables.path) != ":memory:",
+            # Vectors of new entries are made beside the conversation.
+            background=embedder is not None,
             records=lambda text, k: records.search(text, nn=k, now=clock()),
         )
 

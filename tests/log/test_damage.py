@@ -127,7 +127,7 @@ def long_file(tmp_path: Path) -> Path:
     with SqliteStore(file) as store:
         for thread in ("a", "b"):
             for number in range(40):
-                store.append(thread, [values.user(f"{thread} {number} " + "text " * 200)])
+                store.append(thread, [values.user(f"{thread} {number} " + "text " * 600)])
     return file
 
 

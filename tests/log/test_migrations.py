@@ -1,16 +1,19 @@
-"""Numbered migrations of the log and of hooks; a newer file is refused."""
+"""Numbered migrations of the log, its index and its records; a newer file is refused."""
 
+import json
 import sqlite3
-from collections.abc import Sequence
+import zlib
 from pathlib import Path
 
 import pytest
 
 from quire import values
 from quire.errors import VersionError
-from quire.log.connection import MIGRATIONS, statements
+from quire.log.connection import MIGRATIONS, connect, migrate, statements
+from quire.log.entries import encode_body
+from quire.log.hashing import entry_id
 from quire.log.sqlite import SqliteStore
-from quire.values import Entry
+from quire.log.verify import OWNERS
 
 FIRST = "CREATE TABLE words_seen (id TEXT, thread TEXT); CREATE INDEX words_by_id ON words_seen (id);"
 SECOND = """
@@ -19,19 +22,16 @@ CREATE TRIGGER words_stay BEFORE UPDATE ON words_seen BEGIN SELECT RAISE (ABORT,
 """
 
 
-class Words:
-    """A hook as recall and records write them."""
+def migrated(path: Path, *scripts: str) -> None:
+    """Bring a file up to date for one more owner of tables."""
+    conn = connect(path)
+    try:
+        migrate(conn, path, [*OWNERS, ("words", scripts)])
+    finally:
+        conn.close()
 
-    name = "words"
 
-    def __init__(self, *migrations: str) -> None:
-        self.migrations = migrations
-
-    def appended(self, conn: sqlite3.Connection, thread: str, entries: Sequence[Entry]) -> None:
-        conn.executemany("INSERT INTO words_seen (id, thread) VALUES (?, ?)", [(e.id, thread) for e in entries])
-
-    def deleted(self, conn: sqlite3.Connection, thread: str) -> None:
-        conn.execute("DELETE FROM words_seen WHERE id NOT IN (SELECT id FROM entries)")
+NOW = {owner: len(scripts) for owner, scripts in OWNERS}
 
 
 def versions(path: Path) -> dict[str, int]:
@@ -44,41 +44,50 @@ def versions(path: Path) -> dict[str, int]:
 def test_each_owner_is_migrated_once_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     SqliteStore(path).close()
-    assert versions(path) == {"log": len(MIGRATIONS)}
-    SqliteStore(path, hooks=[Words(FIRST)]).close()
-    SqliteStore(path, hooks=[Words(FIRST)]).close()
-    assert versions(path) == {"log": len(MIGRATIONS), "words": 1}
-    with SqliteStore(path, hooks=[Words(FIRST, SECOND)]) as store:
+    assert versions(path) == NOW
+    migrated(path, FIRST)
+    migrated(path, FIRST)
+    assert versions(path) == {**NOW, "words": 1}
+    migrated(path, FIRST, SECOND)
+    with SqliteStore(path) as store:
         columns = store.connection().execute("SELECT name FROM pragma_table_info('words_seen')").fetchall()
         assert columns == [("id",), ("thread",), ("size",)]
         assert store.verify().threads == 0
-    assert versions(path) == {"log": len(MIGRATIONS), "words": 2}
-
-
-def test_hooks_are_kept_in_step_and_hear_what_remains_after_a_deletion(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db", hooks=[Words(FIRST)]) as store:
-        kept = store.append("t", [values.user("a"), values.user("b")])[0]
-        store.fork("t", 1, "fork")
-        own = store.append("fork", [values.user("c")])[0]
-        store.delete("t")
-        rows = store.connection().execute("SELECT id, thread FROM words_seen").fetchall()
-        assert rows == [(kept.id, "t"), (own.id, "fork")]
+    assert versions(path) == {**NOW, "words": 2}
 
 
 def test_a_failed_migration_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
-    SqliteStore(path, hooks=[Words(FIRST)]).close()
-    with pytest.raises(Exception, match="no such table: nowhere"):
-        SqliteStore(path, hooks=[Words(FIRST, SECOND + "INSERT INTO nowhere VALUES (1);")])
+    migrated(path, FIRST)
+    with pytest.raises(sqlite3.OperationalError, match="no such table: nowhere"):
+        migrated(path, FIRST, SECOND + "INSERT INTO nowhere VALUES (1);")
     assert versions(path)["words"] == 1
-    SqliteStore(path, hooks=[Words(FIRST, SECOND)]).close()
+    migrated(path, FIRST, SECOND)
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    body, record = encode_body(values.user("a").body), '{"id":"rec-1","schema_name":"note.v1"}'
+    conn = connect(path)
+    migrate(conn, path, [(owner, scripts[:1]) for owner, scripts in OWNERS])
+    conn.execute("INSERT INTO branches (branch) VALUES (1)")
+    conn.execute("INSERT INTO threads VALUES ('t', 1)")
+    row = (entry_id("", json.loads(body)), body, zlib.crc32(body.encode()))
+    conn.execute("INSERT INTO entries (branch, seq, id, body, crc) VALUES (1, 1, ?, ?, ?)", row)
+    conn.execute("INSERT INTO records VALUES (1, 'note.v1', 1, 1, NULL, ?)", (record,))
+    conn.execute("INSERT INTO record_changes VALUES (1, 1, 1, ?)", (record,))
+    conn.close()
+    with SqliteStore(path) as store:
+        assert [change.n for change in store.changes()] == [1]
+        assert store.verify("t").entries == 1
+        assert store.records.newest(1) == record
 
 
 def test_a_file_from_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
-    SqliteStore(path, hooks=[Words(FIRST, SECOND)]).close()
+    migrated(path, FIRST, SECOND)
     with pytest.raises(VersionError, match=r"written by a newer Quire \(words version 2, this one knows 1\)"):
-        SqliteStore(path, hooks=[Words(FIRST)])
+        migrated(path, FIRST)
     conn = sqlite3.connect(path)
     conn.execute("UPDATE versions SET version = 99 WHERE owner = 'log'")
     conn.commit()

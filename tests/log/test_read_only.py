@@ -15,7 +15,7 @@ import pytest
 
 from quire import values
 from quire.errors import CallError
-from quire.log import connection
+from quire.log import verify
 from quire.log.sqlite import SqliteStore
 
 NOBODY = 65534
@@ -89,9 +89,9 @@ def test_an_older_file_that_is_sealed_says_that_it_cannot_be_brought_up_to_date(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sealed(folder)
-    newer = (*connection.MIGRATIONS, "CREATE TABLE more (n INTEGER);")
-    monkeypatch.setattr(connection, "MIGRATIONS", newer)
-    with unprivileged(), pytest.raises(CallError, match=r"older Quire \(log lacks version 2\)"):
+    newer = [*verify.OWNERS, ("more", ("CREATE TABLE more (n INTEGER);",))]
+    monkeypatch.setattr(verify, "OWNERS", newer)
+    with unprivileged(), pytest.raises(CallError, match=r"older Quire \(more lacks version 1\)"):
         SqliteStore(path)
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.document import KINDS, TEXT_LIMIT, document
-from quire.recall.tables import HOOK
 from quire.records import Records
 from quire.thread import Thread, open_store
 from quire.values import Entry, JsonObject
@@ -158,7 +156,7 @@ def test_what_another_process_appends_is_found(tmp_path: Path) -> None:
         assert seqs(recall.search("walrus", 1, thread="t")) == [11]
 
 
-def test_a_store_without_the_hook_is_searched_all_the_same(tmp_path: Path) -> None:
+def test_a_store_that_keeps_no_words_is_searched_all_the_same(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "q.db") as plain:
         plain.append("t", talk())
         assert seqs(Recall(plain).search("puppy", 1, thread="t")) == [7]
@@ -175,21 +173,16 @@ def test_words_kept_by_older_rules_are_made_again(store: SqliteStore) -> None:
 
 
 def test_a_file_from_before_names_were_counted_is_brought_up_to_date(tmp_path: Path) -> None:
-    class Before:
-        name, migrations = HOOK.name, HOOK.migrations[:1]
-
-        def appended(self, conn: Any, thread: str, entries: Sequence[Entry]) -> None:
-            row = (entries[0].id, "user", 1, "", "", "", None, 0, 0.5, 0, 3, "read dune")
-            conn.execute(f"INSERT INTO recall_entries VALUES (NULL{', ?' * 12})", row)
-
-        def deleted(self, conn: Any, thread: str) -> None: ...
-
     def named(store: SqliteStore) -> set[int]:
         found = Recall(store).search("Which book did I read?", thread="t")
         return {hit.seq for hit in found if hit.parts["name"]}
 
-    with SqliteStore(tmp_path / "q.db", hooks=(Before(),)) as old:
+    with open_store(tmp_path / "q.db") as old:
         old.append("t", [values.user("I read Dune"), values.respond("I read too")])
+        # Words as the first version kept them.
+        old.connection().execute("ALTER TABLE recall_entries DROP COLUMN names")
+        old.connection().execute("UPDATE recall_entries SET rules = 1, words = 'read dune'")
+        old.connection().execute("UPDATE versions SET version = 1 WHERE owner = 'recall'")
     with open_store(tmp_path / "q.db") as now:
         assert named(now) == {1}
         assert Indexer(now).run().worded == 2
@@ -207,7 +200,7 @@ ENTRY = st.one_of(
 @settings(max_examples=40)
 @given(st.lists(ENTRY, min_size=1, max_size=12), st.integers(0, 12), st.sampled_from(["red hat", "train", "blue 7"]))
 def test_growing_and_loading_anew_give_the_same_answer(log: list[Entry], at: int, query: str) -> None:
-    with SqliteStore(":memory:", hooks=_hooks()) as store:
+    with open_store(":memory:") as store:
         grown = Recall(store, HashedWords())
         store.append("t", log[:at])
         grown.search(query, thread="t")
@@ -220,12 +213,6 @@ def test_growing_and_loading_anew_give_the_same_answer(log: list[Entry], at: int
         Indexer(store, HashedWords()).rebuild()
         again = Recall(store, HashedWords()).search(query, 20, thread="t")
         assert [(hit.seq, round(hit.score, 4)) for hit in again] == wanted
-
-
-def _hooks() -> tuple[object, ...]:
-    from quire.recall import words_hook
-
-    return (words_hook(),)
 
 
 def test_wrong_calls_say_what_is_right(store: SqliteStore) -> None:

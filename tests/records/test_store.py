@@ -1,5 +1,6 @@
 """Records in SQLite: versions, time, tags, and that a kill or a second writer cannot break them."""
 
+import contextlib
 import os
 import random
 import signal
@@ -13,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.errors import CallError, ConflictError, DataError, FormatError, NotFound
+from quire.errors import CallError, ConflictError, DamageError, DataError, FormatError, NotFound, QuireError
 from quire.log.sqlite import SqliteStore
-from quire.records import TABLES, Match, Record, Records, Selector, catalog, keep_catalog, registered, view
+from quire.records import Match, Record, Records, Selector, catalog, keep_catalog, registered, view
 from quire.values import user
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Iterator[Records]:
-    with SqliteStore(tmp_path / "q.db", hooks=(TABLES,)) as store:
+    with SqliteStore(tmp_path / "q.db") as store:
         yield Records(store)
 
 
@@ -207,7 +208,7 @@ def test_records_and_threads_share_a_file_and_records_open_any_store(tmp_path: P
     with SqliteStore(tmp_path / "q.db") as store:
         store.append("t", [user("hello")])
         Records(store).create("note.v1", {"a": 1})
-    with SqliteStore(tmp_path / "q.db", hooks=(TABLES,)) as store:
+    with SqliteStore(tmp_path / "q.db") as store:
         assert [entry.text for entry in store.read("t")] == ["hello"]
         store.delete("t")
         assert Records(store).read("rec-1").context == {"a": 1}
@@ -365,3 +366,53 @@ def test_a_catalog_kept_without_hints_gets_them(records: Records) -> None:
 def test_what_is_no_tool_is_refused(tool: object) -> None:
     with pytest.raises(CallError):
         catalog([tool])  # type: ignore[list-item]
+
+
+CHANGES = [
+    "UPDATE records SET body = replace(body, 'tea', 'gin')",
+    "UPDATE records SET body = '{', sha256 = ''",
+    "UPDATE records SET body = x'ff00ff'",
+    "UPDATE record_changes SET body = replace(body, 'tea', 'gin') WHERE version = 1",
+    "UPDATE records SET schema_name = 'other.v1'",
+    "UPDATE records SET expires_at = 1",
+    "UPDATE records SET version = 7",
+    "DELETE FROM record_changes WHERE version = 1",
+    "DELETE FROM record_changes WHERE version = 2",
+    "DELETE FROM records",
+    "DELETE FROM record_tags",
+    "UPDATE record_tags SET tag = 'home'",
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_record_that_was_changed_is_damage_and_never_a_traceback(change: str, tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store:
+        records = Records(store)
+        made = records.create("note.v1", {"text": "tea"}, tags=["work"])
+        records.update(made.id, 1, context={"text": "tea at five"})
+        assert store.verify().records == 1
+        store.connection().execute("PRAGMA foreign_keys = OFF")
+        store.connection().execute(change)
+        with pytest.raises(DamageError, match="rec-1 is damaged") as caught:
+            store.verify()
+        assert caught.value.hint
+        for read in (
+            lambda: records.read("rec-1"),
+            lambda: records.history("rec-1"),
+            lambda: records.list(),
+            lambda: records.search("tea"),
+            lambda: records.update("rec-1", 2, title="x"),
+        ):
+            with contextlib.suppress(QuireError):
+                assert "gin" not in str(read())
+
+
+def test_a_changed_record_does_not_read_as_true(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store:
+        records = Records(store)
+        records.create("note.v1", {"text": "tea"})
+        store.connection().execute(CHANGES[0])
+        for read in (lambda: records.read("rec-1"), lambda: records.list(), lambda: records.search("gin")):
+            with pytest.raises(DamageError, match=r"record rec-1 is damaged: .*checksum") as caught:
+                read()
+            assert caught.value.hint

@@ -344,10 +344,12 @@ def verify(thread: str | None, db: Path | None, as_json: bool) -> None:
         _print_damage(damage, as_json)
         raise
     if as_json:
-        print_json({"ok": True, "threads": verified.threads, "entries": verified.entries})
+        also = {"records": verified.records} if thread is None else {}
+        print_json({"ok": True, "threads": verified.threads, "entries": verified.entries, **also})
     else:
         entries = counted(verified.entries, "entry", "entries")
-        echo(f"{counted(verified.threads, 'thread')}, {entries}: every hash holds")
+        records = f", {counted(verified.records, 'record')}" if verified.records else ""
+        echo(f"{counted(verified.threads, 'thread')}, {entries}{records}: every hash holds")
 
 
 def _print_damage(damage: DamageError, as_json: bool) -> None:

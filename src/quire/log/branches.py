@@ -5,16 +5,16 @@ A branch begins behind an entry of its parent; a thread is a name for a branch, 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
-
-import msgspec
 
 from quire.errors import DamageError
 from quire.log.entries import encode_body
-from quire.values import Entry
+from quire.log.store import Change, Stretch
+from quire.values import Entry, JsonObject
 
 # seq, id, body, crc; id and body as bytes, because damaged text could not be read otherwise.
 Row: TypeAlias = tuple[int, bytes, bytes, int]
@@ -23,14 +23,6 @@ Row: TypeAlias = tuple[int, bytes, bytes, int]
 # A thread's branch, and the seq and id of its last entry.
 Tip: TypeAlias = tuple[int, int, str]
 TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
-
-
-class Stretch(msgspec.Struct, frozen=True):
-    """The entries low < seq <= high of one branch; a thread is a row of pieces, oldest first."""
-
-    branch: int
-    low: int
-    high: int
 
 
 # Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
@@ -82,10 +74,59 @@ def pieces(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
 def insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:
     """Write chained entries at the end of a branch; a trigger refuses any other place."""
     rows = []
-    for entry in entries:
+    for n, entry in enumerate(entries, last_number(conn) + 1):
         body = encode_body(entry.body)
-        rows.append((branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
-    conn.executemany("INSERT INTO entries (branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?)", rows)
+        rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
+    conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def last_number(conn: sqlite3.Connection) -> int:
+    """The number of the newest entry that there ever was; numbers are not given twice."""
+    query = "SELECT max(last, coalesce((SELECT max(n) FROM entries), 0)) FROM numbers"
+    return int(conn.execute(query).fetchone()[0])
+
+
+def body_of(body: bytes, crc: int) -> JsonObject:
+    """A stored body as JSON; a ValueError says how it differs from what was written."""
+    if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+        raise ValueError("its stored bytes have changed (checksum)")
+    value = json.loads(body)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
+
+
+def entries_of(thread: str, rows: Sequence[Row], after: int, wanted: int) -> list[Entry]:
+    """Entries from their rows; one that is missing or changed is an error that names it."""
+    out = []
+    for seq, row in enumerate(rows, after + 1):
+        if row[0] != seq:
+            raise bad_entry(thread, seq, "it is missing")
+        out.append(entry_of(thread, row))
+    if len(out) != wanted:
+        raise bad_entry(thread, after + len(out) + 1, "it is missing")
+    return out
+
+
+def entry_of(thread: str, row: Row) -> Entry:
+    """An entry from its row; one that was changed is an error that names it."""
+    seq, id, body, crc = row
+    try:
+        value = body_of(body, crc)
+        return Entry(value["kind"], value, seq, id.decode())
+    except (ValueError, KeyError, AttributeError) as error:
+        raise bad_entry(thread, seq, str(error)) from error
+
+
+def changes_of(
+    conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, bytes, bytes, int]]
+) -> list[Change]:
+    """Changes from the number, branch and row of each entry, each with the oldest thread that holds it."""
+    changes = []
+    for n, branch, seq, id, body, crc in rows:
+        thread = holder(conn, branch, seq)
+        changes.append(Change(n, thread, entry_of(thread, (seq, id, body, crc))))
+    return changes
 
 
 def rows_of(conn: sqlite3.Connection, thread: str, after: int, wanted: int) -> list[Row]:
@@ -140,6 +181,7 @@ def _is_named(conn: sqlite3.Connection, branch: int) -> bool:
 def _cut(conn: sqlite3.Connection, branch: int, keep: int) -> None:
     """Delete the entries of a branch behind seq `keep`; the trigger lets pass only what is declared."""
     named = {"branch": branch, "keep": keep}
+    conn.execute("UPDATE numbers SET last = ?", (last_number(conn),))
     conn.execute("INSERT INTO deleting VALUES (:branch, :keep)", named)
     conn.execute("DELETE FROM entries WHERE branch = :branch AND seq > :keep", named)
     conn.execute("DELETE FROM deleting WHERE branch = :branch", named)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from quire.errors import CallError, ConflictError, QuireError, VersionError
+from quire.log.hashing import sha256_hex
 
 BUSY_TIMEOUT_S = 60.0
 # Between tries where SQLite itself does not wait.
@@ -183,7 +184,7 @@ def _code(error: sqlite3.Error) -> int:
 
 # The tables of the log, as numbered migrations, and the rule that no old program opens a newer file.
 #
-# Every owner of tables in the file (the log itself, and each hook) counts its own migrations from 1.
+# Every owner of tables in the file (the log, its index, the records) counts its own migrations from 1.
 # A released migration never changes; the next one is appended.
 
 OWNER = "log"
@@ -249,7 +250,21 @@ CREATE TRIGGER entries_move_the_tip AFTER INSERT ON entries BEGIN
 END;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+# Entries are numbered in the order they were appended, for the change feed; a number is not given twice.
+_FEED = """
+CREATE TABLE numbers (
+    -- The highest number of an entry that was deleted.
+    last INTEGER NOT NULL
+);
+INSERT INTO numbers VALUES (0);
+CREATE TABLE checkpoints (
+    branch INTEGER PRIMARY KEY REFERENCES branches (branch) ON DELETE CASCADE,
+    sha256 TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FEED)
 
 
 def statements(script: str) -> Iterator[str]:
@@ -277,6 +292,7 @@ def migrate(
             "and cannot be brought up to date where it lies: it is read-only",
             hint="Copy it to a folder that you may write, and name the copy with --db or QUIRE_DB.",
         )
+    conn.create_function("quire_sha256", 1, sha256_hex, deterministic=True)
     with transaction(conn):
         # Another process may have migrated between the look and the lock.
         for owner, number, script in _pending(conn, path, owners):

@@ -1,14 +1,20 @@
-"""What a log store can do, whatever it is made of; the only state there is."""
+"""What a log store can do, whatever it is made of; the only state there is.
+
+Three protocols: `Store` holds the threads, `Index` the words and vectors derived from their entries, `RecordTable` the
+rows of records. `quire.log.sqlite` is all of them in one file, `quire.log.memory` in one process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Literal, Protocol, Self, TypeAlias
 
 import msgspec
 
+from quire.errors import CallError, ConflictError, NotFound
 from quire.values import Entry, Json
 
 
@@ -23,28 +29,176 @@ class ThreadInfo(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What verify() re-derived: every one of these entries hashes to its id."""
+    """What verify() re-derived: every one of these entries and records hashes to what was noted of it."""
 
     threads: int
     entries: int
+    records: int = 0
 
 
-class Hook(Protocol):
-    """Someone else's tables in the same file, kept in step inside the same transactions.
+class Change(msgspec.Struct, frozen=True):
+    """One entry of the change feed: `n` grows with every append, whichever thread it went to."""
 
-    `migrations` are SQL scripts numbered from 1 in the hook's own namespace, applied once, in order.
-    """
+    n: int
+    thread: str
+    entry: Entry
 
-    name: str
-    migrations: tuple[str, ...]
 
-    def appended(self, conn: Any, thread: str, entries: Sequence[Entry]) -> None: ...
+class Stretch(msgspec.Struct, frozen=True):
+    """The entries low < seq <= high of one branch; a thread is a row of stretches, oldest first."""
 
-    def deleted(self, conn: Any, thread: str) -> None: ...
+    branch: int
+    low: int
+    high: int
+
+
+class EntryWords(msgspec.Struct, frozen=True):
+    """What of an entry is searched; `rules` numbers the rules by which the words were found."""
+
+    entry: str
+    kind: str
+    rules: int
+    speaker: str
+    session: str
+    call_id: str
+    at: int | None
+    asks: bool
+    person: float
+    times: int
+    length: int
+    words: str
+    names: int
+
+
+# Makes the searched words of entries; those that are not searched are left out.
+WordsOf: TypeAlias = Callable[[Iterable[Entry]], list[EntryWords]]
+# What a vector is of: an entry, by its id, or a word.
+Owner = Literal["entry", "word"]
+
+
+class Index(Protocol):
+    """Words and vectors beside a store's entries. All of it is derived: cleared, it is made again from the log."""
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """One view of the store for everything that is read inside."""
+
+    def stretches(self, thread: str | None) -> list[Stretch]:
+        """Where a thread's entries are, or those of all threads, each once however many forks share it."""
+
+    def entries(self, stretch: Stretch) -> list[Entry]:
+        """The entries of a stretch."""
+
+    def holder(self, branch: int, seq: int) -> str:
+        """The oldest thread that holds an entry; empty when none does any more."""
+
+    def add(self, words: Iterable[EntryWords]) -> None:
+        """Keep the words of entries, in place of those that were there."""
+
+    def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
+        """The seq, id and words of each entry of a stretch; None where there are no words."""
+
+    def all_words(self) -> Iterator[str]:
+        """The words of every entry, as one text each."""
+
+    def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
+        """The first entries behind number `after` that have no words by these rules."""
+
+    def add_vectors(self, owner: Owner, model: str, vectors: Mapping[str, bytes]) -> None:
+        """Keep vectors by an entry's id or a word; of entries that are gone meanwhile, none."""
+
+    def vectors(
+        self, owner: Owner, model: str, *, after: int = 0, keys: Sequence[str] | Stretch | None = None
+    ) -> list[tuple[str, bytes]]:
+        """The keys and vectors with a number above `after`, oldest first; of these keys, or of a stretch, alone."""
+
+    def newest_vector(self) -> int:
+        """The number of the newest vector; later ones have higher numbers."""
+
+    def without_vectors(self, model: str, after: int, limit: int | None) -> list[tuple[int, str]]:
+        """The numbers and ids of the first entries with words, behind number `after`, that have no vector."""
+
+    def clear(self) -> None:
+        """Throw all words and vectors away."""
+
+
+class RecordRow(msgspec.Struct, frozen=True):
+    """One version of a record as a table keeps it: its JSON, what it is chosen by, and the text it is found by."""
+
+    n: int
+    version: int
+    body: str
+    schema: str
+    tags: tuple[str, ...]
+    expires_at: int | None
+    text: str
+
+
+class RecordFilter(msgspec.Struct, frozen=True):
+    """Of these schemas (any when empty), with all of these tags, not expired at `now`, with no tag that begins so."""
+
+    schemas: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    now: int | None = None
+    no_tag: str = ""
+
+
+class RecordTable(Protocol):
+    """The rows of records in a store; each call is one transaction. A row that was changed is a DamageError."""
+
+    def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
+        """Keep new records, all or none: each is made for the number it gets. Returns their bodies."""
+
+    def update(self, row: RecordRow, seen: int) -> bool:
+        """Make this the newest version, if version `seen` still is; whether it was."""
+
+    def remove(self, n: int, seen: int | None = None) -> bool:
+        """Remove a record with all its versions, if it is there (and at version `seen`); whether it was."""
+
+    def purge(self, now: int) -> int:
+        """Remove what has expired; how many."""
+
+    def newest(self, n: int) -> str | None:
+        """The body of a record's newest version."""
+
+    def versions(self, n: int) -> list[str]:
+        """The bodies of all versions, oldest first."""
+
+    def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
+        """Bodies in the order of creation, or the last changed first; read only as far as they are taken."""
+
+    def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
+        """The body of the next (step 1) or previous (-1) record."""
+
+    def count(self, wanted: RecordFilter) -> int: ...
+
+    def matching(self, words: Sequence[str], wanted: RecordFilter, most: int) -> list[str]:
+        """The bodies of records that share a word with these, the best first."""
+
+    def frequencies(self, words: Sequence[str]) -> dict[str, int]:
+        """In how many records each word stands."""
+
+    def texts(self, numbers: Sequence[int]) -> list[str]:
+        """What each record is found by."""
+
+    def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
+        """Keep the vectors of records by number and version; of a record that changed meanwhile, none."""
+
+    def vectors(self, model: str, low: int, high: int) -> list[tuple[int, int, bytes]]:
+        """The number, version and vector of records from number `low` to `high`."""
+
+    def clear_vectors(self) -> None: ...
 
 
 class Store(Protocol):
-    """Threads of entries: appended to, read, forked, verified; never changed."""
+    """Threads of entries: appended to, read, forked, verified; never changed. OS threads may share one."""
+
+    @property
+    def index(self) -> Index:
+        """The words and vectors of the entries."""
+
+    @property
+    def records(self) -> RecordTable:
+        """The rows of the records that lie beside the threads."""
 
     def create(self, thread: str) -> None:
         """Make an empty thread; a CallError when the name is taken."""
@@ -68,10 +222,16 @@ class Store(Protocol):
         """Remove a thread; what a fork still uses stays. The only way anything disappears."""
 
     def verify(self, thread: str | None = None) -> Verified:
-        """Re-derive every hash; a DamageError names the first bad entry."""
+        """Re-derive every hash; a DamageError names the first bad entry or record."""
 
     def find(self, entry_id: str) -> tuple[str, Entry] | None:
         """An entry by its id or a unique beginning of it, with a thread that has it."""
+
+    def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
+        """What was appended behind change `after`, to whichever thread, in order; what was deleted is not told."""
+
+    def last_change(self) -> int:
+        """The number of the newest change there ever was, 0 when there was none."""
 
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
@@ -83,8 +243,16 @@ class Store(Protocol):
 
     def set_state(self, thread: str, key: str, value: Json) -> None: ...
 
+    def checkpoint(self, thread: str) -> bytes | None:
+        """A thread's state as it was last saved: derived, so None where there is none or it does not hold."""
+
+    def save_checkpoint(self, thread: str, state: bytes) -> None: ...
+
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
+
+    def before_close(self, end: Callable[[], None]) -> None:
+        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
 
     def close(self) -> None:
         """Close what is open, for every OS thread."""
@@ -94,3 +262,67 @@ class Store(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+# What every store says in the same words.
+
+MAX_NAME = 200
+_ID = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})\Z")
+
+
+def check_name(name: str) -> None:
+    """A CallError unless a name can stand on one line of a table and be typed again."""
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= MAX_NAME
+        or not name.isprintable()
+        or name != name.strip()
+    ):
+        raise CallError(
+            f"{name!r} cannot be a thread's name",
+            hint=f"Use 1 to {MAX_NAME} printable characters, no space at either end.",
+        )
+
+
+def id_range(prefix: str) -> tuple[str, str] | None:
+    """The ids that begin so, as a range low <= id < high; None for what no id begins with: 'ab' -> 'sha256:ab' …."""
+    match = _ID.match(prefix)
+    if match is None:
+        return None
+    low = f"sha256:{match[1]}"
+    return low, low + "g"  # behind every hexadecimal digit
+
+
+def check_page(after: int, limit: int | None) -> None:
+    if after < 0 or (limit is not None and limit < 0):
+        raise CallError(f"after is {after} and limit {limit}", hint="Give 0 or more; limit None for all.")
+
+
+def check_expected(thread: str, expected: int | None, seq: int, tip: str) -> None:
+    """A ConflictError unless the thread ends where the writer expects it to."""
+    if expected is not None and expected != seq:
+        now = f"is at seq {seq} ({tip})" if seq else "is empty (seq 0)"
+        raise ConflictError(f"thread {thread!r} {now}, not at seq {expected}")
+
+
+def check_fork(thread: str, at_seq: int, seq: int) -> None:
+    if not 0 <= at_seq <= seq:
+        raise CallError(
+            f"cannot fork {thread!r} at seq {at_seq}: it ends at {seq}",
+            hint="Name the last entry to share, or 0 for none.",
+        )
+
+
+def no_thread(thread: str) -> NotFound:
+    return NotFound(
+        f"there is no thread {thread!r}",
+        hint="`quire log list` shows the threads; `quire log new` makes one.",
+    )
+
+
+def taken(thread: str) -> CallError:
+    return CallError(f"thread {thread!r} exists already", hint="Choose another name, or append to it.")
+
+
+def ambiguous(prefix: str, first: str, second: str) -> CallError:
+    return CallError(f"{prefix!r} begins several ids ({first}, {second}, …)", hint="Give more of its digits.")

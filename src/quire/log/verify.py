@@ -5,20 +5,26 @@ Works on a sound connection and, for a file that SQLite itself refuses, on one t
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from quire.errors import DamageError, FormatError, NotFound
-from quire.log.branches import ROWS, SCAN, Row, Stretch, bad_entry, holder, pieces
+from quire.log import sqlite_index, sqlite_records
+from quire.log.branches import ROWS, SCAN, Row, bad_entry, body_of, holder, pieces
 from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import encode_body
 from quire.log.hashing import entry_id
-from quire.log.store import Verified
-from quire.values import Entry, JsonObject
+from quire.log.store import Stretch, Verified
+from quire.values import Entry
+
+# Whose tables are in a file, each with its numbered migrations.
+OWNERS = (
+    (OWNER, MIGRATIONS),
+    (sqlite_index.OWNER, sqlite_index.MIGRATIONS),
+    (sqlite_records.OWNER, sqlite_records.MIGRATIONS),
+)
 
 
 def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
@@ -26,16 +32,6 @@ def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
         return holder(conn, branch, seq)
     except sqlite3.DatabaseError:  # the entries may still be readable, and the first bad one found
         return ""
-
-
-def body_of(body: bytes, crc: int) -> JsonObject:
-    """A stored body as JSON; a ValueError says how it differs from what was written."""
-    if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-        raise ValueError("its stored bytes have changed (checksum)")
-    value = json.loads(body)
-    if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")
-    return value
 
 
 def verified_entries(conn: sqlite3.Connection, thread: str) -> Iterator[Entry]:
@@ -77,8 +73,13 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
             if (branch, entry.seq) in starts:
                 starts[branch, entry.seq] = end
         _check_tip(tip, end, thread, seq)
+    problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise DamageError(f"every entry holds, but the file's structure is damaged: {_line(problem)}")
+    records = sqlite_records.verify_records(conn)
     _check_structure(conn)
-    return Verified(threads=conn.execute("SELECT count(*) FROM threads").fetchone()[0], entries=count)
+    threads = conn.execute("SELECT count(*) FROM threads").fetchone()[0]
+    return Verified(threads, count, records)
 
 
 def _entries_of(conn: sqlite3.Connection, piece: Stretch, parent: str, thread: str) -> Iterator[Entry]:
@@ -138,10 +139,7 @@ def _check_tip(tip: str, end: str, thread: str, seq: int) -> None:
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:
-    """What is wrong outside of the entries' bytes: SQLite's own structure, rows of nothing, tables and triggers."""
-    problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if problem != "ok":
-        raise DamageError(f"every entry holds, but the file's structure is damaged: {_line(problem)}")
+    """What is wrong outside of the entries' bytes: rows of nothing, tables and triggers."""
     broken = conn.execute("PRAGMA foreign_key_check").fetchone()
     if broken:
         raise DamageError(
@@ -170,7 +168,7 @@ def _schema(conn: sqlite3.Connection) -> dict[str, bytes]:
 @cache
 def _expected_schema() -> dict[str, bytes]:
     conn = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(conn, ":memory:", [(OWNER, MIGRATIONS)])
+    migrate(conn, ":memory:", OWNERS)
     schema = _schema(conn)
     conn.close()
     return schema

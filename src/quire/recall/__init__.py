@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import MissingPart
-from quire.recall.tables import words_hook
+from quire.recall.document import words_of
 
 if TYPE_CHECKING:
     from quire.recall.document import Document, Found
@@ -53,7 +53,7 @@ __all__ = [
     "place",
     "query_for",
     "recall_tool",
-    "words_hook",
+    "words_of",
 ]
 
 

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from quire.recall.query import SpeechSigns, content, speech
+from quire.errors import MissingPart
+from quire.log.store import EntryWords
+from quire.recall.query import VERSION, SpeechSigns, content, speech, stem
 from quire.values import Entry, Json
 
 # The speaker of what tools return.
@@ -150,3 +152,45 @@ def _values(args: Json) -> Iterable[str]:
             yield from _values(value)
     elif args is not None:
         yield str(args)
+
+
+# The searched words of entries, as a store keeps them.
+
+
+def words_of(entries: Iterable[Entry]) -> list[EntryWords]:
+    """The words of those entries that are searched; without the stemmer none, and they wait for `quire index`.
+
+    `SqliteStore(path, words_of)` makes entries searchable as soon as they are appended.
+    """
+    return [entry_words(entry) for entry in entries if entry.kind in KINDS] if can_stem() else []
+
+
+def entry_words(entry: Entry) -> EntryWords:
+    """What of an entry is searched."""
+    kept = indexed(document(entry))
+    said = kept.speech
+    return EntryWords(
+        entry.id,
+        entry.kind,
+        VERSION,
+        kept.speaker,
+        str(entry.meta.get("session") or ""),
+        entry.call_id,
+        # A time beyond what a column holds is none that a search could use.
+        entry.at if entry.at is not None and abs(entry.at) < 2**63 else None,
+        said.asks,
+        said.person,
+        said.times,
+        said.length,
+        kept.words,
+        said.names,
+    )
+
+
+def can_stem() -> bool:
+    """Whether the parts for searching by words are installed."""
+    try:
+        stem(())
+    except MissingPart:
+        return False
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Collection as AnyCollection
@@ -12,16 +11,13 @@ from typing import Any, Literal, Self, get_args
 import msgspec
 import numpy as np
 
-from quire.errors import CallError, NotFound
-from quire.log.branches import Stretch, holder, pieces
-from quire.log.connection import transaction
-from quire.log.sqlite import SqliteStore
-from quire.recall import meaning
+from quire.errors import CallError
+from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.columns import Bools, Column
-from quire.recall.document import KINDS, DocumentTerms, Found, document, indexed
+from quire.recall.document import KINDS, DocumentTerms, Found, document, entry_words
 from quire.recall.embed import Embedder
-from quire.recall.index import Indexer, ensure_tables, reading, stored_entry
-from quire.recall.meaning import APPROXIMATE_ABOVE
+from quire.recall.index import Indexer
+from quire.recall.meaning import APPROXIMATE_ABOVE, unpacked
 from quire.recall.query import VERSION, Query, SpeechSigns
 from quire.recall.rank import Collection
 from quire.values import Entry
@@ -69,13 +65,6 @@ class Sessions:
 #
 # Rows are loaded once; a search first takes in what was appended since, by whichever process.
 
-_ROWS = """
-SELECT e.seq, e.id, r.rules, r.kind, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
-    r.length, r.words, r.names
-FROM entries e LEFT JOIN recall_entries r ON r.entry = e.id
-WHERE e.branch = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq
-"""
-_BODY = "SELECT CAST (body AS BLOB), crc FROM entries WHERE branch = ? AND seq = ?"
 _KINDS = {kind: number for number, kind in enumerate(KINDS)}
 # Kinds that stand in no session: they are no part of what is said around them.
 _ALONE = ("attach", "call")
@@ -111,30 +100,29 @@ class Scope:
         # Words that were looked up and have no vectors yet.
         self._unmade: set[str] = set()
 
-    def refresh(self, conn: sqlite3.Connection, wanted: Sequence[Stretch]) -> None:
+    def refresh(self, index: Index, wanted: Sequence[Stretch]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
         now = {piece.branch: piece for piece in wanted}
         if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
             self._begin()
-        newest = meaning.newest(conn)
+        newest = index.newest_vector()
         fresh = [self._fresh(piece) for piece in wanted]
         longer = [piece for piece in fresh if piece.high > piece.low]
         if longer:
-            self._load(conn, longer)
+            self._load(index, longer)
         self._have = now
         if self.embedder is not None and (longer or newest > self._vectors_seen):
-            self._take_vectors(conn, self.embedder, newest)
+            self._take_vectors(index, self.embedder, newest)
 
     def _fresh(self, piece: Stretch) -> Stretch:
         """The part of a piece that is not loaded yet."""
         had = self._have.get(piece.branch)
         return Stretch(piece.branch, had.high if had else piece.low, piece.high)
 
-    def _load(self, conn: sqlite3.Connection, fresh: Sequence[Stretch]) -> None:
+    def _load(self, index: Index, fresh: Sequence[Stretch]) -> None:
         added: dict[str, _Row] = {}
         for piece in fresh:
-            rows = conn.execute(_ROWS, (piece.branch, piece.low, piece.high)).fetchall()
-            for row in self._rows(conn, piece.branch, rows):
+            for row in self._rows(piece.branch, _words(index, piece)):
                 if row.call is not None:
                     # Answered, a call is found through its result alone.
                     self.collection.delete([row.call.id])
@@ -148,37 +136,32 @@ class Scope:
         self.call.extend([row.call.seq if row.call is not None else 0 for row in added.values()])
         if self.embedder is not None:
             for piece in fresh:
-                self.collection.put_vectors(*meaning.of_piece(conn, self.embedder, piece))
+                kept = index.vectors("entry", self.embedder.name, keys=piece)
+                self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
 
-    def _rows(self, conn: sqlite3.Connection, branch: int, rows: Iterable[tuple[Any, ...]]) -> Iterator[_Row]:
+    def _rows(self, branch: int, found: Iterable[tuple[int, EntryWords]]) -> Iterator[_Row]:
         """Rows as documents: calls lend their words to their results, entries fall into sessions."""
         sessions, chain = self._sessions, 0 if self.joined else branch
-        for seq, id, rules, kind, *facts in rows:
-            if rules != VERSION:
-                made = _made_now(conn, branch, seq, id)
-                if made is None:
-                    continue
-                kind, *facts = made
-            speaker, session, call_id, at, asks, person, times, length, words, names = facts
-            call = sessions.answered(chain, call_id) if kind == "result" else None
-            if kind == "call":
-                sessions.called(chain, call_id, WaitingCall(id, seq, words))
-            place = sessions.of(chain, session, at) if kind not in _ALONE else ""
-            said = SpeechSigns(bool(asks), person, times, names, length)
-            lent = call.words if call is not None else ""
-            yield _Row(branch, seq, kind, DocumentTerms(id, f"{words} {lent}", speaker, place, said), call)
+        for seq, row in found:
+            call = sessions.answered(chain, row.call_id) if row.kind == "result" else None
+            if row.kind == "call":
+                sessions.called(chain, row.call_id, WaitingCall(row.entry, seq, row.words))
+            place = sessions.of(chain, row.session, row.at) if row.kind not in _ALONE else ""
+            said = SpeechSigns(bool(row.asks), row.person, row.times, row.names, row.length)
+            words = f"{row.words} {call.words if call is not None else ''}"
+            yield _Row(branch, seq, row.kind, DocumentTerms(row.entry, words, row.speaker, place, said), call)
 
-    def _take_vectors(self, conn: sqlite3.Connection, embedder: Embedder, newest: int) -> None:
+    def _take_vectors(self, index: Index, embedder: Embedder, newest: int) -> None:
         """Vectors made since the last look, of entries and of the words that are usual now."""
         if newest > self._vectors_seen:
-            ids, found = meaning.since(conn, embedder, "entry", self._vectors_seen)
-            self.collection.put_vectors(ids, found)
+            kept = index.vectors("entry", embedder.name, after=self._vectors_seen)
+            self.collection.put_vectors(*unpacked(kept, embedder.dimensions))
             self._vectors_seen, self._unmade = newest, set()
         wanted = [word for word in self.collection.new_words() if word not in self._unmade]
-        known = meaning.of_words(conn, embedder, wanted)
+        known, vectors = unpacked(index.vectors("word", embedder.name, keys=wanted), embedder.dimensions)
         if known:
-            self.collection.put_words(list(known), np.stack(list(known.values())))
-        self._unmade.update(word for word in wanted if word not in known)
+            self.collection.put_words(known, vectors)
+        self._unmade.update(set(wanted).difference(known))
 
     @property
     def without_meaning(self) -> int:
@@ -196,16 +179,16 @@ def _extends(now: Stretch | None, had: Stretch) -> bool:
     return now is not None and now.low == had.low and now.high >= had.high
 
 
-def _made_now(conn: sqlite3.Connection, branch: int, seq: int, id: str) -> tuple[Any, ...] | None:
-    """The facts of an entry whose words were not kept (or by older rules); None when it is not searched."""
-    entry = stored_entry(id, seq, *conn.execute(_BODY, (branch, seq)).fetchone())
-    if entry.kind not in KINDS:
-        return None
-    kept = indexed(document(entry))
-    said = kept.speech
-    session = str(entry.meta.get("session") or "")
-    facts = (kept.speaker, session, entry.call_id, entry.at, said.asks, said.person, said.times, said.length)
-    return (entry.kind, *facts, kept.words, said.names)
+def _words(index: Index, piece: Stretch) -> Iterator[tuple[int, EntryWords]]:
+    """The words of a stretch's entries by seq; made now where they were not kept, or by older rules."""
+    kept = index.words(piece)
+    lacking = any(row is None or row.rules != VERSION for _, _, row in kept)
+    entries = {entry.id: entry for entry in index.entries(piece)} if lacking else {}
+    for seq, id, row in kept:
+        if row is not None and row.rules == VERSION:
+            yield seq, row
+        elif (entry := entries.get(id)) is not None and entry.kind in KINDS:
+            yield seq, entry_words(entry)
 
 
 ScopeName = Literal["thread", "threads", "records"]
@@ -241,7 +224,7 @@ class Recall:
 
     def __init__(
         self,
-        store: SqliteStore,
+        store: Store,
         embedder: Embedder | None = None,
         *,
         background: bool = False,
@@ -250,8 +233,6 @@ class Recall:
     ) -> None:
         self.store, self.embedder, self._records = store, embedder, records
         self._above = approximate_above
-        with reading(store):
-            ensure_tables(store)
         self._scopes: dict[str | None, Scope] = {}
         # What is held ready grows with the log; one search at a time may do that.
         self._lock = threading.Lock()
@@ -334,8 +315,9 @@ class Recall:
     def _scope(self, thread: str | None) -> Scope:
         """A thread's rows (or all threads') as the file has them now."""
         held = self._scopes.pop(thread, None) or Scope(self.embedder, thread is not None, self._above)
-        with reading(self.store) as conn, transaction(conn, "DEFERRED"):
-            held.refresh(conn, _pieces(conn, thread))
+        index = self.store.index
+        with index.snapshot():
+            held.refresh(index, index.stretches(thread))
         self._scopes[thread] = held
         while len(self._scopes) > _READY:
             del self._scopes[next(iter(self._scopes))]
@@ -351,8 +333,7 @@ class Recall:
             return allowed
         if thread is None:
             raise CallError("before and exclude by seq need a thread", hint="Pass thread=…, or entry ids.")
-        with reading(self.store) as conn:
-            mine = _within(held, pieces(conn, thread))
+        mine = _within(held, self.store.index.stretches(thread))
         if before is not None:
             allowed &= ~mine | (held.seq.all < before)
         return allowed & ~(mine & np.isin(held.seq.all, seqs))
@@ -377,8 +358,7 @@ class Recall:
         row = held.collection.row(id)
         branch, seq = int(held.branch.all[row]), int(held.seq.all[row])
         if thread is None:
-            with reading(self.store) as conn:
-                thread = holder(conn, branch, seq)
+            thread = self.store.index.holder(branch, seq)
         return thread, self.store.read(thread, after=seq - 1, limit=1)[0]
 
 
@@ -415,17 +395,6 @@ def _caller(entries: Iterable[Entry], call_id: str) -> str:
 def _is_blank(entry: Entry) -> bool:
     """Whether there is nothing to show of an entry; a result has at least its call."""
     return entry.kind != "result" and not document(entry).meaning.strip()
-
-
-def _pieces(conn: sqlite3.Connection, thread: str | None) -> list[Stretch]:
-    """The stretches of the log that a scope covers, each once however many forks share it."""
-    if thread is None:
-        rows = conn.execute("SELECT branch, at_seq, seq FROM branches ORDER BY branch")
-        return [Stretch(*row) for row in rows]
-    found = pieces(conn, thread)
-    if not found:
-        raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
-    return found
 
 
 def _within(held: Scope, parts: Iterable[Stretch]) -> Bools:

@@ -19,12 +19,10 @@ from quire.records.find import RecordHit
 from quire.records.hints import apply_hints
 from quire.records.paths import HintLimits
 from quire.records.record import Record, View, draft, view
-from quire.records.rows import TABLES, records_hook
 from quire.records.selector import Match, Selector
 from quire.records.store import Records
 
 __all__ = [
-    "TABLES",
     "AgentReply",
     "Builder",
     "BuiltContext",
@@ -51,7 +49,6 @@ __all__ = [
     "keep_catalog",
     "parse_reply",
     "react",
-    "records_hook",
     "registered",
     "view",
 ]

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from quire.errors import MissingPart
-from quire.log.connection import transaction
-from quire.records import rows
-from quire.records.record import Record, View, decode, session, view
-from quire.records.rows import RecordFile, number
+from quire.log.store import RecordFilter, RecordTable
+from quire.records.record import Record, View, decode, number, session, view
 from quire.records.selector import Selector
 from quire.records.shape import role, searchable
 from quire.values import JsonObject
@@ -107,52 +105,44 @@ class RecordMeaning:
         asked = self.embed([query])[0]
         return [float(vector @ asked) for vector in vectors]
 
-    def vectors(self, conn: Any, records: Sequence[Record], texts: Sequence[str]) -> list[Any]:
+    def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> list[Any]:
         """The vector of each record; those that are missing are made first."""
         import numpy
 
-        self.keep(conn, records, texts)
-        stored = self._stored(conn, records) if records else {}
+        self.keep(table, records, texts)
+        stored = self._stored(table, records) if records else {}
         # A record that changed meanwhile has no vector yet; it is near to nothing this once.
         none = numpy.zeros(self.dimensions, numpy.float32)
         return [stored.get(one.id, none) for one in records]
 
-    def keep(self, conn: Any, records: Sequence[Record], texts: Sequence[str]) -> int:
+    def keep(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> int:
         """Make and store the vectors that are missing; returns how many there were."""
-        there = self._stored(conn, records) if records else {}
+        there = self._stored(table, records) if records else {}
         missing = [(one, text) for one, text in zip(records, texts, strict=True) if one.id not in there]
         done = 0
         for batch in _batches(missing):
             vectors = self.embedder.encode([text for _, text in batch])
-            with transaction(conn):
-                for (record, _), vector in zip(batch, vectors, strict=True):
-                    self._keep(conn, record, vector)
+            kept = [
+                (number(record.id), record.version, vector.astype("float32").tobytes())
+                for (record, _), vector in zip(batch, vectors, strict=True)
+            ]
+            table.add_vectors(self.name, kept)
             done += len(batch)
             if self.progress:
                 self.progress(done, len(missing))
         return len(missing)
 
-    def _stored(self, conn: Any, records: Sequence[Record]) -> dict[str, Any]:
+    def _stored(self, table: RecordTable, records: Sequence[Record]) -> dict[str, Any]:
         import numpy
 
         numbers = [number(record.id) for record in records]
-        query = "SELECT n, version, vector FROM record_vectors WHERE model = ? AND n BETWEEN ? AND ?"
-        found = {
-            (f"rec-{n}", version): vector
-            for n, version, vector in conn.execute(query, (self.name, min(numbers), max(numbers)))
-        }
+        kept = table.vectors(self.name, min(numbers), max(numbers))
+        found = {(f"rec-{n}", version): vector for n, version, vector in kept}
         return {
             record.id: numpy.frombuffer(found[record.id, record.version], dtype=numpy.float32)
             for record in records
             if (record.id, record.version) in found
         }
-
-    def _keep(self, conn: Any, record: Record, vector: Any) -> None:
-        """Store a vector, unless its record has changed or gone meanwhile."""
-        conn.execute(
-            "INSERT OR REPLACE INTO record_vectors SELECT n, ?, version, ? FROM records WHERE n = ? AND version = ?",
-            (self.name, vector.astype("float32").tobytes(), number(record.id), record.version),
-        )
 
 
 def _batches(pairs: Sequence[tuple[Record, str]]) -> list[Sequence[tuple[Record, str]]]:
@@ -308,7 +298,7 @@ MOST: Final = 500
 
 
 def select(
-    file: RecordFile,
+    table: RecordTable,
     selector: Selector,
     newest: int | None = None,
     keep: Callable[[Record], bool] = bool,
@@ -316,17 +306,15 @@ def select(
 ) -> list[Record]:
     """What a selector means and `keep` lets through, in the order of creation; or the `newest` so many of it."""
     found: list[Record] = []
-    with file.guard() as conn:
-        order = rows.by_creation if newest is None else rows.by_change
-        for body in order(conn, selector, now):
-            if len(found) == newest:
-                break
-            found += _kept([body], selector, keep)
+    for body in table.select(_filter(selector, now), newest_first=newest is not None):
+        if len(found) == newest:
+            break
+        found += _kept([body], selector, keep)
     return found if newest is None else sorted(found, key=lambda record: number(record.id))
 
 
 def near(
-    file: RecordFile,
+    table: RecordTable,
     meaning: RecordMeaning | None,
     q: str,
     selector: Selector,
@@ -334,18 +322,21 @@ def near(
     now: int | None = None,
 ) -> list[RecordHit]:
     """What a selector means and has anything to do with q, best first, the older first among equals."""
-    asked = words_of(q)
-    where, values = rows.where(selector, now)
-    with file.guard() as conn:
-        total = rows.count(conn, where, values)
-        few = total <= FEW
-        bodies = [] if few else rows.matching(conn, asked, where, values, MOST)
-        corpus = None if few else Corpus(total, rows.frequencies(conn, asked))
-    found = select(file, selector, keep=keep, now=now) if few else _kept(bodies, selector, keep)
-    with file.guard() as conn:
-        texts = rows.texts(conn, found)
-        vectors = meaning.vectors(conn, found, texts) if meaning else None
+    asked, wanted = words_of(q), _filter(selector, now)
+    total = table.count(wanted)
+    if total <= FEW:
+        corpus, found = None, select(table, selector, keep=keep, now=now)
+    else:
+        corpus = Corpus(total, table.frequencies(asked))
+        found = _kept(table.matching(asked, wanted, MOST), selector, keep)
+    texts = table.texts([number(record.id) for record in found])
+    vectors = meaning.vectors(table, found, texts) if meaning else None
     return ranked(q, found, texts, meaning=meaning, vectors=vectors, corpus=corpus)
+
+
+def _filter(selector: Selector, now: int | None) -> RecordFilter:
+    """The part of a selector that a table can answer."""
+    return RecordFilter(selector.schemas, selector.all_tags, now)
 
 
 def _kept(bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> list[Record]:
@@ -353,17 +344,15 @@ def _kept(bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bo
 
 
 def beside(
-    file: RecordFile, record: Record, step: int, selector: Selector, session: str = "", now: int | None = None
+    table: RecordTable,
+    record: Record,
+    step: int,
+    selector: Selector,
+    session: str = "",
+    now: int | None = None,
 ) -> Record | None:
     """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
-    where, values = rows.where(selector, now)
-    if session:
-        where += " AND n IN (SELECT n FROM record_tags WHERE tag = ?)"
-        values.append(session)
-    else:
-        where += " AND n NOT IN (SELECT n FROM record_tags WHERE tag >= 'session:' AND tag < 'session;')"
-    side = "n > ? ORDER BY n" if step > 0 else "n < ? ORDER BY n DESC"
-    query = f"SELECT body FROM records WHERE {where} AND {side} LIMIT 1"
-    with file.guard() as conn:
-        row = conn.execute(query, [*values, number(record.id)]).fetchone()
-    return decode(row[0]) if row else None
+    tags = (*selector.all_tags, session) if session else selector.all_tags
+    wanted = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED)
+    body = table.beside(number(record.id), step, wanted)
+    return decode(body) if body is not None else None

@@ -17,8 +17,7 @@ from quire.errors import BudgetError
 from quire.formats import clean
 from quire.formats.clean import Clean, CleanTool, Detail
 from quire.records.config import RecordSource
-from quire.records.record import Record, session
-from quire.records.rows import number
+from quire.records.record import Record, number, session
 from quire.records.selector import Selector
 from quire.records.shape import SPOKEN, Shape, role
 from quire.records.store import Records

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from quire.errors import CallError
+from quire.errors import CallError, DamageError
 from quire.log.hashing import canonical
 from quire.records.hints import apply_hints, check_hints
 from quire.records.paths import as_text, check_depth
@@ -91,8 +91,20 @@ def encode(record: Record) -> str:
 
 
 def decode(body: str) -> Record:
-    fields = json.loads(body)
-    return Record(**{**fields, "tags": tuple(fields["tags"])})
+    """A record from its stored JSON; a DamageError when that is none."""
+    try:
+        fields = json.loads(body)
+        return Record(**{**fields, "tags": tuple(fields["tags"])})
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamageError(f"a stored record cannot be read: {error}") from error
+
+
+def number(id: str) -> int:
+    """The number in a record's id: rec-7 -> 7."""
+    head, _, digits = id.partition("-")
+    if head != "rec" or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+        raise CallError(f"{id!r} is not the id of a record", hint="Ids look like rec-1.")
+    return int(digits)
 
 
 def draft(

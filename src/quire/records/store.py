@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from quire.errors import CallError, NotFound
-from quire.records import find, rows
+from quire.errors import CallError, ConflictError, DamageError, NotFound
+from quire.log.store import RecordRow, Store
+from quire.records import find
 from quire.records.find import Progress, RecordHit, RecordMeaning
-from quire.records.record import Record, View, checked, decode, draft, expiry, tag_list, view
-from quire.records.rows import RecordFile, RecordStore, number
+from quire.records.record import Record, View, checked, decode, draft, encode, expiry, number, tag_list, view
 from quire.records.selector import Selector
 from quire.records.shape import searchable
 from quire.values import JsonObject
@@ -32,11 +32,11 @@ class Records:
     """The records of one store: `Records(store).create("note.v1", {"text": "…"})`."""
 
     def __init__(
-        self, store: RecordStore, embedder: Embedder | None = None, progress: Progress | None = None
+        self, store: Store, embedder: Embedder | None = None, progress: Progress | None = None
     ) -> None:
         self.store = store
         self.meaning = RecordMeaning(embedder, progress) if embedder else None
-        self._file = RecordFile(store)
+        self._table = store.records
 
     # Keeping them
 
@@ -68,8 +68,12 @@ class Records:
     def create_all(self, drafts: Iterable[Record]) -> Found:
         """Keep many new records (see `draft`) in one transaction: all of them or none."""
         found_by = [(one, searchable(one)) for one in drafts]
-        with self._file.transaction() as conn:
-            return [rows.insert(conn, one, text) for one, text in found_by]
+
+        def numbered(record: Record, text: str) -> Callable[[int], RecordRow]:
+            return lambda n: _row(msgspec.structs.replace(record, id=f"rec-{n}"), text)
+
+        # What is handed back is what is there: tuples are lists now, keys are strings.
+        return [decode(body) for body in self._table.insert([numbered(*one) for one in found_by])]
 
     def read(self, id: str, *, now: int | None = None) -> View:
         """A record as a model sees it: with its hints applied."""
@@ -77,19 +81,16 @@ class Records:
 
     def read_full(self, id: str, *, version: int | None = None, now: int | None = None) -> Record:
         """All of a record; an older version of it when one is named."""
-        record = self._file.current(id, now)
+        record = self._current(id, now)
         if version is None or version == record.version:
             return record
-        asked = version if 0 < version < record.version else 0  # no number is too large to ask for
-        query = "SELECT body FROM record_changes WHERE n = ? AND version = ?"
-        with self._file.guard() as conn:
-            row = conn.execute(query, (number(id), asked)).fetchone()
-        if row is None:
+        found = [one for one in map(decode, self._table.versions(number(id))) if one.version == version]
+        if not found:
             raise NotFound(
                 f"{id} has versions 1 to {record.version}, not {version}",
                 hint="`quire record history` lists them.",
             )
-        return decode(row[0])
+        return found[0]
 
     def update(
         self,
@@ -117,38 +118,56 @@ class Records:
         changes: JsonObject = {name: value for name, value in given.items() if value is not None}
         if changes.get("llm_hints") == {}:
             changes["llm_hints"] = None
-        seen = self._file.seen(id, version, now)
+        seen = self._seen(id, version, now)
         made = checked(msgspec.structs.replace(seen, version=version + 1, **changes))
-        # Showing a record may take its time (a jq rule), so that comes before the lock, and a second look behind it.
-        text = searchable(made)
-        with self._file.transaction() as conn:
-            self._file.seen(id, version, now)
-            return rows.write(conn, made, text)
+        # Showing a record may take its time (a jq rule), so that comes before the table is locked.
+        row = _row(made, searchable(made))
+        if not self._table.update(row, version):
+            raise self._other_version(id, version, now)
+        return decode(row.body)
 
     def delete(self, id: str, version: int | None = None, *, now: int | None = None) -> None:
         """Remove a record and all its versions; with a version, only if it still is the one."""
-        with self._file.transaction() as conn:
-            if version is not None:
-                self._file.seen(id, version, now)
-            self._file.current(id, None)
-            rows.remove(conn, [number(id)])
-        self._file.wipe()
+        if version is not None:
+            self._seen(id, version, now)
+        else:
+            self._current(id, None)
+        if not self._table.remove(number(id), version):
+            raise self._other_version(id, version, now)
 
     def purge(self, now: int) -> int:
         """Remove every record whose time has passed; returns how many."""
-        with self._file.transaction() as conn:
-            past = conn.execute("SELECT n FROM records WHERE expires_at <= ?", (now,)).fetchall()
-            rows.remove(conn, [n for (n,) in past])
-        self._file.wipe()
-        return len(past)
+        return self._table.purge(now)
 
     def history(self, id: str, *, now: int | None = None) -> Found:
         """All versions of a record, oldest first."""
-        self._file.current(id, now)
-        query = "SELECT body FROM record_changes WHERE n = ? ORDER BY version"
-        with self._file.guard() as conn:
-            found = conn.execute(query, (number(id),)).fetchall()
-        return [decode(body) for (body,) in found]
+        self._current(id, now)
+        return [decode(body) for body in self._table.versions(number(id))]
+
+    def _current(self, id: str, now: int | None) -> Record:
+        """A record at its newest version, if there is one and its time has not passed."""
+        body = self._table.newest(number(id))
+        if body is None:
+            raise NotFound(f"there is no record {id!r}", hint="`quire record list` shows them.")
+        record = decode(body)
+        if record.expired(now):
+            raise NotFound(f"record {id!r} has expired", hint="`quire record purge` removes what has.")
+        return record
+
+    def _seen(self, id: str, version: int, now: int | None) -> Record:
+        """The record, if it still is the version that the caller saw."""
+        record = self._current(id, now)
+        if record.version != version:
+            raise ConflictError(
+                f"{id} is at version {record.version} ({record.title or record.schema_name}), not {version}",
+                hint="Read the record again, then update it with the version it has now.",
+            )
+        return record
+
+    def _other_version(self, id: str, version: int | None, now: int | None) -> DamageError:
+        """Why a version that was there a moment ago is not: someone was quicker, or the record contradicts itself."""
+        self._current(id, now) if version is None else self._seen(id, version, now)
+        return DamageError(f"record {id} is damaged: its version is noted other than it says")
 
     # Finding them
 
@@ -177,18 +196,17 @@ class Records:
 
         Beyond a few thousand records only those that share a word with q are looked at.
         """
-        return find.near(self._file, self.meaning, q, selector, keep, now)
+        return find.near(self._table, self.meaning, q, selector, keep, now)
 
     def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
         """Make the vectors that are missing (or all anew), so that no search has to; returns how many."""
         if self.meaning is None:
             raise CallError("there is no embedder to index by", hint="Records(store, embedder=minilm()).")
         if rebuild:
-            with self._file.transaction() as conn:
-                conn.execute("DELETE FROM record_vectors")
+            self._table.clear_vectors()
         found = self.select(Selector(), now=now)
-        with self._file.guard() as conn:
-            return self.meaning.keep(conn, found, rows.texts(conn, found))
+        texts = self._table.texts([number(record.id) for record in found])
+        return self.meaning.keep(self._table, found, texts)
 
     def list(
         self,
@@ -220,10 +238,23 @@ class Records:
 
         With `newest`, that many, the most recently changed ones.
         """
-        return find.select(self._file, selector, newest, keep, now)
+        return find.select(self._table, selector, newest, keep, now)
 
     def beside(
         self, record: Record, step: int, selector: Selector, session: str = "", *, now: int | None = None
     ) -> Record | None:
         """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
-        return find.beside(self._file, record, step, selector, session, now)
+        return find.beside(self._table, record, step, selector, session, now)
+
+
+def _row(record: Record, text: str) -> RecordRow:
+    """A version as a table keeps it, found by `text`."""
+    return RecordRow(
+        number(record.id),
+        record.version,
+        encode(record),
+        record.schema_name,
+        record.tags,
+        record.expires_at,
+        text,
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from quire.errors import CallError
-from quire.log.sqlite import SqliteStore
+from quire.log.store import Store
 from quire.send.files import file_tools
 from quire.send.tools import Tool, tool
 
@@ -136,7 +136,7 @@ def _bounded(value: Number) -> Number:
     return value
 
 
-def builtin(root: str | Path | None = None, store: SqliteStore | None = None, thread: str = "") -> list[Tool]:
+def builtin(root: str | Path | None = None, store: Store | None = None, thread: str = "") -> list[Tool]:
     """The built-in tools; those for files where a root folder is given, recall where a thread is."""
     tools = [*(file_tools(root) if root is not None else ()), calculate]
     if store is not None and thread:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from quire.log.sqlite import SqliteStore
+from quire.log.store import Store
 from quire.recall import RECALL_TOOL, Recall
 from quire.recall.tool import MOST, Asking
 from quire.send.tools import Output, Tool, tool
@@ -14,9 +14,7 @@ from quire.send.tools import Output, Tool, tool
 _LIMIT = 16_000
 
 
-def recall_tool(
-    store: SqliteStore, thread: str, searching: Recall | None = None, limit: int = _LIMIT
-) -> Tool:
+def recall_tool(store: Store, thread: str, searching: Recall | None = None, limit: int = _LIMIT) -> Tool:
     """The tool `recall` for one thread, as RECALL_TOOL defines it; it finds nothing of any other thread."""
     asking = Asking(searching or Recall(store), thread, share_tokens=limit // 4)
 

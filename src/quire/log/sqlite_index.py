@@ -1,0 +1,197 @@
+"""The words and vectors of entries, in the SQLite file of their log.
+
+Words are written by the transaction that appends an entry, and deleted with it; vectors lie beside them, made later.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.errors import NotFound
+from quire.log import branches
+from quire.log.branches import ROWS, entries_of
+from quire.log.store import Change, EntryWords, Owner, Stretch
+from quire.values import Entry
+
+if TYPE_CHECKING:
+    from quire.log.sqlite_file import SqliteFile
+
+_FIRST = """
+CREATE TABLE recall_entries (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    entry TEXT NOT NULL UNIQUE,
+    kind TEXT NOT NULL,
+    -- The rules by which the words were found; rows of older rules are made again.
+    rules INTEGER NOT NULL,
+    speaker TEXT NOT NULL,
+    session TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    at INTEGER,
+    asks INTEGER NOT NULL,
+    person REAL NOT NULL,
+    times INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    words TEXT NOT NULL
+);
+CREATE TABLE recall_vectors (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- 'entry' or 'word', and which one.
+    owner TEXT NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    -- Half-precision floats, little endian.
+    vector BLOB NOT NULL,
+    UNIQUE (owner, key, model)
+);
+"""
+
+# How many names an entry holds; the rows that were there are of older rules, so they are made again.
+_NAMES = "ALTER TABLE recall_entries ADD COLUMN names INTEGER NOT NULL DEFAULT 0"
+
+OWNER = "recall"
+MIGRATIONS: tuple[str, ...] = (_FIRST, _NAMES)
+
+_INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 13})"
+_GONE = "NOT EXISTS (SELECT 1 FROM entries WHERE entries.id = "
+_WORDS = """
+SELECT e.seq, e.id, r.entry, r.kind, r.rules, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
+    r.length, r.words, r.names
+FROM entries e LEFT JOIN recall_entries r ON r.entry = e.id
+WHERE e.branch = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq
+"""
+_UNWORDED = """
+SELECT e.n, e.branch, e.seq, CAST (e.id AS BLOB), CAST (e.body AS BLOB), e.crc FROM entries e
+WHERE e.n > ? AND NOT EXISTS (SELECT 1 FROM recall_entries r WHERE r.entry = e.id AND r.rules = ?)
+ORDER BY e.n LIMIT ?
+"""
+_UNMEANT = """
+SELECT r.n, r.entry FROM recall_entries r WHERE r.n > ? AND r.kind != 'call' AND NOT EXISTS (
+    SELECT 1 FROM recall_vectors v WHERE v.owner = 'entry' AND v.key = r.entry AND v.model = ?)
+ORDER BY r.n LIMIT ?
+"""
+_SINCE = "SELECT key, vector FROM recall_vectors WHERE n > ? AND owner = ? AND model = ? ORDER BY n"
+_OF_STRETCH = """
+SELECT e.id, v.vector FROM entries e
+JOIN recall_vectors v ON v.owner = 'entry' AND v.key = e.id AND v.model = ?
+WHERE e.branch = ? AND e.seq > ? AND e.seq <= ?
+"""
+_SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES (?, ?, ?, ?)"
+_AT_ONCE = 500
+
+
+def insert_words(conn: sqlite3.Connection, words: Iterable[EntryWords]) -> None:
+    """Write the words of entries, in the caller's transaction."""
+    conn.executemany(_INSERT, [msgspec.structs.astuple(row) for row in words])
+
+
+def forget_deleted(conn: sqlite3.Connection) -> None:
+    """Remove the words and vectors of entries that no thread holds, and the vectors of words that none says."""
+    conn.execute(f"DELETE FROM recall_entries WHERE {_GONE}recall_entries.entry)")
+    conn.execute(f"DELETE FROM recall_vectors WHERE owner = 'entry' AND {_GONE}recall_vectors.key)")
+    known = {word for (word,) in conn.execute("SELECT key FROM recall_vectors WHERE owner = 'word'")}
+    if known:
+        for (words,) in conn.execute("SELECT words FROM recall_entries"):
+            known.difference_update(words.split())
+        gone = [(word,) for word in known]
+        conn.executemany("DELETE FROM recall_vectors WHERE owner = 'word' AND key = ?", gone)
+
+
+class SqliteIndex:
+    """An `Index` in the file of a SqliteStore."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return self._snapshot()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        with self._file.transaction("DEFERRED"):
+            yield
+
+    def stretches(self, thread: str | None) -> list[Stretch]:
+        with self._file.guard() as conn:
+            if thread is None:
+                rows = conn.execute("SELECT branch, at_seq, seq FROM branches ORDER BY branch")
+                return [Stretch(*row) for row in rows]
+            found = branches.pieces(conn, thread)
+        if not found:
+            raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
+        return found
+
+    def entries(self, stretch: Stretch) -> list[Entry]:
+        with self._file.guard() as conn:
+            bounds = (stretch.branch, stretch.low, stretch.high, -1)
+            rows = conn.execute(ROWS, bounds).fetchall()
+            thread = branches.holder(conn, stretch.branch, stretch.high)
+        return entries_of(thread, rows, stretch.low, len(rows))
+
+    def holder(self, branch: int, seq: int) -> str:
+        with self._file.guard() as conn:
+            return branches.holder(conn, branch, seq)
+
+    def add(self, words: Iterable[EntryWords]) -> None:
+        with self._file.transaction() as conn:
+            insert_words(conn, words)
+
+    def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
+        with self._file.guard() as conn:
+            rows = conn.execute(_WORDS, (stretch.branch, stretch.low, stretch.high)).fetchall()
+        return [(row[0], row[1], EntryWords(*row[2:]) if row[2] is not None else None) for row in rows]
+
+    def all_words(self) -> Iterator[str]:
+        with self._file.guard() as conn:
+            for (words,) in conn.execute("SELECT words FROM recall_entries"):
+                yield words
+
+    def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
+        with self._file.guard() as conn:
+            return branches.changes_of(conn, conn.execute(_UNWORDED, (after, rules, limit)).fetchall())
+
+    def add_vectors(self, owner: Owner, model: str, vectors: Mapping[str, bytes]) -> None:
+        there = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
+        with self._file.transaction() as conn:
+            rows = [
+                (owner, key, model, vector)
+                for key, vector in vectors.items()
+                if owner == "word" or conn.execute(there, (key,)).fetchone()
+            ]
+            conn.executemany(_SAVE, rows)
+
+    def vectors(
+        self, owner: Owner, model: str, *, after: int = 0, keys: Sequence[str] | Stretch | None = None
+    ) -> list[tuple[str, bytes]]:
+        with self._file.guard() as conn:
+            if keys is None:
+                return conn.execute(_SINCE, (after, owner, model)).fetchall()
+            if isinstance(keys, Stretch):
+                bounds = (model, keys.branch, keys.low, keys.high)
+                return conn.execute(_OF_STRETCH, bounds).fetchall()
+            found: list[tuple[str, bytes]] = []
+            for begin in range(0, len(keys), _AT_ONCE):
+                some = keys[begin : begin + _AT_ONCE]
+                query = (
+                    "SELECT key, vector FROM recall_vectors WHERE n > ? AND owner = ? AND model = ? AND key IN "
+                    f"({', '.join('?' * len(some))})"
+                )
+                found += conn.execute(query, (after, owner, model, *some)).fetchall()
+            return found
+
+    def newest_vector(self) -> int:
+        with self._file.guard() as conn:
+            return int(conn.execute("SELECT coalesce(max(n), 0) FROM recall_vectors").fetchone()[0])
+
+    def without_vectors(self, model: str, after: int, limit: int | None) -> list[tuple[int, str]]:
+        with self._file.guard() as conn:
+            return conn.execute(_UNMEANT, (after, model, -1 if limit is None else limit)).fetchall()
+
+    def clear(self) -> None:
+        with self._file.transaction() as conn:
+            conn.execute("DELETE FROM recall_entries")
+            conn.execute("DELETE FROM recall_vectors")

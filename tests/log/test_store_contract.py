@@ -1,0 +1,480 @@
+"""What every store promises, whatever it is made of: the same tests for each of them."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from entry_strategies import bodies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from quire import values
+from quire.errors import CallError, ConflictError, FormatError, NotFound
+from quire.log.entries import check
+from quire.log.hashing import chain
+from quire.log.sqlite import SqliteStore
+from quire.log.store import EntryWords, Store, ThreadInfo
+from quire.recall import Indexer, Recall, words_of
+from quire.records import Records, Selector, draft, find
+from quire.send.connect import transport_for
+from quire.send.cycle import Outcome, look, resume, run
+from quire.send.protocol import Runner
+from quire.send.recall_tool import recall_tool
+from quire.send.tools import Toolbox, tool
+from quire.send.transport import close
+from quire.testing import MemoryStore, emulator
+from quire.thread import Thread
+from quire.values import Call, Entry, JsonObject, Text
+
+TARGET = "anthropic:claude-opus-5-5"
+
+
+@pytest.fixture(params=["memory", "sqlite in a file", "sqlite in memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: dict[str, Callable[[], Store]] = {
+        "memory": lambda: MemoryStore(words_of),
+        "sqlite in a file": lambda: SqliteStore(tmp_path / "q.db", words_of),
+        "sqlite in memory": lambda: SqliteStore(":memory:", words_of),
+    }
+    with made[request.param]() as opened:
+        yield opened
+
+
+def users(*texts: str) -> list[Entry]:
+    return [values.user(text) for text in texts]
+
+
+def texts(store: Store, thread: str) -> list[str]:
+    return [entry.text for entry in store.read(thread)]
+
+
+def stored(store: Store) -> list[str]:
+    """The texts of all entries that are kept anywhere."""
+    return [change.entry.text for change in store.changes()]
+
+
+def test_every_part_of_the_protocol_is_there(store: Store) -> None:
+    names = [name for name in vars(Store) if not name.startswith("_")]
+    assert {"append", "changes", "turn_lock", "checkpoint", "index", "records"} <= set(names)
+    assert all(hasattr(store, name) for name in names)
+
+
+@pytest.mark.parametrize("made", [MemoryStore, lambda: SqliteStore(":memory:")], ids=["memory", "sqlite"])
+@given(batches=st.lists(st.lists(bodies, max_size=3), max_size=3))
+@settings(max_examples=100)
+def test_whatever_is_appended_is_read_back_with_its_chain(
+    made: Callable[[], Store], batches: list[list[dict[str, Any]]]
+) -> None:
+    with made() as store:
+        store.create("t")
+        appended = [entry for batch in batches for entry in store.append("t", [check(body) for body in batch])]
+        assert store.read("t") == appended == list(chain(check(body) for batch in batches for body in batch))
+        assert [list(entry.body) for entry in store.read("t")] == [list(b) for batch in batches for b in batch]
+        assert store.verify().entries == len(appended)
+
+
+def test_append_makes_a_thread_and_returns_entries_with_ids(store: Store) -> None:
+    first = store.append("t", users("a", "b"))
+    second = store.append("t", users("c"), expected_seq=2)
+    assert [entry.seq for entry in first + second] == [1, 2, 3]
+    assert first + second == list(chain(users("a", "b", "c")))
+    assert store.info("t") == ThreadInfo("t", 3, second[-1].id)
+
+
+def test_reading_takes_pages(store: Store) -> None:
+    store.append("t", users(*"abcdefg"))
+    fork = store.fork("t", 4)
+    store.append(fork, users("x", "y"))
+    seqs = [
+        [entry.seq for entry in store.read(fork, after=after, limit=limit)]
+        for after, limit in [(0, None), (2, 3), (3, 1), (4, 9), (6, None), (99, None), (0, 0)]
+    ]
+    assert seqs == [[1, 2, 3, 4, 5, 6], [3, 4, 5], [4], [5, 6], [], [], []]
+    assert texts(store, fork) == ["a", "b", "c", "d", "x", "y"]
+    with pytest.raises(CallError):
+        store.read("t", after=-1)
+
+
+def test_a_batch_with_one_bad_entry_leaves_nothing(store: Store) -> None:
+    store.append("t", users("a"))
+    with pytest.raises(FormatError):
+        store.append("t", [*users("b"), values.user("c", colour="red")])
+    with pytest.raises(FormatError, match="lone surrogate"):
+        store.append("t", users("b", "\ud800"))
+    with pytest.raises(CallError, match="its body says 'note'"):
+        store.append("t", [Entry("user", {"kind": "note", "text": "x"})])
+    assert texts(store, "t") == ["a"]
+
+
+@pytest.mark.parametrize("made", [MemoryStore, lambda words_of: SqliteStore(":memory:", words_of)])
+def test_words_that_cannot_be_made_take_the_batch_back(made: Callable[..., Store]) -> None:
+    def broken(entries: Iterable[Entry]) -> list[EntryWords]:
+        if any(entry.text == "b" for entry in entries):
+            raise RuntimeError("no")
+        return []
+
+    with made(broken) as store:
+        store.append("t", users("a"))
+        for thread in ("t", "new"):
+            with pytest.raises(RuntimeError):
+                store.append(thread, users("b"))
+        assert [(info.name, info.seq) for info in store.threads()] == [("t", 1)]
+        assert [change.n for change in store.changes()] == [1]
+
+
+def test_a_conflict_says_what_is_there_now(store: Store) -> None:
+    last = store.append("t", users("a", "b", "c"))[-1]
+    with pytest.raises(ConflictError) as caught:
+        store.append("t", users("d"), expected_seq=2)
+    assert str(caught.value) == f"thread 't' is at seq 3 ({last.id}), not at seq 2"
+    assert caught.value.retryable
+    with pytest.raises(ConflictError, match="is empty"):
+        store.append("new", users("d"), expected_seq=1)
+    assert [info.name for info in store.threads()] == ["t"]
+    assert [entry.seq for entry in store.append("t", users("d"), expected_seq=3)] == [4]
+
+
+def test_forks_share_ids_and_copy_nothing(store: Store) -> None:
+    store.append("t", users(*"abcde"))
+    assert store.fork("t", 3) == "t@3"
+    assert store.fork("t", 3) == "t@3.2"
+    assert store.fork("t@3", 2, "deep") == "deep"
+    store.append("deep", users("x"))
+    assert texts(store, "deep") == ["a", "b", "x"]
+    assert [e.id for e in store.read("deep")][:2] == [e.id for e in store.read("t")][:2]
+    assert len(store.changes()) == 6
+    for at in (-1, 6):
+        with pytest.raises(CallError, match="it ends at 5"):
+            store.fork("t", at)
+    with pytest.raises(CallError, match="exists already"):
+        store.fork("t", 1, "deep")
+    assert store.fork("t", 0, "empty") == "empty"
+    assert store.read("empty") == []
+
+
+def test_deleting_keeps_what_a_fork_still_uses(store: Store) -> None:
+    store.append("t", users(*"abcde"))
+    store.fork("t", 2, "two")
+    store.fork("t", 4, "four")
+    store.fork("four", 4, "again")
+    store.append("four", users("x"))
+    store.delete("t")
+    assert texts(store, "two") == ["a", "b"]
+    assert texts(store, "four") == ["a", "b", "c", "d", "x"]
+    assert sorted(stored(store)) == ["a", "b", "c", "d", "x"]
+    assert store.verify().threads == 3
+    store.delete("four")
+    assert sorted(stored(store)) == ["a", "b", "c", "d"]
+    store.delete("again")
+    assert sorted(stored(store)) == ["a", "b"]
+    with pytest.raises(NotFound):
+        store.read("t")
+    store.delete("two")
+    assert sorted(stored(store)) == []
+    assert store.index.stretches(None) == []
+    store.append("t", users("new life"))
+    assert texts(store, "t") == ["new life"]
+
+
+def test_an_entry_is_found_by_its_id_or_a_unique_beginning(store: Store) -> None:
+    entries = store.append("t", users(*map(str, range(40))))
+    store.fork("t", 3, "fork")
+    own = store.append("fork", users("own"))[0]
+    for entry in entries:
+        assert store.find(entry.id) == ("t", entry)
+        assert store.find(entry.id[7:27]) == ("t", entry)
+    assert store.find(own.id[:20]) == ("fork", own)
+    assert store.find("sha256:" + "0" * 64) is None
+    assert store.find("no id") is None
+    assert store.find("") is None
+    with pytest.raises(CallError, match="begins several ids"):
+        store.find(next(c for c in "0123456789abcdef" if sum(e.id[7] == c for e in entries) > 1))
+    store.delete("t")
+    assert store.find(entries[1].id) == ("fork", entries[1])
+    assert store.find(entries[5].id) is None
+
+
+@pytest.mark.parametrize("name", ["", " x", "x ", "a\nb", "a\x00b", "\x1b[31m", "x" * 201, "\ud800"])
+def test_names_that_cannot_be_typed_again_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(CallError, match="cannot be a thread's name"):
+        store.create(name)
+    with pytest.raises(CallError, match="cannot be a thread's name"):
+        store.append(name, users("a"))
+    assert store.threads() == []
+
+
+def test_threads_that_do_not_exist_are_not_found(store: Store) -> None:
+    for call in (store.read, store.info, store.delete, store.verify, store.window):
+        with pytest.raises(NotFound, match="there is no thread 'nope'"):
+            call("nope")
+    with pytest.raises(NotFound):
+        store.fork("nope", 0)
+    store.create("t")
+    with pytest.raises(CallError, match="exists already"):
+        store.create("t")
+
+
+class Forest(RuleBasedStateMachine):
+    """Random appends, forks and deletions, in every store, against lists of texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stores: list[Store] = [MemoryStore(), SqliteStore(":memory:")]
+        self.model: dict[str, list[str]] = {}
+        self.made = 0
+
+    @rule(data=st.data(), size=st.integers(0, 3))
+    def append(self, data: st.DataObject, size: int) -> None:
+        name = data.draw(st.sampled_from([*self.model, f"t{self.made}"]))
+        self.made += 1
+        new = [f"{self.made}-{part}" for part in range(size)]
+        old = self.model.setdefault(name, [])
+        appended, *others = [store.append(name, users(*new), expected_seq=len(old)) for store in self.stores]
+        assert all(other == appended for other in others)
+        assert [entry.seq for entry in appended] == list(range(len(old) + 1, len(old) + size + 1))
+        old += new
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(list(self.model)))
+        at_seq = data.draw(st.integers(0, len(self.model[name])))
+        (made,) = {store.fork(name, at_seq) for store in self.stores}
+        self.model[made] = self.model[name][:at_seq]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(list(self.model)))
+        for store in self.stores:
+            store.delete(name)
+        del self.model[name]
+
+    @invariant()
+    def threads_read_as_modelled_and_nothing_else_is_stored(self) -> None:
+        first = self.stores[0]
+        for store in self.stores:
+            assert {info.name: info.seq for info in store.threads()} == {n: len(t) for n, t in self.model.items()}
+            for name, wanted in self.model.items():
+                assert texts(store, name) == wanted
+            assert set(stored(store)) == {text for kept in self.model.values() for text in kept}
+            assert (store.threads(), store.changes()) == (first.threads(), first.changes())
+            assert store.verify() == first.verify()
+            assert store.index.stretches(None) == first.index.stretches(None)
+
+    def teardown(self) -> None:
+        for store in self.stores:
+            store.close()
+
+
+Forest.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+TestForest = Forest.TestCase
+
+
+def test_what_was_read_is_a_copy(store: Store) -> None:
+    entry = values.user("a", meta={"tags": ["x"]})
+    kept = store.append("t", [entry])[0]
+    entry.body["text"] = kept.body["text"] = "changed"
+    store.read("t")[0].body["meta"]["tags"].append("y")
+    assert store.read("t")[0].body == values.user("a", meta={"tags": ["x"]}).body
+    store.verify()
+
+
+def test_the_change_feed_tells_every_append_once_and_in_order(store: Store) -> None:
+    assert (store.changes(), store.last_change()) == ([], 0)
+    store.append("a", users("1", "2"))
+    store.append("b", users("3"))
+    store.fork("a", 1, "f")
+    store.append("f", users("4"))
+    assert [(one.n, one.thread, one.entry.text) for one in store.changes()] == [
+        (1, "a", "1"),
+        (2, "a", "2"),
+        (3, "b", "3"),
+        (4, "f", "4"),
+    ]
+    assert [one.n for one in store.changes(after=1, limit=2)] == [2, 3]
+    # What goes leaves its number unused, and a fork is named as the holder of what it still uses.
+    store.delete("f")
+    store.append("b", users("5"))
+    assert [(one.n, one.entry.text) for one in store.changes(after=3)] == [(5, "5")]
+    assert store.last_change() == 5
+    with pytest.raises(CallError):
+        store.changes(after=-1)
+
+
+def test_a_window_state_and_a_checkpoint_are_kept_with_their_thread(store: Store) -> None:
+    window = {"max_items": 3, "items": [{"id": "ctx-1", "content": "é\u2028"}]}
+    store.append("t", users("a"))
+    assert (store.window("t"), store.get_state("t", "layers"), store.checkpoint("t")) == (None, None, None)
+    store.save_window("t", window)
+    store.set_state("t", "layers", [1, 2])
+    store.set_state("t", "layers", [3])
+    store.save_checkpoint("t", b"\x00\xff")
+    store.save_checkpoint("t", b"\xff\x00")
+    assert (store.window("t"), store.get_state("t", "layers"), store.checkpoint("t")) == (window, [3], b"\xff\x00")
+    store.fork("t", 1, "fork")
+    assert (store.window("fork"), store.get_state("fork", "layers"), store.checkpoint("fork")) == (window, None, None)
+    store.delete("t")
+    assert store.window("fork") == window
+    store.append("t", users("b"))
+    assert (store.window("t"), store.get_state("t", "layers"), store.checkpoint("t")) == (None, None, None)
+    store.save_window("made", window)
+    assert store.info("made").seq == 0
+    for value in (float("nan"), "\ud800", object()):
+        with pytest.raises(FormatError):
+            store.save_window("t", value)
+        with pytest.raises(FormatError):
+            store.set_state("t", "k", value)
+
+
+def test_a_turn_is_held_once(store: Store) -> None:
+    async def second() -> None:
+        with store.turn_lock("t"):
+            pass
+
+    async def both() -> None:
+        other = asyncio.create_task(second())  # made before the lock is held, so it does not inherit it
+        refused = pytest.raises(ConflictError, match="is being carried out by process")
+        with store.turn_lock("t"), store.turn_lock("t"), store.turn_lock("another"), refused:
+            await other
+
+    asyncio.run(both())
+    with store.turn_lock("t"):
+        pass
+
+
+def test_before_close_whoever_works_is_stopped(store: Store) -> None:
+    ended: list[int] = []
+    store.before_close(lambda: ended.append(store.last_change()))
+    store.append("t", users("a"))
+    store.close()
+    assert ended == [1]
+
+
+class Hashed:
+    """An embedder whose vectors follow from the first letters of words."""
+
+    name, dimensions = "hashed", 26
+
+    def encode(self, texts: Any) -> Any:
+        import numpy
+
+        made = numpy.full((len(texts), self.dimensions), 0.01, numpy.float32)
+        for row, text in enumerate(texts):
+            for word in text.lower().split():
+                made[row, ord(word[0]) % self.dimensions] += 1
+        return made / numpy.linalg.norm(made, axis=1, keepdims=True)
+
+
+def test_recall_finds_by_words_and_by_meaning_and_forgets_what_is_deleted(store: Store) -> None:
+    store.append("t", [*users("My dog is called Rex"), values.respond("A fine name"), *users("I like green tea")])
+    store.fork("t", 2, "f")
+    store.append("f", users("The train leaves at nine"))
+    recall = Recall(store, Hashed())
+    assert [hit.seq for hit in recall.search("dog", 1, thread="t")] == [1]
+    assert [(hit.thread, hit.seq) for hit in recall.search("train", 1)] == [("f", 3)]
+    assert recall.search("train", thread="t") == []
+    assert recall.without_meaning("t") == 3
+    assert Indexer(store, Hashed()).run().embedded == 4
+    assert recall.without_meaning("t") == 0
+    assert recall.search("green dogs", 1, thread="t")[0].parts["meaning"] > 0
+    assert [hit.seq for hit in recall.search("dog name", 5, thread="f", before=2)] == [1]
+    best = [(hit.id, hit.score) for hit in recall.search("dog tea train", 9)]
+    Indexer(store, Hashed()).rebuild()
+    assert [(hit.id, hit.score) for hit in Recall(store, Hashed()).search("dog tea train", 9)] == best
+    store.delete("t")
+    assert recall.search("green tea", 5, thread="f", kinds="user")[0].entry.text != "I like green tea"
+    assert "tea" not in " ".join(store.index.all_words())
+    assert {key for key, _ in store.index.vectors("entry", "hashed")} <= {entry.id for entry in store.read("f")}
+    with pytest.raises(NotFound):
+        recall.search("dog", thread="t")
+
+
+def test_a_store_that_keeps_no_words_is_searched_all_the_same(tmp_path: Path) -> None:
+    for plain in (MemoryStore(), SqliteStore(tmp_path / "q.db")):
+        with plain as opened:
+            opened.append("t", [*users("a walrus"), values.system("not searched")])
+            assert [hit.seq for hit in Recall(opened).search("walrus", thread="t")] == [1]
+            assert Indexer(opened).run().worded == 1
+            assert [hit.seq for hit in Recall(opened).search("walrus", thread="t")] == [1]
+
+
+def test_records_are_kept_by_version_found_and_verified(store: Store) -> None:
+    records = Records(store, Hashed())
+    tea = records.create("note.v1", {"text": "green tea at five"}, tags=["work", "session:1"], ttl_s=1, now=1000)
+    dog = records.create("note.v1", {"text": "the dog is called Rex"}, tags=["home"], now=1000)
+    new = records.update(dog.id, 1, title="Rex", now=1001)
+    with pytest.raises(ConflictError):
+        records.update(dog.id, 1, title="late")
+    with pytest.raises(CallError):
+        records.create_all([draft("", {})])
+    assert [one.version for one in records.history(dog.id)] == [1, 2]
+    assert records.read_full(dog.id, version=1).title == ""
+    assert [one.id for one in records.list(tag="work")] == [tea.id]
+    assert [hit.record.id for hit in records.search("dog", nn=1)] == [dog.id]
+    assert [one.id for one in records.select(Selector(), newest=1)] == [dog.id]
+    assert records.beside(tea, 1, Selector()) == new
+    assert records.beside(dog, -1, Selector(), "session:1") == tea
+    assert records.index() == 0
+    assert records.index(rebuild=True) == 2
+    assert store.verify().records == 2
+    assert records.purge(5000) == 1
+    records.delete(dog.id, 2)
+    for gone in (tea, dog):
+        with pytest.raises(NotFound):
+            records.read(gone.id)
+    assert records.create("note.v1", {}).id == "rec-3"
+    assert store.verify().records == 1
+
+
+def test_of_many_records_those_that_share_a_word_are_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "FEW", 5)
+    records = Records(store)
+    for number in range(20):
+        records.create("note.v1", {"text": f"a note about subject {number} and {'walruses' if number == 7 else 'tea'}"})
+    assert [hit.record.id for hit in records.search("walruses")] == ["rec-8"]
+
+
+def calls_then_answers(body: JsonObject) -> list[Any]:
+    """A model that adds, asks what was said, and answers."""
+    done = sum(block.get("type") == "tool_result" for one in body["messages"] for block in one["content"])
+    if done == 0:
+        return [Text("I add."), Call("c1", "add", {"a": 2, "b": 3})]
+    if done == 1:
+        return [Call("c2", "recall", {"query": "dog"})]
+    return [Text("It is 5.")]
+
+
+def test_a_whole_agent_cycle_runs_and_is_resumed(store: Store) -> None:
+    @tool
+    def add(a: int, b: int) -> str:
+        """The sum of two numbers."""
+        return str(a + b)
+
+    async def carried(work: Callable[..., Any], **how: Any) -> Outcome:
+        transport = transport_for(TARGET, server.url, "key", via="http")
+        try:
+            outcome: Outcome = await work(thread, transport=transport, runner=runner, **how)
+        finally:
+            await close(transport)
+        return outcome
+
+    with emulator("anthropic", calls_then_answers) as server:
+        thread = Thread(store, "t")
+        runner = Runner(tools=Toolbox(add, recall_tool(store, "t")))
+        thread.user("My dog is called Rex.")
+        outcome = asyncio.run(carried(run, target=TARGET))
+        assert (outcome.stop, outcome.text) == ("answered", "It is 5.")
+        added, found = [entry.body for entry in store.read("t") if entry.kind == "result"]
+        assert "5" in added.values()
+        assert "shown already" in found["outcome"]
+        thread.user("Again?")
+        assert look(store, "t").next == "ask"
+        assert asyncio.run(carried(resume)).stop == "answered"
+    assert look(store, "t").next == "done"
+    assert store.verify().entries == store.info("t").seq
+    again = Thread(store, "t", clock=thread.clock)
+    assert again.build(TARGET) == thread.build(TARGET)
