@@ -279,6 +279,10 @@ class Thread:
         """Select and fit: what would be sent now, without recording anything."""
         return fit(self._select(target))
 
+    def room(self, target: str) -> int:
+        """How many tokens a request may take: the budget without what the reply is left."""
+        return policy_for(target, self.policy).limit
+
     @_one_at_a_time
     def so_far(self, target: str) -> Prompt:
         """What would be sent if no rebase were made: the prefix that the provider has cached, and what is new."""

@@ -284,17 +284,21 @@ def test_a_model_without_native_tools_calls_them_in_words(thread: Thread) -> Non
     ]
 
 
-def test_a_model_that_plays_the_tool_itself_is_heard_and_nothing_is_run(thread: Thread) -> None:
+def test_a_model_that_plays_the_tool_itself_is_heard_and_told_what_is_no_call(thread: Thread) -> None:
     runner = agent(builtin(), native=False)
-    with emulator("llamacpp", ["$result: 42\n$call: not json", "$think: hm\n$respond: Fine."]) as server:
+    replies = ["$result: 42\n$call: not json", "I see.", "$think: hm\n$respond: Fine."]
+    with emulator("llamacpp", replies) as server:
         thread.user("6 * 7?")
         first = ask(thread, LOCAL, server, runner, via="http")
         thread.user("So?")
         second = ask(thread, LOCAL, server, runner, via="http")
-    assert first.text == "42$call: not json"
+    assert first.text == "I see."
+    told = [(one.kind, one.text or one.body.get("outcome", "")) for one in first.entries if one.kind != "sent"]
+    assert told[-4:-2] == [("respond", "42"), ("call", "")]
+    assert told[-2][0] == "result"
+    assert told[-2][1].startswith("line 1, column 1: the call is not JSON")
     said = [(one.kind, one.text) for one in second.entries if one.kind != "sent"]
     assert said == [("think", "hm"), ("respond", "Fine.")]
-    assert "result" not in {one.kind for one in first.entries}
 
 
 @pytest.mark.parametrize("make", [lambda: chat(), lambda: planned(builtin()), lambda: agent(builtin())])

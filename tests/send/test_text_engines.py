@@ -5,14 +5,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from send_parts import Noted, new_thread
 
-from quire import values
+from quire import Thread, values
+from quire.assemble import Policy
+from quire.errors import BudgetError
+from quire.log.sqlite import SqliteStore
 from quire.send.cycle import Outcome, run
 from quire.send.protocol import Runner
 from quire.send.text_protocol import Text, TextStream
+from quire.tokens import counter
 from quire.values import JsonObject, Request
 
 TARGET = "llamacpp:m"
@@ -94,11 +98,41 @@ def test_items_stand_in_front_of_the_words_they_came_with(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cut", [1, 2, 7, 1000])
-def test_a_call_that_is_no_call_comes_back_as_words(cut: int, tmp_path: Path) -> None:
+def test_a_call_that_is_no_call_is_answered_with_what_is_wrong(cut: int, tmp_path: Path) -> None:
     thread = new_thread(tmp_path / "t.db")
     thread.user("Go.")
-    outcome = carry(thread, Spoken("$call: append line 3", cut=cut))
-    assert outcome.text == "$call: append line 3"
+    engine = Spoken('$call: {"name": "append", "args": {line 3}}', '$call: {"args": 3}', "$respond: Done.", cut=cut)
+    assert carry(thread, engine).text == "Done."
+    called, second = (entry for entry in thread.store.read("t") if entry.kind == "call")
+    assert (called.name, called.args) == ("append", '{"name": "append", "args": {line 3}}')
+    assert second.name == "call"
+    wrong = [entry for entry in thread.store.read("t") if entry.kind == "result"]
+    assert [entry.body["error"] for entry in wrong] == [True, True]
+    assert "the call is not JSON" in engine.prompts[1]
+    assert 'A call is one line: {"name": "tool", "args": {…}}.' in engine.prompts[1]
+    assert "the call has no name" in engine.prompts[2]
+
+
+@given(
+    turns=st.lists(st.integers(1, 3000), max_size=6), result=st.integers(0, 30_000), budget=st.integers(1_200, 4_000)
+)
+@settings(max_examples=25)
+def test_a_text_keeps_the_budget(turns: list[int], result: int, budget: int) -> None:
+    """HISTORY is shortened first, then what tools returned in this turn; the question is never cut."""
+    thread = Thread(SqliteStore(":memory:"), "t", policy=Policy(budget=budget, reply=200))
+    for size in turns:
+        thread.append(values.user("word " * size), values.respond("Yes."))
+    thread.append(values.user("And now?"), values.call("c1", "f", {}), values.result("c1", content="line\n" * result))
+    request = Text().request(thread, TARGET, {})
+    assert counter().count(request.body["prompt"]) <= budget - 200
+    assert "$user: And now?" in request.body["prompt"]
+
+
+def test_a_question_larger_than_the_budget_is_an_error() -> None:
+    thread = Thread(SqliteStore(":memory:"), "t", policy=Policy(budget=2000, reply=200))
+    thread.append(values.user("word " * 3000))
+    with pytest.raises(BudgetError, match="tokens but the budget leaves 1,800"):
+        Text().request(thread, TARGET, {})
 
 
 @given(text=st.text(max_size=200), cuts=st.integers(1, 9))

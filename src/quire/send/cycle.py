@@ -213,6 +213,9 @@ class Cycle:
             await asyncio.gather(*(self._run_call(call) for call in together))
 
     async def _run_call(self, call: Entry) -> None:
+        if wrong := call.meta.get("malformed"):
+            self._append(values.result(call.call_id, str(wrong), error=True))
+            return
         if self.runner.tools is None:
             self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
             return

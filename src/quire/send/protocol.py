@@ -40,6 +40,9 @@ class TurnThread(Protocol):
     def build(self, target: str) -> Built:
         """What would be sent now, without recording anything."""
 
+    def room(self, target: str) -> int:
+        """How many tokens a request may take."""
+
     def so_far(self, target: str) -> Prompt:
         """The same as if no rebase were due."""
 

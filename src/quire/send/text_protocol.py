@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from quire import providers, values
 from quire.assemble.user_message import block
-from quire.errors import CallError, FormatError, ProviderError
+from quire.errors import BudgetError, CallError, FormatError, ProviderError
 from quire.formats import clean, replay
 from quire.formats import protocol_stream as protocol
 from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
-from quire.providers.incoming import BlockDelta, Partial, refused
+from quire.items.cut import at_lines
+from quire.providers.incoming import BlockDelta, Partial, recordable, refused
 from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import answered_by_caller
 from quire.providers.registry import resolve, split_target
 from quire.providers.usage import usage
 from quire.send.protocol import MESSAGES, TurnThread
 from quire.send.turn_state import without_cut
+from quire.tokens import counter
 from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, think, user
 
 GUIDANCE = """You answer in events, each beginning a line with its mark.
@@ -38,15 +42,33 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The whole text that the engine is to continue."""
         provider, model = split_target(target)
-        entries = thread.store.read(thread.name)
-        sections = prompt_sections(entries, self.window, self.delimiter)
-        # Without tools there is but one thing to say; text before the first mark is an answer.
-        begun = "" if any(entry.kind == "tools" for entry in entries) else f"{self.delimiter}respond:"
-        prompt = "".join(f"{section}\n\n" for section in sections) + begun
+        prompt = self._fitting(thread.store.read(thread.name), thread.room(target), counter(model).count)
         # What only others may say ends the reply: the engine would go on and invent it.
         stop = [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")]
         body = {"model": model, "prompt": prompt, "stop": stop, **options}
         return Request(provider, model, body, hashed([prompt.encode()]))
+
+    def _prompt(self, entries: Sequence[Entry], window: int | None) -> str:
+        sections = prompt_sections(entries, window, self.delimiter)
+        # Without tools there is but one thing to say; text before the first mark is an answer.
+        begun = "" if any(entry.kind == "tools" for entry in entries) else f"{self.delimiter}respond:"
+        return "".join(f"{section}\n\n" for section in sections) + begun
+
+    def _fitting(self, entries: Sequence[Entry], room: int, tokens: Callable[[str], int]) -> str:
+        """The text within the budget: less of HISTORY first, then the longest results of this turn are cut."""
+        prompt = self._prompt(entries, self.window)
+        if tokens(prompt) <= room:
+            return prompt
+        most = len(entries) if self.window is None else min(self.window, len(entries))
+        # The largest window that fits, if any does: more events never make a shorter text.
+        fitting = bisect_left(
+            range(most), True, key=lambda shown: tokens(self._prompt(entries, shown + 1)) > room
+        )
+        prompt = self._prompt(entries, fitting)
+        while (over := tokens(prompt) - room) > 0:
+            entries = _with_shorter_result(entries, over, room)
+            prompt = self._prompt(entries, 0)
+        return prompt
 
     def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line: one segment, the text."""
@@ -59,6 +81,23 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> TextStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
         return TextStream(split_target(target)[0], self.delimiter, calls)
+
+
+def _with_shorter_result(entries: Sequence[Entry], over: int, room: int) -> list[Entry]:
+    """The entries with the longest result of the newest turn cut by about so many tokens; an error without one."""
+    begin = max(place for place, entry in enumerate(entries) if entry.kind == "user")
+    sizes = {place: len(entries[place].body.get("content") or "") for place in range(begin, len(entries))}
+    longest = max(sizes, key=lambda place: sizes[place] if entries[place].kind == "result" else 0)
+    size = sizes[longest] if entries[longest].kind == "result" else 0
+    if size <= _SHORTEST:
+        raise BudgetError(f"the text needs {room + over:,} tokens but the budget leaves {room:,}")
+    content = at_lines(entries[longest].body["content"], max(_SHORTEST // 2, size - 5 * over))
+    shorter = Entry("result", {**entries[longest].body, "content": content})
+    return [*entries[:longest], shorter, *entries[longest + 1 :]]
+
+
+# A result is not cut below this: a few words help nobody.
+_SHORTEST = 400
 
 
 def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Delimiter) -> list[str]:
@@ -132,12 +171,7 @@ class TextStream:
 
     def _call(self, event: protocol.ProtocolEvent) -> Entry:
         self._calls += 1
-        try:
-            name, args = protocol.call_of(event)
-        except FormatError:
-            # Not a call that anyone can run: the model's own words, for it to see and mend.
-            return respond(event.raw.strip())
-        return call(f"call-{self._calls}", name, args)
+        return call_entry(event, self._calls)
 
     @property
     def usage(self) -> Usage:
@@ -153,6 +187,22 @@ class TextStream:
         if not self.stop:
             raise ProviderError("the stream ended before finish_reason", retryable=True)
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+def call_entry(event: protocol.ProtocolEvent, number: int) -> Entry:
+    """A call; one that is not the protocol's JSON keeps the model's words, and what is wrong as its answer."""
+    try:
+        name, args = protocol.call_of(event)
+    except FormatError as error:
+        named = _NAMED.search(event.text)
+        meta = {"malformed": f"{error} ({error.hint})", "idempotent": True}
+        return recordable(
+            call(f"call-{number}", named[1] if named else "call", event.text.strip(), meta=meta)
+        )
+    return recordable(call(f"call-{number}", name, args))
+
+
+_NAMED = re.compile(r'"name"\s*:\s*"([A-Za-z_][A-Za-z0-9_-]{0,63})"')
 
 
 # Tools in words, for chat models that take no tool definitions: told of in L1, called in the event protocol.
@@ -299,9 +349,5 @@ class TextToolsStream:
         if event.kind != "call":
             made = values.think if event.kind == "think" else values.respond
             return [made(text)] if text else []
-        try:
-            name, args = protocol.call_of(event)
-        except FormatError:
-            return [values.respond(event.raw.strip())]
         self._calls += 1
-        return [values.call(f"call-{self._calls}", name, args if isinstance(args, dict) else {})]
+        return [call_entry(event, self._calls)]
