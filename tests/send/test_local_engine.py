@@ -25,6 +25,7 @@ from quire.errors import CallError, MissingPart, ProviderError
 from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import validate
+from quire.send.front import Front
 from quire.send.local import TARGET, LocalServer, announce, local_target, retract, serving_url, tiny_model, weights
 from quire.send.protocol import Runner
 from quire.send.summarise import ByModel
@@ -245,6 +246,70 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
         urllib.request.urlopen(f"{url}/health", timeout=20)
     if ended_by != signal.SIGKILL:
         assert not (tmp_path / "quire" / "serving.json").exists()
+
+
+def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(gguf: Path, tmp_path: Path) -> None:
+    folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    words = ["model", "serve", "--port", "0", "--ctx", "40000", "--gguf", str(tiny_model(tmp_path / "tiny.gguf"))]
+    with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().split()[3]
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as reply:
+            assert [model["id"] for model in json.load(reply)["data"]] == ["tiny"]
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert b"--ctx 40000 is lowered to 32768" in said
+
+
+ASKED = [{"role": "user", "content": "What is the weather?"}]
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "maxLength": 8}}, "required": ["q"]}
+NAMES = ("weather", "search", "read")
+
+
+@pytest.mark.parametrize("choice", ["none", "any", "search"])
+def test_the_served_model_calls_the_tool_it_has_to_call(tiny: LocalServer, choice: str) -> None:
+    openai, anthropic = pytest.importorskip("openai"), pytest.importorskip("anthropic")
+    named = choice == "search"
+    with (
+        Front(tiny.url) as front,
+        openai.OpenAI(base_url=f"{front.url}/v1", api_key="any") as client,
+        anthropic.Anthropic(base_url=front.url, api_key="any") as claude,
+    ):
+        functions = [{"type": "function", "name": name, "parameters": SCHEMA} for name in NAMES]
+        own = {"type": "function", "name": choice} if named else {"any": "required"}.get(choice, choice)
+        response = client.responses.create(
+            model="m", input="What is the weather?", tools=functions, tool_choice=own, max_output_tokens=60
+        )
+        nested = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in NAMES]
+        chosen = {"type": "function", "function": {"name": choice}} if named else own
+        events = client.chat.completions.create(
+            model="m", messages=ASKED, tools=nested, tool_choice=chosen, max_tokens=60, stream=True
+        )
+        deltas = [call for event in events for call in event.choices[0].delta.tool_calls or ()]
+        schemas = [{"name": name, "input_schema": SCHEMA} for name in NAMES]
+        picked = {"type": "tool", "name": choice} if named else {"type": choice}
+        message = claude.messages.create(model="m", messages=ASKED, tools=schemas, tool_choice=picked, max_tokens=60)
+    called = [
+        [item.name for item in response.output if item.type == "function_call"],
+        [call.function.name for call in deltas if call.function.name],
+        [block.name for block in message.content if block.type == "tool_use"],
+    ]
+    for names in called:
+        # Several calls may be made; none but those that may.
+        assert set(names) <= ({choice} if named else set(NAMES))
+        assert bool(names) == (choice != "none")
+
+
+def test_the_small_model_does_not_say_one_thing_for_ever(engine: LocalServer) -> None:
+    asked = [{"role": "user", "content": "Tell me a long story about a lighthouse."}]
+    body = {"messages": asked, "max_tokens": 200, "temperature": 0}
+
+    def most_repeated(**more: float) -> int:
+        words = engine.post("/v1/chat/completions", {**body, **more})["choices"][0]["message"]["content"].split()
+        runs = [tuple(words[start : start + 6]) for start in range(len(words) - 5)]
+        return max(runs.count(run) for run in runs)
+
+    assert most_repeated() <= 2 < most_repeated(dry_multiplier=0, repeat_penalty=1)
 
 
 def test_a_port_in_use_is_named_with_a_way_out(tmp_path: Path) -> None:

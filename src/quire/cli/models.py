@@ -16,7 +16,8 @@ from quire.cli.output import called, echo, json_option, print_json, print_table,
 from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.providers.models import ModelInfo, known_models, model_info, resolve
 from quire.send import weights
-from quire.send.local import CTX, LocalServer, announce, retract, serving_url
+from quire.send.front import Front
+from quire.send.local import CTX, LocalServer, announce, retract, serving_url, usable_port
 from quire.send.weights import faster
 
 
@@ -206,13 +207,25 @@ def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> N
         raise MissingPart("no local model is installed", hint="quire model install smollm2")
     # A service is stopped by SIGTERM: then the engine ends, and nobody is sent to it any more.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with LocalServer(file if gguf else faster(file, say=_say), ctx, threads, port, slots) as server:
+    port, name = usable_port(port), gguf.stem if gguf else "smollm2"
+    served = gguf or faster(file, say=_say)
+    with LocalServer(served, ctx, threads, 0, slots, name=name) as server, Front(server.url, port) as front:
         try:
-            announce(server.url)
-            echo(f"serving {file.stem} at {server.url} (Ctrl-C stops it)")
+            if server.window < ctx:
+                _say(f"--ctx {ctx} is lowered to {server.window}: the model was trained for no more tokens")
+            if not gguf:
+                _say(_SMALL)
+            announce(front.url)
+            echo(f"serving {name} at {front.url} (Ctrl-C stops it)")
             threading.Event().wait()
         finally:
             retract()
+
+
+_SMALL = (
+    "smollm2 has 135 million parameters: good for trying things out, for tests, and for short rewrites of a text; "
+    "what it says of facts is often wrong, and its calls of tools need checking"
+)
 
 
 # `quire emulate`: a strict local stand-in for a provider, until interrupted.

@@ -36,6 +36,14 @@ def _serve(options: dict[str, Any]) -> Any:  # xllamacpp ships no types
     params.n_threads_http = 4
     params.endpoint_slots = True
     params.warmup = False
+    # What /v1/models calls it; a path would tell strangers about the disk.
+    params.model_alias = {options["name"] or Path(options["gguf"]).stem}
+    if "SmolLM2" in Path(options["gguf"]).name:
+        # What it was tuned for; and a guard, for so small a model falls into saying one sentence for ever.
+        params.sampling.temp, params.sampling.top_p = 0.2, 0.9
+        params.sampling.penalty_repeat, params.sampling.penalty_last_n = 1.1, 256
+        params.sampling.dry_multiplier, params.sampling.dry_allowed_length = 0.8, 4
+        params.sampling.dry_penalty_last_n = 1024
     template = chat_template(Path(options["gguf"]))
     if "<|im_start|>" in template and "tool" not in template:
         # A template that knows no tools would silently leave calls and results out of the prompt.

@@ -138,7 +138,8 @@ def tiny_model(path: Path | None = None) -> Path:
 class LocalServer:
     """llama.cpp serving one model on 127.0.0.1: `with LocalServer(weights()) as server: server.url`.
 
-    `ctx` is each slot's window in tokens; `cache_ram_mib` what the server may keep of older prompts (0: nothing).
+    `ctx` is each slot's window in tokens; `cache_ram_mib` what the server may keep of older prompts (0: nothing);
+    `name` what it calls the model (else the file's name).
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class LocalServer:
         port: int = 0,
         slots: int = 1,
         cache_ram_mib: int | None = None,
+        name: str = "",
     ) -> None:
         self._options: JsonObject = {
             "gguf": str(gguf),
@@ -157,6 +159,7 @@ class LocalServer:
             "port": port,
             "slots": slots,
             "cache_ram_mib": cache_ram_mib,
+            "name": name,
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -216,6 +219,12 @@ class LocalServer:
     def pid(self) -> int:
         """The child's process id; 0 when it is not running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    @property
+    def window(self) -> int:
+        """The tokens a slot really has: no more than the model was trained for."""
+        with urllib.request.urlopen(f"{self.url}/props", timeout=_START_TIMEOUT_S) as reply:
+            return int(json.load(reply)["default_generation_settings"]["n_ctx"])
 
     def log(self) -> str:
         """What the engine has logged so far."""
