@@ -218,7 +218,7 @@ class Bench:
             thread.append(values.system(SYSTEM))
             for turn in said.turns:
                 thread.user(turn.text, [note(path, said.notes[path]) for path in turn.notes])
-                request = thread.request(TARGET, **self.options)
+                request = thread.request(TARGET, **providers.request_options(self.options))
                 measured, reply = await self.ask(request)
                 thread.record(reply, request)
                 out.append(measured)

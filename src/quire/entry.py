@@ -85,32 +85,44 @@ class Entry(msgspec.Struct, frozen=True):
         return list(self.body.get("attach") or ())
 
 
+# One constructor for each kind that callers write. `extra` takes `at` (ms), `meta`, `wire` and the kind's other fields.
+
+
 def _entry(kind: Kind, fields: Mapping[str, Json]) -> Entry:
     return Entry(kind, {"kind": kind, **{k: v for k, v in fields.items() if v is not None}})
 
 
 def system(text: str, **extra: Json) -> Entry:
+    """Instructions of the operator: the first are the system prompt, later ones join where they stand."""
     return _entry("system", {"text": text, **extra})
 
 
 def tools(definitions: Iterable[JsonObject], **extra: Json) -> Entry:
+    """Tools that the model may call from here on: `{"name", "description", "parameters"}` each; they join by name.
+
+    `meta={"replace": True}` makes them the whole set.
+    """
     return _entry("tools", {"tools": list(definitions), **extra})
 
 
 def attach(item: Item | JsonObject, **extra: Json) -> Entry:
+    """An item that joins the context of the next user entry."""
     return _entry("attach", {"item": item_json(item), **extra})
 
 
 def user(text: str, attach: Iterable[Item | JsonObject] = (), **extra: Json) -> Entry:
-    items = [item_json(one) for one in attach]
+    """What the user says, with the items that belong to it; `images=[…]` are URLs or base64 data."""
+    items = [item_json(item) for item in attach]
     return _entry("user", {"text": text, "attach": items or None, **extra})
 
 
 def think(text: str, **extra: Json) -> Entry:
+    """What the model thought before it spoke."""
     return _entry("think", {"text": text, **extra})
 
 
 def call(call_id: str, name: str, args: Json, **extra: Json) -> Entry:
+    """The model calls a tool; its result names the same `call_id`."""
     return _entry("call", {"call_id": call_id, "name": name, "args": args, **extra})
 
 
@@ -121,16 +133,19 @@ def result(
     error: bool | None = None,
     **extra: Json,
 ) -> Entry:
+    """What a tool gave: `outcome` in a line, `content` in full; `error` says that it failed."""
     return _entry(
         "result", {"call_id": call_id, "outcome": outcome, "content": content, "error": error, **extra}
     )
 
 
 def respond(text: str, **extra: Json) -> Entry:
+    """What the model says."""
     return _entry("respond", {"text": text, **extra})
 
 
 def note(text: str, **extra: Json) -> Entry:
+    """An instruction that came late: it stands where it was given, in front of the model's next words."""
     return _entry("note", {"text": text, **extra})
 
 

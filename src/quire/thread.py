@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -27,7 +27,7 @@ from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
-from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request
+from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request, RequestOptions
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
@@ -264,8 +264,12 @@ class Thread:
     # Out of it: select, fit, render
 
     @_one_at_a_time
-    def request(self, target: str, **options: Any) -> Request:
-        """The next request for "provider:model"; a rebase that is due is recorded first."""
+    def request(self, target: str, **options: Unpack[RequestOptions]) -> Request:
+        """The next request for "provider:model"; a rebase that is due is recorded first.
+
+        `max_tokens`, `effort` and the other options are named in `RequestOptions`; what only one provider knows goes
+        under `extra`: `request(target, extra={"logit_bias": {…}})`.
+        """
         built = fit(self._select(target))
         if built.rebase is not None:
             self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
@@ -316,11 +320,11 @@ class Thread:
         last = self._fold.assembly
         return last.policy.model if last is not None else "openai-chat:"
 
-    def _render(self, built: Built, target: str, options: dict[str, Any]) -> Request:
+    def _render(self, built: Built, target: str, options: RequestOptions) -> Request:
         """Render from where the last request left it: what stands already is not written again."""
         key = f"{target} {options!r}"
         if key not in self._renderings:
-            rendering = providers.rendering(target, providers.ask(key=self.name, **options))
+            rendering = providers.rendering(target, providers.wanted(options, self.name))
             self._renderings = {key: (rendering, providers.marker(target))}
         rendering, marker = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None

@@ -7,7 +7,7 @@ Values know their own shape; how they are stored, counted or rendered is for oth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypedDict, get_args
 
 import msgspec
 
@@ -59,6 +59,7 @@ __all__ = [
     "Prompt",
     "Reply",
     "Request",
+    "RequestOptions",
     "Result",
     "Role",
     "Segment",
@@ -239,6 +240,25 @@ class Request(msgspec.Struct, frozen=True):
     def target(self) -> str:
         """ "provider:model", as it was asked for."""
         return f"{self.provider}:{self.model}"
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a caller may want of a reply; all but the first two go into the body as they are."""
+
+    # In every provider's own words: a reply's length, and how hard the model shall think ("low", "medium", "high").
+    max_tokens: int
+    effort: str
+    temperature: float
+    top_p: float
+    top_k: int
+    stop: str | list[str]
+    seed: int
+    tool_choice: Json
+    parallel_tool_calls: bool
+    response_format: JsonObject
+    thinking: JsonObject
+    # Any other field of the body.
+    extra: JsonObject
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import quire
 from quire import providers
 from quire.assemble import Built, Policy, requests
 from quire.assemble.layers import enclose
+from quire.errors import CallError
 from quire.log.hashing import sha256_hex
 from quire.thread import Thread, chat_messages, open_store, policy_for
 from quire.values import JsonObject, Request
@@ -141,3 +142,15 @@ def test_after_a_restart_a_warm_cache_is_no_surprise(tmp_path: Path) -> None:
         thread.request(TARGET, max_tokens=100)
         thread.record(reply("ok", read=read, total=4_000))
     assert heard == []
+
+
+def test_an_option_that_is_none_is_an_error_that_names_the_one_meant() -> None:
+    thread = quire.open(":memory:", "t")
+    thread.user("hi")
+    with pytest.raises(CallError, match="no option 'max_tokns'") as error:
+        thread.request(TARGET, max_tokns=3)  # type: ignore[call-arg]  # the very mistake
+    assert error.value.hint.startswith("Did you mean 'max_tokens'?")
+    options = providers.request_options({"max_tokens": 7, "temperature": 0, "speed": "fast"})
+    assert options == {"max_tokens": 7, "temperature": 0, "extra": {"speed": "fast"}}
+    body = thread.request(TARGET, **options).body
+    assert (body["max_tokens"], body["temperature"], body["speed"]) == (7, 0, "fast")

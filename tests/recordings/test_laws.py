@@ -18,7 +18,7 @@ from exchanges import CONVERSATION, Exchange, exchanges, spelled, whole_reply
 
 import quire
 from quire.log.store import Store
-from quire.providers import import_, parse_reply, stream
+from quire.providers import import_, parse_reply, request_options, stream
 from quire.providers.rules import Finding
 from quire.providers.usage import cost
 
@@ -129,7 +129,7 @@ def rendered(store: Store, exchange: Exchange, body: dict[str, Any], thread: str
     """A body imported into a thread of its own, and rendered for the model it was for."""
     imported = quire.Thread(store, f"{exchange.name} {thread}")
     imported.append(*import_(exchange.wire, copy.deepcopy(body), exchange.model))
-    return imported.request(exchange.target, **exchange.options)
+    return imported.request(exchange.target, **request_options(exchange.options))
 
 
 def differences(one: Any, other: Any, path: str = "$") -> Iterator[str]:
@@ -179,10 +179,10 @@ def disowned(store: Store, exchange: Exchange) -> list[str]:
     thread.on_warning = lambda event: None
     try:
         thread.append(*import_(exchange.wire, copy.deepcopy(exchange.body), exchange.model))
-        request = thread.request(exchange.target, **exchange.options)
+        request = thread.request(exchange.target, **request_options(exchange.options))
         thread.record(reply_of(exchange), request)
         thread.user("Go on.")
-        left = thread.request(exchange.target, **exchange.options).left_out[len(request.left_out) :]
+        left = thread.request(exchange.target, **request_options(exchange.options)).left_out[len(request.left_out) :]
     except quire.QuireError as error:
         return [f"{type(error).__name__}: {error}"]
     return [one["reason"] for one in left if "means nothing to" in one["reason"]]

@@ -6,11 +6,13 @@ pure: sending is for `quire.send`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from quire.errors import CallError
 from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes, prefix_parts
@@ -18,7 +20,7 @@ from quire.providers.registry import split_target
 from quire.providers.rendering import Options, Rendering
 from quire.providers.wire import StreamReader
 from quire.providers.wires import FORMATS, format_of, wire_of
-from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request
+from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request, RequestOptions
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
@@ -41,9 +43,11 @@ __all__ = [
     "prefix_parts",
     "render",
     "rendering",
+    "request_options",
     "sdk_kwargs",
     "split_target",
     "stream",
+    "wanted",
 ]
 
 
@@ -65,6 +69,30 @@ def render(
 def ask(key: str = "", max_tokens: int = 0, effort: str = "", **extra: Json) -> Options:
     """What the caller wants of the reply; `extra` goes into the body as it is."""
     return Options(max_tokens=max_tokens, effort=effort, key=key, extra=extra)
+
+
+def request_options(fields: Mapping[str, Json]) -> RequestOptions:
+    """The options among the fields of a body; those that only one provider knows go under `extra`.
+
+    {"max_tokens": 5, "logprobs": true} -> {"max_tokens": 5, "extra": {"logprobs": true}}
+    """
+    named = {name: value for name, value in fields.items() if name in RequestOptions.__annotations__}
+    extra = {name: value for name, value in fields.items() if name not in named}
+    return cast(RequestOptions, {**named, "extra": {**extra, **named.get("extra", {})}} if extra else named)
+
+
+def wanted(options: RequestOptions, key: str) -> Options:
+    """The options of a thread's request; a name that is none of them is an error."""
+    for name in options.keys() - RequestOptions.__annotations__.keys():
+        meant = get_close_matches(name, RequestOptions.__annotations__, 1)
+        raise CallError(
+            f"request() has no option {name!r}",
+            hint=f"Did you mean {meant[0]!r}? " * bool(meant)
+            + f"A field of the provider's own goes under extra={{{name!r}: …}}.",
+        )
+    fields: dict[str, Any] = {**options, **options.get("extra", {})}
+    fields.pop("extra", None)
+    return ask(key=key, **fields)
 
 
 def rendering(target: str, ask: Options | None = None) -> Rendering:

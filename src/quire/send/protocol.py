@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, Unpack
 
 import msgspec
 
@@ -16,7 +16,7 @@ from quire.providers.gemini_cache import Served
 from quire.providers.rules import errors, validate
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
-from quire.values import Entry, JsonObject, Prompt, Reply, Request
+from quire.values import Entry, JsonObject, Prompt, Reply, Request, RequestOptions
 
 
 class TurnThread(Protocol):
@@ -34,7 +34,7 @@ class TurnThread(Protocol):
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably."""
 
-    def request(self, target: str, **options: Any) -> Request:
+    def request(self, target: str, **options: Unpack[RequestOptions]) -> Request:
         """The next request for "provider:model"; a rebase that is due is recorded first."""
 
     def build(self, target: str) -> Built:
@@ -74,7 +74,7 @@ class Messages(msgspec.Struct, frozen=True):
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request; one that the provider would refuse is an error here."""
-        request = thread.request(target, **options)
+        request = thread.request(target, **providers.request_options(options))
         if found := errors(validate(request)):
             raise RuleError(
                 f"the request breaks a rule of {request.provider}: {found[0].message} (at {found[0].path})",
