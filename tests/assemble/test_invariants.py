@@ -13,6 +13,7 @@ from quire.assemble.layers import enclose, rebuild
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.log.hashing import chain, sha256_hex
+from quire.observe import LayerHashes
 from quire.providers.wires import openai_chat
 from quire.thread import chat_messages
 from quire.tokens import counter
@@ -21,45 +22,40 @@ from quire.values import Call, Entry, Envelope, JsonObject, LeftOut, Result, Tex
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the epochs are compared one by one")
 
 
-def built(entries: list[Entry], policy: Policy) -> list[Built]:
-    return [one for one in requests(entries, policy) if isinstance(one, Built)]
-
-
 @given(logs, policies())
-def test_the_same_entries_and_policy_give_the_same_bytes(entries: list[Entry], policy: Policy) -> None:
-    assert msgspec.json.encode(list(requests(entries, policy))) == msgspec.json.encode(list(requests(entries, policy)))
-
-
-@given(logs, policies())
-def test_within_an_epoch_each_request_extends_the_one_before(entries: list[Entry], policy: Policy) -> None:
-    before: Built | None = None
-    for one in requests(entries, policy):
+def test_every_request_is_the_same_again_extends_the_one_before_and_is_whole(
+    entries: list[Entry], policy: Policy
+) -> None:
+    """The same bytes each time; calls have their results, the budget holds, and an envelope puts it together again."""
+    made = list(requests(entries, policy))
+    assert msgspec.json.encode(made) == msgspec.json.encode(list(requests(entries, policy)))
+    decided = not any(entry.kind == "sent" for entry in entries)
+    before, hashes = None, LayerHashes()
+    for one in made:
         if isinstance(one, Refused):
             before = None  # nothing was sent, so nothing is extended
             continue
-        if before is not None and before.epoch == one.epoch:
-            old, new = before.prompt, one.prompt
-            assert (old.system, old.tools) == (new.system, new.tools)
-            assert new.messages[: len(old.messages)] == old.messages
-            # Chat has no place for tools that come late; who has one says so.
-            if not policy.late_tools:
-                assert openai_chat.render(new).prefix.startswith(openai_chat.render(old).prefix)
-        elif before is not None:
-            assert one.rebase is not None
-            assert one.rebase["reason"]
+        request = openai_chat.render(one.prompt)
+        _extends(before, one, policy)
+        _paired(one)
+        _rebuilt(one, request.body["messages"], hashes)
+        if decided:  # what a log says was sent is sent again as it was
+            _within(one, request.body["messages"], policy)
         before = one
 
 
-@given(logs, policies())
-def test_every_request_is_whole_within_its_budget_and_enclosed(entries: list[Entry], policy: Policy) -> None:
-    """Calls have their results, the budget holds, and an envelope is enough to put the request together again."""
-    decided = not any(entry.kind == "sent" for entry in entries)
-    for one in built(entries, policy):
-        body = openai_chat.render(one.prompt).body
-        _paired(one)
-        _rebuilt(one, body["messages"])
-        if decided:  # what a log says was sent is sent again as it was
-            _within(one, body["messages"], policy)
+def _extends(before: Built | None, one: Built, policy: Policy) -> None:
+    """Within an epoch each request extends the one before; between two a rebase says why it does not."""
+    if before is not None and before.epoch == one.epoch:
+        old, new = before.prompt, one.prompt
+        assert (old.system, old.tools) == (new.system, new.tools)
+        assert new.messages[: len(old.messages)] == old.messages
+        # Chat has no place for tools that come late; who has one says so.
+        if not policy.late_tools:
+            assert openai_chat.render(new).prefix.startswith(openai_chat.render(old).prefix)
+    elif before is not None:
+        assert one.rebase is not None
+        assert one.rebase["reason"]
 
 
 def _paired(one: Built) -> None:
@@ -75,9 +71,11 @@ def _paired(one: Built) -> None:
     assert not waiting
 
 
-def _rebuilt(one: Built, messages: list[JsonObject]) -> None:
-    sealed = msgspec.json.encode(enclose(one, chat_messages(one)))
-    again, tools = rebuild(msgspec.json.decode(sealed, type=Envelope))
+def _rebuilt(one: Built, messages: list[JsonObject], hashes: LayerHashes) -> None:
+    """The envelope holds the request, and hashes that are kept from one request to the next are those of its layers."""
+    whole = enclose(one, chat_messages(one))
+    assert hashes.of(one) == {layer.id: layer.sha256 for layer in whole.layers}
+    again, tools = rebuild(msgspec.json.decode(msgspec.json.encode(whole), type=Envelope))
     assert again == messages
     assert tools == list(one.prompt.tools)
 
