@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from quire import values
@@ -152,6 +153,33 @@ def test_agent_calls_tools_until_it_answers(thread: Thread, target: str, index: 
     assert [entry.body.get("content") for entry in found[:1]] == ["1024"]
     assert found[1].body["error"] is True
     assert any(text.endswith("</localSearch>\n\n[User query]:\n\nPowers and bees?") for text in texts(last))
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["one process", "a tool made anew for each step"])
+def test_searches_of_one_turn_number_their_notes_apart(
+    thread: Thread, target: str, index: NoteIndex, fresh: bool
+) -> None:
+    """Side by side or one after the other: each number names one note, and a note keeps its number."""
+    script = [
+        [Call("", "localSearch", {"query": "bees"}), Call("", "localSearch", {"query": "green tea"})],
+        [Call("", "localSearch", {"query": "green tea"})],
+        "Both [^1][^2].",
+    ]
+    one = agent([local_search_tool(index, k=1)])
+    with served(target, script) as server:
+        thread.user("Bees and tea?")
+        for steps in (1, 2, 3):
+            runner = agent([local_search_tool(index, k=1)]) if fresh else one
+            done = ask(thread, target, server, msgspec.structs.replace(runner, limits=Limits(steps=steps)))
+    assert done.stop == "answered"
+    found = [entry for entry in thread.store.read(thread.name) if entry.kind == "result"]
+    given = [(source["id"], source["path"]) for entry in found for source in entry.meta["sources"]]
+    assert len(given) == 3
+    assert len(set(given)) == len({path for _, path in given}) == len({id for id, _ in given}) == 2
+    for entry in found:
+        assert f"<id>{entry.meta['sources'][0]['id']}</id>" in entry.body["content"]
+    listed = sources(thread.store.read(thread.name))
+    assert sorted(source.id for source in listed) == [1, 2]
 
 
 def test_project_puts_its_prompt_and_files_in_l1(thread: Thread, target: str, tmp_path: Path) -> None:
@@ -303,8 +331,6 @@ def test_a_model_that_plays_the_tool_itself_is_heard_and_told_what_is_no_call(th
 
 @pytest.mark.parametrize("make", [lambda: chat(), lambda: planned(builtin()), lambda: agent(builtin())])
 def test_limits_hold_for_every_runner(thread: Thread, make: Callable[[], Runner]) -> None:
-    import msgspec
-
     runner = msgspec.structs.replace(make(), limits=Limits(steps=2))
 
     def reply(body: JsonObject) -> Any:

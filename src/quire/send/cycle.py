@@ -219,7 +219,11 @@ class Cycle:
         if self.runner.tools is None:
             self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
             return
-        self._append(await self.runner.tools.run(call))
+        assert self._turn.user is not None  # run() asked
+        # Tools that number what they find are told of the turn and of the numbers that are taken in it.
+        meta = {**call.meta, "turn": self._turn.user.id, "sources": list(self._turn.sources)}
+        told = msgspec.structs.replace(call, body={**call.body, "meta": meta})
+        self._append(await self.runner.tools.run(told))
 
     # Requests
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -157,6 +158,33 @@ def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_00
     return found
 
 
+class SourceNumbers:
+    """Each note has one number in a turn, whichever of its searches finds it; searches may run side by side."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[str, dict[str, int]] = {}
+
+    def numbered(self, found: Sequence[FoundNote], call: Entry) -> list[FoundNote]:
+        """The notes with the numbers they have in the call's turn; outside of any turn they count from 1."""
+        turn = str(call.meta.get("turn") or "")
+        with self._lock:
+            known = {
+                **self._turns.pop(turn, {}),
+                **{one["path"]: one["id"] for one in call.meta.get("sources") or ()},
+            }
+            for one in found:
+                known.setdefault(one.path, max(known.values(), default=0) + 1)
+            if turn:
+                self._turns[turn] = known
+            while len(self._turns) > _MOST_TURNS:
+                del self._turns[next(iter(self._turns))]
+        return [msgspec.structs.replace(one, id=known[one.path]) for one in found]
+
+
+_MOST_TURNS = 64
+
+
 def local_search(found: Sequence[FoundNote], time_range: str = "") -> str:
     """The whole block; documents cannot end it."""
     attribute = f' timeRange="{_attribute(time_range)}"' if time_range else ""
@@ -198,6 +226,8 @@ def local_search_tool(
     Calls chosen before the model speaks stand above the question anyway, and do not repeat it.
     """
 
+    numbers = SourceNumbers()
+
     @tool(
         name="localSearch",
         idempotent=True,
@@ -217,7 +247,8 @@ def local_search_tool(
         if not index.vault.watched:
             index.update()
         within = time_range(timeRange, now_ms() if now_ms else None) if timeRange else None
-        found = documents(index.search(query, k, _when(within), str(call.meta.get("earlier") or "")), limit)
+        passages = index.search(query, k, _when(within), str(call.meta.get("earlier") or ""))
+        found = numbers.numbered(documents(passages, limit), call)
         asked = question(call).strip() if question and call.meta.get("placement") != "context" else ""
         return _output(found, timeRange, asked)
 

@@ -36,6 +36,8 @@ class TurnState:
         self.usages: list[tuple[str, Usage]] = []
         self.steps = 0
         self.stopped = False
+        # The documents that searches of this turn found, with the numbers they are cited by.
+        self.sources: list[JsonObject] = []
         # Whether nothing but the user has spoken in this turn.
         self.fresh = True
         self._open = False
@@ -80,6 +82,7 @@ class TurnState:
             self._waiting = False
 
     def _take_result(self, entry: Entry) -> None:
+        self.sources += entry.meta.get("sources") or ()
         for place in range(len(self._pending) - 1, -1, -1):
             if self._pending[place].call_id == entry.call_id:
                 del self._pending[place]
