@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,6 +14,7 @@ from calling import KEYS, Answered, call
 
 from quire.emulate import Emulator
 from quire.errors import FormatError
+from quire.providers.registry import exists
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, JsonObject, Text, Think
 
@@ -79,6 +81,27 @@ def test_an_unknown_model_is_refused_unless_the_server_is_lenient(
         assert answer.json["error"]["code"] == "model_not_found"
     with emulator(provider, lenient=True) as server:
         assert call(server, path, body).status == 200
+
+
+HOSTS = {
+    "api.anthropic.com": "anthropic",
+    "api.openai.com": "openai",
+    "generativelanguage.googleapis.com": "gemini",
+    "bedrock-runtime.us-east-1.amazonaws.com": "bedrock",
+}
+RECORDINGS = Path(__file__).parents[3] / "shared/data/recordings"
+
+
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recordings of the providers are not here")
+@pytest.mark.parametrize("wire", ["anthropic", "openai-responses", "openai-chat", "gemini", "bedrock"])
+def test_a_model_is_known_exactly_where_its_provider_knew_it(wire: str) -> None:
+    with gzip.open(RECORDINGS / f"{wire}.jsonl.gz", "rt") as lines:
+        recorded = [json.loads(line) for line in lines]
+    for one in recorded:
+        provider, said = HOSTS.get(one["host"]), json.dumps(one.get("reply", ""))
+        unknown = any(words in said for words in ("not_found", "NOT_FOUND", "model identifier is invalid"))
+        if provider and (one["status"] == 200 or unknown):
+            assert exists(provider, one["model"]) == (one["status"] == 200), one["model"]
 
 
 def test_a_model_that_is_not_in_the_table_but_exists_is_answered() -> None:
@@ -175,6 +198,7 @@ def test_what_is_not_stored_cannot_be_carried_on_over_http() -> None:
         again = call(server, "/v1/responses", {**RESPONSES, "previous_response_id": first["id"]})
         assert (again.status, again.json["error"]["param"]) == (400, "previous_response_id")
         assert call(server, f"/v1/responses/{first['id']}", method="GET").status == 404
+        assert call(server, "/v1/responses/compact", {**RESPONSES, "previous_response_id": "resp_x"}).status == 400
     with emulator("openai", lenient=True) as server:
         assert call(server, "/v1/responses", {**RESPONSES, "previous_response_id": "resp_x"}).status == 200
 

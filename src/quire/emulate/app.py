@@ -134,7 +134,9 @@ class Endpoints:
     async def _converse(self, socket: WebSocket) -> None:
         """Responses over one connection: requests are frames, and so are the events of their streams."""
         wire = "openai-responses"
-        greeting = Received("GET", _path(socket), dict(socket.headers), None, 0)
+        greeting = Received(
+            "GET", _path(socket), dict(socket.headers), None, 0, len(self._emulated.requests) + 1
+        )
         refusal = self._emulated.unwelcome(greeting, wire)
         if refusal:
             self._emulated.requests.append(greeting)

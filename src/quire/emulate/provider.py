@@ -137,16 +137,10 @@ class Emulated:
 
         `connection` holds what this connection alone remembers; with `warm`, the model is not asked.
         """
-        body = received.body
-        model = model or (str(body.get("model") or "") if isinstance(body, dict) else "")
-        if model and not self._lenient and not exists(self.provider, model):
-            return self.refused(received, wire, VOICES[wire].unknown_model(model))
-        known = {**self.stored, **(connection or {})}
-        if wire == "openai-responses" and isinstance(body, dict) and body.get("previous_response_id"):
-            previous = known.get(str(body["previous_response_id"]))
-            if previous is None and not self._lenient:
-                return self.refused(received, wire, _not_found(str(body["previous_response_id"])))
-            body = _carried_on(body, previous) if previous else body
+        body, refusal = self._understood(received, wire, model, {**self.stored, **(connection or {})})
+        if refusal:
+            return self.refused(received, wire, refusal)
+        model = model or _model(body)
         found = errors(
             validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers)
         )
@@ -160,25 +154,38 @@ class Emulated:
 
     def compact(self, received: Received) -> EmulatedReply:
         """/v1/responses/compact: a conversation in one item."""
-        wire, body = "openai-responses", {**received.body, "stream": False}
-        if body.pop("previous_response_id", None) is not None:
-            previous = self.stored.get(str(received.body["previous_response_id"]))
-            if previous is None:
-                missing = _not_found(str(received.body["previous_response_id"]))
-                return self.refused(received, wire, missing)
-            body = _carried_on(body, previous)
-        model = str(body.get("model") or "")
+        wire = "openai-responses"
+        body, refusal = self._understood(received, wire, "", self.stored)
+        if refusal:
+            return self.refused(received, wire, refusal)
+        model = _model(body)
         if wrong := self.malformed(body, wire, model):
             return self.refused(received, wire, _refused(wrong))
         exchange = self._exchange(received, wire, model, body, ScriptedAnswer())
         received.predicted, received.reply = exchange.predicted, responses.compacted(exchange)
         return self._sent(received, wire, received.reply)
 
+    def _understood(
+        self, received: Received, wire: str, model: str, known: dict[str, StoredResponse]
+    ) -> tuple[Json, Refusal | None]:
+        """A request with what came before it, if its model and the response that it carries on are known."""
+        body = received.body
+        name = model or _model(body)
+        if name and not self._lenient and not exists(self.provider, name):
+            return body, VOICES[wire].unknown_model(name)
+        id = body.get("previous_response_id") if isinstance(body, dict) else None
+        if not id or wire != "openai-responses":
+            return body, None
+        previous = known.get(str(id))
+        if previous is None:
+            return body, None if self._lenient else _not_found(str(id))
+        return _carried_on(body, previous), None
+
     def count(self, received: Received, body: Json, wire: str, model: str, field: str) -> EmulatedReply:
         """The tokens of a body under the name the provider gives them; a malformed one is refused."""
         if wrong := self.malformed(body, wire, model):
             return self.refused(received, wire, _refused(wrong))
-        model = model or str(body.get("model") or "")
+        model = model or _model(body)
         return self._sent(received, wire, {field: Simulator(self._target(wire, model)).count(body)})
 
     def malformed(self, body: Json, wire: str, model: str) -> Finding | None:
@@ -345,6 +352,10 @@ def _items(body: JsonObject) -> list[JsonObject]:
         return [{"role": "user", "content": given}]
     # What asks for a compaction is no part of the conversation.
     return [item for _, item in objects(given, "") if item.get("type") != "compaction_trigger"]
+
+
+def _model(body: Json) -> str:
+    return str(body.get("model") or "") if isinstance(body, dict) else ""
 
 
 def _not_found(id: str) -> Refusal:
