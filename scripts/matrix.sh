@@ -2,6 +2,7 @@
 # The suite on every Python from 3.11 up that this machine has, each in its own .venv-3.X. Arguments go to pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE  # tests start many processes; with bytecode each starts in half the time
 
 find_python() {  # the interpreter of one version: from PATH, from uv, or from pyenv
   local found

@@ -19,49 +19,70 @@ def text(*thread: Entry, window: int | None = None, delimiter: str = "$") -> str
     return replay.render(replay.project(thread, window, delimiter))
 
 
-def test_no_user_entry_is_the_empty_text() -> None:
-    assert text(system("s"), respond("a"), call("1", "t", {})) == ""
-    assert replay.parse("") == Replay()
+CURRENT = "=== CURRENT ===\n\n$user: q\n\n$respond: a"
+ARGS = {"z": "é\u2028\n", "a": [1, 2.0, None, True]}
 
 
-def test_a_first_message_alone_is_the_empty_text() -> None:
-    assert text(user("q"), note("n")) == ""
-
-
-def test_history_and_current() -> None:
-    thread = [user("one"), think("hidden"), respond("two"), user("three"), think("shown"), respond("four")]
-    assert text(*thread) == (
-        "=== HISTORY ===\n\n$user: one\n\n$respond: two\n\n"
-        "=== CURRENT ===\n\n$user: three\n\n$think: shown\n\n$respond: four"
-    )
-
-
-def test_current_is_absent_when_nothing_follows_the_last_user_entry() -> None:
-    assert text(user("one"), respond("two"), user("three")) == "=== HISTORY ===\n\n$user: one\n\n$respond: two"
-
-
-def test_history_is_absent_when_empty() -> None:
-    assert text(*LAST) == "=== CURRENT ===\n\n$user: q\n\n$respond: a"
-    assert text(respond("x"), *LAST, window=0) == "=== CURRENT ===\n\n$user: q\n\n$respond: a"
-
-
-def test_other_kinds_neither_appear_nor_count() -> None:
-    thread = [system("s"), user("one"), attach({"content": "x"}), note("n"), think("t"), respond("two"), *LAST]
-    assert text(*thread, window=2).startswith("=== HISTORY ===\n\n$user: one\n\n$respond: two\n\n=== CURRENT")
-
-
-def test_the_count_line_says_how_many_are_shown_and_how_many_there_are() -> None:
-    thread = [user("0"), think("t"), respond("1"), user("2"), respond("3"), *LAST]
-    assert text(*thread, window=2).startswith(
-        "=== HISTORY ===\n(showing last 2 of 4 messages)\n\n$user: 2\n\n$respond: 3\n\n=== CURRENT"
-    )
-
-
-def test_the_window_grows_rather_than_part_a_call_from_its_result() -> None:
-    thread = [user("0"), call("1", "t", {}), result("1", "ok"), respond("3"), *LAST]
-    assert text(*thread, window=2).startswith(
-        '=== HISTORY ===\n(showing last 3 of 4 messages)\n\n$call: {"name": "t", "args": {}}\n\n$result: ok\n\n$respond: 3'
-    )
+@pytest.mark.parametrize(
+    ("thread", "window", "shown"),
+    [
+        # Without a user entry, or with a first message alone, there is nothing to show.
+        ([system("s"), respond("a"), call("1", "t", {})], None, ""),
+        ([user("q"), note("n")], None, ""),
+        # What was thought in the history is not shown; in the current turn it is.
+        (
+            [user("one"), think("hidden"), respond("two"), user("three"), think("shown"), respond("four")],
+            None,
+            "=== HISTORY ===\n\n$user: one\n\n$respond: two\n\n"
+            "=== CURRENT ===\n\n$user: three\n\n$think: shown\n\n$respond: four",
+        ),
+        # Either part is absent when it is empty.
+        ([user("one"), respond("two"), user("three")], None, "=== HISTORY ===\n\n$user: one\n\n$respond: two"),
+        (LAST, None, CURRENT),
+        ([respond("x"), *LAST], 0, CURRENT),
+        # Other kinds neither appear nor count.
+        (
+            [system("s"), user("one"), attach({"content": "x"}), note("n"), think("t"), respond("two"), *LAST],
+            2,
+            f"=== HISTORY ===\n\n$user: one\n\n$respond: two\n\n{CURRENT}",
+        ),
+        # The line of the count says how many are shown and how many there are.
+        (
+            [user("0"), think("t"), respond("1"), user("2"), respond("3"), *LAST],
+            2,
+            f"=== HISTORY ===\n(showing last 2 of 4 messages)\n\n$user: 2\n\n$respond: 3\n\n{CURRENT}",
+        ),
+        # The window grows rather than part a call from its result.
+        (
+            [user("0"), call("1", "t", {}), result("1", "ok"), respond("3"), *LAST],
+            2,
+            '=== HISTORY ===\n(showing last 3 of 4 messages)\n\n$call: {"name": "t", "args": {}}\n\n$result: ok\n\n'
+            f"$respond: 3\n\n{CURRENT}",
+        ),
+        # A call keeps the order of its arguments, and its letters.
+        (
+            [user("q"), call("1", "a b", ARGS), result("1", "ok")],
+            None,
+            '=== CURRENT ===\n\n$user: q\n\n$call: {"name": "a b", "args": {"z": "é\u2028\\n", "a": [1, 2.0, null, true]}}'
+            "\n\n$result: ok",
+        ),
+        # A call without a result was interrupted; a result without a call stands behind an unknown one.
+        (
+            [user("q"), call("1", "t", {})],
+            None,
+            '=== CURRENT ===\n\n$user: q\n\n$call: {"name": "t", "args": {}}\n\n'
+            "$result: (interrupted: no result was recorded)",
+        ),
+        (
+            [user("q"), result("1", "x")],
+            None,
+            '=== CURRENT ===\n\n$user: q\n\n$call: {"name": "unknown", "args": {}}\n\n$result: x',
+        ),
+    ],
+)
+def test_a_thread_is_shown_as(thread: list[Entry], window: int | None, shown: str) -> None:
+    assert text(*thread, window=window) == shown
+    assert replay.render(replay.parse(shown)) == shown
 
 
 def test_the_default_window_is_15() -> None:
@@ -74,13 +95,6 @@ def test_the_default_window_is_15() -> None:
 def test_current_is_never_cut() -> None:
     steps = [respond(str(n)) for n in range(40)]
     assert len(replay.project([user("q"), *steps], window=1).current) == 41
-
-
-def test_a_call_keeps_its_order_and_its_letters() -> None:
-    args = {"z": "é\u2028\n", "a": [1, 2.0, None, True]}
-    assert text(user("q"), call("1", "a b", args), result("1", "ok")).endswith(
-        '$call: {"name": "a b", "args": {"z": "é\u2028\\n", "a": [1, 2.0, null, true]}}\n\n$result: ok'
-    )
 
 
 @pytest.mark.parametrize(
@@ -114,25 +128,9 @@ def test_calls_and_results_stand_pairwise() -> None:
     assert value.current[1:] == (ReplayedCall("a", 1, "A"), ReplayedCall("b", 2, "B"))
 
 
-def test_a_call_without_a_result_was_interrupted() -> None:
-    assert text(user("q"), call("1", "t", {})).endswith("\n\n$result: (interrupted: no result was recorded)")
-
-
-def test_an_orphan_result_stands_behind_an_unknown_call() -> None:
-    assert text(user("q"), result("1", "x")).endswith('$call: {"name": "unknown", "args": {}}\n\n$result: x')
-
-
 def test_a_reused_id_belongs_to_the_nearest_earlier_unanswered_call() -> None:
-    thread = [
-        user("q"),
-        call("1", "a", {}),
-        call("1", "b", {}),
-        result("1", "B"),
-        result("1", "A"),
-        call("1", "c", {}),
-        result("1", "C"),
-        result("1", "orphan"),
-    ]
+    thread = [user("q"), call("1", "a", {}), call("1", "b", {}), result("1", "B"), result("1", "A")]
+    thread += [call("1", "c", {}), result("1", "C"), result("1", "orphan")]
     pairs = [(event.name, event.outcome) for event in replay.project(thread).current[1:]]
     assert pairs == [("a", "A"), ("b", "B"), ("c", "C"), ("unknown", "orphan")]
 
