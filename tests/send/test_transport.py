@@ -284,6 +284,28 @@ def test_an_event_nested_beyond_reading_is_an_error_with_a_hint() -> None:
     assert not caught.value.retryable
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<!DOCTYPE html><html><head><title>Sign in</title></head></html>", "a web page (Sign in)"),
+        (b"upstream is starting up\ntry later", "upstream is starting up try later"),
+        (b'{"error": "not here"}', '{"error": "not here"}'),
+    ],
+)
+def test_what_came_instead_of_a_stream_is_shown(body: bytes, said: str) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield body[:7]
+        yield body[7:]
+
+    async def read() -> list[JsonObject]:
+        return [event async for event in events(chunks(), "openai")]
+
+    with pytest.raises(ProviderError) as caught:
+        asyncio.run(read())
+    assert str(caught.value) == f"openai sent no stream but {said}"
+    assert caught.value.hint
+
+
 def test_a_last_event_without_its_blank_line_is_not_lost() -> None:
     reader = SseReader()
     assert reader.feed(b'data: {"a"') == []

@@ -10,7 +10,7 @@ from quire import providers
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.wires import wire_of
-from quire.send.transport import refusal, timed_out, too_deep, unreachable
+from quire.send.transport import message_of, refusal, timed_out, too_deep, unreachable
 from quire.values import JsonObject, Request
 
 if TYPE_CHECKING:
@@ -24,15 +24,25 @@ LIMIT_BYTES = 16 * 1024 * 1024
 
 
 async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[JsonObject]:
-    """The events of a response body; comments and [DONE] are passed over."""
-    reader = SseReader()
+    """The events of a response body; comments and [DONE] are passed over. A body without any is no stream."""
+    reader, began = SseReader(), b""
     async for chunk in chunks:
+        began += chunk[: _SHOWN_BYTES - len(began)]
         for data in reader.feed(chunk):
             if (event := _decoded(data, provider)) is not None:
                 yield event
     for data in reader.finish():
         if (event := _decoded(data, provider)) is not None:
             yield event
+    if not reader.events and began.strip():
+        said = message_of(began.decode(errors="replace").strip())
+        raise ProviderError(
+            f"{provider} sent no stream but {said}", hint="Check the base URL, and any proxy."
+        )
+
+
+# How much of a body that is no stream is looked at to say what it is.
+_SHOWN_BYTES = 2_000
 
 
 class SseReader:
@@ -42,6 +52,7 @@ class SseReader:
         self._rest = b""
         self._data: list[bytes] = []
         self._after_cr = False
+        self.events = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of every event that this chunk completes."""
@@ -69,6 +80,7 @@ class SseReader:
             self._data.append(line[5:].removeprefix(b" "))
         elif not line and self._data:
             data, self._data = b"\n".join(self._data), []
+            self.events += 1
             return data
         return None
 
