@@ -20,11 +20,13 @@ from quire.log.hashing import chain, sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.recall.tool import original
 from quire.values import Entry, JsonObject
+from toolbox import fewer
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
 
 
 @given(any_thread, policies())
+@fewer(2)
 def test_what_is_pinned_stands_in_every_request_after_it_was_first_shown(entries: list[Entry], policy: Policy) -> None:
     numbered, shown = list(chain(entries)), set[int]()
     made = [one for one in requests(numbered, policy) if isinstance(one, Built)]

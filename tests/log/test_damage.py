@@ -1,5 +1,6 @@
-"""A damaged file gives an error that names the first bad entry, and is never changed or repaired."""
+"""Damage is named and never repaired, a newer file is refused, and fields that cannot be used are left aside."""
 
+import json
 import random
 import sqlite3
 import zlib
@@ -7,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from entry_strategies import bodies
+from entry_strategies import bodies, json_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
-from quire.errors import CallError, DamageError, NotFound, QuireError
-from quire.log.entries import check
+from quire.errors import CallError, DamageError, NotFound, QuireError, VersionError
+from quire.log.connection import MIGRATIONS, connect, migrate, statements
+from quire.log.entries import check, encode_body, usable
+from quire.log.hashing import entry_id
 from quire.log.sqlite import SqliteStore
-from quire.log.verify import salvage
-from quire.values import Entry
+from quire.log.verify import OWNERS, salvage
+from quire.values import Entry, attach, call, user
 
 TRIGGERS = ("entries_never_change", "entries_never_go_alone", "entries_only_at_the_end")
 
@@ -254,3 +257,168 @@ def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(CallError, match="unable to open"):
         SqliteStore(tmp_path / "folder")
+
+
+FIRST = "CREATE TABLE words_seen (id TEXT, thread TEXT); CREATE INDEX words_by_id ON words_seen (id);"
+SECOND = """
+ALTER TABLE words_seen ADD COLUMN size INTEGER NOT NULL DEFAULT 0; -- a second idea
+CREATE TRIGGER words_stay BEFORE UPDATE ON words_seen BEGIN SELECT RAISE (ABORT, 'no;'); END;
+"""
+
+
+def migrated(path: Path, *scripts: str) -> None:
+    """Bring a file up to date for one more owner of tables."""
+    conn = connect(path)
+    try:
+        migrate(conn, path, [*OWNERS, ("words", scripts)])
+    finally:
+        conn.close()
+
+
+NOW = {owner: len(scripts) for owner, scripts in OWNERS}
+
+
+def versions(path: Path) -> dict[str, int]:
+    conn = sqlite3.connect(path)
+    found = dict(conn.execute("SELECT owner, version FROM versions").fetchall())
+    conn.close()
+    return found
+
+
+def test_each_owner_is_migrated_once_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    SqliteStore(path).close()
+    assert versions(path) == NOW
+    migrated(path, FIRST)
+    migrated(path, FIRST)
+    assert versions(path) == {**NOW, "words": 1}
+    migrated(path, FIRST, SECOND)
+    with SqliteStore(path) as store:
+        columns = store.connection().execute("SELECT name FROM pragma_table_info('words_seen')").fetchall()
+        assert columns == [("id",), ("thread",), ("size",)]
+        assert store.verify().threads == 0
+    assert versions(path) == {**NOW, "words": 2}
+
+
+def test_a_failed_migration_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    migrated(path, FIRST)
+    with pytest.raises(sqlite3.OperationalError, match="no such table: nowhere"):
+        migrated(path, FIRST, SECOND + "INSERT INTO nowhere VALUES (1);")
+    assert versions(path)["words"] == 1
+    migrated(path, FIRST, SECOND)
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    body, record = encode_body(values.user("a").body), '{"id":"rec-1","schema_name":"note.v1"}'
+    conn = connect(path)
+    migrate(conn, path, [(owner, scripts[:1]) for owner, scripts in OWNERS])
+    conn.execute("INSERT INTO branches (branch) VALUES (1)")
+    conn.execute("INSERT INTO threads VALUES ('t', 1)")
+    row = (entry_id("", json.loads(body)), body, zlib.crc32(body.encode()))
+    conn.execute("INSERT INTO entries (branch, seq, id, body, crc) VALUES (1, 1, ?, ?, ?)", row)
+    conn.execute("INSERT INTO records VALUES (1, 'note.v1', 1, 1, NULL, ?)", (record,))
+    conn.execute("INSERT INTO record_changes VALUES (1, 1, 1, ?)", (record,))
+    conn.close()
+    with SqliteStore(path) as store:
+        assert [change.n for change in store.changes()] == [1]
+        assert store.verify("t").entries == 1
+        assert store.records.newest(1) == record
+
+
+def test_a_file_from_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    migrated(path, FIRST, SECOND)
+    with pytest.raises(VersionError, match=r"written by a newer Quire \(words version 2, this one knows 1\)"):
+        migrated(path, FIRST)
+    conn = sqlite3.connect(path)
+    conn.execute("UPDATE versions SET version = 99 WHERE owner = 'log'")
+    conn.commit()
+    conn.close()
+    with pytest.raises(VersionError, match=rf"log version 99, this one knows {len(MIGRATIONS)}") as caught:
+        SqliteStore(path)
+    assert caught.value.hint == "Upgrade Quire to open this file."
+
+
+def test_the_version_stands_where_sqlite_s_own_tools_look(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    SqliteStore(path).close()
+    conn = sqlite3.connect(path)
+    assert conn.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    conn.execute("PRAGMA user_version = 99")
+    conn.close()
+    with pytest.raises(VersionError, match="log version 99"):
+        SqliteStore(path)
+
+
+def test_a_script_is_split_into_whole_statements() -> None:
+    parts = [part.strip() for part in statements(FIRST + SECOND)]
+    assert [part.split()[0] for part in parts[:3]] == ["CREATE", "CREATE", "ALTER"]
+    assert parts[3].endswith("END;")
+    assert len(parts) == 4
+
+
+@given(bodies)
+def test_entries_that_can_be_used_are_the_same(body: dict[str, Any]) -> None:
+    entry = check(body)
+    seen = usable(entry)
+    assert (seen.kind, seen.seq, seen.id) == (entry.kind, entry.seq, entry.id)
+    assert usable(seen) is seen
+
+
+META = ["pins", "shown", "recalled", "recalled_ids", "composer", "opening", "pinned"]
+
+
+@given(st.dictionaries(st.sampled_from([*META, "own"]), json_values))
+def test_nobodys_own_fields_are_touched(meta: dict[str, Any]) -> None:
+    seen = usable(user("q", meta=meta)).meta
+    assert seen.keys() <= meta.keys()
+    assert [seen.get("own"), "own" in seen] == [meta.get("own"), "own" in meta]
+    assert all(isinstance(seq, int) for seq in seen.get("pins", ()))
+    assert all(isinstance(name, str) for name in seen.get("shown", ()))
+
+
+@pytest.mark.parametrize(
+    ("meta", "seen"),
+    [
+        ({"pins": [1, 2]}, {"pins": [1, 2]}),
+        ({"pins": 5}, {"pins": [5]}),
+        ({"pins": [5, [1], "x", True]}, {"pins": [5]}),
+        ({"pins": {"a": 1}, "b": 1}, {"b": 1}),
+        ({"shown": "timeRange"}, {"shown": ["timeRange"]}),
+        ({"shown": 5}, {}),
+        ({"opening": "x", "pinned": ["words", 5]}, {"pinned": ["words"]}),
+        ({"recalled": {"a": 1}, "composer": [1]}, {}),
+    ],
+)
+def test_one_alone_is_a_list_of_one_and_the_rest_is_absent(meta: dict[str, Any], seen: dict[str, Any]) -> None:
+    assert usable(call("c", "n", {}, meta=meta)).meta == seen
+
+
+def test_images_are_read_of_an_active_note_alone() -> None:
+    image = {"media_type": "image/png", "data": "AAAA"}
+    active = {"source": "active_note", "path": "p", "images": [5, image, {"url": 5}, "https://x/y.png"]}
+    seen = usable(attach({"content": "c", "metadata": active})).body["item"]
+    assert seen["metadata"]["images"] == [image, "https://x/y.png"]
+    counted = user("q", [{"content": "c", "metadata": {"source": "url", "images": 3}}])
+    assert usable(counted) is counted
+    assert usable(user("q", [{"content": "c", "metadata": {"source": ["x"]}}])).attached == [
+        {"content": "c", "metadata": {}}
+    ]
+
+
+def test_an_edit_that_puts_nothing_in_place_of_its_entry_drops_it() -> None:
+    edits = [
+        {"entry": 1, "action": "cut", "replacement": None},
+        {"entry": 2, "action": "handle"},
+        {"entry": 3, "action": "fold", "replacement": None},
+        {"entry": 4, "action": "cut", "replacement": ""},
+    ]
+    body = {"kind": "rebase", "reason": "r", "before_seq": 0, "library": [], "edits": edits, "freed": 0}
+    assert usable(Entry("rebase", body)).body["edits"] == [
+        {"entry": 1, "action": "drop"},
+        {"entry": 2, "action": "drop"},
+        {"entry": 3, "action": "fold"},
+        {"entry": 4, "action": "cut", "replacement": ""},
+    ]
