@@ -1,7 +1,5 @@
 """`quire run`, `quire chat` and `quire resume` make the same runner of the same options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

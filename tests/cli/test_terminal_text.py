@@ -1,7 +1,5 @@
 """No byte of others commands a terminal: one writer for all output, seen through a real one."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

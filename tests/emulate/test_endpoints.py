@@ -1,7 +1,5 @@
 """What real clients ask of a provider besides answers: keys, models, ids and limits, stored responses, WebSockets."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

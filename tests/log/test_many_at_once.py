@@ -1,7 +1,5 @@
 """Many OS threads at once: one Thread object shared, connections that end with the threads that opened them."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -4,8 +4,6 @@
 nothing else is. `whole_reply` puts a recorded stream together without Quire's own readers.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -4,8 +4,6 @@ Nothing here looks at a single recording: another set of recordings has to hold 
 law stands in that law's table with the reason, or the test fails; one that stands there without need fails too.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re
