@@ -39,9 +39,9 @@ def _serve(options: dict[str, Any]) -> Any:  # xllamacpp ships no types
     # What /v1/models calls it; a path would tell strangers about the disk.
     params.model_alias = {options["name"] or Path(options["gguf"]).stem}
     if "SmolLM2" in Path(options["gguf"]).name:
-        # What it was tuned for; and a guard, for so small a model falls into saying one sentence for ever.
+        # What it was tuned for; and a guard, for so small a model falls into saying one sentence for ever. It
+        # holds back repeated runs of tokens, not single words: what stands in the prompt may still be quoted.
         params.sampling.temp, params.sampling.top_p = 0.2, 0.9
-        params.sampling.penalty_repeat, params.sampling.penalty_last_n = 1.1, 256
         params.sampling.dry_multiplier, params.sampling.dry_allowed_length = 0.8, 4
         params.sampling.dry_penalty_last_n = 1024
     template = chat_template(Path(options["gguf"]))
