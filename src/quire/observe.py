@@ -129,7 +129,7 @@ class CacheWatch:
     def on_request(self, sending: Sending) -> None:
         target, before = sending.request.target, self._newest
         if target not in self._watches:
-            self._watches[target] = Watch(target)
+            self._watches[target] = Watch(target, frozen=True)
             self._unsure |= {target} if sending.resumed else set()
         self._waiting[target].append(sending)
         if len(self._waiting[target]) > _WAITING:

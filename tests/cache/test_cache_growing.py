@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.providers.cache_marks import MarkRows, Pauses
-from quire.providers.growing import Growing
+from quire.providers.growing import GrowingRow, GrowingValues, leading
 from quire.providers.simulate import Block, Simulator, blocks
 from quire.providers.simulate.blocks import Reader
 from quire.providers.simulate.engine_caches import Node, RadixTree
@@ -74,12 +74,23 @@ def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 9)), max_size=8))
 def test_a_running_value_is_the_same_however_the_row_came_about(rows: list[tuple[list[int], int]]) -> None:
-    running: Growing[tuple[int], tuple[int, ...]] = Growing()
+    running: GrowingValues[tuple[int], tuple[int, ...]] = GrowingValues()
     things = [(number,) for number in range(4)]
     for numbers, ground in rows:
         row = [things[number] for number in numbers]
         expected = [(ground, *numbers[: place + 1]) for place in range(len(numbers))]
         assert running.along(row, (ground,), lambda so_far, one: so_far + one, ground) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=8))
+def test_a_row_knows_how_much_of_the_row_before_it_stands(steps: list[tuple[int, int]]) -> None:
+    row: GrowingRow[object] = GrowingRow()
+    for kept, new in steps:
+        things = [*row[:kept], *(object() for _ in range(new))]
+        grown = GrowingRow(things, row, min(kept, len(row)))
+        assert leading(row, grown) == leading(list(row), things)
+        assert leading(list(row), grown) == leading(list(row), things)
+        row = grown
 
 
 @settings(max_examples=200)

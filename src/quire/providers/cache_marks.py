@@ -11,12 +11,12 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import chain, pairwise
-from operator import attrgetter, getitem
+from operator import getitem
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from quire.providers.growing import Growing
+from quire.providers.growing import GrowingValues
 from quire.providers.models import ModelInfo
 from quire.providers.simulate.blocks import said
 from quire.providers.walk import Path, Unit, Walk, changed_body, size_of
@@ -111,7 +111,7 @@ class Spot(msgspec.Struct, frozen=True):
     user: bool = False
 
 
-class Row(msgspec.Struct, frozen=True):
+class MarkRow(msgspec.Struct, frozen=True):
     """The spots of a body in the order its provider compares them."""
 
     spots: list[Spot]
@@ -171,18 +171,19 @@ class MarkRows:
 
     def __init__(self, wire: str) -> None:
         self._walk = Walk(wire_of(wire).layout, frozen=True)
-        self._pieces: Growing[Unit, Piece] = Growing()
+        self._pieces: GrowingValues[Unit, Piece] = GrowingValues()
+        self._spots: list[Spot] = []
+        self._ends: list[int] = []
 
-    def row(self, body: JsonObject) -> Row:
+    def row(self, body: JsonObject) -> MarkRow:
         """The spots of a body."""
         pieces = self._pieces.along(self._walk.units(body), Piece(), _next_piece)
-        last = pieces[-1] if pieces else Piece()
-        return Row(
-            [*chain.from_iterable(map(attrgetter("spots"), pieces))],
-            [*chain.from_iterable(map(attrgetter("ends"), pieces))],
-            last.size,
-            last.marked,
-        )
+        last, new = pieces[-1] if pieces else Piece(), pieces[self._pieces.same :]
+        standing = pieces[self._pieces.same - 1].count if self._pieces.same else 0
+        del self._spots[standing:], self._ends[bisect_left(self._ends, standing - 1) :]
+        self._spots += chain.from_iterable(piece.spots for piece in new)
+        self._ends += chain.from_iterable(piece.ends for piece in new)
+        return MarkRow(self._spots, self._ends, last.size, last.marked)
 
 
 def _next_piece(before: Piece, unit: Unit) -> Piece:
@@ -208,7 +209,7 @@ def _next_piece(before: Piece, unit: Unit) -> Piece:
 class MarkPlaces(msgspec.Struct, frozen=True):
     """Where marks go, as places in the row: `lasting` is written once an epoch, `moving` by every request."""
 
-    row: Row
+    row: MarkRow
     lasting: tuple[int, ...]
     moving: tuple[int, ...]
 
@@ -238,7 +239,7 @@ class MarkPlacer:
         self._spots = MarkRows(info.wire)
         # The spots up to the first behind which a prefix is long enough to be stored.
         self._short: list[Spot] = []
-        self._spoken: Growing[Message, Spoken] = Growing()
+        self._spoken: GrowingValues[Message, Spoken] = GrowingValues()
 
     def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> MarkPlaces:
         """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
@@ -261,7 +262,7 @@ class MarkPlacer:
             self._short = spots[: first + 1] if first < len(spots) else []
         return len(self._short) - 1 if self._short else len(spots)
 
-    def _lasting(self, row: Row, prompt: Prompt | None) -> int:
+    def _lasting(self, row: MarkRow, prompt: Prompt | None) -> int:
         """The spot whose prefix the next rebase lets stand; without an opening, the epoch's own fold."""
         if prompt is None:
             return -1
@@ -269,7 +270,7 @@ class MarkPlacer:
         # Where the model was last asked in the opening: what follows its end may be merged into one message with it.
         return row.ends[asked - 1] if 0 < asked <= len(row.ends) else self._fold(row, prompt)
 
-    def _fold(self, row: Row, prompt: Prompt) -> int:
+    def _fold(self, row: MarkRow, prompt: Prompt) -> int:
         """The spot where the epoch's first request ended, or ends."""
         if not prompt.fold:
             return -1
@@ -284,7 +285,7 @@ class MarkPlacer:
         return spoken[-1].runs if spoken else 0
 
 
-def _settled(row: Row, place: int) -> int:
+def _settled(row: MarkRow, place: int) -> int:
     """The place itself, or the nearest one before it that may carry a mark; -1 where there is none."""
     return next((one for one in range(place, -1, -1) if row.spots[one].markable), -1)
 
@@ -308,7 +309,7 @@ def _block_at(body: JsonObject, spot: Spot) -> Json:
         return None
 
 
-def _stable(row: Row, prompt: Prompt | None, stable: int) -> int:
+def _stable(row: MarkRow, prompt: Prompt | None, stable: int) -> int:
     """The spot where the request before this one ended.
 
     Where nobody knows how many messages it held, counted from the end, where the two differ least.

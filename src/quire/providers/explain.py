@@ -285,11 +285,14 @@ def diagnosis_of(reply: Json) -> JsonObject:
 
 
 class Watch:
-    """One thread's requests at one provider: predicts each, then compares with what the reply reports."""
+    """One thread's requests at one provider: predicts each, then compares with what the reply reports.
 
-    def __init__(self, target: str | ModelInfo) -> None:
+    `frozen`: their messages are not changed in place.
+    """
+
+    def __init__(self, target: str | ModelInfo, frozen: bool = False) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
-        self.simulator = Simulator(self.info)
+        self.simulator = Simulator(self.info, frozen=frozen)
         self._last: SentRequest | None = None
 
     def sent(self, at_ms: int, body: JsonObject) -> Predicted:

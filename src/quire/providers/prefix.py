@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from operator import attrgetter
 
 from quire.log.hashing import sha256_hex
 from quire.providers.growing import leading
@@ -40,29 +39,31 @@ def hashed(lines: Iterable[bytes]) -> Lines:
 
 
 class PrefixLines:
-    """The lines of a thread's requests; the hash goes on where the units part with those of the request before."""
+    """The lines of a thread's requests: what stands as it stood is neither written nor hashed again."""
 
     def __init__(self) -> None:
         self._units: Sequence[Unit] = ()
-        # The hash of the first units, those that have stood in two requests.
+        self._lines: list[bytes] = []
+        self._hashes: list[str] = []
+        # The hash of the first lines, those that have stood in two requests.
         self._hash, self._settled = hashlib.sha256(), 0
 
     def of(self, units: Sequence[Unit]) -> Lines:
         """The lines of the thread's next request."""
         same = leading(self._units, units)
+        standing = len(self._lines) - sum(len(unit.lines) for unit in self._units[same:])
         self._units = units
-        if same < self._settled:
+        del self._lines[standing:], self._hashes[standing:]
+        self._lines += chain.from_iterable(unit.lines for unit in units[same:])
+        self._hashes += chain.from_iterable(unit.hashes for unit in units[same:])
+        whole = self._settle(standing).copy()
+        whole.update(b"".join(self._lines[standing:]))
+        return Lines(tuple(self._lines), tuple(self._hashes), whole.hexdigest())
+
+    def _settle(self, standing: int) -> hashlib._Hash:
+        """The hash up to the first line that is new."""
+        if standing < self._settled:
             self._hash, self._settled = hashlib.sha256(), 0
-        self._hash.update(_joined(units[self._settled : same]))
-        self._settled = same
-        whole = self._hash.copy()
-        whole.update(_joined(units[same:]))
-        return Lines(
-            tuple(chain.from_iterable(map(attrgetter("lines"), units))),
-            tuple(chain.from_iterable(map(attrgetter("hashes"), units))),
-            whole.hexdigest(),
-        )
-
-
-def _joined(units: Sequence[Unit]) -> bytes:
-    return b"".join(chain.from_iterable(unit.lines for unit in units))
+        self._hash.update(b"".join(self._lines[self._settled : standing]))
+        self._settled = standing
+        return self._hash

@@ -252,7 +252,7 @@ class Rendering:
     def _start(self, ground: tuple[int, int, bool]) -> None:
         # What all written messages rest on; when it changes, they are written anew.
         self.ground = ground
-        self.taken: list[Message] = []
+        self.taken: tuple[Message, ...] = ()
         # Of each request that ended: how many messages were taken, and how many written for it.
         self.held: dict[int, int] = {}
         self.sheet = Draft(self.info, self.writer.native, self.ask)
@@ -265,26 +265,26 @@ class Rendering:
         ended = prompt.ends[: bisect_left(prompt.ends, known)]
         offered = any(is_offered(tool, self.info, self.writer.native) for tool in prompt.tools)
         ground = (prompt.epoch, prompt.fold, offered)
-        same = list(prompt.messages[:known]) == self.taken and list(ended) == list(self.held)
+        same = prompt.messages[:known] == self.taken and list(ended) == list(self.held)
         if ground != self.ground or not same:
             self._start(ground)
             known = 0
         for place in range(known, len(prompt.messages)):
             message = prompt.messages[place]
             if _ended(prompt, place):
-                self._seal()
+                self._seal(place)
             self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)
-            self.taken.append(message)
+        self.taken = prompt.messages
 
-    def _seal(self) -> None:
+    def _seal(self, taken: int) -> None:
         """A request ended here: what it put behind the messages stands where it stood."""
         shown = self.sheet.copy()
         self.writer.end(shown)
         if len(shown.messages) > len(self.sheet.messages):
             self.sheet.messages = shown.messages
-        self.sheet.sealed = self.held[len(self.taken)] = len(self.sheet.messages)
+        self.sheet.sealed = self.held[taken] = len(self.sheet.messages)
 
 
 def _ended(prompt: Prompt, place: int) -> bool:

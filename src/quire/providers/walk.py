@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from quire.log.hashing import canonical, sha256_hex
+from quire.providers.growing import GrowingRow
 from quire.values import Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -106,22 +107,26 @@ class Walk:
 
     def __init__(self, layout: Layout, frozen: bool = False) -> None:
         self._layout, self._frozen = layout, frozen
-        self._head, self._messages = _Row(frozen), _Row(frozen)
+        self._head, self._messages = _Values(frozen), _Values(frozen)
         self._paths: list[Path] = []
+        self._units: GrowingRow[Unit] = GrowingRow()
 
-    def units(self, body: JsonObject) -> list[Unit]:
+    def units(self, body: JsonObject) -> GrowingRow[Unit]:
         """The units of the next body."""
         head, messages = list(self._layout.head(body)), self._layout.messages(body)
         paths = [unit.path for unit in head]
         if paths != self._paths:
-            self._paths, self._head = paths, _Row(self._frozen)
-        return [
-            *self._head.follow([unit.value for unit in head], lambda place: head[place]),
-            *self._messages.follow(messages, lambda place: self._layout.message(messages[place], place)),
-        ]
+            self._paths, self._head, self._units = paths, _Values(self._frozen), GrowingRow()
+        in_front = self._head.follow([unit.value for unit in head], lambda place: head[place])
+        following = self._messages.follow(
+            messages, lambda place: self._layout.message(messages[place], place)
+        )
+        same = self._head.same if self._head.same < len(head) else len(head) + self._messages.same
+        self._units = GrowingRow([*in_front, *following], self._units, min(same, len(self._units)))
+        return self._units
 
 
-class _Row:
+class _Values:
     """Values in a row, each with the unit it is."""
 
     def __init__(self, frozen: bool) -> None:
@@ -129,11 +134,14 @@ class _Row:
         self._values: list[Json] = []
         self._copies: list[bytes] = []
         self._units: list[Unit] = []
+        # How many of the newest row's first units were not made again.
+        self.same = 0
 
     def follow(self, values: Sequence[Json], make: Callable[[int], Unit]) -> list[Unit]:
         """The units of the next row; those at places where a value is new or has changed are made."""
         known = min(len(self._units), len(values))
         changed = list(self._changed(values, known))
+        self.same = changed[0] if changed else known
         del self._units[known:]
         for place in (*changed, *range(known, len(values))):
             self._units[place : place + 1] = [make(place)]

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from quire.log.hashing import canonical, sha256_hex
-from quire.providers.growing import Growing, leading
+from quire.providers.growing import GrowingRow, GrowingValues, leading
 from quire.providers.walk import MARKS, Part, Section, Unit, Walk, bare, unmarked
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter
@@ -207,12 +207,17 @@ class Reader:
 
     def __init__(self, wire: str, frozen: bool = False) -> None:
         self._walk = Walk(wire_of(wire).layout, frozen)
-        self._read: Growing[Unit, _Read] = Growing()
+        self._read: GrowingValues[Unit, _Read] = GrowingValues()
+        self._blocks: GrowingRow[Block] = GrowingRow()
 
-    def read(self, body: JsonObject) -> list[Block]:
+    def read(self, body: JsonObject) -> GrowingRow[Block]:
         """The blocks of a body."""
         rows = self._read.along(self._walk.units(body), _Read(), _next)
-        return [*chain.from_iterable(map(attrgetter("blocks"), rows))]
+        same = self._read.same
+        standing = rows[same - 1].end if same else 0
+        new = chain.from_iterable(row.blocks for row in rows[same:])
+        self._blocks = GrowingRow([*self._blocks[:standing], *new], self._blocks, standing)
+        return self._blocks
 
 
 def blocks(body: JsonObject, wire: str) -> list[Block]:
@@ -221,9 +226,10 @@ def blocks(body: JsonObject, wire: str) -> list[Block]:
 
 
 class _Read(NamedTuple):
-    """A unit's blocks, and whether the conversation has begun with it."""
+    """A unit's blocks, how many blocks there are up to their end, and whether the conversation has begun with it."""
 
     blocks: tuple[Block, ...] = ()
+    end: int = 0
     talking: bool = False
 
 
@@ -232,7 +238,8 @@ def _next(before: _Read, unit: Unit) -> _Read:
     row = blocks_of(unit)
     if before.talking and unit.section == "system":
         row = tuple(msgspec.structs.replace(block, section="messages") for block in row)
-    return _Read(row, before.talking or (unit.section == "messages" and bool(row)))
+    talks = before.talking or (unit.section == "messages" and bool(row))
+    return _Read(row, before.end + len(row), talks)
 
 
 _LIVES = {"5m": 300, "1h": 3600, "30m": 1800, "12h": 43200}
@@ -300,8 +307,8 @@ class TokenTally:
     def __init__(self, counted: Counted) -> None:
         self._counted = counted
         self.count = counted.count
-        self._ends: Growing[Block, int] = Growing()
-        self._lengths: Growing[Block, int] = Growing()
+        self._ends: GrowingValues[Block, int] = GrowingValues()
+        self._lengths: GrowingValues[Block, int] = GrowingValues()
         self._blocks: Sequence[Block] = ()
         self._ids = array("i")
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 import msgspec
 
 from quire.log.hashing import canonical
-from quire.providers.growing import Growing
+from quire.providers.growing import GrowingValues
 from quire.providers.models import ModelInfo
 from quire.providers.simulate.blocks import Block, Cause, EngineView, Shares, marked
 from quire.values import JsonObject
@@ -125,8 +125,8 @@ class AnthropicCache:
         self._info = info
         self._runs_as_one = runs_as_one
         self._shelf = Shelf()
-        self._ends: Growing[Block, int] = Growing()
-        self._hashes: Growing[Block, bytes] = Growing()
+        self._ends: GrowingValues[Block, int] = GrowingValues()
+        self._hashes: GrowingValues[Block, bytes] = GrowingValues()
 
     def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Find the longest stored prefix, then store what the marks ask for."""
@@ -238,7 +238,7 @@ def _keeps_thinking(model: str) -> bool:
 
 
 def _hashes(
-    running: Growing[Block, bytes], blocks: list[Block], body: JsonObject, info: ModelInfo
+    running: GrowingValues[Block, bytes], blocks: list[Block], body: JsonObject, info: ModelInfo
 ) -> list[bytes]:
     """The running hash at each block; a level's settings, and those of the levels before it, go into its blocks'."""
     system = _system_settings(blocks, body)
@@ -313,7 +313,7 @@ class BreakpointCache:
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
         self._shelf = Shelf()
-        self._hashes: Growing[Block, bytes] = Growing()
+        self._hashes: GrowingValues[Block, bytes] = GrowingValues()
 
     def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Read at the latest breakpoint that is stored, write the latest ones."""

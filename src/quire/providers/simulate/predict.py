@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import CallError
-from quire.providers.growing import Growing, leading
+from quire.providers.growing import GrowingValues, leading
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.simulate.blocks import (
     Block,
@@ -111,7 +111,7 @@ class Simulator:
         self._exact = self._counted.exact or prompt_ids is not None
         # Prompts that no answer is known for yet, by the hash of their blocks.
         self._unanswered: dict[bytes, array[int]] = {}
-        self._keys: Growing[Block, bytes] = Growing()
+        self._keys: GrowingValues[Block, bytes] = GrowingValues()
         self._gone_through: list[Block] = []
         self._last: tuple[array[int], int] | None = None
 
