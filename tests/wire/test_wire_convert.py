@@ -67,6 +67,18 @@ chat = st.one_of(
     _fixed({"role": "tool", "tool_call_id": ids, "content": texts | chat_parts}, name=texts, _err=st.booleans()),
 )
 
+cohere = st.one_of(
+    _fixed({"role": "system", "content": texts}),
+    _fixed({"role": "user", "content": texts | chat_parts}),
+    _fixed(
+        {"role": "assistant"},
+        content=texts | st.lists(_fixed({"type": "thinking", "thinking": texts}), max_size=2),
+        tool_plan=texts,
+        tool_calls=st.lists(chat_call, max_size=2),
+    ),
+    _fixed({"role": "tool", "tool_call_id": ids, "content": texts | chat_parts}),
+)
+
 text_block = _fixed({"type": "text", "text": texts}, citations=st.none() | st.just([{"type": "page_location"}]))
 anthropic_user = st.one_of(
     text_block,
@@ -200,6 +212,7 @@ MESSAGES = {
     "openai-agents": items,
     "gemini": gemini,
     "bedrock": bedrock,
+    "cohere": cohere,
     "langchain": langchain,
 }
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from quire.providers import http_body, render, sdk_kwargs
-from quire.providers.registry import data, providers
+from quire.providers.registry import data, provider_facts, providers
 from quire.providers.rules import validate
 from quire.providers.spelling import Spelling
 from quire.values import Call, Image, JsonObject, Message, Prompt, Request, Result, Text
@@ -25,7 +25,9 @@ def _request(target: str, *messages: Message, tools: tuple[JsonObject, ...] = ()
 
 
 def test_every_provider_that_speaks_chat_has_a_row() -> None:
-    assert set(data("dialects")["dialects"]) == set(providers()) - {"anthropic", "gemini", "bedrock"}
+    formats = {one: {provider_facts(one)["wire"], *provider_facts(one)["formats"].values()} for one in providers()}
+    speakers = {one for one in providers() if formats[one] & {"openai-chat", "openai-responses"}}
+    assert set(data("dialects")["dialects"]) == speakers
 
 
 @pytest.mark.parametrize(

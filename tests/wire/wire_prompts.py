@@ -15,6 +15,7 @@ TARGETS = [
     "gemini:gemini-2.5-pro",
     "bedrock:us.anthropic.claude-opus-5-5-v1:0",
     "bedrock:amazon.nova-lite-v1:0",
+    "cohere:command-a-reasoning-08-2025",
     "deepseek:deepseek-v4-flash",
     "xai:grok-4.20",
     "groq:openai/gpt-oss-120b",

@@ -17,6 +17,7 @@ FORMATS: dict[str, str] = {
     "anthropic": "quire.providers.wires.anthropic",
     "gemini": "quire.providers.wires.gemini",
     "bedrock": "quire.providers.wires.bedrock",
+    "cohere": "quire.providers.wires.cohere",
     "langchain": "quire.providers.wires.langchain",
     "openai-agents": "quire.providers.wires.openai_agents",
 }
