@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 
 from quire.assemble.summary import Leaving, extract
-from quire.assemble.user_message import result_text
 from quire.cli.output import print_table
+from quire.entry import result_text
 from quire.tokens import counter
 from quire.values import Entry
 from traces import conversations, entries, files, parser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -171,3 +172,17 @@ def item_json(item: Item | JsonObject) -> JsonObject:
     if item.sha256:
         out["sha256"] = item.sha256
     return out
+
+
+# What stands for the result of a call that was cut off.
+INTERRUPTED = "(interrupted: no result was recorded)"
+
+
+def result_text(result: Entry) -> str:
+    """A result's outcome and content as one text, with a blank line between; a bare failure says that it is one."""
+    outcome, content = result.body.get("outcome"), result.body.get("content")
+    if content is not None and not isinstance(content, str):
+        content = json.dumps(content, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    if outcome and content:
+        return f"{outcome}\n\n{content}"
+    return outcome or content or ("Error" if result.body.get("error") else "")

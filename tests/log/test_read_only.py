@@ -99,3 +99,10 @@ def test_a_file_that_is_not_there_cannot_be_read_but_only_not_made(folder: Path)
     folder.chmod(0o555)
     with unprivileged(), pytest.raises(CallError, match="cannot write"):
         SqliteStore(folder / "a.db")
+
+
+def test_a_file_that_may_not_be_read_is_not_called_read_only(folder: Path) -> None:
+    path = sealed(folder)
+    path.chmod(0)
+    with unprivileged(), pytest.raises(CallError, match=r"cannot read .*a\.db: permission denied"):
+        SqliteStore(path)

@@ -13,6 +13,7 @@ from quire.errors import CallError, QuireError
 from quire.log.hashing import sha256_hex
 from quire.log.store import Store
 
+_NAME_BYTES = 180
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|#^\[\]]')
 
 
@@ -45,7 +46,9 @@ def autosave(store: Store, thread: str, folder: str | Path) -> Saved:
 
 def file_name(thread: str) -> str:
     """A thread's name as a file's: what no system takes becomes -, with a few digits so that none collide."""
-    safe = _UNSAFE.sub("-", thread).strip(" .")[:120]
+    whole = _UNSAFE.sub("-", thread).strip(" .").encode()
+    # No system takes more than 255 bytes, and names made of this one are longer.
+    safe = whole[:_NAME_BYTES].decode(errors="ignore")
     return f"{safe}.md" if safe == thread else f"{safe}-{sha256_hex(thread)[:8]}.md"
 
 

@@ -9,15 +9,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from quire.assemble.policy import Policy
-from quire.assemble.user_message import (
-    INTERRUPTED,
-    ItemBlock,
-    Library,
-    UserMessage,
-    UserTurn,
-    result_text,
-    say,
-)
+from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, say
+from quire.entry import INTERRUPTED, result_text
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
 from quire.tokens.counting import part_tokens
 from quire.values import Call, Entry, JsonObject, Message, Part, Prompt, Result, Text, Think

@@ -8,7 +8,8 @@ import msgspec
 
 from quire.assemble.messages import Epoch, PlacedMessage, assistant, leaf, results
 from quire.assemble.policy import Policy
-from quire.assemble.user_message import ItemBlock, UserTurn, result_text
+from quire.assemble.user_message import ItemBlock, UserTurn
+from quire.entry import result_text
 from quire.values import Entry, JsonObject, LeftOut, Message, Text
 
 Pair = tuple[Entry, Entry | None]

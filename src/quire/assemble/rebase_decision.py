@@ -17,7 +17,8 @@ from quire.assemble.policy import Policy
 from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded
 from quire.assemble.rebase import edits as edits_of
 from quire.assemble.summary import Leaving, Summarise, extract, lines_that_fit
-from quire.assemble.user_message import ItemBlock, result_text
+from quire.assemble.user_message import ItemBlock
+from quire.entry import result_text
 from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
 from quire.values import Entry, Result, Text

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from quire.assemble.user_message import result_text
+from quire.entry import result_text
 from quire.tokens import counter
 from quire.values import Entry
 

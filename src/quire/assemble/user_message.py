@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from quire.assemble.policy import Promote
+from quire.entry import result_text
 from quire.items import identity
 from quire.log.hashing import canonical, sha256_hex
 from quire.tokens import counter
@@ -295,16 +296,3 @@ def entry_text(entry: Entry) -> str:
 
 def call_text(name: str, args: Json) -> str:
     return f"{name} {canonical(args).decode()}"
-
-
-INTERRUPTED = "(interrupted: no result was recorded)"
-
-
-def result_text(result: Entry) -> str:
-    """A result's outcome and content as one text."""
-    outcome, content = result.body.get("outcome"), result.body.get("content")
-    if content is not None and not isinstance(content, str):
-        content = json.dumps(content, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    if outcome and content:
-        return f"{outcome}\n\n{content}"
-    return outcome or content or ("Error" if result.body.get("error") else "")

@@ -1,1 +1,17 @@
+"""The command line: a thin layer over everything else."""
 
+import sys
+from types import TracebackType
+
+_usual = sys.excepthook
+
+
+def _stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ctrl-C while the command is still being loaded is no fault to trace."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("stopped\n")
+    else:
+        _usual(kind, error, trace)
+
+
+sys.excepthook = _stopped

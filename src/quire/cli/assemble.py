@@ -14,9 +14,9 @@ from rich.text import Text
 
 from quire.assemble import Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.layers import enclose, layer_tokens
-from quire.assemble.user_message import result_text
 from quire.cli.output import console, db_option, echo, in_line, json_option, print_json, print_text
 from quire.cli.store import load_entries, load_usable, open_db
+from quire.entry import result_text
 from quire.errors import CallError, NotFound
 from quire.log.entries import encode
 from quire.log.hashing import canonical

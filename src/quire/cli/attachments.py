@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -126,13 +127,18 @@ def _from_files(name: str, vault: Vault | None) -> Attached:
 def _file(path: Path, name: str) -> Attached:
     suffix = path.suffix.lower()
     # A name with ~ is known by the path it means.
-    called = name if path == Path(name) else str(path)
+    called = readable(name if path == Path(name) else str(path))
     if suffix in _IMAGES:
         return Attached(None, called, image=_image(path, suffix))
-    made = item_json(from_file(called, truncate=True))
+    made = item_json(from_file(path, name=called, truncate=True))
     if suffix in _NOTES:
-        made["metadata"] = {"source": "note", "path": called, "title": path.stem}
-    return Attached({**made, "id": called}, name)
+        made["metadata"] = {"source": "note", "path": called, "title": readable(path.stem)}
+    return Attached({**made, "id": called}, called)
+
+
+def readable(name: str) -> str:
+    """A file's name as text; bytes that are no UTF-8 are shown by their number."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _image(path: Path, suffix: str) -> JsonObject:

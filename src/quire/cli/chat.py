@@ -26,7 +26,7 @@ from quire.cli.store import open_db
 from quire.errors import MissingPart, QuireError
 from quire.log.sqlite import SqliteStore
 from quire.send.connect import has_explicit_cache
-from quire.send.cycle import Decision, Outcome, last_target, look, run
+from quire.send.cycle import Decision, Outcome, last_target, run
 from quire.send.note_search import sources, sources_text
 from quire.send.protocol import Runner, Turn
 from quire.send.transport import close
@@ -110,7 +110,7 @@ class Session:
         if not self.entries():
             return
         asked = standing(self.store, self.thread.name).user
-        if look(self.store, self.thread.name).next not in ("ask", "run"):
+        if standing(self.store, self.thread.name).next not in ("ask", "run"):
             return
         said = shortened(asked.text if asked else "")
         self.screen.note(f"going on with the turn that was interrupted: {said}")

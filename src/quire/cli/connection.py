@@ -62,7 +62,9 @@ def reach(
     url = base_url or os.environ.get("QUIRE_BASE_URL")
     if not url and is_embedded(target):
         return _local()
-    transport = transport_for(target, url, _key(target), proxies=not url, explicit_cache=explicit_cache)
+    transport = transport_for(
+        target, url, _key(target), proxies=not url, explicit_cache=explicit_cache, say=_say
+    )
     return Connection(target, transport, {})
 
 
@@ -84,7 +86,7 @@ def is_embedded(target: str) -> bool:
 def _local() -> Connection:
     from quire.send.local import local_target
 
-    target, url = local_target(say=lambda line: echo(line, err=True))
+    target, url = local_target(say=_say)
     return Connection(target, transport_for(target, url), dict(LOCAL_OPTIONS), is_local=True)
 
 
@@ -95,6 +97,10 @@ def last_model(db: Path | None, thread: str) -> str:
     with open_db(db, create=False) as store:
         known = any(info.name == thread for info in store.threads())
         return last_target(store, thread) if known else ""
+
+
+def _say(line: str) -> None:
+    echo(line, err=True, dim=True)
 
 
 def _key(target: str) -> str | None:

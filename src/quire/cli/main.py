@@ -161,6 +161,9 @@ def main() -> None:
     except QuireError as error:
         report(error)
         sys.exit(error.exit_code)
+    except UnicodeEncodeError as error:
+        report(CallError(f"a name is not UTF-8: {ascii(error.object)[:80]}", hint="Rename the file."))
+        sys.exit(2)
     except OSError as error:
         _give_up_output()
         about = f"{error.filename}: " if error.filename else ""

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from quire.entry import result_text
 from quire.errors import CallError, FormatError
 from quire.formats.json_ import load
 from quire.send.events import Event
@@ -308,11 +309,11 @@ def _arguments(call: Entry) -> str:
 
 
 def _told(result: Entry) -> str:
-    said = result.body.get("outcome") or result.body.get("content") or ""
-    if str(said).startswith("<localSearch"):
-        return ", ".join(dict.fromkeys(_TITLE.findall(str(said)))) or "no documents"
+    said = result.body.get("outcome") or result_text(result)
+    if said.startswith("<localSearch"):
+        return ", ".join(dict.fromkeys(_TITLE.findall(said))) or "no documents"
     failed = "failed: " if result.body.get("error") else ""
-    return failed + (str(said) or "nothing")
+    return failed + (said or "nothing")
 
 
 def shortened(text: str, limit: int = 100) -> str:
@@ -343,7 +344,7 @@ def _says(entry: Entry) -> str:
     if entry.kind == "call":
         return f"{entry.name} {json.dumps(entry.args, ensure_ascii=False)}"
     if entry.kind == "result":
-        return "\n".join(body[key] for key in ("outcome", "content") if body.get(key)) or "(no output)"
+        return result_text(entry) or "(no output)"
     if entry.kind == "tools":
         return ", ".join(tool["name"] for tool in entry.tools)
     if entry.kind == "attach":

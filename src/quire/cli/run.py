@@ -206,7 +206,7 @@ def _show(found: Interrupted, thread: str, as_json: bool) -> None:
     said = {
         "done": f"the newest turn of {thread} is answered",
         "nothing": f"{thread} has no user entry to answer",
-        "ask": f"the model is to be asked ({found.target or 'none was asked yet'})",
+        "ask": f"the model is to be asked{' to go on' * found.stopped} ({found.target or 'none was asked yet'})",
         "run": "calls are to be run",
     }
     echo(said[found.next])

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from quire.entry import INTERRUPTED
 from quire.errors import FormatError
 from quire.log.shapes import NOT_UTF8_HINT
 from quire.values import Entry, Json
@@ -77,7 +78,6 @@ class Marks:
 
 # Calls and their results side by side, as every text format shows them.
 
-INTERRUPTED = "(interrupted: no result was recorded)"
 UNKNOWN = "unknown"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -16,6 +17,8 @@ from quire.log.hashing import sha256_hex
 BUSY_TIMEOUT_S = 60.0
 # Between tries where SQLite itself does not wait.
 RETRY_S = 0.005
+# A wait longer than this is said to be one.
+SILENT_S = 1.0
 # No database is shorter than its header; SQLite takes a file of one byte for an empty one and would begin anew.
 HEADER_BYTES = 100
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -24,6 +27,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _DAMAGED_SAYS = ("Could not decode to UTF-8", "unsupported file format")
 
 
+_logger = logging.getLogger("quire")
 _Kind = TypeVar("_Kind", bound=sqlite3.Connection)
 _UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
 
@@ -99,15 +103,30 @@ def _refuse_stump(path: str | Path) -> None:
 
 def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
     """Switch a new file over; when several processes do so at once, SQLite refuses all but one without waiting."""
-    patience = time.monotonic() + BUSY_TIMEOUT_S
+    begin, told = time.monotonic(), False
+    _wait_at_most(conn, SILENT_S)
     while True:
         try:
             conn.execute("PRAGMA journal_mode = WAL")
-            return
+            break
         except sqlite3.OperationalError as error:
-            if _code(error) not in _BUSY or time.monotonic() > patience:
+            waited = time.monotonic() - begin
+            if _code(error) not in _BUSY or waited > BUSY_TIMEOUT_S:
                 raise
+            if waited > SILENT_S and not told:
+                told = _tell_of_wait(conn)
         time.sleep(RETRY_S)
+    _wait_at_most(conn, BUSY_TIMEOUT_S)
+
+
+def _wait_at_most(conn: sqlite3.Connection, seconds: float) -> None:
+    conn.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+
+def _tell_of_wait(conn: sqlite3.Connection) -> bool:
+    file = conn.execute("PRAGMA database_list").fetchone()[2]
+    _logger.warning("waiting for %s: another process is writing to it (at most %.0f s)", file, BUSY_TIMEOUT_S)
+    return True
 
 
 class BrokenFile(sqlite3.DatabaseError):
@@ -137,7 +156,7 @@ def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
 @contextmanager
 def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
     """All or nothing; IMMEDIATE takes the write lock at once, so that a later step cannot find it taken."""
-    conn.execute(f"BEGIN {how}")
+    _begin(conn, how)
     try:
         yield
         conn.execute("COMMIT")
@@ -145,6 +164,21 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
+
+
+def _begin(conn: sqlite3.Connection, how: str) -> None:
+    """Begin a transaction; whoever waits for another process is told so."""
+    _wait_at_most(conn, SILENT_S)
+    try:
+        conn.execute(f"BEGIN {how}")
+    except sqlite3.OperationalError as error:
+        if _code(error) not in _BUSY:
+            raise
+        _tell_of_wait(conn)
+        _wait_at_most(conn, BUSY_TIMEOUT_S)
+        conn.execute(f"BEGIN {how}")
+    finally:
+        _wait_at_most(conn, BUSY_TIMEOUT_S)
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -159,6 +193,9 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
             f"{path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
             hint="Try again when the other process has finished writing.",
         )
+    effective = os.access in os.supports_effective_ids
+    if os.path.isfile(path) and not os.access(path, os.R_OK, effective_ids=effective):
+        return CallError(f"cannot read {path}: permission denied", hint="Check who may read it.")
     if _code(error) in _UNWRITABLE and os.path.isfile(path) and not may_write(path):
         return _read_only(path)
     if _code(error) in _UNWRITABLE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from quire.entry import result_text
 from quire.providers.rendering import Draft
 from quire.values import (
     SPOKEN,
@@ -140,9 +141,3 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
         case "tools":
             return (ToolSet(tuple(entry.tools)),)
     return (Text(entry.text, entry.wire),)
-
-
-def result_text(entry: Entry) -> str:
-    """Outcome and content of a result, whichever there are, with a blank line between."""
-    given = (entry.body.get("outcome"), entry.body.get("content"))
-    return "\n\n".join(text for text in given if text)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from quire.entry import INTERRUPTED
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import PrefixLines
 from quire.providers.provider_tools import Native, is_offered, own_definition, with_more
@@ -23,8 +24,6 @@ from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Resul
 #
 # The engine hands over prompts that are whole already; this holds for every other caller, and gives reused
 # ids a new name. Each decision looks back only, so a longer prompt settles to a longer list.
-
-INTERRUPTED = "(interrupted: no result was recorded)"
 
 
 class CallPairer:

@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from quire.assemble.summary import truncate
-from quire.assemble.user_message import references, result_text
+from quire.assemble.user_message import references
+from quire.entry import result_text
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
 from quire.recall.query import FORMS, Query, content, stem, tokens

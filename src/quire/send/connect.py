@@ -43,8 +43,9 @@ class RetryingTransport:
         inner: Transport,
         retry: Retry | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.inner, self.retry, self._sleep = inner, retry or Retry(), sleep
+        self.inner, self.retry, self._sleep, self._say = inner, retry or Retry(), sleep, say
 
     async def aclose(self) -> None:
         """End the connections."""
@@ -85,7 +86,9 @@ class RetryingTransport:
         asked = error.retry_after_s
         if not error.retryable or attempt >= self.retry.attempts or (asked or 0) > self.retry.most_s:
             raise error
-        await self._sleep(self.retry.wait_s(attempt, asked))
+        wait_s = self.retry.wait_s(attempt, asked)
+        self._say(f"{error}; trying again in {wait_s:g} s")
+        await self._sleep(wait_s)
 
 
 Via = Literal["", "sdk", "http"]
@@ -100,10 +103,12 @@ def transport_for(
     via: Via = "",
     proxies: bool = False,
     explicit_cache: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> RetryingTransport | CachedTransport:
     """A transport for "provider:model"; `via` insists on the SDK or on plain HTTP, `proxies` uses the environment's.
 
-    `explicit_cache` makes Gemini caches where they pay; their storage is paid for by the hour.
+    `explicit_cache` makes Gemini caches where they pay; their storage is paid for by the hour. `say` hears why and
+    how long is waited before a request is sent again.
     """
     name, _ = split_target(target)
     endpoint, call = endpoint_for(name), wire_of(name).call
@@ -118,7 +123,7 @@ def transport_for(
         inner = sdk_transport(call, url, api_key or "", timeout_s)
     else:
         inner = Http(url, api_key or "", timeout_s, proxies)
-    again = RetryingTransport(inner, retry)
+    again = RetryingTransport(inner, retry, say=say)
     return CachedTransport(again, inner) if explicit_cache else again
 
 

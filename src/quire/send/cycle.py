@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from quire import providers, values
-from quire.assemble.user_message import INTERRUPTED
+from quire.entry import INTERRUPTED
 from quire.errors import CallError, ProviderError
 from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
@@ -292,6 +292,9 @@ def interrupted_result(call: Entry) -> Entry:
     return values.result(call.call_id, INTERRUPTED, error=True, meta={"interrupted": True})
 
 
+# What the model is told when an answer that the user stopped is to be gone on with.
+GO_ON = "Your answer above was interrupted. Go on where it ends, without repeating it."
+
 # Going on where a cycle was interrupted: finished results are used, calls in doubt are named first.
 
 
@@ -306,6 +309,8 @@ class Interrupted(msgspec.Struct, frozen=True):
     next: Next
     doubtful: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
+    # Its answer was stopped by the user; resuming has the model go on with it.
+    stopped: bool = False
 
 
 def look(store: Store, thread: str, runner: Runner = CHAT) -> Interrupted:
@@ -313,7 +318,10 @@ def look(store: Store, thread: str, runner: Runner = CHAT) -> Interrupted:
     turn = standing(store, thread)
     # Calls that may change something run one at a time, so only the first unanswered one is in doubt.
     doubtful = tuple(call for call in turn.pending[:1] if not may_run_again(runner, call))
-    return Interrupted(last_target(store, thread), turn.next, doubtful, tuple(turn.pending[len(doubtful) :]))
+    waiting = tuple(turn.pending[len(doubtful) :])
+    stopped = turn.next == "done" and turn.stopped
+    next: Next = "ask" if stopped else turn.next
+    return Interrupted(last_target(store, thread), next, doubtful, waiting, stopped)
 
 
 def last_target(store: Store, thread: str) -> str:
@@ -342,6 +350,9 @@ async def resume(
         raise CallError(
             f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model."
         )
+    with thread.store.turn_lock(thread.name):
+        if look(thread.store, thread.name).stopped:
+            thread.append(Entry("note", {"kind": "note", "text": GO_ON, "meta": {"resumed": True}}))
     if transport is not None:
         return await run(thread, asked, transport, runner, **how)
     own = _reached(asked)

@@ -112,6 +112,7 @@ class Http:
         # Whether the environment's proxies are used; the command says yes, a library is told.
         self.proxies = proxies
         self._client: httpx.AsyncClient | None = None
+        _httpx()  # what is not installed is said before anything is written down
 
     async def aclose(self) -> None:
         """End the connections; the next request makes new ones."""

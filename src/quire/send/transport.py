@@ -93,11 +93,19 @@ def refusal(
 def unreachable(provider: str, base_url: str, error: BaseException) -> ProviderError:
     """The error of a connection that was not made, or broke."""
     what = str(error) or type(error).__name__
+    base_url = without_password(base_url)
     return ProviderError(
         f"the connection to {provider} failed: {what}",
         retryable=True,
         hint=f"Check that {base_url} can be reached." if base_url else "Check the network.",
     )
+
+
+def without_password(url: str) -> str:
+    """An address that can be shown: https://me:secret@host/v1 -> https://host/v1."""
+    scheme, found, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if found else url
 
 
 def timed_out(provider: str, timeout_s: float) -> ProviderError:

@@ -52,6 +52,8 @@ class TurnState:
             self.user, self._waiting = entry, True
         elif entry.kind == "sent":
             self._take_sent(entry)
+        elif entry.kind == "note" and entry.meta.get("resumed") and self.stopped:
+            self._waiting, self.stopped, self._said = True, False, []
         elif entry.kind == "result":
             self._take_result(entry)
         elif entry.kind in SPOKEN:

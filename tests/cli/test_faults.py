@@ -1,0 +1,171 @@
+"""What goes wrong around a turn is said in a line, and leaves the log as it should be."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from quire import values
+from quire.archive import autosave
+from quire.cli.attachments import attached_items
+from quire.cli.main import quire
+from quire.entry import INTERRUPTED, result_text
+from quire.errors import ProviderError, QuireError
+from quire.log import connection
+from quire.providers.convert import project
+from quire.send.cycle import GO_ON
+from quire.send.transport import unreachable
+from quire.testing import Refuse, emulator
+from quire.thread import open_store
+from quire.values import Entry
+
+QUIRE = [sys.executable, "-m", "quire.cli.main"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
+    monkeypatch.delenv("QUIRE_MODEL", raising=False)
+    return tmp_path
+
+
+def run(*words: str) -> tuple[str, str, BaseException | None]:
+    done = CliRunner().invoke(quire, list(words))
+    return done.stdout, done.stderr, done.exception
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(place: Path) -> None:
+    (place / "click.py").write_text("import time\nopen('up', 'w').close()\ntime.sleep(60)\n")
+    env = {**os.environ, "PYTHONPATH": f"{place}:{os.environ.get('PYTHONPATH', '')}"}
+    process = subprocess.Popen(QUIRE, env=env, stderr=subprocess.PIPE)
+    while not (place / "up").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert err == b"stopped\n"
+
+
+def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_read(place: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    Path(name).write_text("Crema.")
+    (found,) = attached_items(name, None)
+    assert found.item is not None
+    assert (found.item["id"], found.item["content"]) == ("caf\\xe9.txt", "Crema.")
+    words = [*QUIRE, "run", "t", "Hi", "--model", "vllm:m", "--base-url", "http://127.0.0.1:9", "--file", name]
+    done = subprocess.run(words, capture_output=True, env=dict(os.environ))
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+    assert b"is not UTF-8" in done.stderr
+
+
+def test_an_answer_that_was_stopped_is_gone_on_with() -> None:
+    sent = {"kind": "sent", "provider": "vllm", "model": "m", "request_sha256": "0" * 64, "segments": []}
+    end = {**sent, "usage": {"input_total": 0}, "stop": "stopped", "meta": {"stopped": True}}
+    with open_store("q.db") as store:
+        said = values.respond("Once upon", meta={"stopped": True})
+        store.append("t", [values.user("A story"), Entry("sent", sent), said, Entry("sent", end)])
+    with emulator("vllm", [" a time."]) as server:
+        where = ["--base-url", f"{server.url}/v1"]
+        assert run("resume", "t", "--list")[0] == "the model is to be asked to go on (vllm:m)\n"
+        assert run("resume", "t", *where)[0] == " a time.\n"
+        asked = [(one["role"], one["content"]) for one in server.requests[0].body["messages"]]
+        assert asked[:2] == [("user", "A story"), ("assistant", "Once upon")]
+        assert GO_ON in asked[2][1]
+        assert run("resume", "t", *where)[0] == "the newest turn of t is answered\n"
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    error = unreachable("vllm", "http://me:secret@host:1/v1", OSError("no route"))
+    assert error.hint == "Check that http://host:1/v1 can be reached."
+    failed = run("run", "t", "Hi", "--model", "vllm:m", "--base-url", "http://me:secret@127.0.0.1:9/v1")
+    assert "secret" not in f"{failed[1]}{failed[2]}{getattr(failed[2], 'hint', '')}"
+
+
+def test_waiting_for_a_locked_file_is_said(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open_store("q.db") as store:
+        store.create("t")
+        other = sqlite3.connect("q.db", isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        threading.Timer(connection.SILENT_S + 0.5, lambda: other.execute("COMMIT")).start()
+        store.append("t", [values.user("Hi")])
+        other.close()
+    assert f"waiting for {place / 'q.db'}: another process is writing to it" in caplog.text
+
+
+def test_waiting_on_a_refusal_is_said() -> None:
+    with emulator("vllm", [Refuse(429, "slow down", retry_after_s=0), "Fine."]) as server:
+        out, err, _ = run("run", "t", "Hi", "--model", "vllm:m", "--base-url", f"{server.url}/v1")
+    assert out == "Fine.\n"
+    assert "slow down; trying again in 0 s" in err
+
+
+def test_a_missing_extra_leaves_no_turn_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    failed = run("run", "t", "Hi", "--model", "vllm:m", "--base-url", "http://127.0.0.1:9")[2]
+    assert isinstance(failed, QuireError)
+    assert failed.hint == "pip install 'quire[send]'"
+    assert not Path("q.db").exists()
+
+
+def test_an_image_counts_for_what_a_model_is_shown() -> None:
+    Path("dot.png").write_bytes(b"\x89PNG")
+    (found,) = attached_items("dot.png", None)
+    assert found.tokens == 1500
+
+
+def test_a_thread_of_a_long_name_is_saved() -> None:
+    name = "é" * 200
+    with open_store("q.db") as store:
+        store.append(name, [values.user("Hi")])
+        saved = autosave(store, name, "chats")
+    assert saved.path.read_text().startswith("---")
+
+
+class Page(BaseHTTPRequestHandler):
+    """A web server that is no API."""
+
+    said = b""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", str(len(self.said)))
+        self.end_headers()
+        self.wfile.write(self.said)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [(b"Proxy says no\nmore of it", "Proxy says no"), (b"<html><title>Sign in</title></html>", "a web page (Sign in)")],
+)
+def test_what_came_instead_of_an_api_is_shown(monkeypatch: pytest.MonkeyPatch, said: bytes, told: str) -> None:
+    monkeypatch.setattr(Page, "said", said)
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"http://127.0.0.1:{server.server_port}/v1"
+        failed = run("run", "t", "Hi", "--model", "vllm:m", "--base-url", where)[2]
+        server.shutdown()
+    assert isinstance(failed, ProviderError)
+    assert str(failed).startswith(f"vllm sent no stream but {told}")
+
+
+def test_a_result_is_one_text_everywhere() -> None:
+    """Imported or assembled, shown or sent: a bare failure says so, and data is written as JSON."""
+    bare = Entry("result", {"kind": "result", "call_id": "c", "error": True})
+    assert result_text(bare) == "Error"
+    (message,) = project([values.call("c", "f", {}), bare])[1:]
+    assert [part.text for part in message.parts] == ["Error"]  # type: ignore[union-attr]
+    assert result_text(values.result("c", "done", "more")) == "done\n\nmore"
+    assert result_text(Entry("result", {"call_id": "c", "content": {"b": 1, "a": 2}})) == '{"a":2,"b":1}'
+    assert INTERRUPTED == "(interrupted: no result was recorded)"
