@@ -120,7 +120,7 @@ def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Pol
 
 def changes(target: str, policy: Policy) -> JsonObject:
     """What a policy of one's own decides other than the model's would, as the log keeps it with each request."""
-    usual, own = (msgspec.to_builtins(one) for one in (policy_for(target), policy_for(target, policy)))
+    usual, own = (msgspec.to_builtins(each) for each in (policy_for(target), policy_for(target, policy)))
     return {name: value for name, value in own.items() if value != usual[name]}
 
 

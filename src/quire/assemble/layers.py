@@ -22,27 +22,29 @@ def segment(id: str, content: str, stable: bool = True, **metadata: object) -> S
 def layer(id: LayerId, segments: Iterable[Segment]) -> Layer:
     """A layer's text is its non-empty segments with a blank line between."""
     kept = tuple(segments)
-    text = "\n\n".join(one.content for one in kept if one.content)
+    text = "\n\n".join(segment.content for segment in kept if segment.content)
     return Layer(id, kept, text, sha256_hex(text))
 
 
 def envelope(layers: Iterable[Layer]) -> Envelope:
     """Always five layers; the combined hash is over those that say something."""
-    given = {one.id: one for one in layers}
+    given = {layer.id: layer for layer in layers}
     five = tuple(given.get(id) or layer(id, ()) for id in LAYERS)
-    return Envelope(five, sha256_hex("\n\n".join(one.text for one in five if one.text)))
+    return Envelope(five, sha256_hex("\n\n".join(layer.text for layer in five if layer.text)))
 
 
 def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
     """The envelope of a built request; `messages` are its messages in wire form, system message left out."""
     place = current_place(built, messages)
-    history = [one for n, one in enumerate(messages) if n != place]
+    history = [message for n, message in enumerate(messages) if n != place]
     return envelope(
         [
             layer("L1_SYSTEM", [segment("system", built.prompt.l1, tools=list(built.prompt.tools))]),
-            layer("L2_PREVIOUS", [segment(one.id, one.text, sha256=one.sha256) for one in built.blocks]),
+            layer(
+                "L2_PREVIOUS", [segment(block.id, block.text, sha256=block.sha256) for block in built.blocks]
+            ),
             layer("L3_TURN", _turn_segments(built)),
-            layer("L4_STRIP", [_message_segment(n, one) for n, one in enumerate(history)]),
+            layer("L4_STRIP", [_message_segment(n, message) for n, message in enumerate(history)]),
             layer("L5_USER", [segment("query", built.query, stable=False, **_whole(messages, place))]),
         ]
     )
@@ -52,11 +54,11 @@ def rebuild(sealed: Envelope) -> tuple[list[JsonObject], list[JsonObject]]:
     """The messages and tools that an envelope was made of, byte for byte."""
     system, library, _, strip, query = sealed.layers
     top = Prompt(system.text, library.text, (), ()).system
-    messages = [msgspec.json.decode(one.content) for one in strip.segments]
-    for one in query.segments:
-        if "message" in one.metadata:
-            messages.insert(one.metadata["place"], one.metadata["message"])
-    tools = [tool for one in system.segments for tool in one.metadata.get("tools", ())]
+    messages = [msgspec.json.decode(segment.content) for segment in strip.segments]
+    for segment in query.segments:
+        if "message" in segment.metadata:
+            messages.insert(segment.metadata["place"], segment.metadata["message"])
+    tools = [tool for segment in system.segments for tool in segment.metadata.get("tools", ())]
     return [{"role": "system", "content": top}, *messages] if top else messages, tools
 
 
@@ -98,7 +100,7 @@ def _turn_segments(built: Built) -> list[Segment]:
     ]
     texts = [segment(f"item-{n + 1}", text, stable=False) for n, text in enumerate(said.texts)]
     fixed = [segment("recalled", said.recalled, False), segment("tools", said.tools, False)]
-    return [one for one in fixed if one.content] + named + texts
+    return [segment for segment in fixed if segment.content] + named + texts
 
 
 def layer_tokens(built: Built) -> dict[str, int]:
@@ -152,9 +154,9 @@ def messages_of(
     l1: str, l2: Sequence[Segment], l3: Sequence[Segment], l5: str, promote: Promote = "each-turn"
 ) -> list[JsonObject]:
     """System and user message of plain layers: what stands in L2 with the same content is referred to by id."""
-    known = {one.id: one.sha256 for one in l2}
-    named = [one.id for one in l3 if known.get(one.id) == one.sha256]
-    texts = [normal(one.content) for one in l3 if known.get(one.id) != one.sha256]
-    system = Prompt(normal(l1), "\n\n".join(normal(one.content) for one in l2), (), ()).system
+    known = {item.id: item.sha256 for item in l2}
+    named = [item.id for item in l3 if known.get(item.id) == item.sha256]
+    texts = [normal(item.content) for item in l3 if known.get(item.id) != item.sha256]
+    system = Prompt(normal(l1), "\n\n".join(normal(item.content) for item in l2), (), ()).system
     user = {"role": "user", "content": user_text([references(named, promote), *texts], l5)}
     return [{"role": "system", "content": system}, user] if system else [user]

@@ -77,15 +77,17 @@ class LeftOutLog:
 
     def _leave_context(self, old: Epoch, shown: set[int], held: set[Version], turn: int) -> None:
         """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
-        for user in (one.user for one in old.strip.leaves if one.user and holds_context(one, turn)):
+        for user in (
+            placed.user for placed in old.strip.leaves if placed.user and holds_context(placed, turn)
+        ):
             for seq in user.seqs if user.entry.seq in shown else ():
                 if seq not in shown and self._attached.get(seq) not in held:
                     self.leave(seq, "context of an earlier turn, which keeps its query alone")
 
 
-def holds_context(one: PlacedMessage, turn: int) -> bool:
+def holds_context(placed: PlacedMessage, turn: int) -> bool:
     """Whether an earlier turn's message still says more than its query."""
-    return one.user is not None and one.turn < turn and one.message != query_alone(one.user)
+    return placed.user is not None and placed.turn < turn and placed.message != query_alone(placed.user)
 
 
 def _seqs(epoch: Epoch) -> set[int]:
@@ -93,10 +95,10 @@ def _seqs(epoch: Epoch) -> set[int]:
 
 
 def _versions(epoch: Epoch) -> set[Version]:
-    return {(one.id, one.sha256) for one in epoch.l2}
+    return {(block.id, block.sha256) for block in epoch.l2}
 
 
 def _showing(epoch: Epoch, turn: int, promote: Promote) -> set[int]:
     """The entries whose items a message may still show: each-turn keeps them in the newest turn alone."""
-    told = [one for one in epoch.strip.leaves if promote == "at-rebase" or one.turn == turn]
-    return {seq for one in told for seq in one.message.seqs}
+    told = [placed for placed in epoch.strip.leaves if promote == "at-rebase" or placed.turn == turn]
+    return {seq for placed in told for seq in placed.message.seqs}

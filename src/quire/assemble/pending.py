@@ -105,11 +105,13 @@ class Pending:
         if self._user is None:
             return []
         told = tuple((call, result) for call, result in self._context if result and result_text(result))
-        seqs = (*self._user.seqs, *(one.seq for pair in told for one in pair))
+        seqs = (*self._user.seqs, *(entry.seq for pair in told for entry in pair))
         epoch.say(msgspec.structs.replace(self._user, context=told, seqs=seqs), turn, policy)
-        silent = [one for pair in self._context for one in pair if one is not None and one.seq not in seqs]
+        silent = [
+            entry for pair in self._context for entry in pair if entry is not None and entry.seq not in seqs
+        ]
         self._user, self._context = None, []
-        return [LeftOut(one.seq, "a tool that gave nothing") for one in silent]
+        return [LeftOut(entry.seq, "a tool that gave nothing") for entry in silent]
 
     def _close_group(self, group: OpenMessage, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
         message = assistant(group.entries, policy.thinking)
@@ -121,7 +123,9 @@ class Pending:
         for call, result in group.pairs:
             if result is None:
                 self._interrupted.setdefault(call.call_id, []).append(call)
-        return [LeftOut(one.seq, _unshown(one)) for one in group.entries if one.seq not in message.seqs]
+        return [
+            LeftOut(entry.seq, _unshown(entry)) for entry in group.entries if entry.seq not in message.seqs
+        ]
 
     def _leaf(self, message: Message, turn: int, entries: Sequence[Entry] = ()) -> PlacedMessage:
         """A leaf of the tail; asking for a request and passing it count its tokens once."""

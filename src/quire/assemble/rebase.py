@@ -128,20 +128,20 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epo
     after.tools = ordered(state.tools)
     after.l2 = tuple(map(state.version, rebase.versions))
     after.known = Library()
-    after.known.has = {one.id: one for one in after.l2}
+    after.known.has = {block.id: block for block in after.l2}
     after.known.used = dict(epoch.known.used)
-    leaves = [one for one in epoch.strip.leaves if one.turn != SUMMARY_TURN]
+    leaves = [placed for placed in epoch.strip.leaves if placed.turn != SUMMARY_TURN]
     begins = _behind_opening(leaves, rebase.opening)
-    for one in leaves[:begins]:
-        _carry(after, one, edited, policy, state)
+    for placed in leaves[:begins]:
+        _carry(after, placed, edited, policy, state)
     after.opening = len(after.strip.leaves)
     after.whole = epoch.whole and not rebase.before_seq
     if front := front_text(rebase):
         told = leaf(Message("user", (Text(front),)), SUMMARY_TURN)
         tokens = counter().count(rebase.summary)
         after.strip.add(msgspec.structs.replace(told, summary_tokens=tokens))
-    for one in leaves[begins:]:
-        _carry(after, one, edited, policy, state)
+    for placed in leaves[begins:]:
+        _carry(after, placed, edited, policy, state)
     after.fold = len(after.strip.leaves)
     if after.strip.newest_user() is epoch.strip.newest_user():
         after.said = epoch.said
@@ -163,7 +163,9 @@ def _paired(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]
 
 def _behind_opening(leaves: list[PlacedMessage], last: int) -> int:
     """The first leaf that does not belong to the thread's opening, whose last entry is given."""
-    return next((at for at, one in enumerate(leaves) if max(one.message.seqs, default=0) > last), len(leaves))
+    return next(
+        (at for at, placed in enumerate(leaves) if max(placed.message.seqs, default=0) > last), len(leaves)
+    )
 
 
 class Outliving(msgspec.Struct):
@@ -204,54 +206,56 @@ def front_text(rebase: Rebase) -> str:
 
 
 def _carry(
-    after: Epoch, one: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
+    after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
 ) -> None:
     """Take one leaf over into the new epoch, with its edits."""
-    message = one.message
+    message = placed.message
     if message.role in ("note", "tools"):
-        _carry_late(after, one, edited, state)
-    elif one.user is not None:
-        if not _gone(one.user.entry.seq, edited):
-            _carry_user(after, one, edited, policy, state)
+        _carry_late(after, placed, edited, state)
+    elif placed.user is not None:
+        if not _gone(placed.user.entry.seq, edited):
+            _carry_user(after, placed, edited, policy, state)
     else:
         kept = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
         pairs = [(part, seq) for part, seq in kept if part is not None]
         if pairs:
             parts = tuple(part for part, _ in pairs)
             if parts == message.parts:
-                after.strip.add(one)
+                after.strip.add(placed)
                 return
             shorter = Message(message.role, parts, tuple(seq for _, seq in pairs))
             entries = [
                 state.results[seq] for seq in shorter.seqs if seq in state.results and seq not in edited
             ]
-            after.strip.add(leaf(shorter, one.turn, entries))
+            after.strip.add(leaf(shorter, placed.turn, entries))
 
 
-def _carry_late(after: Epoch, one: PlacedMessage, edited: dict[int, Edit], state: Outliving) -> None:
+def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], state: Outliving) -> None:
     """What was said late stays, unless it folds into L1 or goes; a result that came late may be cut."""
-    message = one.message
+    message = placed.message
     cut = next((edited[seq] for seq in message.seqs if seq in edited), None)
     if cut is not None and cut.cuts:
-        after.strip.add(leaf(Message("note", (Text(cut.replacement or ""),), message.seqs), one.turn))
+        after.strip.add(leaf(Message("note", (Text(cut.replacement or ""),), message.seqs), placed.turn))
     elif cut is None and message.role == "note" and not any(map(state.folds_always, message.seqs)):
-        after.strip.add(one)
+        after.strip.add(placed)
 
 
 def _carry_user(
-    after: Epoch, one: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
+    after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
 ) -> None:
-    assert one.user is not None  # the caller asked
-    context = tuple((call, _cut_result(result, edited)) for call, result in one.user.context)
-    if policy.promote == "each-turn" and one.turn < state.turn:
-        alone = leaf(query_alone(one.user), one.turn, user=one.user, image_tokens=policy.image_tokens)
+    assert placed.user is not None  # the caller asked
+    context = tuple((call, _cut_result(result, edited)) for call, result in placed.user.context)
+    if policy.promote == "each-turn" and placed.turn < state.turn:
+        alone = leaf(
+            query_alone(placed.user), placed.turn, user=placed.user, image_tokens=policy.image_tokens
+        )
         after.strip.add(alone)
-    elif one.user.blocks or context != one.user.context:
-        user = msgspec.structs.replace(one.user, context=context)
+    elif placed.user.blocks or context != placed.user.context:
+        user = msgspec.structs.replace(placed.user, context=context)
         # What the current turn brings is never older than the library: it may be an update to it.
-        after.say(_current(user, after.l2) if one.turn < state.turn else user, one.turn, policy)
+        after.say(_current(user, after.l2) if placed.turn < state.turn else user, placed.turn, policy)
     else:
-        after.strip.add(one)
+        after.strip.add(placed)
 
 
 def _cut_result(result: Entry | None, edited: dict[int, Edit]) -> Entry | None:
@@ -265,8 +269,8 @@ def _cut_result(result: Entry | None, edited: dict[int, Edit]) -> Entry | None:
 
 def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
     """The turn without versions of items that the library now holds newer: they are superseded."""
-    newest = {one.id: one.sha256 for one in library}
-    blocks = tuple(one for one in user.blocks if newest.get(one.id, one.sha256) == one.sha256)
+    newest = {item.id: item.sha256 for item in library}
+    blocks = tuple(block for block in user.blocks if newest.get(block.id, block.sha256) == block.sha256)
     return msgspec.structs.replace(user, blocks=blocks)
 
 
@@ -294,26 +298,26 @@ def edits(epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Contai
     leaves = epoch.strip.leaves
     again = _repeated(leaves)
     for index in range(plan.opening, plan.handle):
-        one = leaves[index]
+        placed = leaves[index]
         if index < plan.drop and index != plan.request:
-            folds = one.message.role in ("note", "tools") and one.message.seqs[0] not in results
-            out += _drops(one, "fold" if folds else "drop")
-        elif one.handled is not None:
-            out += [edit for edit in _handles(one, again) if edit.entry not in spared]
+            folds = placed.message.role in ("note", "tools") and placed.message.seqs[0] not in results
+            out += _drops(placed, "fold" if folds else "drop")
+        elif placed.handled is not None:
+            out += [edit for edit in _handles(placed, again) if edit.entry not in spared]
     staying = leaves[: plan.opening] + leaves[plan.drop :] if plan.drop else leaves
     return out + _thoughts(staying)
 
 
-def _drops(one: PlacedMessage, action: Action) -> list[Edit]:
-    seqs = list(dict.fromkeys(one.message.seqs))
-    share, rest = divmod(one.tokens, max(1, len(seqs)))
+def _drops(placed: PlacedMessage, action: Action) -> list[Edit]:
+    seqs = list(dict.fromkeys(placed.message.seqs))
+    share, rest = divmod(placed.tokens, max(1, len(seqs)))
     return [Edit(seq, action, freed=share + (rest if n == 0 else 0)) for n, seq in enumerate(seqs)]
 
 
-def _handles(one: PlacedMessage, again: dict[int, str]) -> list[Edit]:
-    assert one.handled is not None  # the caller asked
+def _handles(placed: PlacedMessage, again: dict[int, str]) -> list[Edit]:
+    assert placed.handled is not None  # the caller asked
     out = []
-    for part, short, seq in zip(one.message.parts, one.handled.parts, one.message.seqs, strict=True):
+    for part, short, seq in zip(placed.message.parts, placed.handled.parts, placed.message.seqs, strict=True):
         if part != short and isinstance(short, Result) and isinstance(part, Result):
             text = again.get(seq, short.text)
             freed = text_tokens(part.text) - text_tokens(text)
@@ -326,8 +330,8 @@ def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:
     seen: dict[tuple[str, str, str], int] = {}
     out: dict[int, str] = {}
     asked = dict[str, str]()
-    for one in leaves:
-        for part, seq in zip(one.message.parts, one.message.seqs, strict=False):
+    for placed in leaves:
+        for part, seq in zip(placed.message.parts, placed.message.seqs, strict=False):
             if isinstance(part, Call):
                 asked[part.call_id] = part.arguments or repr(part.args)
             elif isinstance(part, Result):
@@ -342,8 +346,8 @@ def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
     """Thinking is bound to the prefix it was thought behind; after a rebase it may not come back."""
     return [
         Edit(seq, "drop", freed=text_tokens(part.text))
-        for one in leaves
-        for part, seq in zip(one.message.parts, one.message.seqs, strict=False)
+        for placed in leaves
+        for part, seq in zip(placed.message.parts, placed.message.seqs, strict=False)
         if isinstance(part, Think)
     ]
 
@@ -354,26 +358,28 @@ def folded(
     """The items that L2 holds after a rebase, in first-seen order; unused ones leave when a cut is made."""
     used, oldest = epoch.known.used, turn - policy.unused_turns
     blocks = [
-        one
-        for one in _newest(epoch, policy, turn)
-        if one.promotable and (not cutting or one.id in pinned or used.get(one.id, turn) >= oldest)
+        block
+        for block in _newest(epoch, policy, turn)
+        if block.promotable and (not cutting or block.id in pinned or used.get(block.id, turn) >= oldest)
     ]
     return _within(blocks, policy.ceiling("L2"), used, pinned)
 
 
 def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[ItemBlock]:
     """The newest version of every item that the model was given up to the turn before."""
-    known: dict[str, ItemBlock] = {one.id: one for one in epoch.l2}
+    known: dict[str, ItemBlock] = {block.id: block for block in epoch.l2}
     if policy.promote == "at-rebase":
         given = list(epoch.known.has.values())
     else:
-        users = [one.user for one in epoch.strip.leaves if one.user is not None and one.turn < turn]
-        given = [one for user in users for one in user.blocks]
-    for one in given:
-        old = known.get(one.id)
+        users = [
+            placed.user for placed in epoch.strip.leaves if placed.user is not None and placed.turn < turn
+        ]
+        given = [block for user in users for block in user.blocks]
+    for block in given:
+        old = known.get(block.id)
         # The same content, shown once more with its images, stays in the library without them.
-        if old is None or one.promotable or not old.promotable or old.sha256 != one.sha256:
-            known[one.id] = one
+        if old is None or block.promotable or not old.promotable or old.sha256 != block.sha256:
+            known[block.id] = block
     return known.values()
 
 
@@ -381,24 +387,26 @@ def _within(
     blocks: list[ItemBlock], limit: int, used: dict[str, int], pinned: Container[str]
 ) -> list[ItemBlock]:
     """The library within its share: the items used longest ago leave first, pinned ones never."""
-    size = sum(text_tokens(one.text) for one in blocks)
+    size = sum(text_tokens(block.text) for block in blocks)
     leaving = set[str]()
-    for one in sorted((one for one in blocks if one.id not in pinned), key=lambda one: used.get(one.id, 0)):
+    for block in sorted(
+        (block for block in blocks if block.id not in pinned), key=lambda block: used.get(block.id, 0)
+    ):
         if size <= limit:
             break
-        size -= text_tokens(one.text)
-        leaving.add(one.id)
-    return [one for one in blocks if one.id not in leaving]
+        size -= text_tokens(block.text)
+        leaving.add(block.id)
+    return [block for block in blocks if block.id not in leaving]
 
 
 def superseded(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[Edit]:
     """The edits that take older versions of the library's items out of the earlier turns that stay."""
-    newest = {one.id: one.sha256 for one in library}
+    newest = {item.id: item.sha256 for item in library}
     return [
-        Edit(one.user.entry.seq, "supersede", block.id)
-        for index, one in enumerate(epoch.strip.leaves)
-        if one.user is not None and one.turn < turn
+        Edit(placed.user.entry.seq, "supersede", block.id)
+        for index, placed in enumerate(epoch.strip.leaves)
+        if placed.user is not None and placed.turn < turn
         if index < plan.opening or index >= plan.drop or index == plan.request
-        for block in one.user.blocks
+        for block in placed.user.blocks
         if newest.get(block.id, block.sha256) != block.sha256
     ]

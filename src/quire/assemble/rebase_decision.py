@@ -38,8 +38,8 @@ _OVER = 1.25
 def summed_up(gone: Leaving, summarise: Summarise) -> tuple[str, list[str]]:
     """The summary of what leaves, by the summariser, else by the built-in one, else none; and what went wrong."""
     fallbacks: list[str] = []
-    for one in dict.fromkeys((summarise, extract)):
-        text, wrong = _asked(one, gone)
+    for summariser in dict.fromkeys((summarise, extract)):
+        text, wrong = _asked(summariser, gone)
         if not wrong:
             return text, fallbacks
         fallbacks.append(wrong)
@@ -251,7 +251,7 @@ def _head_after(assembly: Assembly, library: list[ItemBlock]) -> int:
 
 def _before_seq(leaves: list[PlacedMessage], plan: Cuts) -> int:
     """The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep."""
-    kept = [seq for one in leaves[plan.drop :] for seq in one.message.seqs]
+    kept = [seq for placed in leaves[plan.drop :] for seq in placed.message.seqs]
     return min(kept, default=0) if plan.drop else 0
 
 
@@ -298,21 +298,23 @@ def _largest_result(
 ) -> tuple[int, str] | None:
     found = [
         (counter().count(text), seq, text)
-        for one in leaves
-        if one.turn == turn
-        for seq, text in _results(one, results)
+        for placed in leaves
+        if placed.turn == turn
+        for seq, text in _results(placed, results)
         if seq not in done
     ]
-    size, seq, text = max(found, key=lambda one: (one[0], one[1]), default=(0, 0, ""))
+    size, seq, text = max(found, key=lambda result: (result[0], result[1]), default=(0, 0, ""))
     return (seq, text) if size > 48 else None
 
 
-def _results(one: PlacedMessage, results: Container[int]) -> Iterator[tuple[int, str]]:
+def _results(placed: PlacedMessage, results: Container[int]) -> Iterator[tuple[int, str]]:
     """What tools gave in a message: as results, beside the user's words, or late, as a note."""
-    if one.user is not None:
-        yield from ((result.seq, result_text(result)) for _, result in one.user.context if result is not None)
+    if placed.user is not None:
+        yield from (
+            (result.seq, result_text(result)) for _, result in placed.user.context if result is not None
+        )
         return
-    for part, seq in zip(one.message.parts, one.message.seqs, strict=True):
+    for part, seq in zip(placed.message.parts, placed.message.seqs, strict=True):
         if isinstance(part, Result) or (isinstance(part, Text) and seq in results):
             yield seq, part.text
 
@@ -357,8 +359,8 @@ def _pinned_results(assembly: Assembly, after: Epoch) -> int:
     spared = _spared(assembly)
     return sum(
         counter().count(text)
-        for one in after.strip.leaves
-        if one.turn == assembly.turn and one.user is None
-        for seq, text in _results(one, assembly.carried.results)
+        for placed in after.strip.leaves
+        if placed.turn == assembly.turn and placed.user is None
+        for seq, text in _results(placed, assembly.carried.results)
         if seq in spared
     )

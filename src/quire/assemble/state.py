@@ -172,9 +172,9 @@ class Assembly:
             self._absent.attach(seq, item)
         attached = [(seq, block(item, self.policy.times)) for seq, item in self._tail.attached]
         said = [block(item, self.policy.times) for item in entry.attached]
-        blocks = tuple(unique([*(one for _, one in attached), *said]))
-        self.carried.versions.update({(one.id, one.sha256): one for one in blocks})
-        older = [seq for seq, one in attached if one not in blocks]
+        blocks = tuple(unique([*(item for _, item in attached), *said]))
+        self.carried.versions.update({(item.id, item.sha256): item for item in blocks})
+        older = [seq for seq, item in attached if item not in blocks]
         for seq in older:
             self._absent.leave(seq, "a newer version was attached in the same turn")
         self._tail.attached = [pair for pair in self._tail.attached if pair[0] not in older]
@@ -230,8 +230,8 @@ class Assembly:
     # Closing the tail and passing a request
 
     def _close(self, final: bool = False) -> None:
-        for one in self._tail.close(self.epoch, self.turn, self.policy, final):
-            self._absent.leave(one.entry, one.reason)
+        for left in self._tail.close(self.epoch, self.turn, self.policy, final):
+            self._absent.leave(left.entry, left.reason)
 
     def _pass(self, sent: bool = False) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
