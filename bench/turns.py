@@ -15,14 +15,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from peers import llama_index_memory, points, size
 from quire import Policy, Thread
-from quire.assemble import Assembly
+from quire.assemble import Assembly, Built, reused_tokens
 from quire.cli.output import print_table
 from quire.log.hashing import chain
+from quire.observe import Received, Sending
 from quire.providers import rendering
 from quire.providers.wires import openai_chat
 from quire.thread import open_store
@@ -74,6 +76,58 @@ def thread_turns(messages: list[dict[str, Any]], budget: int) -> Turns:
             thread.record(Reply(tuple(reply), Usage()), request)
             out.append((place, time.process_time() - before))
     return out
+
+
+class Counted:
+    """Keeps the newest requests, to report for them what a provider with a warm cache would."""
+
+    built: tuple[Built, ...] = ()
+
+    def on_request(self, sending: Sending) -> None:
+        self.built = (*self.built[-1:], sending.built)
+
+    def on_reply(self, received: Received) -> None:
+        """Nothing is kept of replies."""
+
+    def usage(self) -> Usage:
+        before, now = self.built
+        return Usage(now.tokens, reused_tokens(before, now), output=20)
+
+
+def lengths(sizes: list[int], budget: int, turns: int = 30) -> Iterator[dict[str, Any]]:
+    """One thread in a file, appended to up to each size: what `request()`, and the whole turn around it, cost there.
+
+    Each turn appends what is new, makes the request, and records a reply whose usage is compared with what the
+    simulation predicts.
+    """
+    with tempfile.TemporaryDirectory() as folder, open_store(f"{folder}/log.db") as store:
+        thread, counted = Thread(store, "t", Policy(budget=budget, ttl_s=None)), Counted()
+        thread.on_warning = lambda what: None
+        thread.observers += (counted,)
+        told = rounds(synthetic(max(sizes) + 400))
+        seq = 0
+        for size in sizes:
+            while seq < size - 3 * turns:
+                some = [entry for said, reply in islice(told, 50) for entry in (*said, *reply)]
+                seq = thread.append(*some)[-1].seq
+            thread.request(TARGET)
+            asked, whole = [], []
+            for said, reply in islice(told, turns):
+                times = [time.process_time()]
+                thread.append(*said)
+                times.append(time.process_time())
+                request = thread.request(TARGET)
+                times.append(time.process_time())
+                usage = counted.usage()
+                times.append(time.process_time())
+                seq = thread.record(Reply(tuple(reply), usage), request)[-1].seq
+                asked.append(times[2] - times[1])
+                whole.append(time.process_time() - times[3] + times[2] - times[0])
+            yield {
+                "entries": seq,
+                "request_ms": statistics.median(asked) * 1000,
+                "turn_ms": statistics.median(whole) * 1000,
+            }
 
 
 def rounds(messages: list[dict[str, Any]]) -> Iterator[tuple[list[Entry], list[Entry]]]:
@@ -186,6 +240,9 @@ def main() -> None:
     options.add_argument("--passes", type=int, default=5, help="passes of which the least counts (5)")
     options.add_argument("--quick", action="store_true", help="Quire and LangChain only")
     options.add_argument("--budget", type=int, default=BUDGET, help=f"tokens of a request ({BUDGET:,})")
+    options.add_argument(
+        "--lengths", type=int, nargs="*", default=[500, 5_000, 50_000], help="entries of the long thread"
+    )
     arguments = options.parse_args()
     messages, budget = longest(arguments.data), arguments.budget
     places = list(points(messages))
@@ -236,6 +293,7 @@ def main() -> None:
         "budget": budget,
         "memory_mb": round(grown, 1),
         "rows": rows,
+        "lengths": list(lengths(arguments.lengths, budget)) if arguments.lengths else [],
     }
     if arguments.json:
         print(json.dumps(result))
@@ -253,6 +311,7 @@ def _row(name: str, found: Turns, places: list[int], total: float, how: str) -> 
 
 
 def show(result: dict[str, Any]) -> None:
+    """Both tables, for people."""
     ours = result["rows"][0]["total_s"]
     print_table(
         ("library", *(f"ms at {m}" for m in MARKS), "total s", "× Quire", "measured"),
@@ -270,6 +329,14 @@ def show(result: dict[str, Any]) -> None:
             for row in result["rows"]
         ],
         title=f"{result['requests']} requests over {result['tokens']:,} tokens, budget {result['budget']:,}; Quire's memory grew by {result['memory_mb']} MB",
+    )
+    print_table(
+        ("entries", "request() ms", "whole turn ms"),
+        [
+            (f"{row['entries']:,}", f"{row['request_ms']:.2f}", f"{row['turn_ms']:.2f}")
+            for row in result["lengths"]
+        ],
+        title=f"one thread in a file, as it grows, budget {result['budget']:,}",
     )
 
 
