@@ -16,7 +16,7 @@ RANKS = [
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "notes", "archive", "audit", "emulate"},
-    {"thread", "thread_recall", "observe"},
+    {"thread", "thread_recall", "async_thread", "observe"},
     {"server", "cli", "testing"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.
@@ -104,7 +104,7 @@ def test_what_only_unix_has_is_asked_for_where_it_is_used_and_with_a_way_without
 
 def test_the_public_names_are_these() -> None:
     assert sorted(quire.__all__) == [
-        "Assembly", "Entry", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",
+        "Assembly", "AsyncThread", "Entry", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",
         "__version__", "attach", "call", "count", "note", "open", "open_store", "render", "requests", "respond",
         "result", "system", "think", "tools", "user", "validate",
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from quire.values import (
 
 if TYPE_CHECKING:
     from quire.assemble import Assembly, Policy, requests
+    from quire.async_thread import AsyncThread
     from quire.items import Window
     from quire.providers import render
     from quire.providers.rules import validate
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 # Names that load their module when first used, so that `import quire` stays quick.
 _LAZY = {
     "Assembly": "quire.assemble",
+    "AsyncThread": "quire.async_thread",
     "Policy": "quire.assemble",
     "requests": "quire.assemble",
     "Thread": "quire.thread",
@@ -48,6 +50,7 @@ _LAZY = {
 
 __all__ = [
     "Assembly",
+    "AsyncThread",
     "Entry",
     "Item",
     "Policy",

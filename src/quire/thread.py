@@ -283,6 +283,7 @@ class Thread:
         """Select and fit: what would be sent now, without recording anything."""
         return fit(self._select(target))
 
+    @_one_at_a_time
     def room(self, target: str) -> int:
         """How many tokens a request may take: the budget without what the reply is left."""
         return policy_for(target, self.policy).limit

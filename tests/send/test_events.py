@@ -81,7 +81,7 @@ def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) 
     *_, tip = store.append("t", [values.user("Go."), Entry("sent", opening)])
     growing = Growing()
     growing.add([BlockDelta(0, "think", "Hm."), BlockDelta(1, "respond", "Hello, wor")], tip.seq)
-    Journal(store, "t", every_s=0).keep(growing, tip)
+    Journal(store, "t", every_s=0).keep(growing.texts(), tip)
     other = SqliteStore(tmp_path / "t.db")
     think, respond = Event("2:3", "think", "Hm."), Event("2:3,10", "respond", "Hello, wor", part=1)
     assert missed(other, "t", "2") == [think, respond]

@@ -17,6 +17,7 @@ import msgspec
 from quire import providers, values
 from quire.entry import INTERRUPTED
 from quire.errors import CallError, ProviderError
+from quire.log.off_loop import off_loop, refuse_loop, to_the_end
 from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
@@ -77,6 +78,7 @@ def run_sync(
     thread: TurnThread, target: str, transport: Transport, runner: Runner = CHAT, **how: Any
 ) -> Outcome:
     """`run` for callers without an event loop; Ctrl-C keeps what came and raises KeyboardInterrupt."""
+    refuse_loop("await run(thread, …)")
 
     async def main() -> Outcome:
         try:
@@ -109,12 +111,14 @@ class Cycle:
         self._turn, self._seen = TurnState(), 0
         self._tip: Entry | None = None
         self._made: list[Entry] = []
+        # Calls that run side by side store their results one after the other.
+        self._writing = asyncio.Lock()
 
     async def run(self) -> Outcome:
         """The whole cycle; the limit in seconds holds for this run, the others for the turn."""
         with self.thread.store.turn_lock(self.thread.name):
-            self._seen = self.thread.store.info(self.thread.name).seq
-            self._turn = standing(self.thread.store, self.thread.name)
+            self._seen = (await off_loop(self.thread.store.info, self.thread.name)).seq
+            self._turn = await off_loop(standing, self.thread.store, self.thread.name)
             if self._turn.user is None:
                 raise CallError(
                     f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first."
@@ -134,8 +138,8 @@ class Cycle:
     async def _go(self) -> Stop:
         if ended := self._ended():
             return ended
-        self._settle_doubts()
-        self._ensure_head()
+        await self._settle_doubts()
+        await self._ensure_head()
         await self._prepare()
         while True:
             await self._run_calls()
@@ -152,39 +156,46 @@ class Cycle:
 
     # The log
 
-    def _append(self, *entries: Entry) -> list[Entry]:
+    async def _append(self, *entries: Entry) -> None:
         """Into the log first; then whoever watches is told."""
+        await to_the_end(self._appended(entries))
+
+    async def _appended(self, entries: Sequence[Entry]) -> None:
+        async with self._writing:
+            before, kept = await off_loop(self._stored, entries)
+            for entry in [*before, *kept]:
+                self._turn.take(entry)
+            self._made += [*before, *kept]
+            self._tip, self._seen = kept[-1], kept[-1].seq
+            self._tell([*(entry_event(one) for one in before), *self._growing.finish(kept)])
+
+    def _stored(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+        """The entries as they are kept, and what came in between: a rebase, a question aside, another writer's."""
         kept = self.thread.append(*entries)
-        # A rebase, a question beside the conversation or another writer may have come in between.
         others = kept[0].seq - self._seen - 1
         before = self.thread.store.read(self.thread.name, after=self._seen, limit=others) if others else []
-        for entry in [*before, *kept]:
-            self._turn.take(entry)
-        self._made += [*before, *kept]
-        self._tip, self._seen = kept[-1], kept[-1].seq
-        self._tell([*(entry_event(one) for one in before), *self._growing.finish(kept)])
-        return kept
+        return before, kept
 
     def _tell(self, events: Sequence[Event]) -> None:
         if self._on_event is not None:
             for event in events:
                 self._on_event(event)
 
-    def _ensure_head(self) -> None:
+    async def _ensure_head(self) -> None:
         """The runner's system prompt and tools are in the log before anything is asked."""
         if not (self.runner.system or self._tools):
             return
-        known = read_head(self.thread.store, self.thread.name)
+        known = await off_loop(read_head, self.thread.store, self.thread.name)
         if self.runner.system and self.runner.system not in known.systems:
-            self._append(values.system(self.runner.system))
+            await self._append(values.system(self.runner.system))
         if new := [tool for tool in self._tools if known.tools.get(str(tool["name"])) != tool]:
-            self._append(values.tools(new))
+            await self._append(values.tools(new))
 
     async def _prepare(self) -> None:
         if self.runner.prepare is None or not self._turn.fresh:
             return
         if entries := await self.runner.prepare(self._as_turn()):
-            self._append(*entries)
+            await self._append(*entries)
 
     def _as_turn(self) -> Turn:
         assert self._turn.user is not None  # run() asked
@@ -192,7 +203,7 @@ class Cycle:
 
     # Calls
 
-    def _settle_doubts(self) -> None:
+    async def _settle_doubts(self) -> None:
         """A call whose run was cut off may have done its work: only harmless ones run again unasked.
 
         Calls that may change something run one at a time, so only the first unanswered one is in doubt.
@@ -202,9 +213,9 @@ class Cycle:
             return
         decision = self._decide(pending[0])
         if decision == "interrupted":
-            self._append(interrupted_result(pending[0]))
+            await self._append(interrupted_result(pending[0]))
         elif isinstance(decision, Entry):
-            self._append(decision)
+            await self._append(decision)
 
     async def _run_calls(self) -> None:
         """Harmless calls side by side, all others one after the other; each result is stored as it comes."""
@@ -214,16 +225,16 @@ class Cycle:
 
     async def _run_call(self, call: Entry) -> None:
         if wrong := call.meta.get("malformed"):
-            self._append(values.result(call.call_id, str(wrong), error=True))
+            await self._append(values.result(call.call_id, str(wrong), error=True))
             return
         if self.runner.tools is None:
-            self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
+            await self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
             return
         assert self._turn.user is not None  # run() asked
         # Tools that number what they find are told of the turn and of the numbers that are taken in it.
         meta = {**call.meta, "turn": self._turn.user.id, "sources": list(self._turn.sources)}
         told = msgspec.structs.replace(call, body={**call.body, "meta": meta})
-        self._append(await self.runner.tools.run(told))
+        await self._append(await self.runner.tools.run(told))
 
     # Requests
 
@@ -231,12 +242,12 @@ class Cycle:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
         if isinstance(self.thread.summarise, ByModel):
             await self.thread.summarise.prepare(self._as_turn())
-        request = self._speech.request(self.thread, self.target, self.runner.options)
+        request = await off_loop(self._speech.request, self.thread, self.target, self.runner.options)
         for attempt in range(1, self.runner.limits.attempts + 1):
             self._growing, self._began = Growing(), False
-            self._append(self._speech.sent(self.thread, request))
+            await self._append(self._speech.sent(self.thread, request))
             names = [str(tool["name"]) for tool in self._tools]
-            stream = self._speech.reader(self.thread, self.target, names)
+            stream = await off_loop(self._speech.reader, self.thread, self.target, names)
             try:
                 await self._receive(request, stream)
             except ProviderError as error:
@@ -247,29 +258,34 @@ class Cycle:
                 return
 
     async def _receive(self, request: Request, stream: Any) -> None:
+        finished: Sequence[Entry] = ()
         try:
             async with aclosing(cast(Any, self.transport.stream(request))) as events:
                 async for event in events:
                     self._began = True
                     finished = stream.feed(event)
-                    self._grow(stream.live())
+                    await self._grow(stream.live())
                     if finished:
-                        self._append(*finished)
+                        stored, finished = finished, ()
+                        await self._append(*stored)
         except asyncio.CancelledError:
-            self._keep(request, stream.partial())
+            if finished:
+                await self._append(*finished)
+            await self._keep(request, stream.partial())
             raise
         reply = stream.reply()
-        self._append(self._speech.sent(self.thread, request, reply))
+        await self._append(self._speech.sent(self.thread, request, reply))
         if self._speech is MESSAGES:
-            self.thread.reported(request, reply, served=served(self.transport, request))
+            await off_loop(self.thread.reported, request, reply, served=served(self.transport, request))
 
-    def _grow(self, deltas: list[BlockDelta]) -> None:
+    async def _grow(self, deltas: list[BlockDelta]) -> None:
         assert self._tip is not None  # the opening `sent`
         if events := self._growing.add(deltas, self._tip.seq):
             self._tell(events)
-            self._journal.keep(self._growing, self._tip)
+            if self._journal.is_due():
+                await off_loop(self._journal.keep, self._growing.texts(), self._tip)
 
-    def _keep(self, request: Request, partial: providers.Partial) -> None:
+    async def _keep(self, request: Request, partial: providers.Partial) -> None:
         """The user stopped the reply: what came stays and is marked; half a call is no call."""
         made = {"respond": values.respond, "think": values.think}
         said = [
@@ -279,7 +295,7 @@ class Cycle:
         ]
         reply = Reply((), partial.usage, "stopped")
         sent = self._speech.sent(self.thread, request, reply).body
-        self._append(*said, Entry("sent", {**sent, "meta": {**sent.get("meta", {}), "stopped": True}}))
+        await self._append(*said, Entry("sent", {**sent, "meta": {**sent.get("meta", {}), "stopped": True}}))
 
     def _outcome(self, stop: Stop) -> Outcome:
         text = "".join(entry.text for entry in self._turn.answer if entry.kind == "respond")
@@ -345,7 +361,7 @@ async def resume(
 
     Without a transport the model that was asked last is reached at its own address, the local one started.
     """
-    asked = target or last_target(thread.store, thread.name)
+    asked = target or await off_loop(last_target, thread.store, thread.name)
     if not asked:
         raise CallError(
             f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model."
@@ -372,6 +388,7 @@ def resume_sync(
     thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, **how: Any
 ) -> Outcome:
     """`resume` for callers without an event loop."""
+    refuse_loop("await resume(thread, …)` or `await AsyncThread(thread).resume(…)")
 
     async def main() -> Outcome:
         try:

@@ -106,12 +106,14 @@ class Journal:
         self._store, self._thread, self._every_s = store, thread, every_s
         self._kept_at = float("-inf")
 
-    def keep(self, growing: Growing, tip: Entry) -> None:
-        """Note what has come behind entry `tip`, unless that was just done."""
-        now = time.monotonic()
-        if now - self._kept_at >= self._every_s:
-            self._kept_at = now
-            self._store.set_state(self._thread, STATE, {"after": tip.id, "blocks": growing.texts()})
+    def is_due(self) -> bool:
+        """Whether the last note is old enough for the next."""
+        return time.monotonic() - self._kept_at >= self._every_s
+
+    def keep(self, blocks: list[dict[str, str]], tip: Entry) -> None:
+        """Note what has come behind entry `tip`."""
+        self._kept_at = time.monotonic()
+        self._store.set_state(self._thread, STATE, {"after": tip.id, "blocks": blocks})
 
 
 def missed(store: Store, thread: str, last: str = "0") -> list[Event]:

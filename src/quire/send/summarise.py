@@ -11,6 +11,7 @@ import msgspec
 from quire import providers
 from quire.assemble.summary import Leaving, Summarise, extract, truncate
 from quire.errors import ProviderError
+from quire.log.off_loop import off_loop
 from quire.send.protocol import Turn
 from quire.send.turn_state import ask_aside
 from quire.tokens import counter
@@ -52,7 +53,8 @@ class ByModel:
         """If the next request would cut, have the model say what of it to keep."""
         self._wanted.clear()
         # Reading an old thread may ask for summaries too, of cuts that were made long ago.
-        if turn.thread.build(turn.target).rebase is not None and self.wanted is not None:
+        built = await off_loop(turn.thread.build, turn.target)
+        if built.rebase is not None and self.wanted is not None:
             await self.ask(turn, self.wanted)
 
     async def ask(self, turn: Turn, gone: Leaving) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from quire import providers
 from quire.errors import CallError
+from quire.log.off_loop import off_loop
 from quire.log.store import Store
 from quire.providers.usage import cost
 from quire.send.protocol import Limits, Turn
@@ -235,5 +236,6 @@ async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
     """Send a request of one's own; the log's line for it is marked, so that no turn counts it as an answer."""
     reply = providers.parse_reply(turn.target, await turn.transport.send(request))
     sent = turn.thread.sent_entry(request, reply)
-    turn.thread.append(Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}}))
+    aside = Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}})
+    await off_loop(turn.thread.append, aside)
     return reply

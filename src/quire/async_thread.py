@@ -1,0 +1,73 @@
+"""A `Thread` for programs that run in an event loop: the same vocabulary, each word awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from quire.log.off_loop import off_loop
+from quire.thread import Thread
+
+if TYPE_CHECKING:
+    from quire.send.cycle import Outcome
+    from quire.send.transport import Transport
+
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
+
+def _awaited(
+    method: Callable[Concatenate[Thread, _Given], _Made],
+) -> Callable[Concatenate[AsyncThread, _Given], Coroutine[Any, Any, _Made]]:
+    """A method of Thread, called in an OS thread so that the loop goes on meanwhile."""
+
+    @wraps(method)
+    async def call(self: AsyncThread, /, *args: _Given.args, **named: _Given.kwargs) -> _Made:
+        return await off_loop(method, self.thread, *args, **named)
+
+    return call
+
+
+class AsyncThread:
+    """`thread = AsyncThread(quire.open("threads.db", "demo"))`, then `await thread.user("Hello")`.
+
+    It holds no state of its own: `thread.thread` is the Thread, and both may be used.
+    """
+
+    def __init__(self, thread: Thread) -> None:
+        self.thread = thread
+
+    append = _awaited(Thread.append)
+    user = _awaited(Thread.user)  # type: ignore[arg-type]  # nobody gives self by name
+    request = _awaited(Thread.request)
+    build = _awaited(Thread.build)
+    room = _awaited(Thread.room)
+    so_far = _awaited(Thread.so_far)
+    envelope = _awaited(Thread.envelope)
+    record = _awaited(Thread.record)
+    reported = _awaited(Thread.reported)
+    recall = _awaited(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
+    keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
+    close = _awaited(Thread.close)
+
+    async def run(self, target: str, transport: Transport, **how: Any) -> Outcome:
+        """Carry out the newest turn; `runner`, `decide` and `on_event` are as in quire.send."""
+        from quire.send.cycle import run
+
+        return await run(self.thread, target, transport, **how)
+
+    async def resume(self, transport: Transport | None = None, **how: Any) -> Outcome:
+        """Continue an interrupted turn from the log."""
+        from quire.send.cycle import resume
+
+        return await resume(self.thread, transport, **how)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

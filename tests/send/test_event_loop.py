@@ -1,0 +1,157 @@
+"""Many threads in one event loop: nothing waits for the disk on it, and every word of a Thread can be awaited."""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from quire import AsyncThread, values
+from quire.errors import CallError
+from quire.log.sqlite import SqliteStore
+from quire.send.connect import transport_for
+from quire.send.cycle import resume_sync, run, run_sync
+from quire.send.protocol import Runner
+from quire.send.tools import Toolbox
+from quire.send.transport import close
+from quire.testing import emulator
+from quire.thread import Thread, open_store
+from quire.values import Call, Entry, JsonObject, Text
+
+TARGET = "anthropic:claude-opus-5-5"
+SLOW_S = 0.02
+
+
+class SlowDisk(SqliteStore):
+    """A store whose appends take a while, and which notes the OS threads it is called from."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.callers: set[int] = set()
+        for name in ("append", "read", "info", "get_state", "set_state", "window", "find"):
+            setattr(self, name, self._noted(name, getattr(self, name)))
+
+    def _noted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **named: Any) -> Any:
+            self.callers.add(threading.get_ident())
+            if name == "append":
+                time.sleep(SLOW_S)
+            return call(*args, **named)
+
+        return noted
+
+
+def replies(body: JsonObject) -> list[Any]:
+    done = sum(block.get("type") == "tool_result" for one in body["messages"] for block in one["content"])
+    return [Text("Done.")] if done else [Text("One."), Call("c1", "now", {}), Call("c2", "now", {})]
+
+
+def now() -> str:
+    """What time it is."""
+    return "noon"
+
+
+async def lags(stop: asyncio.Event, every_s: float = 0.001) -> list[float]:
+    """How much later than asked the loop came back, again and again."""
+    found = []
+    while not stop.is_set():
+        begun = time.monotonic()
+        await asyncio.sleep(every_s)
+        found.append(time.monotonic() - begun - every_s)
+    return found
+
+
+def test_twenty_turns_at_once_never_wait_for_the_disk_on_the_loop(tmp_path: Path) -> None:
+    async def turn(store: SlowDisk, name: str, url: str) -> str:
+        transport = transport_for(TARGET, url, "key", via="http")
+        try:
+            thread = AsyncThread(Thread(store, name))
+            await thread.user("Hello")
+            return (await thread.run(TARGET, transport, runner=Runner(tools=Toolbox(now)))).text
+        finally:
+            await close(transport)
+
+    async def all_of_them(store: SlowDisk, url: str) -> tuple[list[str], list[float]]:
+        stop = asyncio.Event()
+        watching = asyncio.create_task(lags(stop))
+        texts = await asyncio.gather(*(turn(store, f"t{number}", url) for number in range(20)))
+        stop.set()
+        return texts, await watching
+
+    with emulator("anthropic", replies) as server, SlowDisk(tmp_path / "t.db") as store:
+        store.callers.clear()
+        texts, late = asyncio.run(all_of_them(store, server.url))
+        assert texts == ["Done."] * 20
+        assert threading.get_ident() not in store.callers
+        # What is appended takes 20 ms each, 160 times; on the loop, that would be what everybody waits.
+        assert sorted(late)[int(len(late) * 0.99)] < 160 * SLOW_S / 4
+
+
+def test_an_async_thread_speaks_as_a_thread_does(tmp_path: Path) -> None:
+    async def talk() -> list[Entry]:
+        async with AsyncThread(quire.open(tmp_path / "t.db", "t")) as thread:
+            await thread.append(values.system("Be brief."))
+            await thread.user("My dog is called Rex.")
+            request = await thread.request(TARGET)
+            await thread.record({"id": "m", "type": "message", "role": "assistant", "model": request.model,
+                                 "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn",
+                                 "usage": {"input_tokens": 9, "output_tokens": 2}})  # fmt: skip
+            assert [hit.seq for hit in await thread.recall("dog", k=1, exclude=())] == [2]
+            return thread.thread.store.read("t")
+
+    said = asyncio.run(talk())
+    assert [entry.kind for entry in said] == ["system", "user", "sent", "respond"]
+    words = {name for name, method in vars(Thread).items() if callable(method) and not name.startswith("_")}
+    words -= {"sent_entry", "policy_at"}  # which touch no disk
+    assert words <= set(vars(AsyncThread))
+    assert all(inspect.iscoroutinefunction(getattr(AsyncThread, name)) for name in words)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda thread: run_sync(thread, TARGET, None), resume_sync, Thread.resume],
+    ids=["run_sync", "resume_sync", "Thread.resume"],
+)
+def test_what_would_block_the_loop_says_what_to_call(call: Callable[[Thread], Any], tmp_path: Path) -> None:
+    async def inside() -> None:
+        with open_store(tmp_path / "t.db") as store:
+            thread = Thread(store, "t")
+            thread.user("Hello")
+            with pytest.raises(CallError, match="would block the event loop") as caught:
+                call(thread)
+            assert "await " in caught.value.hint
+
+    asyncio.run(inside())
+
+
+def test_a_turn_that_is_cancelled_while_it_writes_writes_to_the_end(tmp_path: Path) -> None:
+    async def cancelled(store: SlowDisk, url: str, after_s: float) -> None:
+        transport = transport_for(TARGET, url, "key", via="http")
+        turn = asyncio.create_task(run(Thread(store, "t"), TARGET, transport, Runner(tools=Toolbox(now))))
+        await asyncio.sleep(after_s)
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+        await close(transport)
+
+    for number in range(12):
+        with emulator("anthropic", replies) as server, SlowDisk(tmp_path / f"t{number}.db") as store:
+            store.append("t", [values.user("Hello")])
+            asyncio.run(cancelled(store, server.url, number * SLOW_S / 1.5))
+            kinds = [entry.kind for entry in store.read("t")]
+            ids = [entry.call_id for entry in store.read("t") if entry.kind == "call"]
+            assert len(set(ids)) == len(ids), kinds
+            assert kinds.count("respond") <= 2, kinds
+            assert store.verify("t").entries == len(kinds)
+
+
+@pytest.fixture(autouse=True)
+def no_turn_stays_held() -> Iterator[None]:
+    yield
+    from quire.log import turn_lock
+
+    assert turn_lock._held == {}
