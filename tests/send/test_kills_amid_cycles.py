@@ -69,7 +69,9 @@ class Nursery:
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     command = [sys.executable, str(NURSERY)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    path = os.pathsep.join([str(NURSERY.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}  # the toolbox is one folder up
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         yield Nursery(process)
         assert process.stdin is not None
         process.stdin.close()
