@@ -14,6 +14,7 @@ from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
 from quire.thread import Thread, open_store
 from quire.values import Prompt, Request
+from toolbox import close_opened
 
 # Started in the background of a script, the suite would ignore Ctrl-C, and so would every program it interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -71,6 +72,7 @@ def prefix_rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Assembly, "request", watch.asking(Assembly.request))
     monkeypatch.setattr(Rendering, "request", watch.rendering(Rendering.request))
     yield
+    close_opened()
     marked = request.node.get_closest_marker("moves_prefix")
     if marked is None:
         assert not watch.moved, f"these requests do not extend the one before: {watch.moved[:3]}"

@@ -12,6 +12,7 @@ from quire import values
 from quire.assemble import Built, Policy, Refused, requests
 from quire.cli.main import quire
 from quire.log.entries import encode_lines
+from quire.log.sqlite import SqliteStore
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome
 from quire.send.cycle import run as run_cycle
@@ -31,6 +32,20 @@ def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **en
 def run(*words: object, **how: Any) -> str:
     """What `quire` writes to standard output."""
     return invoke(*words, **how).stdout
+
+
+_OPENED: list[SqliteStore] = []
+
+
+def closed_later(store: SqliteStore) -> SqliteStore:
+    """The same store; it is closed when the test is over."""
+    _OPENED.append(store)
+    return store
+
+
+def close_opened() -> None:
+    while _OPENED:
+        _OPENED.pop().close()
 
 
 def fewer(part: int) -> settings:

@@ -15,6 +15,7 @@ from quire.log.hashing import sha256_hex
 from quire.observe import MovedLayer, watch
 from quire.thread import Thread, chat_messages, open_store
 from quire.values import Envelope, JsonObject, Reply, Usage
+from toolbox import closed_later
 
 ITEM = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
 
@@ -118,7 +119,7 @@ def test_images_come_from_the_active_note_and_keep_it_out_of_the_library() -> No
 @pytest.mark.moves_prefix(reason="the policy changes between turns")
 def test_a_library_that_moves_because_the_policy_changed_is_a_warning() -> None:
     policy = Policy(budget=20_000, promote="each-turn")
-    thread = Thread(open_store(":memory:"), "t", policy, clock=itertools.count(0, 1000).__next__)
+    thread = Thread(closed_later(open_store(":memory:")), "t", policy, clock=itertools.count(0, 1000).__next__)
     heard = list[object]()
     thread.on_warning = heard.append
     source = {"source": "note", "path": "n.md", "ctime": 1, "mtime": 2}

@@ -12,6 +12,7 @@ from quire.log.hashing import chain
 from quire.observe import Observer, Received, Sending
 from quire.providers.simulate import Simulator
 from quire.thread import open_store
+from toolbox import closed_later
 
 TARGET = "anthropic:claude-opus-5-5"
 
@@ -40,7 +41,7 @@ def talk(thread: Thread, turns: int = 3, usage: Usage | None = None) -> list[qui
 
 
 def thread_with(path: Path, observers: Iterable[Observer] | None = None) -> Thread:
-    return Thread(open_store(path), "t", clock=lambda: 0, observers=observers)
+    return Thread(closed_later(open_store(path)), "t", clock=lambda: 0, observers=observers)
 
 
 def test_each_request_and_reply_is_told_in_order(tmp_path: Path) -> None:

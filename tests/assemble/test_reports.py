@@ -12,6 +12,7 @@ from quire.assemble.rebase_decision import effective
 from quire.log.hashing import chain
 from quire.thread import Thread, open_store, policy_for
 from quire.values import Entry, Reply, Usage
+from toolbox import closed_later
 
 A, B = "openai-chat:a", "openai-chat:b"
 IMAGE = {"media_type": "image/png", "data": "iVBORw0KGgo="}
@@ -44,7 +45,9 @@ def test_one_models_reports_say_nothing_about_another(factor: float) -> None:
 
 @pytest.mark.moves_prefix(reason="every turn comes near the budget")
 def test_images_are_part_of_the_budget_and_leave_it_at_a_rebase() -> None:
-    thread = Thread(open_store(":memory:"), "t", Policy(budget=20_000), clock=itertools.count(0, 1000).__next__)
+    thread = Thread(
+        closed_later(open_store(":memory:")), "t", Policy(budget=20_000), clock=itertools.count(0, 1000).__next__
+    )
     for turn in range(10):
         thread.append(values.user(f"what do these show? {turn}", images=[IMAGE] * 4))
         request = thread.request("openai-chat:gpt-x")

@@ -13,7 +13,7 @@ from quire.errors import CallError
 from quire.log.hashing import sha256_hex
 from quire.thread import Thread, chat_messages, open_store, policy_for
 from quire.values import JsonObject, Request
-from toolbox import run
+from toolbox import closed_later, run
 
 TARGET = "anthropic:claude-opus-5-5"
 
@@ -59,7 +59,7 @@ def test_another_process_makes_the_same_request_from_the_log(tmp_path: Path) -> 
 
 def test_a_reply_that_read_less_than_predicted_is_a_warning(tmp_path: Path) -> None:
     times = iter(range(0, 10_000_000, 1_000))
-    thread = Thread(open_store(tmp_path / "t.db"), "t", clock=lambda: next(times))
+    thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t", clock=lambda: next(times))
     heard: list[object] = []
     thread.on_warning = heard.append
     thread.append(quire.system("word " * 3_000))

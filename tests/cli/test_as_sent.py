@@ -11,7 +11,7 @@ from quire import values
 from quire.assemble import Policy
 from quire.thread import Thread, open_store
 from quire.values import Entry, Reply, Request, Usage
-from toolbox import run, written
+from toolbox import closed_later, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="the policy changes on the way")
 
@@ -30,7 +30,7 @@ CHANGES = {
 
 def sent(db: Path, policies: tuple[Policy, Policy]) -> list[Request]:
     """Four turns about one note; the policy changes after the second."""
-    thread = Thread(open_store(db), "t", clock=itertools.count(0, 1000).__next__)
+    thread = Thread(closed_later(open_store(db)), "t", clock=itertools.count(0, 1000).__next__)
     thread.append(values.system("SYS"))
     made = []
     for n, policy in enumerate([policies[0]] * 2 + [policies[1]] * 2):

@@ -8,6 +8,7 @@ from quire.assemble import Policy
 from quire.log.sqlite import SqliteStore
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text, result
+from toolbox import closed_later
 
 # One target for each wire format; the emulator speaks for all of them.
 TARGETS = {
@@ -21,7 +22,7 @@ CALLS = 10
 
 
 def new_thread(path: Path, name: str = "t", policy: Policy | None = None, **how: Any) -> Thread:
-    return Thread(SqliteStore(path), name, policy, **how)
+    return Thread(closed_later(SqliteStore(path)), name, policy, **how)
 
 
 def tool(name: str, **extra: Any) -> JsonObject:

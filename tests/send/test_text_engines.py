@@ -18,6 +18,7 @@ from quire.send.protocol import Runner
 from quire.send.text_protocol import Text, TextStream
 from quire.tokens import counter
 from quire.values import JsonObject, Request
+from toolbox import closed_later
 
 TARGET = "llamacpp:m"
 
@@ -119,7 +120,7 @@ def test_a_call_that_is_no_call_is_answered_with_what_is_wrong(cut: int, tmp_pat
 @settings(max_examples=25)
 def test_a_text_keeps_the_budget(turns: list[int], result: int, budget: int) -> None:
     """HISTORY is shortened first, then what tools returned in this turn; the question is never cut."""
-    thread = Thread(SqliteStore(":memory:"), "t", policy=Policy(budget=budget, reply=200))
+    thread = Thread(closed_later(SqliteStore(":memory:")), "t", policy=Policy(budget=budget, reply=200))
     for size in turns:
         thread.append(values.user("word " * size), values.respond("Yes."))
     thread.append(values.user("And now?"), values.call("c1", "f", {}), values.result("c1", content="line\n" * result))
@@ -129,7 +130,7 @@ def test_a_text_keeps_the_budget(turns: list[int], result: int, budget: int) -> 
 
 
 def test_a_question_larger_than_the_budget_is_an_error() -> None:
-    thread = Thread(SqliteStore(":memory:"), "t", policy=Policy(budget=2000, reply=200))
+    thread = Thread(closed_later(SqliteStore(":memory:")), "t", policy=Policy(budget=2000, reply=200))
     thread.append(values.user("word " * 3000))
     with pytest.raises(BudgetError, match="tokens but the budget leaves 1,800"):
         Text().request(thread, TARGET, {})
