@@ -18,9 +18,8 @@ class _Opened:
 
     def __init__(self, conn: sqlite3.Connection) -> None:
         self.conn = conn
-
-    def __del__(self) -> None:
-        self.conn.close()
+        # Not __del__: the collector may come upon the connection first, and it warns of being left open.
+        weakref.finalize(self, conn.close)
 
 
 class SqliteFile:
