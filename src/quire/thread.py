@@ -126,9 +126,17 @@ def changes(target: str, policy: Policy) -> JsonObject:
 
 def policy_of(sent: JsonObject) -> Policy:
     """The policy that a `sent` entry was built under; its model's own where it names none."""
-    return changed_policy(
-        f"{sent.get('provider')}:{sent.get('model')}", (sent.get("meta") or {}).get("policy")
-    )
+    meta = sent.get("meta") or {}
+    policy = changed_policy(f"{sent.get('provider')}:{sent.get('model')}", meta.get("policy"))
+    return within(policy, meta.get("window"))
+
+
+def within(policy: Policy, window: Json) -> Policy:
+    """A policy that keeps to the window a server named; some of it is left for what we count otherwise."""
+    budget = int(window * 0.9) if isinstance(window, int) and not isinstance(window, bool) else 0
+    if not 8 <= budget < policy.budget:
+        return policy
+    return msgspec.structs.replace(policy, budget=budget, reply=min(policy.reply, budget // 8))
 
 
 def changed_policy(target: str, named: Json) -> Policy:
@@ -143,14 +151,13 @@ def changed_policy(target: str, named: Json) -> Policy:
         return usual  # meta is free: what stands there need not be ours
 
 
-def kept_changes(store: Store, name: str) -> JsonObject:
-    """What the policy of a thread's newest request changes of its model's own; only the end of the log is read."""
+def kept_request(store: Store, name: str) -> JsonObject:
+    """A thread's newest `sent` entry, which names its policy; only the end of the log is read."""
     end, page = store.info(name).seq, 64
     while end:
         for entry in reversed(store.read(name, after=max(0, end - page), limit=min(end, page))):
             if entry.kind == "sent" and not entry.meta.get("aside"):
-                named = entry.meta.get("policy")
-                return named if isinstance(named, dict) else {}
+                return entry.body
         end, page = max(0, end - page), page * 4
     return {}
 
@@ -305,14 +312,31 @@ class Thread:
 
     def policy_at(self, target: str) -> Policy:
         """The policy given, else the one that the thread was last sent under; what neither says is the model's."""
-        if self.policy is not None:
-            return policy_for(target, self.policy)
-        return changed_policy(target, self.policy_changes)
+        own = policy_for(target, self.policy) if self.policy is not None else None
+        return within(own or changed_policy(target, self.policy_changes), self.windows.get(target))
+
+    @cached_property
+    def windows(self) -> dict[str, int]:
+        """What servers said of their windows, by "provider:model"."""
+        sent = self._kept
+        window = (sent.get("meta") or {}).get("window")
+        return {f"{sent['provider']}:{sent['model']}": window} if isinstance(window, int) else {}
+
+    def learn_window(self, target: str, window: int, counted: int) -> None:
+        """A server takes `window` tokens, and counted so many in the request at hand: requests keep to that."""
+        # Counted as we count: a server whose vocabulary is not known here counts otherwise.
+        self.windows[target] = int(window * min(1.0, self.build(target).tokens / counted))
+        self.on_warning(f"{target} takes {window:,} tokens; requests keep to that from now on")
+
+    @cached_property
+    def _kept(self) -> JsonObject:
+        return kept_request(self.store, self.name) if self._fold.exists() else {}
 
     @cached_property
     def policy_changes(self) -> JsonObject:
         """What this thread's own policy changes of a model's: what its newest request names, until it is set."""
-        return kept_changes(self.store, self.name) if self._fold.exists() else {}
+        named = (self._kept.get("meta") or {}).get("policy")
+        return named if isinstance(named, dict) else {}
 
     def _selected(self, target: str) -> Assembly:
         return self._fold.at(self.policy_at(target), self.summarise)
@@ -367,10 +391,13 @@ class Thread:
             "segments": list(request.lines.segments),
             "at": self.clock(),
         }
+        # The window of one server is not the thread's choice: it is named apart, and another model has its own.
+        window = self.windows.pop(request.target, 0)
         own = changes(request.target, self.policy_at(request.target))
-        if meta := {
-            key: value for key, value in (("layers", dict(request.layers)), ("policy", own)) if value
-        }:
+        if window:
+            self.windows[request.target] = window
+        named = {"layers": dict(request.layers), "policy": own, "window": window}
+        if meta := {key: value for key, value in named.items() if value}:
             body["meta"] = meta
         if reply is not None:
             body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}

@@ -143,3 +143,22 @@ def test_a_thread_goes_on_under_the_policy_that_it_was_sent_under(command: Comma
         assert command("chat", "t", "--budget", "2000", *where, input="And?\n").exit_code == 0
         last = entries(tmp_path)[-1].meta["policy"]
     assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.3, "each-turn")
+
+
+@pytest.mark.moves_prefix(reason="a small window rebases on the way")
+def test_a_window_that_a_refusal_names_is_learned_once_and_the_turn_goes_on(command: Command, tmp_path: Path) -> None:
+    def small(body: JsonObject) -> Any:
+        size = len(str(body["messages"])) // 4
+        return Refuse(400, f"maximum context length is 4096 tokens, you asked for {size}") if size > 4096 else "Yes."
+
+    long = "What about the harbor and the old lighthouse? " * 80
+    with emulator("vllm", small) as server:
+        where = ["--model", TARGET, "--base-url", f"{server.url}/v1"]
+        done = [command("run", "t", f"{turn}: {long}", *where) for turn in range(12)]
+        refused = len(server.requests) - 12
+    assert [one.exit_code for one in done] == [0] * 12, [one.exception for one in done]
+    assert refused == 1
+    assert sum("takes 4,096 tokens" in one.stderr for one in done) == 1
+    last = entries(tmp_path)[-1].meta
+    assert 2000 < last["window"] <= 4096
+    assert "policy" not in last

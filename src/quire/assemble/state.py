@@ -253,12 +253,15 @@ class Assembly:
         self._tail.forget_counts()
 
     def _decide(self) -> Decision:
-        # A request that is sent again is the same request: nothing is decided twice.
-        if self._round.decided or (self._round.sent and not self.tools_moved):
+        # A request that is sent again is the same request: nothing is decided twice, unless its window is smaller now.
+        if self._round.decided or (self._round.sent and not self.tools_moved and self._fits()):
             return Decision(None, self.rent)
         if self._memo is not None and self._memo[0] == len(self.entries):
             return self._memo[1]
         return decide(self)
+
+    def _fits(self) -> bool:
+        return effective(self).fits(self.epoch.head_tokens(), self.epoch.strip.total)
 
     def _apply(self, rebase: Rebase) -> None:
         old, before, carried = self.epoch, self.epoch.total_tokens(), self.carried

@@ -24,7 +24,7 @@ from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
 from quire.send.protocol import CHAT, MESSAGES, Runner, Turn, TurnThread, may_run_again
 from quire.send.summarise import ByModel
-from quire.send.transport import Transport, close, served
+from quire.send.transport import Transport, close, named_window, served
 from quire.send.turn_state import (
     Next,
     TurnState,
@@ -108,6 +108,7 @@ class Cycle:
         self._journal = Journal(thread.store, thread.name)
         self._growing = Growing()
         self._began = False
+        self._learned = False
         self._turn, self._seen = TurnState(), 0
         self._tip: Entry | None = None
         self._made: list[Entry] = []
@@ -251,11 +252,23 @@ class Cycle:
             try:
                 await self._receive(request, stream)
             except ProviderError as error:
+                if self._learns_window(error):
+                    await self._ask()
+                    return
                 # What fails before it begins, the transport has tried often enough.
                 if not (error.retryable and self._began and attempt < self.runner.limits.attempts):
                     raise
             else:
                 return
+
+    def _learns_window(self, error: ProviderError) -> bool:
+        """Whether a refusal names a window that was not known: from then on, and once, the thread keeps to it."""
+        window = named_window(error)
+        if window is None or self._learned:
+            return False
+        self._learned = True
+        self.thread.learn_window(self.target, *window)
+        return True
 
     async def _receive(self, request: Request, stream: Any) -> None:
         finished: Sequence[Entry] = ()

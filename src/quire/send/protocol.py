@@ -49,6 +49,9 @@ class TurnThread(Protocol):
     def reported(self, request: Request, reply: Reply, *, served: Served | None = None) -> object:
         """A reply came: what it read from the cache is compared with what was predicted, or with an explicit cache."""
 
+    def learn_window(self, target: str, window: int, counted: int) -> None:
+        """A server takes `window` tokens, and counted so many in the request at hand: requests keep to that."""
+
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for a request."""
 

@@ -101,6 +101,24 @@ def unreachable(provider: str, base_url: str, error: BaseException) -> ProviderE
     )
 
 
+# How servers name the window that a request was too long for.
+_NUMBER = re.compile(r"\d[\d,]{2,}")
+_WINDOWS = (
+    re.compile(r"context (?:length|size|window)\D{0,40}([\d,]{3,})", re.IGNORECASE),
+    re.compile(r"> ([\d,]{3,}) maximum"),
+    re.compile(r"maximum number of tokens allowed \(?([\d,]{3,})"),
+)
+
+
+def named_window(error: ProviderError) -> tuple[int, int] | None:
+    """The window that a refusal names, and the tokens it counted: "5000 tokens > 4096 maximum" -> (4096, 5000)."""
+    found = next((match for pattern in _WINDOWS if (match := pattern.search(str(error)))), None)
+    if error.status not in (400, 413) or found is None:
+        return None
+    window, *others = (int(one.replace(",", "")) for one in (found[1], *_NUMBER.findall(str(error))))
+    return window, max([window, *(one for one in others if one < 100 * window)])
+
+
 def without_password(url: str) -> str:
     """An address that can be shown: https://me:secret@host/v1 -> https://host/v1."""
     scheme, found, rest = url.partition("://")
