@@ -45,6 +45,14 @@ def test_assemble_prints_one_object_per_request(file: str) -> None:
     assert {left["entry"] for left in rows[-1]["left_out"]} <= set(range(1, 122))
 
 
+def test_room_for_the_reply_is_kept_free(file: str) -> None:
+    def most(*reply: str) -> int:
+        made = run("assemble", file, "--budget", "2000", *reply, "--json").splitlines()
+        return max(json.loads(line)["total_tokens"] for line in made)
+
+    assert most("--reply", "1000") <= 1000 < most("--reply", "0")
+
+
 def test_a_request_that_cannot_fit_is_counted_apart(tmp_path: Path) -> None:
     path = written(tmp_path, [values.user("word " * 900), values.respond("ok")])
     rows = [json.loads(line) for line in run("assemble", path, "--budget", "100", "--json").splitlines()]

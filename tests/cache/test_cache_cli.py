@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -29,7 +31,8 @@ def requests(tmp_path: Path) -> Path:
 
 
 def test_simulate_prints_a_table_a_sum_and_a_chart(requests: Path) -> None:
-    out = run("simulate", requests, "--provider", "anthropic", "--mark")
+    out = run("simulate", requests, "--provider", "anthropic", "--mark", "--chart")
+    assert out == run("simulate", requests, "--provider", "anthropic", "--mark")
     assert " ".join(out.splitlines()[0].split()) == "# at s tokens read write long write plain USD lost by"
     assert "3 requests" in out
     assert "read from the cache, $0.0" in out
@@ -107,26 +110,36 @@ def test_a_price_that_is_not_known_is_said(tmp_path: Path) -> None:
 
 def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     replies = tmp_path / "replies"
-    replies.write_text('Plain text.\n{"text": "From JSON."}\n{"status": 429, "retry_after_s": 1}\n')
+    replies.write_text('Plain text.\n{"text": "From JSON."}\nIn pieces.\n{"status": 429, "retry_after_s": 1}\n')
     command = [sys.executable, "-m", "quire.cli.main", "emulate", "-p", "anthropic", "--replies", str(replies)]
-    command += ["--lenient", "--state", str(tmp_path / "state")]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command += ["--lenient", "--state", str(tmp_path / "state"), "--port", str(port), "--chunk-bytes", "5"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )
     assert process.stdout is not None
     url = process.stdout.readline().split()[2]
+    assert url.endswith(f":{port}")
     answers = []
     for _ in range(2):
         body = json.dumps({**claude(user(text(3)))}).encode()
         request = urllib.request.Request(f"{url}/v1/messages", body, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=20) as reply:
             answers.append(json.load(reply)["content"][0]["text"])
+    body = json.dumps({**claude(user(text(3))), "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+        head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        raw.sendall(head.encode() + body)
+        sizes = re.findall(rb"(?:^|\r\n)([0-9a-f]+)\r\n", raw.makefile("rb").read().partition(b"\r\n\r\n")[2])
+    assert max(int(size, 16) for size in sizes) == 5
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert answers == ["Plain text.", "From JSON."]
     assert process.returncode == 0
-    assert "stopped after 2 requests" in said
-    assert len((tmp_path / "state").read_text().splitlines()) == 2
+    assert "stopped after 3 requests" in said
+    assert len((tmp_path / "state").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(

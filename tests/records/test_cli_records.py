@@ -210,6 +210,13 @@ def test_a_context_that_is_none_is_a_bad_call_with_a_hint(text: str) -> None:
     assert '{"text"' in raised.value.hint
 
 
+def test_records_are_listed_by_owner_and_the_last_so_many() -> None:
+    for owner in ("me", "you", "me"):
+        create(schema_name="s", context={}, owner=owner)
+    assert [one["id"] for one in printed("record", "list", "--owner", "me", "--json")] == ["rec-1", "rec-3"]
+    assert [one["id"] for one in printed("record", "list", "--limit", "2", "--json")] == ["rec-2", "rec-3"]
+
+
 def test_unknown_fields_are_named() -> None:
     with pytest.raises(FormatError, match="standard input: a record has no field 'schema' to set"):
         create(schema="s")

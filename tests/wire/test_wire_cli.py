@@ -57,6 +57,15 @@ def test_bytes_are_the_prefix_of_the_body() -> None:
         assert invoke(*asked, "--bytes").stdout_bytes == prefix_bytes(body, provider)
 
 
+def test_cache_marks_are_placed_unless_one_says_no() -> None:
+    run("log", "new", "demo")
+    run("log", "append", "demo", "--user", "many words " * 5000)
+    asked = ("render", "demo", "-p", "anthropic", "-m", "claude-opus-5-5", "--json")
+    assert "cache_control" in run(*asked, "--marks")
+    assert run(*asked, "--marks") == run(*asked)
+    assert "cache_control" not in run(*asked, "--no-marks")
+
+
 def test_an_earlier_request_can_be_chosen() -> None:
     run("import", "--from", "openai-chat", "chat.json", "--thread", "demo")
     asked = ("render", "demo", "-p", "openai-chat", "-m", "gpt-4.1-mini")
