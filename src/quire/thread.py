@@ -400,7 +400,7 @@ class Thread:
         if meta := {key: value for key, value in named.items() if value}:
             body["meta"] = meta
         if reply is not None:
-            body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
+            body |= {"usage": reply.usage.as_json(), "stop": reply.stop}
             if reply.id:
                 body["wire"] = {"id": reply.id}
         return Entry("sent", body)

@@ -34,6 +34,7 @@ from quire.entry import (
 )
 
 __all__ = [
+    "COUNTS",
     "ITEM_TYPES",
     "KINDS",
     "LAYERS",
@@ -270,6 +271,20 @@ class Usage(msgspec.Struct, frozen=True):
     cache_write_1h: int = 0
     output: int = 0
     reasoning: int = 0
+    # What was charged besides these tokens at the model's own prices: searches, audio, another model's share.
+    besides: tuple[str, ...] = ()
+    # What the provider says it charged for all of it, in USD.
+    charged: float | None = None
+
+    def as_json(self) -> JsonObject:
+        """As the log keeps it: every count, and the rest where there is any."""
+        more = {"besides": list(self.besides), "charged": self.charged}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return counts | {name: value for name, value in more.items() if value not in (None, [])}
+
+
+# The tokens of a usage, by name.
+COUNTS = ("input_total", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from quire.cli.attachments import attach_option, attached_items, linked_items, question
 from quire.cli.connection import Connection, last_model, model_options, reach
@@ -50,7 +49,7 @@ def outcome_json(outcome: Outcome, target: str) -> JsonObject:
         "stop": outcome.stop,
         "text": outcome.text,
         "steps": outcome.steps,
-        "usage": msgspec.to_builtins(outcome.usage),
+        "usage": outcome.usage.as_json(),
         "usd": outcome.usd,
         "entries": [entry.seq for entry in outcome.entries],
     }

@@ -38,7 +38,7 @@ from quire.log.shapes import (
     path_name,
     short,
 )
-from quire.values import ITEM_TYPES, KINDS, Entry, Json, JsonObject, Usage
+from quire.values import COUNTS, ITEM_TYPES, KINDS, Entry, Json, JsonObject
 
 # The kinds of entries and the fields each one has: the interchange format, as one table.
 
@@ -105,7 +105,7 @@ _COUNT = Scalar(
     {"type": ["number", "null"], "exclusiveMinimum": -(2**63), "exclusiveMaximum": 2**63},
     lambda v: v is None or (NUMBER.fits(v) and abs(v) < 2**63),
 )
-USAGE = FreeObject(Usage.__struct_fields__, _COUNT)
+USAGE = FreeObject(COUNTS, _COUNT)
 
 
 def _images_are_readable(user: JsonObject, path: Path) -> None:

@@ -235,12 +235,20 @@ def said(
     names: Mapping[str, str] | None = None,
     *,
     begun: bool = False,
+    asked: str = "",
 ) -> list[Entry]:
-    """Entries of one reply (`begun`: not its first); `names` turns respelled tool names back."""
+    """Entries of one reply (`begun`: not its first); `names` turns respelled tool names back.
+
+    `model` is the name that answered, `asked` the one that was asked: an alias, a deployment.
+    """
     return [
         _with_wire(
             recordable(_renamed(entry, names or {})),
-            {**_origin(format, model), **({"more": True} if begun or not first else {})},
+            {
+                **_origin(format, model),
+                **({"asked": asked} if asked not in ("", model) else {}),
+                **({"more": True} if begun or not first else {}),
+            },
         )
         for first, entry in _marked_first(entries)
     ]
@@ -338,18 +346,13 @@ def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def identified(entries: Iterable[Entry], made_up: bool = False) -> Iterator[Entry]:
-    """Entries of a reply, whose calls must have ids: without one no result could answer them."""
-    for place, entry in enumerate(entries, 1):
+def identified(entries: Iterable[Entry], before: int = 0) -> Iterator[Entry]:
+    """Entries of a reply (`before`: so many came already), whose calls must have ids for results to answer."""
+    for place, entry in enumerate(entries, before + 1):
         if entry.kind != "call" or entry.call_id:
             yield entry
-        elif made_up:
-            yield msgspec.structs.replace(entry, body={**entry.body, "call_id": f"call-{place}"})
         else:
-            raise FormatError(
-                f"a call of {entry.name!r} without an id",
-                hint="The reply is broken; what came before it is kept.",
-            )
+            yield msgspec.structs.replace(entry, body={**entry.body, "call_id": f"call-{place}"})
 
 
 def _marked_first(entries: Iterable[Entry]) -> Iterator[tuple[bool, Entry]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from quire.providers.provider_tools import Native
+from quire.providers.registry import same_model
 from quire.providers.rendering import Draft
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.providers.walk import unmarked
@@ -15,26 +15,16 @@ from quire.providers.wire import Wire
 from quire.providers.wires import FORMATS, format_of
 from quire.values import Call, Entry, Json, JsonObject, Message, Result, Text, Think
 
-_DATED = re.compile(r"(-v\d+(:\d+)?|[-@]20\d{6}|-20\d\d-\d\d-\d\d|[-:]latest)$")
-_HOSTED = re.compile(r"^([a-z-]+\.)?(anthropic|amazon|openai|google|models)[./]")
-
-
-def same_model(one: str, other: str) -> bool:
-    """Whether two names mean one model: claude-opus-5-5 and us.anthropic.claude-opus-5-5-20261001-v1:0 do."""
-    return not one or not other or model_name(one) == model_name(other)
-
-
-def model_name(model: str) -> str:
-    """A model's name without the host in front, and without date and version of the host behind."""
-    name = _HOSTED.sub("", model.lower())
-    while name != (shorter := _DATED.sub("", name)):
-        name = shorter
-    return name
-
 
 def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Draft) -> bool:
-    """Whether the entry came in one of these formats, from the model that the request goes to."""
-    return wire.get("format") in formats and same_model(str(wire.get("model") or ""), sheet.info.model)
+    """Whether the entry came in one of these formats, from the model that the request goes to.
+
+    A model may be asked by one name and answer by another; either says that it is the same.
+    """
+    named = [str(wire.get(field) or "") for field in ("model", "asked")]
+    return wire.get("format") in formats and (
+        same_model(named[0], sheet.info.model) or bool(named[1] and same_model(named[1], sheet.info.model))
+    )
 
 
 def own_block(part: Text | Think | Call | Result, sheet: Draft) -> JsonObject | None:
@@ -104,6 +94,8 @@ def leave_out_thinking(part: Think, message: Message, sheet: Draft) -> None:
         reason = "thinking is bound to the prefix before the rebase"
     elif named and format != sheet.info.wire:
         reason = f"thinking of {origin} is bound to the request it came from, in {format}'s form"
+    elif named:
+        reason = "thinking without a provider's signature is not sent"
     elif origin:
         reason = f"thinking of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
     else:

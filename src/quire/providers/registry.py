@@ -155,3 +155,22 @@ def _served(provider: str, row: ModelRow) -> ModelRow:
     if "cache" in carries:
         facts["cache"] = row.facts.get("cache", maker["cache"])
     return ModelRow(row.owner, row.id, facts, row.known)
+
+
+# Two names of one model.
+
+_DATED = re.compile(r"(-v\d+(:\d+)?|[-@]20\d{6}|-20\d\d-\d\d-\d\d|[-:]latest)$")
+_HOSTED = re.compile(r"^([a-z-]+\.)?(anthropic|amazon|openai|google|models)[./]")
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two names mean one model: claude-opus-5-5 and us.anthropic.claude-opus-5-5-20261001-v1:0 do."""
+    return not one or not other or model_name(one) == model_name(other)
+
+
+def model_name(model: str) -> str:
+    """A model's name without the host in front, and without date and version of the host behind."""
+    name = _HOSTED.sub("", model.lower())
+    while name != (shorter := _DATED.sub("", name)):
+        name = shorter
+    return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import msgspec
 
@@ -15,6 +16,7 @@ from quire.entry import INTERRUPTED
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import PrefixLines
 from quire.providers.provider_tools import Native, is_offered, own_definition, with_more
+from quire.providers.registry import same_model
 from quire.providers.spelling import Spelling
 from quire.providers.walk import Walk
 from quire.providers.wire import Wire
@@ -29,8 +31,10 @@ from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Resul
 class CallPairer:
     """Takes messages one by one; what it gives back can be sent."""
 
-    def __init__(self, ids: Spelling) -> None:
+    def __init__(self, ids: Spelling, origin: tuple[tuple[str, ...], str] = ((), "")) -> None:
         self.ids = ids
+        # The formats and the model of the request: an id that it issued itself goes back as it came.
+        self.formats, self.model = origin
         self.used: set[str] = set()
         self.open: list[tuple[Call, str]] = []
         # (seqs, reason) of what could not stay.
@@ -53,14 +57,20 @@ class CallPairer:
         parts: list[Part] = []
         for part in message.parts:
             if isinstance(part, Call):
-                wire_id = next(
-                    one for one in self.ids.candidates(part.call_id or "call") if one not in self.used
-                )
+                spellings = self.ids.candidates(part.call_id or "call")
+                issued = [part.call_id] if self._issued(part) else []
+                wire_id = next(one for one in chain(issued, spellings) if one not in self.used)
                 self.used.add(wire_id)
                 self.open.append((part, wire_id))
                 part = msgspec.structs.replace(part, call_id=wire_id)
             parts.append(part)
         return msgspec.structs.replace(message, parts=tuple(parts)) if self.open else message
+
+    def _issued(self, call: Call) -> bool:
+        """Whether the model that is asked made this call, by its own name or by the one it was asked by."""
+        named = [str(call.wire.get(field) or "") for field in ("model", "asked")]
+        mine = any(name and same_model(name, self.model) for name in named)
+        return bool(call.call_id and mine and call.wire.get("format") in self.formats)
 
     def _answered(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
@@ -256,7 +266,7 @@ class Rendering:
         self.held: dict[int, int] = {}
         self.sheet = Draft(self.info, self.writer.native, self.ask)
         self.sheet.has_tools = ground[2]
-        self.settler = CallPairer(self.writer.ids(self.info))
+        self.settler = CallPairer(self.writer.ids(self.info), (self.writer.native.formats, self.info.model))
         self.walk, self.lining = Walk(self.wire.layout, frozen=True), PrefixLines()
 
     def _catch_up(self, prompt: Prompt) -> None:

@@ -6,7 +6,7 @@ Takes the usage object or the whole reply, in JSON's or an SDK's spelling. Absen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ import msgspec
 
 from quire.providers.models import ModelInfo, Tier, model_info
 from quire.providers.registry import resolve
+from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, Usage
 
@@ -21,11 +22,75 @@ Reader: TypeAlias = Callable[[JsonObject], Usage]
 
 
 def usage(provider: str, raw: Json) -> Usage:
-    """What a reply used; `raw` is its usage object, or the whole reply."""
+    """What a reply used; `raw` is its usage object, or the whole reply, which tells more."""
     reported = _reported(raw)
-    if resolve(provider)[0] == "xai":
-        return _xai(reported)
-    return _reader(reported, provider)(reported)
+    counts = _xai(reported) if resolve(provider)[0] == "xai" else _reader(reported, provider)(reported)
+    besides = tuple(dict.fromkeys(_besides(_object(raw), reported)))
+    return msgspec.structs.replace(counts, besides=besides, charged=_charged(reported))
+
+
+# Items of a response that cost a fee, or another model's tokens.
+_CHARGED_ITEMS = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call")
+# Where requests cost what they cost in the price tables.
+_USUAL_TIERS = ("", "default", "standard", "auto", "on_demand", "none", "unspecified")
+
+
+def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
+    """What a provider charges for besides the text tokens of the model that was asked."""
+    for name in ("server_tool_use", "server_tool_use_details", "server_side_tool_usage_details"):
+        used = _sub(reported, name)
+        # Fetching a page costs its tokens alone.
+        yield from (f"{one}: {used[one]}" for one in used if _number(used, one) and "web_fetch" not in one)
+    if _number(reported, "num_sources_used"):
+        yield "search sources"
+    models = {str(one["model"]) for one in map(_object, _list(reported, "iterations")) if one.get("model")}
+    yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
+    kinds = {str(item.get("type")) for item in map(_object, _list(reply, "output"))}
+    yield from (kind for kind in _CHARGED_ITEMS if kind in kinds)
+    for candidate in map(_object, _list(reply, "candidates")):
+        grounding = _sub(candidate, "groundingMetadata") or _sub(candidate, "grounding_metadata")
+        if any(grounding.get(name) for name in ("webSearchQueries", "web_search_queries", "groundingChunks")):
+            yield "grounding"
+    yield from _other_modalities(reported)
+    tier = str(reported.get("service_tier") or reported.get("serviceTier") or reply.get("service_tier") or "")
+    if tier.lower() not in _USUAL_TIERS:
+        yield f"the {tier} tier"
+
+
+def _other_modalities(reported: JsonObject) -> Iterator[str]:
+    """Tokens that are no text and have prices of their own; images that are read count as text."""
+    for name in ("promptTokensDetails", "toolUsePromptTokensDetails", "candidatesTokensDetails"):
+        listed = _list(reported, name) or _list(reported, snake(name))
+        kinds = {
+            str(one.get("modality"))
+            for one in map(_object, listed)
+            if _either(one, "tokenCount", "token_count")
+        }
+        if "AUDIO" in kinds:
+            yield "audio"
+        if "IMAGE" in kinds and name == "candidatesTokensDetails":
+            yield "images made"
+    details = (
+        "prompt_tokens_details",
+        "completion_tokens_details",
+        "input_tokens_details",
+        "output_tokens_details",
+    )
+    if any(_number(_sub(reported, name), "audio_tokens") for name in details):
+        yield "audio"
+    if any(_number(_sub(reported, name), "image_tokens") for name in details[1::2]):
+        yield "images made"
+
+
+def _charged(reported: JsonObject) -> float | None:
+    """The provider's own figure; with a key of one's own, its fee and what the upstream takes."""
+    fee = reported.get("cost")
+    if isinstance(fee, bool) or not isinstance(fee, int | float) or not 0 <= fee < 1e9:
+        return None
+    upstream = _sub(reported, "cost_details").get("upstream_inference_cost")
+    return float(fee) + (
+        float(upstream) if reported.get("is_byok") and isinstance(upstream, int | float) else 0.0
+    )
 
 
 def _reported(raw: Json) -> JsonObject:
@@ -97,9 +162,10 @@ def chat_usage(reported: JsonObject) -> Usage:
     hit, missed = _number(reported, "prompt_cache_hit_tokens"), _number(reported, "prompt_cache_miss_tokens")
     groq = _number(reported, "dram_cached_tokens") + _number(reported, "sram_cached_tokens")
     xai = _number(reported, "cached_prompt_text_tokens")
+    mistral = _number(reported, "num_cached_tokens") or _number(reported, "cached_tokens")
     return Usage(
         input_total=_number(reported, "prompt_tokens") or hit + missed,
-        cache_read=_number(details, "cached_tokens") or hit or xai or groq,
+        cache_read=_number(details, "cached_tokens") or hit or xai or groq or mistral,
         cache_write_5m=_number(details, "cache_write_tokens"),
         output=_number(reported, "completion_tokens"),
         reasoning=_number(_sub(reported, "completion_tokens_details"), "reasoning_tokens"),
@@ -245,7 +311,10 @@ def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
         for name, tokens in amounts.items()
         if (price := prices[name]) is not None
     }
+    if usage.charged is not None:
+        return Money(usage.charged, True, {"charged": usage.charged}, (), "", "the provider's own figure")
     unknown = tuple(name for name, tokens in amounts.items() if tokens and prices[name] is None)
+    unknown += usage.besides
     known = bool(info.prices.tiers) and not unknown
     return Money(
         amount_usd=sum(parts.values()) if known else None,

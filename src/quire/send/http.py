@@ -10,6 +10,7 @@ from quire import providers
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.wires import wire_of
+from quire.providers.wires.openai_chat.read import DONE
 from quire.send.transport import message_of, refusal, timed_out, too_deep, unreachable
 from quire.values import JsonObject, Request
 
@@ -24,7 +25,7 @@ LIMIT_BYTES = 16 * 1024 * 1024
 
 
 async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[JsonObject]:
-    """The events of a response body; comments and [DONE] are passed over. A body without any is no stream."""
+    """The events of a response body; comments are passed over. A body without any is no stream."""
     reader, began = SseReader(), b""
     async for chunk in chunks:
         began += chunk[: _SHOWN_BYTES - len(began)]
@@ -87,7 +88,7 @@ class SseReader:
 
 def _decoded(data: bytes, provider: str) -> JsonObject | None:
     if data.strip() == b"[DONE]":
-        return None
+        return DONE if wire_of(provider).name == "openai-chat" else None
     try:
         event = json.loads(data)
     except RecursionError as error:

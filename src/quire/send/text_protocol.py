@@ -75,7 +75,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
         body: JsonObject = {"kind": "sent", "provider": request.provider, "model": request.model}
         body |= {"request_sha256": request.lines.sha256, "segments": list(request.lines.segments)}
         if reply is not None:
-            body |= {"usage": msgspec.to_builtins(reply.usage), "stop": reply.stop}
+            body |= {"usage": reply.usage.as_json(), "stop": reply.stop}
         return Entry("sent", body)
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> TextStream:

@@ -13,7 +13,7 @@ from quire.log.off_loop import off_loop
 from quire.log.store import Store
 from quire.providers.usage import cost
 from quire.send.protocol import Limits, Turn
-from quire.values import SPOKEN, Entry, JsonObject, Reply, Request, Usage
+from quire.values import COUNTS, SPOKEN, Entry, JsonObject, Reply, Request, Usage
 
 Next = Literal["nothing", "ask", "run", "done"]
 
@@ -157,11 +157,10 @@ Met = Literal["steps", "tokens", "money"]
 
 def usage_of(turn: TurnState) -> Usage:
     """All requests of a turn together, questions beside the conversation included."""
-    totals: dict[str, int] = {}
-    for _, usage in turn.usages:
-        for field, value in msgspec.to_builtins(usage).items():
-            totals[field] = totals.get(field, 0) + value
-    return Usage(**totals)
+    used = [usage for _, usage in turn.usages]
+    besides = dict.fromkeys(what for usage in used for what in usage.besides)
+    totals = {name: sum(getattr(usage, name) for usage in used) for name in COUNTS}
+    return Usage(**totals, besides=tuple(besides))
 
 
 def usd_of(turn: TurnState) -> float | None:
@@ -178,7 +177,9 @@ def limit_met(turn: TurnState, limits: Limits) -> Met | None:
         return "steps"
     if limits.tokens is not None and used.input_total + used.output >= limits.tokens:
         return "tokens"
-    if limits.usd is not None and (usd_of(turn) or 0.0) >= limits.usd:
+    # Where a part has no known price, the rest of it counts.
+    spent = sum(sum(cost(usage, target).parts.values()) for target, usage in turn.usages)
+    if limits.usd is not None and spent >= limits.usd:
         return "money"
     return None
 

@@ -82,11 +82,17 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     content = reply.get("content")
     if not isinstance(content, list):
         raise FormatError("a message without content", hint="A streamed event goes into Stream.feed.")
-    model = str(reply.get("model") or model)
+    asked, model = model, str(reply.get("model") or model)
     blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
     return Reply(
         entries=tuple(
-            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
+            said(
+                identified(blocks) if blocks else [respond("")],
+                FORMAT,
+                model,
+                read_back(names, NAMES),
+                asked=asked,
+            )
         ),
         usage=usage(provider, reply),
         stop=str(reply.get("stop_reason") or ""),
@@ -166,7 +172,7 @@ class Stream:
         self.provider = provider
         self.spelled = read_back(names, NAMES)
         self.tally = StreamGuard()
-        self.id, self.model, self.stop = "", model, ""
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
         self.open: dict[int, JsonObject] = {}
         self.pieces: dict[int, dict[str, list[str]]] = {}
         self.reported: JsonObject = {}
@@ -257,7 +263,14 @@ class Stream:
         return block
 
     def _add(self, entries: list[Entry]) -> list[Entry]:
-        added = said(identified(entries), FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        added = said(
+            identified(entries, len(self.entries)),
+            FORMAT,
+            self.model,
+            self.spelled,
+            begun=bool(self.entries),
+            asked=self.asked,
+        )
         self.entries += added
         return added
 
@@ -266,7 +279,8 @@ class Stream:
 
     @property
     def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported else Usage()
+        whole = {"usage": self.reported, "model": self.model}
+        return usage(self.provider, whole) if self.reported else Usage()
 
     def partial(self) -> Partial:
         """Everything received so far."""

@@ -167,6 +167,7 @@ class _Block:
         self.signature: list[str] = []
         self.redacted: list[str] = []
         self.citations: list[JsonObject] = []
+        self.results: list[JsonObject] = []
 
     def json(self) -> JsonObject | None:
         """The whole block, or None where its input is cut."""
@@ -176,6 +177,8 @@ class _Block:
             except ValueError:
                 return None
             return {"toolUse": {**sub(self.start, "toolUse"), "input": given}}
+        if result := sub(self.start, "toolResult"):
+            return {"toolResult": {**result, "content": self.results}}
         if self.redacted:
             redacted = b"".join(bytes_of(piece) for piece in self.redacted)
             return {"reasoningContent": {"redactedContent": base64.b64encode(redacted).decode()}}
@@ -255,7 +258,8 @@ class Stream:
                 pieces.append(self.tally.show(place, shown, text) if shown else self.tally.add(text))
         if "citation" in delta:
             block.citations.append(delta["citation"])
-        if not {"text", "toolUse", "reasoningContent", "citation"} & set(delta):
+        block.results += objects(delta, "toolResult")
+        if not {"text", "toolUse", "toolResult", "reasoningContent", "citation"} & set(delta):
             self.tally.unknown += 1
 
     def _close(self, index: int) -> list[Entry]:
@@ -270,7 +274,9 @@ class Stream:
         return self._add(spoken(block))
 
     def _add(self, entry: Entry) -> list[Entry]:
-        added = said(identified([entry]), FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        added = said(
+            identified([entry], len(self.entries)), FORMAT, self.model, self.spelled, begun=bool(self.entries)
+        )
         self.entries += added
         return added
 

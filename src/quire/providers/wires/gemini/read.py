@@ -113,10 +113,10 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     if reply.get("error"):
         raise refused(reply["error"])
     candidate = candidate_in(reply)
-    model = model_of(reply) or model
+    asked, model = model, model_of(reply) or model
     said_parts = [spoken(part, place) for place, part in enumerate(parts_in(candidate))]
     return Reply(
-        entries=tuple(said(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES))),
+        entries=tuple(said(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked)),
         usage=usage(provider, reply),
         stop=str(candidate.get("finishReason") or candidate.get("finish_reason") or ""),
         id=str(reply.get("responseId") or reply.get("response_id") or ""),
@@ -190,7 +190,7 @@ class Stream:
         self.provider = provider
         self.spelled = read_back(names, NAMES)
         self.tally = StreamGuard()
-        self.id, self.model, self.stop = "", model, ""
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
         self.growing: JsonObject = {}
         self.pieces: list[str] = []
         self.parts = 0
@@ -204,11 +204,14 @@ class Stream:
             raise refused(chunk["error"])
         self.id = text_in(chunk, "responseId") or text_in(chunk, "response_id") or self.id
         self.model = model_of(chunk) or self.model
-        self.reported = sub(chunk, "usageMetadata") or sub(chunk, "usage_metadata") or self.reported
+        used = sub(chunk, "usageMetadata") or sub(chunk, "usage_metadata")
+        self.reported |= {"usageMetadata": used} if used else {}
         if not chunk.get("candidates") and not (chunk.get("promptFeedback") or chunk.get("prompt_feedback")):
             self.tally.unknown += not self.reported
             return []
         candidate = candidate_in(chunk)
+        if "groundingMetadata" in candidate or "grounding_metadata" in candidate:
+            self.reported["candidates"] = [candidate]
         finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
         if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
             self.stop = stop
@@ -245,7 +248,7 @@ class Stream:
         return self._add(spoken(part, self.parts - 1))
 
     def _add(self, entry: Entry) -> list[Entry]:
-        added = said([entry], FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        added = said([entry], FORMAT, self.model, self.spelled, begun=bool(self.entries), asked=self.asked)
         self.entries += added
         return added
 

@@ -82,9 +82,9 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise FormatError(
             "a chat completion without a message", hint="A streamed chunk goes into Stream.feed."
         )
-    model = str(reply.get("model") or model)
+    asked, model = model, str(reply.get("model") or model)
     return Reply(
-        entries=tuple(entries_of_reply(message, provider, model, names)),
+        entries=tuple(entries_of_reply(message, provider, model, names, asked)),
         usage=usage(provider, reply),
         stop=str(choices[0].get("finish_reason") or ""),
         id=str(reply.get("id") or ""),
@@ -92,12 +92,13 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     )
 
 
-def entries_of_reply(message: JsonObject, provider: str, model: str, names: Iterable[str]) -> list[Entry]:
+def entries_of_reply(
+    message: JsonObject, provider: str, model: str, names: Iterable[str], asked: str = ""
+) -> list[Entry]:
     """What a reply's message says, with names as the tools' owner wrote them."""
     info = model_info(f"{provider}:{model}")
-    # Small servers may leave ids out; OpenAI's own API never does.
-    entries = identified(_assistant(without_nulls(message)), made_up=not info.features.developer_role)
-    return said(entries, FORMAT, model, read_back(names, dialect_of(info).names))
+    entries = identified(_assistant(without_nulls(message)))
+    return said(entries, FORMAT, model, read_back(names, dialect_of(info).names), asked=asked)
 
 
 def tool_entry(tool: JsonObject) -> JsonObject:
@@ -157,10 +158,17 @@ def _assistant(message: JsonObject) -> list[Entry]:
     text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
     if text or audio:
         out.append(respond(str(text or ""), wire=_besides(message)))
-    out += [_call(one) for one in objects(message, "tool_calls")]
-    if function := sub(message, "function_call"):
+    out += [_call(one) for one in objects(message, "tool_calls") if _is_called(one)]
+    function = sub(message, "function_call")
+    if _is_called({"function": function}):
         out.append(_call({"id": function.get("name"), "function": function}))
     return out or [respond("")]
+
+
+def _is_called(given: JsonObject) -> bool:
+    """Whether anything is called: some servers send an entry without a name, an id or arguments."""
+    called = sub(given, "function") or sub(given, "custom")
+    return bool(given.get("id") or any(called.values()))
 
 
 def _besides(message: JsonObject) -> JsonObject | None:
@@ -189,6 +197,8 @@ def _call(given: JsonObject) -> Entry:
 # A streamed chat completion: chunks in, entries out when they are whole.
 
 _THOUGHTS = ("reasoning_content", "reasoning")
+# `data: [DONE]`, as an event.
+DONE = {"object": "[DONE]"}
 
 
 class _Call:
@@ -212,19 +222,22 @@ class Stream:
         self.provider = provider
         self.names = tuple(names)
         self.tally = StreamGuard()
-        self.id, self.model, self.stop = "", model, ""
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
         self.text: dict[str, list[str]] = {}
         self.details: list[JsonObject] = []
         self.annotations: list[JsonObject] = []
         self.audio: JsonObject = {}
         self.calls: dict[int, _Call] = {}
         self.reported: JsonObject = {}
+        self.tier: JsonObject = {}
         self.entries: list[Entry] = []
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""
-        if isinstance(event, str) and event.strip() == "[DONE]":
-            return []
+        if event == "[DONE]" or event == DONE:
+            # Some servers end without saying why.
+            spoke = self.text or self.calls or self.audio
+            return self._finish("stop") if spoke and not self.stop else []
         chunk = object_in(event, "a chunk")
         if chunk.get("error"):
             raise refused(chunk["error"])
@@ -233,6 +246,8 @@ class Stream:
             return []
         self.id = self.id or text_in(chunk, "id")
         self.model = text_in(chunk, "model") or self.model
+        if chunk.get("service_tier"):
+            self.tier = {"service_tier": chunk["service_tier"]}
         self._usage(chunk)
         return self._choices(objects(chunk, "choices"))
 
@@ -287,14 +302,16 @@ class Stream:
         function, custom = sub(piece, "function"), sub(piece, "custom")
         call.custom = call.custom or bool(custom)
         call.id = call.id or text_in(piece, "id")
-        call.name += text_in(function, "name") or text_in(custom, "name")
+        name = text_in(function, "name") or text_in(custom, "name")
+        # Some servers say the name in each chunk.
+        call.name += "" if name == call.name else name
         text = text_in(function, "arguments") or text_in(custom, "input")
         call.arguments.append(self.tally.show(2 + index, "call", text))
 
     def _finish(self, stop: str) -> list[Entry]:
         if self.stop:
             return []
-        self.entries = entries_of_reply(self._message(), self.provider, self.model, self.names)
+        self.entries = entries_of_reply(self._message(), self.provider, self.model, self.names, self.asked)
         self.stop = stop
         return self.entries
 
@@ -308,7 +325,7 @@ class Stream:
 
     @property
     def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported else Usage()
+        return usage(self.provider, {**self.reported, **self.tier}) if self.reported else Usage()
 
     def partial(self) -> Partial:
         """Everything received so far."""

@@ -37,6 +37,7 @@ from quire.providers.wires.openai_responses.write import (
     WRITER,
     answered,
     asked,
+    is_served,
     spoken,
     text_of,
     tool_definition,
@@ -103,9 +104,11 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise refused(reply["error"])
     if not isinstance(reply.get("output"), list):
         raise FormatError("a response without output", hint="A streamed event goes into Stream.feed.")
-    model = str(reply.get("model") or model)
+    asked, model = model, str(reply.get("model") or model)
     return Reply(
-        entries=tuple(said(identified(entries_of(reply["output"])), FORMAT, model, read_back(names, NAMES))),
+        entries=tuple(
+            said(identified(entries_of(reply["output"])), FORMAT, model, read_back(names, NAMES), asked=asked)
+        ),
         usage=usage(provider, reply),
         stop=stop_of(reply),
         id=str(reply.get("id") or ""),
@@ -166,7 +169,7 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
         raise FormatError(
             f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer."
         )
-    if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id")):
+    if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id") and not is_served(item)):
         return answered(item), ""
     if kind == "additional_tools":
         return offered(typed(objects(item, "tools"), tool_entry, tool_definition)), ""
@@ -212,8 +215,10 @@ class Stream:
         self.provider = provider
         self.spelled = read_back(names, NAMES)
         self.tally = StreamGuard()
-        self.id, self.model, self.stop = "", model, ""
-        self.done = 0
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        # Items by their place in the output, and how many of them are entries.
+        self.done: dict[int, JsonObject] = {}
+        self.shown = 0
         self.after = ""
         self.open: dict[int, JsonObject] = {}
         self.pieces: dict[int, list[str]] = {}
@@ -259,26 +264,46 @@ class Stream:
     def _done(self, index: int, item: JsonObject) -> list[Entry]:
         self.open.pop(index, None)
         self.pieces.pop(index, None)
-        entry, self.after = entry_of(item, self.after)
-        self.done += 1
-        return self._add([entry])
+        self.done[index] = item
+        return self._in_order()
+
+    def _in_order(self) -> list[Entry]:
+        """The finished items whose turn has come: they stand as `output_index` says, however they arrive."""
+        ready: list[Entry] = []
+        while self.shown in self.done:
+            entry, self.after = entry_of(self.done[self.shown], self.after)
+            ready.append(entry)
+            self.shown += 1
+        return self._add(ready) if ready else []
 
     def _end(self, response: JsonObject) -> list[Entry]:
         self._begin(response)
-        self.stop, self.reported = stop_of(response), dict(sub(response, "usage"))
+        self.stop, self.reported = stop_of(response), response
         self.open, self.pieces = {}, {}
         # What the events did not bring, the whole response does.
-        late = entries_of(listed(response, "output"))[self.done :]
-        return self._add(late)
+        known = {str(item.get("id")) for item in self.done.values()}
+        for index, item in enumerate(listed(response, "output")):
+            if index not in self.done and str(object_in(item, "an item").get("id")) not in known:
+                self.done[index] = item
+        held = [self.done[index] for index in sorted(self.done) if index >= self.shown]
+        self.done = {self.shown + place: item for place, item in enumerate(held)}
+        return self._in_order() or ([] if self.entries else self._add([respond("")]))
 
     def _add(self, entries: list[Entry]) -> list[Entry]:
-        added = said(identified(entries), FORMAT, self.model, self.spelled, begun=bool(self.entries))
+        added = said(
+            identified(entries, len(self.entries)),
+            FORMAT,
+            self.model,
+            self.spelled,
+            begun=bool(self.entries),
+            asked=self.asked,
+        )
         self.entries += added
         return added
 
     @property
     def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported else Usage()
+        return usage(self.provider, self.reported) if self.reported.get("usage") else Usage()
 
     def partial(self) -> Partial:
         """Everything received so far."""

@@ -50,11 +50,16 @@ def spoken(item: Json, after: str = "") -> Entry:
         return think(_thought(item), wire={"block": item})
     if kind in ("function_call", "custom_tool_call"):
         return _called(item, wire)
-    if kind.endswith("_call") and item.get("call_id"):
+    if kind.endswith("_call") and item.get("call_id") and not is_served(item):
         # A hosted tool that the client carries out (computer, shell, apply_patch): a call like any other.
         args = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
         return call(str(item["call_id"]), kind, args, wire=wire)
     return respond("", wire=wire)
+
+
+def is_served(item: JsonObject) -> bool:
+    """Whether the provider itself carries out what an item asks, or has done so."""
+    return item.get("execution") == "server"
 
 
 def _thought(item: JsonObject) -> str:
@@ -73,10 +78,18 @@ def _called(item: JsonObject, wire: JsonObject) -> Entry:
 
 def answered(item: JsonObject) -> Entry:
     """A tool's output as an entry."""
+    plain = isinstance(item.get("output"), str) and item.get("type") == "function_call_output"
+    wire = None if plain else {"block": item}
+    return result(str(item.get("call_id") or ""), content=output_text(item), wire=wire)
+
+
+def output_text(item: JsonObject) -> str:
+    """What an output says; one without `output` says it in fields of its own, as the tools that were found."""
     output = item.get("output")
-    plain = isinstance(output, str) and item.get("type") == "function_call_output"
-    text = text_of(output) if isinstance(output, str | list) else compact(output)
-    return result(str(item.get("call_id") or ""), content=text, wire=None if plain else {"block": item})
+    if output is None:
+        apart = ("type", "id", "call_id", "status", "execution")
+        output = {key: value for key, value in item.items() if key not in apart and value is not None}
+    return text_of(output) if isinstance(output, str | list) else compact(output)
 
 
 def asked(content: Json) -> Entry:
@@ -155,7 +168,7 @@ def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None
     own = own_block(part, sheet)
     if own is None:
         leave_out_thinking(part, message, sheet)
-    elif not own.get("encrypted_content") and not sheet.ask.extra.get("store"):
+    elif not (own.get("encrypted_content") or own.get("content") or sheet.ask.extra.get("store")):
         sheet.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
         own = None
     return own
@@ -174,15 +187,9 @@ def _call(part: Call, sheet: Draft) -> JsonObject:
 
 
 def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
-    """The item as it came; without its id where its reasoning is gone, or the API would miss that.
-
-    Where it is not known whether a call had any, the model's kind tells.
-    """
+    """The item as it came; without its id where its reasoning is gone, or the API would miss that."""
     after = wire.get("after")
-    thoughtless = item.get("type") != "function_call" or not sheet.info.features.reasoning
-    if after and any(one.get("id") == after for one in reversed(sheet.messages[-64:])):
-        return item
-    if not after and thoughtless:
+    if not after or any(one.get("id") == after for one in reversed(sheet.messages[-64:])):
         return item
     return {key: value for key, value in item.items() if key != "id"}
 
@@ -191,13 +198,17 @@ def output(part: Result, sheet: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
     asked_by = next((one for one in reversed(sheet.messages) if one.get("call_id") == part.call_id), {})
     own = own_block(part, sheet)
-    if own and text_of(own.get("output")) == part.text:
+    if own and output_text(own) == part.text:
         return {**own, "call_id": part.call_id}
     text: Json = part.text
     if text and in_parts(sheet.info):
         text = [{"type": "input_text", "text": text}]
-    kind = f"{asked_by.get('type', 'function_call')}_output"
+    kind = _OUTPUTS.get(asked_by.get("type", ""), f"{asked_by.get('type', 'function_call')}_output")
     return {"type": kind, "call_id": part.call_id, "output": text}
+
+
+# Outputs that are not called as their calls are.
+_OUTPUTS = {"tool_search_call": "tool_search_output"}
 
 
 def image(part: Image) -> JsonObject | None:
