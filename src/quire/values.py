@@ -194,6 +194,16 @@ class Prompt(msgspec.Struct, frozen=True):
     stable: int = 0
     opening: int = 0
     ends: tuple[int, ...] = ()
+    # The texts that L1 is made of, where it came as several.
+    heads: tuple[str, ...] = ()
+
+    @property
+    def systems(self) -> list[str]:
+        """The system prompt as the messages it came as, where a provider takes several."""
+        if len(self.heads) < 2 or "\n\n".join(self.heads) != self.l1:
+            return [self.system] if self.system else []
+        *first, last = self.heads
+        return [*first, msgspec.structs.replace(self, l1=last, heads=()).system]
 
     @property
     def system(self) -> str:

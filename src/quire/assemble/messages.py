@@ -114,20 +114,28 @@ def _tail(text: str) -> str:
     return cut[start + 1 :].strip()
 
 
-def assistant(entries: Sequence[Entry], thinking: bool) -> Message:
+def assistant(entries: Sequence[Entry], policy: Policy) -> Message:
     """One message of the model from the entries of its run; empty text is left out."""
-    kept = [(part, entry.seq) for entry in entries if (part := _spoken(entry, thinking)) is not None]
+    kept = [(part, entry.seq) for entry in entries if (part := _spoken(entry, policy)) is not None]
     return Message("assistant", tuple(part for part, _ in kept), tuple(seq for _, seq in kept))
 
 
-def _spoken(entry: Entry, thinking: bool) -> Part | None:
+def _spoken(entry: Entry, policy: Policy) -> Part | None:
     if entry.kind == "think":
-        return Think(entry.text, entry.wire) if thinking else None
+        return Think(entry.text, entry.wire) if policy.thinking or _is_owed(entry, policy) else None
     if entry.kind == "respond":
         # A blank text may still carry a provider's own block: a signature, a server tool's result.
         return Text(entry.text, entry.wire) if entry.text.strip() or entry.wire.get("block") else None
     raw = entry.wire.get("arguments")
     return Call(entry.call_id, entry.name, entry.args, entry.wire, raw if isinstance(raw, str) else "")
+
+
+def _is_owed(thought: Entry, policy: Policy) -> bool:
+    """Whether the model that is asked wrote it into a field of its own, and so takes it back."""
+    provider, _, asked = policy.model.partition(":")
+    own = "field" in thought.wire or "block" in thought.wire
+    named = asked in (thought.wire.get("model"), thought.wire.get("asked"))
+    return own and named and provider.startswith("openai") and bool(asked)
 
 
 def results(pairs: Sequence[tuple[Entry, Entry | None]]) -> Message:
@@ -320,6 +328,7 @@ class Epoch:
             stable=self.sent,
             opening=opening,
             ends=tuple(self.ends[: bisect_right(self.ends, self.sent)]),
+            heads=tuple(self.l1) if len(self.l1) > 1 and self.number == 1 else (),
         )
 
     def head_tokens(self) -> int:

@@ -114,7 +114,7 @@ class Pending:
         return [LeftOut(entry.seq, "a tool that gave nothing") for entry in silent]
 
     def _close_group(self, group: OpenMessage, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
-        message = assistant(group.entries, policy.thinking)
+        message = assistant(group.entries, policy)
         if message.parts:
             epoch.strip.add(self._leaf(message, turn))
         if group.pairs:

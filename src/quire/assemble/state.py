@@ -133,7 +133,8 @@ class Assembly:
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
             self._absent.leave(entry.seq, "empty message")
-        elif not self.epoch.l1 and not self.requests:
+        elif not self.requests and (not self.epoch.l1 or not self.turn):
+            # All that stand in front of the user's first words are the system prompt.
             self.epoch.l1.append(normal(entry.text))
         else:
             self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
@@ -141,7 +142,7 @@ class Assembly:
 
     def _feed_note(self, entry: Entry) -> None:
         # A note without words may set the effort from here on.
-        if entry.text.strip() or entry.wire.get("effort"):
+        if entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks"):
             self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
         else:

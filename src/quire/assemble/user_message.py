@@ -30,6 +30,7 @@ _TAGS = {
     "dataview": ("dataview", ("path", "query")),
 }
 _UPDATE = "note_context_update"
+_DATA_URL = re.compile(r"data:([\w.+/-]*);base64,")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -247,9 +248,12 @@ def _message(turn: UserTurn, text: str) -> Message:
 
 
 def _image(image: Json) -> Image:
-    if isinstance(image, str):
-        return Image(url=image)
-    return Image(image.get("media_type", ""), image.get("data", ""), image.get("url", ""))
+    given = {"url": image} if isinstance(image, str) else image
+    url = given.get("url", "")
+    # A data URL is the image itself: sent as one, and counted as one.
+    if data := _DATA_URL.match(url):
+        return Image(data[1] or given.get("media_type", ""), url[data.end() :])
+    return Image(given.get("media_type", ""), given.get("data", ""), url)
 
 
 def tool_block(context: tuple[tuple[Entry, Entry | None], ...]) -> str:

@@ -31,14 +31,14 @@ def image(value: Json) -> Image:
         return from_url(value)
     if value.get("data"):
         return Image(media_type=str(value.get("media_type") or "image/png"), data=str(value["data"]))
-    return from_url(str(value.get("url") or ""))
+    return from_url(str(value.get("url") or ""), str(value.get("media_type") or ""))
 
 
-def from_url(url: str) -> Image:
+def from_url(url: str, media_type: str = "") -> Image:
     """data:image/png;base64,AAAA -> its type and data; any other URL as it is."""
     head, comma, data = url.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
-        return Image(url=url)
+        return Image(url=url, media_type=media_type)
     return Image(media_type=head[len("data:") : -len(";base64")] or "image/png", data=data)
 
 
@@ -77,7 +77,9 @@ def shown_images(
 
 def image_json(image: Image) -> JsonObject:
     """The object a user entry keeps."""
-    return {"url": image.url} if image.url else {"media_type": image.media_type, "data": image.data}
+    if image.url:
+        return {"url": image.url, **({"media_type": image.media_type} if image.media_type else {})}
+    return {"media_type": image.media_type, "data": image.data}
 
 
 _ROLES: dict[str, Role] = {

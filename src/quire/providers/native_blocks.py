@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from quire.providers.incoming import without_nulls
 from quire.providers.provider_tools import Native
 from quire.providers.registry import same_model
 from quire.providers.rendering import Draft
@@ -118,25 +119,41 @@ class Enclosure(msgspec.Struct, frozen=True):
     def origin(self, content: list[JsonObject], *, first: bool) -> JsonObject | None:
         """The `wire` of an imported user entry: what it encloses, and the blocks unless its message has them."""
         kinds = [kind for block in content if (kind := self.kind(block))]
-        if not kinds:
-            return None
-        named = {"encloses": list(dict.fromkeys(kinds))}
-        return named if first else {**named, "content": content}
+        named = {"encloses": list(dict.fromkeys(kinds))} if kinds else {}
+        kept = {"content": content} if not first and (kinds or len(content) > 1) else {}
+        return {**named, **kept} or None
 
     def shown(self, sheet: Draft, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
         """A user's blocks: as they came while the message says the same, else with what it encloses behind."""
+        if (came := self.as_it_came(sheet, message)) is not None:
+            return came
         part = _enclosing(message)
         if part is None:
             return blocks
         if part.wire.get("format") not in sheet.native.formats:
             self.left_out(sheet, message)
             return blocks
-        came = _content(part.wire)
         grammar = grammar_of(sheet.native.formats[0])
-        fitting = [_bare(block) for block in came if fits(block, "@asked", grammar)]
-        if len(fitting) == len(came) and self.text_of(came) == part.text:
-            return fitting
+        fitting = [_bare(block) for block in _content(part.wire) if fits(block, "@asked", grammar)]
         return [*blocks, *(block for block in fitting if self.kind(block))]
+
+    def as_it_came(self, sheet: Draft, message: Message) -> list[JsonObject] | None:
+        """The blocks of an imported message that still says what it said; None where one text says it all.
+
+        What the same model was sent before it takes again; to another one goes what its format describes.
+        """
+        part = next((one for one in message.parts if isinstance(one, Text)), None)
+        if part is None or part.wire.get("format") not in sheet.native.formats:
+            return None
+        came = _content(part.wire)
+        if len(came) < 2 and not any(map(self.kind, came)):
+            return None
+        if normal(self.text_of(came)) != normal(part.text):
+            return None
+        grammar = grammar_of(sheet.native.formats[0])
+        same = bool(part.wire.get("model")) and is_from(part.wire, sheet.native.formats, sheet)
+        taken = same or all(fits(block, "@asked", grammar) for block in came)
+        return [_bare(block) for block in came] if taken else None
 
     def left_out(self, sheet: Draft, message: Message) -> None:
         """Say that what a message encloses does not go along."""
@@ -159,9 +176,14 @@ def _content(wire: JsonObject) -> list[JsonObject]:
     return [block for block in blocks if not _is_void(block)]
 
 
+def normal(text: str) -> str:
+    """Text without what importing and assembling may change of it: line ends, and white space around it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
 def _is_void(block: JsonObject) -> bool:
     text = block.get("text")
-    blank = isinstance(text, str) and not text.strip()
+    blank = isinstance(text, str) and not text.strip() and block.keys() <= {"type", "text", "cache_control"}
     return blank or block.get("type") == "tool_result" or bool(block.keys() & _OTHERS)
 
 
@@ -169,6 +191,6 @@ _OTHERS = {"toolResult", "cachePoint", "functionResponse"}
 
 
 def _bare(block: JsonObject) -> JsonObject:
-    bare = unmarked(block)
+    bare = without_nulls(unmarked(block))
     # Citations are the model's to give.
     return {key: bare[key] for key in bare if key != "citations" or bare.get("type") != "text"}

@@ -41,7 +41,7 @@ from quire.providers.wires.anthropic.write import (
     text_of,
     tool_definition,
 )
-from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, respond, system, user
+from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, note, respond, system, user
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -149,7 +149,12 @@ def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
     effort = sub(message, "output_config").get("effort")
     added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
     text = text_of([block for block in blocks if block.get("type") == "text"])
-    out = [system(text, wire={"effort": effort} if effort else None)] if text or effort or not added else []
+    told = {"effort": effort} if effort else {}
+    named = [block for block in blocks if block.get("type") in ("tool_addition", "tool_removal")]
+    if len(named) > len(added):
+        # Tools of the list in front, by their names: nothing that an entry could say.
+        return [note(text, wire={**told, "blocks": blocks})]
+    out = [system(text, wire=told or None)] if text or effort or not added else []
     return out + ([offered(typed(added, tool_entry, tool_definition))] if added else [])
 
 

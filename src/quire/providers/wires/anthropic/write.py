@@ -10,6 +10,7 @@ from quire.errors import FormatError
 from quire.providers.convert import COMMON, is_web, shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.registry import data
 from quire.providers.rendering import (
@@ -99,7 +100,7 @@ def text_of(content: Json) -> str:
 def _block_text(block: Json) -> str:
     if not isinstance(block, dict):
         return str(block)
-    if "text" in block:
+    if block.get("text") is not None:
         return str(block["text"])
     kind = _kind(block)
     title = block.get("title")
@@ -238,8 +239,6 @@ def _assistant(sheet: Draft, message: Message) -> None:
     if all(block["type"] in ("thinking", "redacted_thinking") for block in blocks):
         sheet.leave_out(message, "empty message")
         return
-    if not sheet.messages:
-        sheet.bridge({"role": "user", "content": [_text_block(GO_ON)]})
     sheet.messages.append({"role": "assistant", "content": blocks})
 
 
@@ -255,10 +254,20 @@ def _note(sheet: Draft, message: Message) -> None:
         sheet.leave_out(
             message, "effort is set for the whole request, which moves the prefix of the messages"
         )
-    if late and (texts(message) or extra):
+    if late and (named := _changes(sheet, message)):
+        sheet.need_beta(*_betas("late_tools"))
+        _system(sheet, named, extra)
+    elif late and (texts(message) or extra):
         _system(sheet, [_text_block(text) for text in texts(message)], extra)
     elif texts(message):
         _as_user_text(sheet, note_text(message))
+
+
+def _changes(sheet: Draft, message: Message) -> list[JsonObject]:
+    """What an imported system message says of tools by their names, for the model it was said to."""
+    part = next((one for one in message.parts if isinstance(one, Text)), None)
+    blocks = part.wire.get("blocks") if part is not None and is_from(part.wire, (FORMAT,), sheet) else None
+    return [unmarked(block) for block in blocks] if isinstance(blocks, list) else []
 
 
 def _takes_system(sheet: Draft) -> bool:

@@ -103,7 +103,7 @@ def text_of(content: list[JsonObject]) -> str:
 
 
 def _block_text(block: JsonObject) -> str:
-    if "text" in block:
+    if block.get("text") is not None:
         return str(block["text"])
     if "json" in block:
         return compact(block["json"])
@@ -201,8 +201,12 @@ def write(sheet: Draft, message: Message) -> None:
     """Add a message's own messages; a note without a role of its own joins the user message before it."""
     match message.role:
         case "user":
+            content = _user(sheet, message)
+            if sheet.unsent.get("role") == "user" and not sheet.faithful:
+                # Results and words, or words and more words, are one message of the user.
+                content = [*sheet.messages.pop()["content"], *content]
             _bridge_user(sheet)
-            sheet.messages.append({"role": "user", "content": _user(sheet, message)})
+            sheet.messages.append({"role": "user", "content": content})
         case "assistant":
             _assistant(sheet, message)
         case "tool":
@@ -227,7 +231,9 @@ def _assistant(sheet: Draft, message: Message) -> None:
     if all("reasoningContent" in block for block in blocks):
         sheet.leave_out(message, "empty message")
         return
-    if sheet.last.get("role") in (None, "assistant"):
+    # Claude takes a conversation that it begins itself.
+    first = not sheet.messages and "claude" in sheet.info.model
+    if sheet.last.get("role") in (None, "assistant") and not first:
         sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
     sheet.messages.append({"role": "assistant", "content": blocks})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mimetypes import guess_type
 from typing import Any
 
 from quire.errors import FormatError
@@ -335,7 +336,8 @@ def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
 def image(part: Image) -> JsonObject | None:
     """An image by its address or its data."""
     if part.url:
-        return {"fileData": {"fileUri": part.url, "mimeType": part.media_type or "image/png"}}
+        kind = part.media_type or guess_type(part.url.partition("?")[0])[0] or "image/png"
+        return {"fileData": {"fileUri": part.url, "mimeType": kind}}
     if not part.data:
         return None
     return {"inlineData": {"mimeType": part.media_type or "image/png", "data": part.data}}

@@ -40,6 +40,9 @@ from quire.providers.wires.openai_chat.write import (
 )
 from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think, user
 
+# Where servers put what a model thought.
+_THOUGHTS = ("reasoning_content", "reasoning")
+
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
     """Entries of a list of messages, or of an object that holds one under `messages` (a trace, a request)."""
@@ -149,11 +152,11 @@ def _url(part: JsonObject) -> str:
 def _assistant(message: JsonObject) -> list[Entry]:
     """Thinking, text and calls in that order; a message with none of them is an empty respond."""
     out = []
-    thought = (
-        message.get("reasoning_content") or message.get("reasoning") or thought_of(message.get("content"))
-    )
+    field = next((name for name in _THOUGHTS if message.get(name)), "")
+    thought = message.get(field) if field else thought_of(message.get("content"))
     if thought or message.get("reasoning_details"):
-        out.append(think(str(thought), wire=_details(message)))
+        came = {**(_details(message) or {}), **({"field": field} if field else {})}
+        out.append(think(str(thought), wire=came or None))
     audio = sub(message, "audio")
     text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
     if text or audio:
@@ -196,7 +199,6 @@ def _call(given: JsonObject) -> Entry:
 
 # A streamed chat completion: chunks in, entries out when they are whole.
 
-_THOUGHTS = ("reasoning_content", "reasoning")
 # `data: [DONE]`, as an event.
 DONE = {"object": "[DONE]"}
 

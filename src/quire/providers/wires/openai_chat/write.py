@@ -6,6 +6,7 @@ from quire.providers.convert import is_web, shown_images, to_url
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.provider_tools import Native
+from quire.providers.registry import same_model
 from quire.providers.rendering import (
     GO_ON,
     Draft,
@@ -16,6 +17,7 @@ from quire.providers.rendering import (
     user_text,
     wanted_effort,
 )
+from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
 from quire.providers.walk import NO_REPLY
 from quire.values import Call, Image, Json, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
@@ -41,7 +43,7 @@ def thought_of(content: Json) -> str:
 def _part_text(part: Json) -> str:
     if not isinstance(part, dict):
         return str(part)
-    if "text" in part:
+    if part.get("text") is not None:
         return str(part["text"])
     if part.get("type") == "refusal":
         return str(part.get("refusal") or "")
@@ -52,7 +54,7 @@ def _part_text(part: Json) -> str:
 def _kind(part: JsonObject) -> str:
     """What an entry cannot hold of a user's part."""
     kind = str(part.get("type") or "part")
-    return "" if "text" in part or kind in ("image_url", "thinking", "refusal") else kind
+    return "" if part.get("text") is not None or kind in ("image_url", "thinking", "refusal") else kind
 
 
 ENCLOSURE = Enclosure(_kind, text_of)
@@ -98,6 +100,8 @@ def _content(sheet: Draft, text: str) -> str | list[JsonObject]:
 
 
 def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
+    if (came := ENCLOSURE.as_it_came(sheet, message)) is not None and _takes(sheet, message):
+        return came
     text = user_text(message)
     images = [part for part in message.parts if isinstance(part, Image)]
     if images and not sheet.info.features.images:
@@ -110,6 +114,15 @@ def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
     elif (shown := ENCLOSURE.shown(sheet, message, parts)) is not parts:
         return shown
     return parts if images else _content(sheet, text)
+
+
+def _takes(sheet: Draft, message: Message) -> bool:
+    """Whether a message's own parts may go along: to the model that was sent them, or text and images alone."""
+    wire = next((part.wire for part in message.parts if isinstance(part, Text)), {})
+    if (wire.get("model") and is_from(wire, (FORMAT,), sheet)) or sheet.info.provider in _TAKES_FILES:
+        return True
+    images = any(isinstance(part, Image) for part in message.parts)
+    return not wire.get("encloses") and (sheet.info.features.images or not images)
 
 
 def _part(text: str) -> JsonObject:
@@ -142,12 +155,17 @@ def _assistant(sheet: Draft, message: Message) -> None:
 
 def _thinking(sheet: Draft, message: Message) -> JsonObject:
     """Earlier thinking in the field that takes it back; to servers that demand it, an empty one too."""
-    field, wanted = dialect_of(sheet.info).thinking, sheet.info.features.reasoning_content
+    field: str = dialect_of(sheet.info).thinking
+    wanted = sheet.info.features.reasoning_content
     parts = [part for part in message.parts if isinstance(part, Think)]
     kept = []
     details: list[JsonObject] = []
     for part in parts:
-        if field and (wanted == "required" or is_from(part.wire, (FORMAT,), sheet)):
+        owed = came_from_here(part, sheet)
+        if owed and wanted != "required":
+            # The server's own: in the field that it came in.
+            field = str(part.wire.get("field") or "")
+        if (field or owed) and (wanted == "required" or is_from(part.wire, (FORMAT,), sheet)):
             kept.append(part.text)
             details += (own_block(part, sheet) or {}).get("reasoning_details") or []
         else:
@@ -156,6 +174,19 @@ def _thinking(sheet: Draft, message: Message) -> JsonObject:
     if field and (kept or wanted == "required"):
         out[field] = "\n\n".join(kept)
     return out
+
+
+def came_from_here(part: Think, sheet: Draft) -> bool:
+    """Whether a thought came from the very model that is asked, in a field (or details) that takes it back.
+
+    Of servers with a name it is known whether they take any; "openai-chat" is also what all others speak.
+    """
+    wire, model = part.wire, sheet.info.model
+    if not dialect_of(sheet.info).thinking and sheet.info.provider != "openai":
+        return False
+    named = [str(wire.get(name) or "") for name in ("model", "asked")]
+    own = "field" in wire or "reasoning_details" in obj(wire.get("block"))
+    return own and wire.get("format") == FORMAT and any(name and same_model(name, model) for name in named)
 
 
 def _call(sheet: Draft, part: Call) -> JsonObject:
@@ -214,8 +245,8 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     dialect = dialect_of(sheet.info)
     messages = sheet.messages
-    if prompt.system:
-        messages = [{"role": "system", "content": _content(sheet, prompt.system)}, *messages]
+    heads = [prompt.system] if prompt.system and alternates(sheet.info) else prompt.systems
+    messages = [*({"role": "system", "content": _content(sheet, head)} for head in heads), *messages]
     body: JsonObject = {"model": sheet.info.model, "messages": messages}
     if tools := sheet.tools(prompt):
         body["tools"] = sheet.defined(tools, lambda tool: tool_definition(tool, dialect.names))

@@ -302,7 +302,7 @@ def _end(sheet: Draft) -> None:
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
-    head = [_instruction(sheet, prompt.system)] if prompt.system else []
+    head = [_instruction(sheet, text) for text in prompt.systems]
     body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
     if tools := sheet.tools(prompt):
         body["tools"] = sheet.defined(tools, tool_definition)
