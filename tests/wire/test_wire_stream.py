@@ -87,12 +87,6 @@ def test_a_reply_goes_back_as_it_came(target: str, data: st.DataObject) -> None:
             said, back = reply["output"], [item for item in sent["input"][1:] if "output" not in item]
             while said and said[-1]["type"] == "reasoning":
                 said = said[:-1]  # nothing follows it that it could belong to
-            # A call's id asks for its reasoning; a reasoning model's call that has none goes without it.
-            reasoned = [any(one["type"] == "reasoning" for one in said[:place]) for place in range(len(said))]
-            said = [
-                item if reason or item["type"] != "function_call" else {k: item[k] for k in item if k != "id"}
-                for item, reason in zip(said, reasoned, strict=True)
-            ]
         case "openai-chat":
             # OpenAI's own API takes no thinking back, and white space alone says nothing.
             message = {**reply["choices"][0]["message"]}
@@ -201,26 +195,37 @@ def test_what_is_no_reply_is_an_error(target: str, junk: Any) -> None:
         assert [check(entry.body) for entry in parse_reply(target, junk).entries]
 
 
-def test_a_call_without_an_id_is_an_error_unless_the_server_never_gives_one() -> None:
+def test_a_call_without_an_id_gets_one() -> None:
     for target, reply in {
         "anthropic:m": {"content": [{"type": "tool_use", "name": "f", "input": {}}]},
         "openai:m": {"output": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
         "openai-chat:m": {"choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}]}}]},
         "bedrock:m": {"output": {"message": {"content": [{"toolUse": {"name": "f", "input": {}}}]}}},
     }.items():
-        with pytest.raises(FormatError, match="call of 'f' without an id"):
-            parse_reply(target, reply)
+        assert [entry.call_id for entry in parse_reply(target, reply).entries] == ["call-1"]
     ollama = {"choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "g"}}]}}]}
     assert [entry.call_id for entry in parse_reply("ollama:m", ollama).entries] == ["call-1", "call-2"]
 
 
-def test_a_stream_that_breaks_at_its_end_still_shows_what_it_brought() -> None:
+def test_a_chat_stream_may_end_with_done_alone() -> None:
     reader = stream("openai-chat:m")
+    call = {"index": 0, "function": {"name": "f", "arguments": "{}"}}
     reader.feed({"choices": [{"delta": {"content": "so far"}}]})
-    reader.feed({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]})
-    with pytest.raises(FormatError):
-        reader.feed({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
-    assert [one["text"] for one in reader.partial().unfinished] == ["so far", "{}"]
+    reader.feed({"choices": [{"delta": {"tool_calls": [call]}}]})
+    reader.feed({"choices": [{"delta": {"tool_calls": [{**call, "function": {"name": "f"}}, {"index": 1}]}}]})
+    assert [entry.kind for entry in reader.feed("[DONE]")] == ["respond", "call"]
+    [_, called] = reader.reply().entries
+    assert (called.name, called.call_id, called.args) == ("f", "call-2", {})
+
+
+def test_failures_inside_a_stream_that_pass_by_themselves_are_known() -> None:
+    for error in ({"type": "overloaded_error"}, {"code": 429}, {"code": 503, "message": "m"}, {"code": "500"}):
+        with pytest.raises(ProviderError) as raised:
+            stream("openai-chat:m").feed({"error": error})
+        assert raised.value.retryable
+    with pytest.raises(ProviderError) as raised:
+        stream("openai-chat:m").feed({"error": {"code": 400}})
+    assert not raised.value.retryable
 
 
 def test_mistral_thinks_among_the_parts_of_its_content() -> None:

@@ -145,6 +145,9 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     phase: bool = False
     retention: tuple[str, ...] = ()  # values of prompt_cache_retention
     diagnostics: bool = False  # cache-miss diagnostics can be asked for
+    system_role: bool = True  # messages of role system or developer
+    effort: tuple[str, ...] = ()  # levels of reasoning effort; none listed: not known
+    media: tuple[str, ...] | None = None  # image, document, audio, video; None: not known
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from quire.errors import CallError
+from quire.providers.rules.accepts import accepts
 from quire.providers.rules.check import Check, Finding, ServerMemory, Unchecked, errors, found, make_check
 from quire.providers.rules.detect import detect
 from quire.providers.rules.grammar import obj, shape
@@ -61,7 +62,9 @@ def validate(
     encoded, unfit = _encode(body)
     if encoded is None:
         return unfit
-    return list(dict.fromkeys([*unfit, *wire_of(check.info.wire).rules.check(check, encoded)]))
+    return list(
+        dict.fromkeys([*unfit, *wire_of(check.info.wire).rules.check(check, encoded), *accepts(check)])
+    )
 
 
 def malformed(request: Json, provider: str, model: str | None = None) -> list[Finding]:

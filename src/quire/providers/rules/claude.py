@@ -30,6 +30,7 @@ from quire.providers.rules.claude_turns import (
     anthropic_shape,
     anthropic_talk,
     blank,
+    ids,
     names,
     pairs,
     speakers,
@@ -335,6 +336,7 @@ def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
     yield from anthropic_shape(check)
     yield from speakers(talk)
     yield from pairs(check, talk)
+    yield from ids(talk)
     yield from blank(check, talk)
     yield from marks(check, talk)
     yield from prefill(check, talk)

@@ -38,8 +38,23 @@ def thinking(check: Check, talk: Conversation) -> Iterator[Finding]:
         for block in message.blocks:
             if block.type == "thinking" and not text(block.raw.get("signature")):
                 yield found("B2.12", block.path)
+    yield from _in_front(check, talk)
     if check.seen is not None:
         yield from _against(check, check.seen, talk)
+
+
+def _in_front(check: Check, talk: Conversation) -> Iterator[Finding]:
+    """Row 12b: the calls that the request answers stand behind their thinking, where that is enabled."""
+    extra = obj(check.body.get("additionalModelRequestFields"))
+    mode = obj(check.body.get("thinking", extra.get("thinking"))).get("type")
+    spoken = [message for message in talk.messages if message.role != "system"]
+    if mode != "enabled" or len(spoken) < 2 or spoken[-1].role != "user":
+        return
+    answered = any(block.type == "tool_result" for block in spoken[-1].blocks)
+    blocks = [block for block in spoken[-2].blocks if block.type != "cache_point"]
+    called = next((block for block in blocks if block.type == "tool_use"), None)
+    if answered and called is not None and blocks[0].type not in _THINKING:
+        yield found("B2.12b", called.path)
 
 
 def _against(check: Check, seen: ServerMemory, talk: Conversation) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from itertools import groupby
 import msgspec
 
 from quire.providers.registry import data
-from quire.providers.rules.check import Check, Finding, found, limit
+from quire.providers.rules.check import Check, Finding, found, limit, where
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
@@ -168,6 +168,22 @@ def pairs(check: Check, talk: Conversation) -> Iterator[Finding]:
             if index or obj(check.body.get("thread")).get("type") != "continue":
                 yield from _orphans(turn, joined[index - 1 : index] if index else [])
             yield from _late_results(turn)
+
+
+def ids(talk: Conversation) -> Iterator[Finding]:
+    """Row 1b: ids of calls, each once, in letters that the API takes."""
+    known: set[str] = set()
+    for use in _of(talk.messages, "tool_use"):
+        id = text(use.raw.get("id"))
+        if id and not re.fullmatch(limit("tool_id"), id):
+            problem = f"{where(use.path)}.id: String should match pattern '{limit('tool_id')}'"
+            yield found("B2.1b", f"{use.path}.id", problem=problem, fix="Use letters, digits, _ and - only.")
+        elif id in known:
+            problem = f"{where(use.path)}: `tool_use` ids must be unique"
+            yield found(
+                "B2.1b", f"{use.path}.id", problem=problem, fix=f"Give the second {id} a name of its own."
+            )
+        known.add(id)
 
 
 # Whose messages a block may stand in.

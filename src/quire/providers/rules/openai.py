@@ -234,8 +234,14 @@ def responses_pairs(check: Check) -> Iterator[Finding]:
         kind_of(item) in ("item_reference", "compaction") for _, item in items
     )
     asked = {text(item.get("call_id")) for _, item in items if kind_of(item).endswith("_call")}
+    # DeepSeek takes the calls of a turn side by side.
+    side_by_side = "deepseek" in check.info.model
     for path, item in items:
         id = text(item.get("call_id"))
+        if side_by_side and kind_of(item) == "message" and any(waiting.values()):
+            open_id = next(one for one, paths in waiting.items() if paths)
+            yield found("B2.25", path, id=open_id)
+            side_by_side = False
         if kind_of(item) in _CALLS:
             waiting.setdefault(id, deque()).append(path)
         elif kind_of(item) in _OUTPUTS:
@@ -313,6 +319,9 @@ def _follower(
     moved = bool(behind and issued and text(behind.get("id")) and behind["id"] != issued)
     if not spoken or moved:
         yield found("B2.24", path, id=id or "rs_...")
+    elif seen is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
+        # OpenAI knows what followed by its id; without one it may not be that.
+        yield from advice([found("B2.24", path, id=id)])
 
 
 def _is_spoken(item: JsonObject) -> bool:

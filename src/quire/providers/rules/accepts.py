@@ -1,0 +1,174 @@
+"""What a model takes, by the model table: its name, media, effort levels, roles; and fields that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quire.errors import nearest
+from quire.providers.registry import data
+from quire.providers.rules.check import Check, Finding, advice, at, found, where
+from quire.providers.rules.grammar import obj, objects, snake, text
+from quire.values import Json, JsonObject
+
+# Who has a table of models that means something: elsewhere a model may have any name.
+_LISTED = ("anthropic", "openai", "gemini", "bedrock", "deepseek", "xai", "groq", "mistral")
+
+
+def accepts(check: Check) -> Iterator[Finding]:
+    """Everything that the model table and the list of fields tell of a request."""
+    yield from _fields(check)
+    if not check.model_named:
+        return
+    yield from advice(_name(check))
+    # Of a model that is not listed only its family is known.
+    for finding in (*_effort(check), *_media(check), *_roles(check)):
+        yield from [finding] if check.info.known or finding.row == "B.role" else advice([finding])
+
+
+def _name(check: Check) -> Iterator[Finding]:
+    info = check.info
+    if info.known or info.provider not in _LISTED:
+        return
+    rows = data("models")["models"].get(info.provider, {})
+    near = nearest(info.model, rows)
+    fix = f"Did you mean {near}?" if near else "Check its name; what is said of it here is its family's."
+    yield found("B.model", "$.model", name=info.model, provider=info.provider, fix=fix)
+
+
+def _effort(check: Check) -> Iterator[Finding]:
+    levels = check.info.features.effort
+    for path, level in _levels(check.body):
+        if levels and isinstance(level, str) and level not in levels:
+            yield found("B.effort", path, level=level, levels=", ".join(levels))
+
+
+def _levels(body: JsonObject) -> Iterator[tuple[str, Json]]:
+    for holder, name in (("output_config", "effort"), ("outputConfig", "effort"), ("reasoning", "effort")):
+        if obj(body.get(holder)).get(name) is not None:
+            yield f"$.{holder}.{name}", obj(body[holder])[name]
+    if body.get("reasoning_effort") is not None:
+        yield "$.reasoning_effort", body["reasoning_effort"]
+    for path, message in objects(body.get("messages"), "$.messages"):
+        if obj(message.get("output_config")).get("effort") is not None:
+            yield f"{path}.output_config.effort", message["output_config"]["effort"]
+
+
+def _roles(check: Check) -> Iterator[Finding]:
+    if check.info.features.system_role:
+        return
+    for path, message in objects(check.body.get("messages"), "$.messages"):
+        if message.get("role") in ("system", "developer"):
+            yield found("B.role", f"{path}.role", place=path.removeprefix("$."), role=message["role"])
+
+
+# How each wire format says what it encloses.
+_BY_TYPE = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "document": "document",
+    "file": "document",
+    "input_file": "document",
+    "document_url": "document",
+    "input_audio": "audio",
+    "video_url": "video",
+}
+_BY_FIELD = ("image", "document", "video", "audio")
+# What a tool was asked and what a model wrote is no media, whatever it looks like.
+_OPAQUE = frozenset({"input", "args", "arguments", "json", "input_schema", "parameters"})
+
+
+def _media(check: Check) -> Iterator[Finding]:
+    takes, info = check.info.features.media, check.info
+    if takes is None:
+        return
+    for path, kind, block in _enclosed(check):
+        if kind not in takes:
+            yield found(
+                "B.media",
+                path,
+                kind=kind,
+                model=f"{info.provider}:{info.model}",
+                takes=", ".join(takes) or "text",
+            )
+        elif info.wire == "bedrock":
+            yield from _bedrock(check, path, kind, block)
+
+
+def _bedrock(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+    """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
+    source = obj(block.get("source"))
+    returned = kind == "document" and "toolResult" in path
+    if "claude" in check.info.model and source.get("s3Location") is not None and not returned:
+        problem = f"{where(path)}.source.type: Field required. This model doesn't support the s3Uri field."
+        yield found("B.place", f"{path}.source.s3Location", problem=problem, fix="Send its bytes.")
+    elif kind == "video" and "toolResult" in path:
+        message = path.split(".content")[0]
+        problem = f"Malformed input request: {where(message)}: extraneous key [toolResult]: it holds a video."
+        yield found("B.place", path, problem=problem, fix="Send the video in the user's message.")
+
+
+def _enclosed(check: Check) -> Iterator[tuple[str, str, JsonObject]]:
+    """Everything in the messages that is no text: its path, its kind, and the block itself."""
+    waiting: list[tuple[str, Json]] = [
+        (f"$.{name}", check.body[name]) for name in ("messages", "contents", "input") if name in check.body
+    ]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, list | tuple):
+            waiting += [(f"{path}[{index}]", one) for index, one in enumerate(value)]
+        if not isinstance(value, dict):
+            continue
+        if kind := _BY_TYPE.get(text(value.get("type"))):
+            yield path, kind, value
+            continue
+        if check.info.wire == "gemini" and (held := _held(value)):
+            yield path, held, value
+            continue
+        for name, inner in value.items():
+            if check.info.wire == "bedrock" and name in _BY_FIELD and isinstance(inner, dict):
+                yield at(path, name), name, inner
+            elif name not in _OPAQUE:
+                waiting.append((at(path, str(name)), inner))
+
+
+def _held(part: JsonObject) -> str:
+    """What kind of media a Gemini part is, by its type."""
+    for name in ("inlineData", "fileData"):
+        blob = obj(part.get(name, part.get(snake(name))))
+        kind, _, _ = text(blob.get("mimeType", blob.get("mime_type"))).partition("/")
+        if kind:
+            return kind if kind in _BY_FIELD else "document"
+    return ""
+
+
+def _fields(check: Check) -> Iterator[Finding]:
+    """Fields of the body that its format does not have: a slip of the pen is refused, a new field may be one."""
+    wire = check.info.wire
+    known = {
+        *data("shapes")[wire]["body"],
+        *data("rules")["fields"].get(wire, ()),
+        *data("rules")["fields"]["sdk"],
+    }
+    known |= {snake(name) for name in known} if wire == "gemini" else set()
+    for name in check.body:
+        if name in known or check.body[name] is None or wire == "bedrock":
+            continue
+        near = nearest(str(name), known)
+        unknown = [
+            found(
+                "B.field",
+                at("$", str(name)),
+                name=name,
+                fix=f"Did you mean {near}?" if near else "Leave it out.",
+            )
+        ]
+        if check.info.provider == wire.removesuffix("-chat").removesuffix("-responses"):
+            yield from unknown if near and _is_slip(str(name), near) else advice(unknown)
+        elif near and _is_slip(str(name), near):
+            yield from advice(unknown)
+
+
+def _is_slip(name: str, meant: str) -> bool:
+    """Whether one letter or two make the difference: max_token, max_tokens."""
+    return abs(len(name) - len(meant)) <= 2 and sum(a != b for a, b in zip(name, meant, strict=False)) <= 2
