@@ -10,7 +10,6 @@ from quire.errors import FormatError
 from quire.providers.convert import COMMON, is_web, shown_images
 from quire.providers.models import ModelInfo
 from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
-from quire.providers.walk import unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.registry import data
 from quire.providers.rendering import (
@@ -25,7 +24,7 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, object_of
-from quire.providers.walk import NO_REPLY
+from quire.providers.walk import NO_REPLY, unmarked
 from quire.values import (
     Call,
     Entry,
