@@ -10,10 +10,9 @@ import msgspec
 from quire import providers
 from quire.assemble import Built
 from quire.assemble.summary import Summarise
-from quire.errors import RuleError
 from quire.log.store import Store
 from quire.providers.gemini_cache import Served
-from quire.providers.rules import errors, validate
+from quire.providers.rules import require
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
 from quire.values import Entry, JsonObject, Prompt, Reply, Request, RequestOptions
@@ -78,11 +77,7 @@ class Messages(msgspec.Struct, frozen=True):
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request; one that the provider would refuse is an error here."""
         request = thread.request(target, **providers.request_options(options))
-        if found := errors(validate(request)):
-            raise RuleError(
-                f"the request breaks a rule of {request.provider}: {found[0].message} (at {found[0].path})",
-                hint=found[0].fix,
-            )
+        require(request)
         return request
 
     def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:

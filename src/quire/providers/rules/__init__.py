@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from quire.errors import CallError
+from quire.errors import CallError, RuleError
 from quire.providers.rules.accepts import accepts
 from quire.providers.rules.check import Check, Finding, ServerMemory, Unchecked, errors, found, make_check
 from quire.providers.rules.detect import detect
@@ -28,6 +28,7 @@ __all__ = [
     "issue",
     "malformed",
     "observe",
+    "require",
     "unchecked",
     "validate",
 ]
@@ -65,6 +66,16 @@ def validate(
     return list(
         dict.fromkeys([*unfit, *wire_of(check.info.wire).rules.check(check, encoded), *accepts(check)])
     )
+
+
+def require(request: Request) -> None:
+    """Raise what a provider would refuse: the rule, the place and how to mend it."""
+    if found := errors(validate(request)):
+        first = found[0]
+        raise RuleError(
+            f"the request breaks rule {first.row} of {request.provider} at {first.path}: {first.message}",
+            hint=first.fix,
+        )
 
 
 def malformed(request: Json, provider: str, model: str | None = None) -> list[Finding]:

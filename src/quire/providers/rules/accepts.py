@@ -116,7 +116,9 @@ def _enclosed(check: Check) -> Iterator[tuple[str, str, JsonObject]]:
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, list | tuple):
-            waiting += [(f"{path}[{index}]", one) for index, one in enumerate(value)]
+            waiting += [
+                (f"{path}[{index}]", one) for index, one in enumerate(value) if isinstance(one, dict | list)
+            ]
         if not isinstance(value, dict):
             continue
         if kind := _BY_TYPE.get(text(value.get("type"))):
@@ -128,7 +130,7 @@ def _enclosed(check: Check) -> Iterator[tuple[str, str, JsonObject]]:
         for name, inner in value.items():
             if check.info.wire == "bedrock" and name in _BY_FIELD and isinstance(inner, dict):
                 yield at(path, name), name, inner
-            elif name not in _OPAQUE:
+            elif isinstance(inner, dict | list) and name not in _OPAQUE:
                 waiting.append((at(path, str(name)), inner))
 
 

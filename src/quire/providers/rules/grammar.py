@@ -161,6 +161,7 @@ def _spelled(value: JsonObject, name: str, grammar: Grammar) -> str:
     return snake(name) if grammar.snake and name not in value else name
 
 
+@functools.cache
 def snake(name: str) -> str:
     """functionCall -> function_call."""
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)
