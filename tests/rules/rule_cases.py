@@ -37,6 +37,9 @@ from rule_bodies import (
     user,
 )
 
+BUDGET = {"type": "enabled", "budget_tokens": 2000}
+S3 = {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}
+
 
 class Case(NamedTuple):
     row: str
@@ -168,6 +171,24 @@ ANTHROPIC = [
          {**claude(temperature=0.5), "model": "claude-opus-4-6"}),
     Case("B.version", "anthropic", claude(user(say(citations=[{}]))), "$.messages[0].content[0].citations", claude(user(say())),
          headers={"Anthropic-Version": "2026-10-21"}),
+    Case("B2.1b", "anthropic", claude(user(), model(use("a:b")), user(result("a:b"))), "$.messages[1].content[0].id",
+         claude(user(), model(use()), user(result()))),
+    Case("B2.1b", "anthropic", claude(user(), model(use(), use()), user(result(), result())), "$.messages[1].content[1].id",
+         claude(user(), model(use(), use("b")), user(result(), result("b")))),
+    Case("B2.12b", "anthropic", claude(user(), model(use()), user(result()), thinking=BUDGET, max_tokens=9000, model="claude-opus-4-5"),
+         "$.messages[1].content[0]",
+         claude(user(), model(use()), user(result()), thinking={"type": "disabled"}, model="claude-opus-4-5")),
+    Case("B.model", "anthropic", claude(model="claude-sonet-4-5"), "$.model", claude(model="claude-sonnet-4-5")),
+    Case("B.effort", "anthropic", claude(model="claude-opus-4-6", output_config={"effort": "xhigh"}), "$.output_config.effort",
+         claude(model="claude-opus-4-6", output_config={"effort": "high"})),
+    Case("B.field", "anthropic", claude(max_token=5), "$.max_token", claude()),
+    Case("B.role", "openai-chat", {"model": "o1-mini", "messages": [late(), user()]}, "$.messages[0].role",
+         {"model": "o1-mini", "messages": [user()]}),
+    Case("B.media", "openai-chat",
+         {"model": "o3-mini", "messages": [user({"type": "image_url", "image_url": {"url": "https://e.org/a.png"}})]},
+         "$.messages[0].content[0]", {"model": "o3-mini", "messages": [user(say())]}),
+    Case("B.place", "bedrock", converse(turn("user", {"image": S3})), "$.messages[0].content[0].image.source.s3Location",
+         converse(turn("user", {"image": {"format": "png", "source": {"bytes": "AAAA"}}}))),
     Case("B.tool-unique", "anthropic", claude(tools=[tool(), tool()]), "$.tools[1].name", claude(tools=[tool(), tool("g")])),
     Case("B.shape", "anthropic", claude(user({"type": "text"})), "$.messages[0].content[0].text", claude(user(say()))),
     Case("B.shape", "anthropic", claude(user(say(), use())), "$.messages[0].content[1]", claude(user(say()))),

@@ -32,7 +32,7 @@ from rule_bodies import (
 )
 
 from quire.errors import CallError
-from quire.providers.rules import detect, validate
+from quire.providers.rules import detect, errors, validate
 from quire.values import Request
 
 QUESTION = {"role": "user", "content": "q"}
@@ -156,9 +156,12 @@ def test_a_request_breaks_these_rows_and_no_other(case: str) -> None:
 @pytest.mark.proves("azure xai groq openrouter sglang llamacpp", "rules")
 @pytest.mark.parametrize("provider", ["azure-chat", "xai", "groq", "openrouter", "sglang", "llamacpp", "local", "vllm"])
 def test_every_server_that_speaks_chat_wants_results_behind_their_calls(provider: str) -> None:
-    assert rows(chat(QUESTION, asks("1"), answers("1")), f"{provider}:m") == []
-    assert rows(chat(QUESTION, asks("1"), QUESTION), f"{provider}:m") == ["B2.21"]
-    assert rows(chat(QUESTION, answers("1")), f"{provider}:m") == ["B2.22"]
+    def refused(*messages: Any) -> list[str]:
+        return [one.row for one in errors(validate(chat(*messages), provider, "m"))]
+
+    assert refused(QUESTION, asks("1"), answers("1")) == []
+    assert refused(QUESTION, asks("1"), QUESTION) == ["B2.21"]
+    assert refused(QUESTION, answers("1")) == ["B2.22"]
 
 
 @pytest.mark.parametrize(

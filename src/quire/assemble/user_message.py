@@ -242,7 +242,8 @@ def user_text(before: list[str], query: str, composer: str = "") -> str:
 
 def _message(turn: UserTurn, text: str) -> Message:
     own = [*(turn.entry.body.get("images") or ()), *(image for one in turn.blocks for image in one.images)]
-    parts: list[Part] = [Text(text, turn.entry.wire)] if text else []
+    # Images alone may have come in one message with results: their entry's `wire` tells.
+    parts: list[Part] = [Text(text, turn.entry.wire)] if text or "more" in turn.entry.wire else []
     parts += [_image(image) for image in own]
     return Message("user", tuple(parts), turn.seqs)
 

@@ -28,6 +28,12 @@ def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Draft) -> bool:
     )
 
 
+def begins_imported(message: Message, format: str) -> bool:
+    """Whether a message of the model was imported in this format, with nothing before it."""
+    wire = getattr(message.parts[0], "wire", {}) if message.parts else {}
+    return wire.get("format") == format and "message" in wire
+
+
 def own_block(part: Text | Think | Call | Result, sheet: Draft) -> JsonObject | None:
     """The block as this provider and model wrote it, if there is one."""
     native = sheet.native

@@ -103,7 +103,8 @@ def _thinking(value: Json) -> JsonObject:
 def _tool_use(value: Json) -> JsonObject:
     use = obj(value)
     return {
-        "type": "tool_use",
+        # A tool that the provider runs has a type of its own.
+        "type": str(use.get("type") or "tool_use"),
         "id": use.get("toolUseId"),
         "name": use.get("name"),
         "input": use.get("input"),
@@ -113,7 +114,7 @@ def _tool_use(value: Json) -> JsonObject:
 def _tool_result(value: Json) -> JsonObject:
     result = obj(value)
     return {
-        "type": "tool_result",
+        "type": "server_tool_result" if result.get("type") else "tool_result",
         "tool_use_id": result.get("toolUseId"),
         "content": result.get("content"),
         "is_error": result.get("status") == "error",

@@ -9,7 +9,14 @@ from __future__ import annotations
 from quire.errors import FormatError
 from quire.providers.convert import COMMON, is_web, shown_images
 from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.native_blocks import (
+    Enclosure,
+    begins_imported,
+    is_from,
+    leave_out_block,
+    leave_out_thinking,
+    own_block,
+)
 from quire.providers.provider_tools import Native
 from quire.providers.registry import data
 from quire.providers.rendering import (
@@ -238,6 +245,8 @@ def _assistant(sheet: Draft, message: Message) -> None:
     if all(block["type"] in ("thinking", "redacted_thinking") for block in blocks):
         sheet.leave_out(message, "empty message")
         return
+    if not sheet.messages and not begins_imported(message, FORMAT):
+        sheet.bridge({"role": "user", "content": [_text_block(GO_ON)]})
     sheet.messages.append({"role": "assistant", "content": blocks})
 
 

@@ -12,7 +12,14 @@ from quire.errors import FormatError
 from quire.providers.convert import COMMON, shown_images
 from quire.providers.incoming import bytes_of, objects, sub
 from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.native_blocks import (
+    Enclosure,
+    begins_imported,
+    is_from,
+    leave_out_block,
+    leave_out_thinking,
+    own_block,
+)
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
@@ -64,7 +71,8 @@ def spoken(block: Json) -> Entry:
         )
     if isinstance(block.get("text"), str):
         return respond(block["text"])
-    if "toolUse" in block:
+    if "toolUse" in block and not sub(block, "toolUse").get("type"):
+        # One with a type is carried out by the provider, and its result stands behind it.
         use = sub(block, "toolUse")
         plain = set(use) <= {"toolUseId", "name", "input"}
         args = use.get("input")
@@ -202,8 +210,8 @@ def write(sheet: Draft, message: Message) -> None:
     match message.role:
         case "user":
             content = _user(sheet, message)
-            if sheet.unsent.get("role") == "user" and not sheet.faithful:
-                # Results and words, or words and more words, are one message of the user.
+            if sheet.unsent.get("role") == "user" and _came_along(message):
+                # Results and words came as one message of the user.
                 content = [*sheet.messages.pop()["content"], *content]
             _bridge_user(sheet)
             sheet.messages.append({"role": "user", "content": content})
@@ -220,6 +228,12 @@ def write(sheet: Draft, message: Message) -> None:
                     sheet.add_tools_in_front(message, part.tools)
 
 
+def _came_along(message: Message) -> bool:
+    """Whether the user's words came in the message that brought the results before them."""
+    wire = next((part.wire for part in message.parts if isinstance(part, Text)), {})
+    return wire.get("format") == FORMAT and bool(wire.get("more"))
+
+
 def _user(sheet: Draft, message: Message) -> list[JsonObject]:
     blocks: list[JsonObject] = [{"text": text} for text in texts(message)]
     blocks += shown_images(sheet, message, image, lambda text: {"text": text})
@@ -231,8 +245,8 @@ def _assistant(sheet: Draft, message: Message) -> None:
     if all("reasoningContent" in block for block in blocks):
         sheet.leave_out(message, "empty message")
         return
-    # Claude takes a conversation that it begins itself.
-    first = not sheet.messages and "claude" in sheet.info.model
+    # Claude takes a conversation that it begins itself, where it came so.
+    first = not sheet.messages and "claude" in sheet.info.model and begins_imported(message, FORMAT)
     if sheet.last.get("role") in (None, "assistant") and not first:
         sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
     sheet.messages.append({"role": "assistant", "content": blocks})

@@ -153,7 +153,7 @@ def _assistant(message: JsonObject) -> list[Entry]:
     """Thinking, text and calls in that order; a message with none of them is an empty respond."""
     out = []
     field = next((name for name in _THOUGHTS if message.get(name)), "")
-    thought = message.get(field) if field else thought_of(message.get("content"))
+    thought = message.get(field or "thinking") or thought_of(message.get("content"))
     if thought or message.get("reasoning_details"):
         came = {**(_details(message) or {}), **({"field": field} if field else {})}
         out.append(think(str(thought), wire=came or None))
@@ -273,8 +273,11 @@ class Stream:
     def _delta(self, delta: JsonObject) -> None:
         if isinstance(content := delta.get("content"), list):
             # Mistral streams parts: thinking and text.
-            delta = {**delta, "content": text_of(content), "reasoning_content": thought_of(content)}
-        for place, kind, fields in ((0, "think", _THOUGHTS), (1, "respond", ("content", "refusal"))):
+            delta = {**delta, "content": text_of(content), "thinking": thought_of(content)}
+        for place, kind, fields in (
+            (0, "think", (*_THOUGHTS, "thinking")),
+            (1, "respond", ("content", "refusal")),
+        ):
             given = [(field, text) for field in fields if (text := text_in(delta, field))]
             for number, (field, text) in enumerate(given):
                 # Where a server says the same under two names, the first becomes the entry and is shown.

@@ -182,7 +182,7 @@ def came_from_here(part: Think, sheet: Draft) -> bool:
     Of servers with a name it is known whether they take any; "openai-chat" is also what all others speak.
     """
     wire, model = part.wire, sheet.info.model
-    if not dialect_of(sheet.info).thinking and sheet.info.provider != "openai":
+    if not dialect_of(sheet.info).thinking and (sheet.info.provider != "openai" or sheet.info.known):
         return False
     named = [str(wire.get(name) or "") for name in ("model", "asked")]
     own = "field" in wire or "reasoning_details" in obj(wire.get("block"))
