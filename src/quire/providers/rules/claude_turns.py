@@ -104,7 +104,7 @@ def _tool_use(value: Json) -> JsonObject:
     use = obj(value)
     return {
         # A tool that the provider runs has a type of its own.
-        "type": str(use.get("type") or "tool_use"),
+        "type": "server_tool_use" if use.get("type") == "server_tool_use" else "tool_use",
         "id": use.get("toolUseId"),
         "name": use.get("name"),
         "input": use.get("input"),
@@ -114,7 +114,7 @@ def _tool_use(value: Json) -> JsonObject:
 def _tool_result(value: Json) -> JsonObject:
     result = obj(value)
     return {
-        "type": "server_tool_result" if result.get("type") else "tool_result",
+        "type": "tool_result" if result.get("type") in (None, "tool_result") else "server_tool_result",
         "tool_use_id": result.get("toolUseId"),
         "content": result.get("content"),
         "is_error": result.get("status") == "error",

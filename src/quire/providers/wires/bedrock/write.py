@@ -71,8 +71,8 @@ def spoken(block: Json) -> Entry:
         )
     if isinstance(block.get("text"), str):
         return respond(block["text"])
-    if "toolUse" in block and not sub(block, "toolUse").get("type"):
-        # One with a type is carried out by the provider, and its result stands behind it.
+    if "toolUse" in block and sub(block, "toolUse").get("type") != "server_tool_use":
+        # Such a one is carried out by the provider, and its result stands behind it.
         use = sub(block, "toolUse")
         plain = set(use) <= {"toolUseId", "name", "input"}
         args = use.get("input")
