@@ -16,7 +16,7 @@ from quire.errors import FormatError, ProviderError
 from quire.log.entries import check
 from quire.providers import FORMATS, import_, parse_reply, render, stream
 from quire.providers.convert import project
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.values import Entry, Prompt, call, note, respond, result, think, user
 from toolbox import fewer
 
@@ -57,7 +57,7 @@ def test_a_spoiled_conversation_is_an_error_or_is_imported(format: str, data: st
         assert [check(entry.body) for entry in entries]
         prompt = Prompt("", "", (), tuple(project(entries)))
         for target in REPLIES:
-            assert validate(render(prompt, target)) == []
+            assert errors(validate(render(prompt, target))) == []
 
 
 @pytest.mark.parametrize("format", OWN)
@@ -73,7 +73,7 @@ def test_spoiled_tools_of_a_providers_own_are_an_error_or_never_spoil_a_request(
         messages = project([entry for entry in entries if entry.kind != "tools"])
         prompt = Prompt("", "", tuple(tools.values()), tuple(messages))
         for target in TARGETS.values():
-            assert validate(render(prompt, target)) == []
+            assert errors(validate(render(prompt, target))) == []
 
 
 NAMES = ["format", "type", "text", "role", "thinking", "signature", "data", "name", "input", "toolUse", "parts"]
@@ -96,7 +96,7 @@ def test_a_wire_field_that_somebody_wrote_by_hand_is_passed_over(drawn: list[Any
     ]
     prompt = Prompt("", "", ({"name": "f"},), tuple(project(entries)))
     with contextlib.suppress(FormatError):
-        assert validate(render(prompt, target)) == []
+        assert errors(validate(render(prompt, target))) == []
 
 
 @pytest.mark.parametrize("target", REPLIES)

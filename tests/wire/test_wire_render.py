@@ -8,7 +8,7 @@ from wire_prompts import TARGETS, growing
 
 from quire.providers import render, rendering, split_target
 from quire.providers.prefix import prefix_bytes
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.values import Prompt, Request
 from toolbox import fewer
 
@@ -25,7 +25,7 @@ def test_a_rendered_request_breaks_no_rule(prompts: list[Prompt]) -> None:
         provider, model = split_target(target)
         for prompt in prompts[-1:]:
             request = render(prompt, target)
-            assert validate(request.body, provider, model, headers=request.headers) == [], target
+            assert errors(validate(request.body, provider, model, headers=request.headers)) == [], target
             assert request.prefix == prefix_bytes(request.body, provider), target
             json.dumps(request.body)
 
