@@ -18,7 +18,7 @@ from quire.providers import import_, marked, render, rendering
 from quire.providers.cache_marks import Marker, Pauses, lives, mark
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.providers.simulate import Simulator, blocks
 from quire.values import Entry, JsonObject
 from toolbox import many_words
@@ -72,7 +72,7 @@ def marks_in(body: JsonObject, info: ModelInfo) -> list[str]:
 def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entries: list[Entry]) -> None:
     info = model_info(target)
     for _, body in rendered(entries, target, Policy(budget=200_000)):
-        assert validate(body, target.partition(":")[0], info.model) == []
+        assert errors(validate(body, target.partition(":")[0], info.model)) == []
         assert len(marks_in(body, info)) <= 4
 
 
@@ -209,7 +209,7 @@ def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
     made = mark(body, None, info, times=times)
     assert made["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert made["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
-    assert validate({**made, "model": info.model, "max_tokens": 1}, "anthropic") == []
+    assert errors(validate({**made, "model": info.model, "max_tokens": 1}, "anthropic")) == []
 
 
 @pytest.mark.proves("openai", "cache marks")

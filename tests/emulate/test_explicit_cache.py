@@ -8,7 +8,7 @@ from calling import call
 from quire.emulate import Emulator
 from quire.providers.gemini_cache import CacheCall, CacheKeeper, CacheStep, lasting
 from quire.providers.models import model_info
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.providers.usage import usage
 from quire.values import JsonObject, Usage
 from toolbox import Clock
@@ -44,7 +44,7 @@ class Thread:
             self.keeper.done(errand, answer.json, self.clock())
         self.actions.append(self.keeper.plan.action)
         sent = self.keeper.behind(self.body)
-        assert validate(sent, "gemini", INFO.model) == []
+        assert errors(validate(sent, "gemini", INFO.model)) == []
         answer = call(self.server, PATH, sent)
         assert answer.status == 200, answer.json
         used = usage("gemini", answer.json)

@@ -18,7 +18,7 @@ from send_parts import CALLS, TARGETS, ten_calls
 
 from quire.emulate import Emulator
 from quire.log.sqlite import SqliteStore
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.testing import emulator
 
 NURSERY = Path(__file__).with_name("cycle_nursery.py")
@@ -134,7 +134,7 @@ def test_a_killed_cycle_goes_on_as_if_nothing_had_happened(
         assert [int(line) for _, line in lines] == list(range(1, CALLS + 1)), "each call ran exactly once"
         assert trial.bodies() == whole
         last = json.loads(trial.bodies()[-1])
-        assert validate(last, provider, last["model"]) == []
+        assert errors(validate(last, provider, last["model"])) == []
         with SqliteStore(trial.database) as store:
             asked = sum(entry.kind == "sent" and "usage" not in entry.body for entry in store.read("t"))
             cut += asked - len(whole)

@@ -12,7 +12,7 @@ from quire.assemble import Policy
 from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
 from quire.log.sqlite import SqliteStore
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.send.connect import transport_for
 from quire.send.cycle import last_target, look
 from quire.send.protocol import Limits, Runner
@@ -217,7 +217,7 @@ def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(tmp_path: Path) 
         again.user("Never mind. What is two and two?")
         for target in TARGETS.values():
             request = again.request(target)
-            assert validate(request.body, request.provider, request.model) == []
+            assert errors(validate(request.body, request.provider, request.model)) == []
         assert standing(thread.store, name).next == "ask"
 
 

@@ -13,7 +13,7 @@ from quire.assemble import Policy
 from quire.log.sqlite import SqliteStore
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.send.cycle import Decision, Outcome, look
 from quire.send.protocol import Limits, Runner
 from quire.send.runners import PLANNER, agent, planned, qa
@@ -189,7 +189,7 @@ def test_a_turn_may_go_on_with_another_model(tmp_path: Path) -> None:
             outcome = carry_out(Thread(store, "t"), TARGETS["openai-chat"], server.url, agent(TOOLS))
             (body,) = [received.body for received in server.requests]
         assert outcome.text == "Looked up and written."
-        assert validate(body, "openai-chat", body["model"]) == []
+        assert errors(validate(body, "openai-chat", body["model"])) == []
         assert tool_results(body) == 4
         store.verify()
     assert sorted(ran) == ["look_up cup", "look_up pot", "look_up tea", "write tea"]

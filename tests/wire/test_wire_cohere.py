@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from quire.errors import ProviderError
 from quire.providers import export, import_, parse_reply, render, stream
 from quire.providers.convert import project
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.values import JsonObject, Prompt, Usage
@@ -65,7 +65,7 @@ def test_the_models_own_words_go_back_to_it() -> None:
         "tools": [{"type": "function", "function": TOOL}],
         "max_tokens": 50,
     }
-    assert validate(request) == []
+    assert errors(validate(request)) == []
     assert [line for line in request.lines.each if b"Oslo?" in line]
     assert Simulator(TARGET).count(request.body) > 20
     foreign = render(Prompt("", "", (), messages), "openai-chat:gpt-4o")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire import providers, values
 from quire.assemble import Assembly
 from quire.log.hashing import chain
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.providers.wires import wire_of
 from quire.thread import policy_for
 from quire.values import Entry, Request
@@ -64,7 +64,7 @@ def requests(target: str, steps: list[str]) -> Iterator[tuple[Request, bool]]:
             built = assembly.request()
             request = keeps.request(built.prompt)
             assert providers.render(built.prompt, target) == request
-            assert validate(request) == []
+            assert errors(validate(request)) == []
             yield request, built.rebase is not None
             append(*([Entry("rebase", built.rebase)] if built.rebase else []), sent(target))
         append(*told(kind, number))

@@ -10,7 +10,7 @@ from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
 from quire import providers, values
 from quire.log.entries import check
 from quire.log.sqlite import SqliteStore
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.send.text_protocol import prompt_sections
 from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
@@ -26,7 +26,7 @@ def rendered(entries: list[Entry], target: str, tmp_path: Path) -> Request:
         thread = Thread(store, target)
         thread.append(*entries)
         request = thread.request(target)
-    assert validate(request.body, request.provider, request.model, headers=request.headers) == []
+    assert errors(validate(request.body, request.provider, request.model, headers=request.headers)) == []
     return request
 
 

@@ -14,7 +14,7 @@ from wire_rich import RICH
 from quire.providers import FORMATS, export, import_, render
 from quire.providers.convert import project
 from quire.providers.native_blocks import strange_kinds
-from quire.providers.rules import validate
+from quire.providers.rules import errors, validate
 from quire.values import Entry, JsonObject, Message, Prompt, Text
 from toolbox import fewer
 
@@ -47,10 +47,10 @@ def test_every_message_comes_back_alone(format: str) -> None:
 def test_a_rich_conversation_is_legal_at_every_step_for_every_provider(format: str, target: str) -> None:
     entries = import_(format, RICH[format], WRITERS.get(format, "gpt-6-sol"))
     for length in range(1, len(entries)):
-        assert validate(render(prompt_of(entries[:length]), target)) == []
+        assert errors(validate(render(prompt_of(entries[:length]), target))) == []
     for tools, epoch, cache in product(((LOOK,), ()), (1, 2), (False, True)):
         prompt = prompt_of(entries, tools=tools, epoch=epoch, fold=3 * (epoch - 1))
-        assert validate(render(prompt, target, cache=cache)) == []
+        assert errors(validate(render(prompt, target, cache=cache))) == []
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -70,7 +70,7 @@ def test_a_generated_conversation_is_legal_for_any_provider(format: str, data: s
     for target in data.draw(st.lists(st.sampled_from(TARGETS), min_size=1, max_size=3)):
         request = render(prompt, target, cache=data.draw(st.booleans()))
         json.dumps(request.body)
-        assert validate(request) == []
+        assert errors(validate(request)) == []
 
 
 SAME = [
@@ -109,7 +109,7 @@ def test_where_the_text_changed_they_stand_behind_it(format: str, target: str, m
     assert blocks[0].get("text", "").startswith("Context.")
     assert "[" in blocks[0]["text"]
     assert len(json.dumps(blocks)) > len(json.dumps(given[content])) // 2
-    assert validate(request) == []
+    assert errors(validate(request)) == []
 
 
 def test_another_provider_is_told_what_is_missing_and_the_request_says_why() -> None:
@@ -157,7 +157,7 @@ def test_thinking_that_nobody_signed_is_left_out(format: str, target: str, block
     entries = import_(format, messages)
     assert export(format, entries) == messages
     request = render(prompt_of(entries), target)
-    assert validate(request) == []
+    assert errors(validate(request)) == []
     assert "hm" not in json.dumps(request.body)
     assert len(request.left_out) == 1
 
@@ -177,7 +177,7 @@ def test_what_nobody_knows_is_kept_and_named_but_not_sent(format: str, message: 
     assert export(format, entries) == [message]
     assert strange_kinds(entries)[0].startswith("levitation")
     request = render(prompt_of(entries), target)
-    assert validate(request) == []
+    assert errors(validate(request)) == []
     assert "levitation" in request.left_out[0]["reason"]
 
 
@@ -198,5 +198,5 @@ def test_what_only_the_model_says_is_not_sent_in_the_users_name() -> None:
     for content, sent in ((call, {"text": "[functionCall]\nq"}), (spelled, spelled["parts"][0])):
         prompt = prompt_of(import_("gemini", [content]), system="", tools=())
         request = render(prompt, "gemini:gemini-3.8-flash")
-        assert validate(request) == []
+        assert errors(validate(request)) == []
         assert request.body["contents"][0]["parts"][0] == sent
