@@ -69,7 +69,7 @@ class CallPairer:
     def _issued(self, call: Call) -> bool:
         """Whether the model that is asked made this call, by its own name or by the one it was asked by."""
         named = [str(call.wire.get(field) or "") for field in ("model", "asked")]
-        mine = any(name and same_model(name, self.model) for name in named)
+        mine = bool(self.model) and any(name and same_model(name, self.model) for name in named)
         return bool(call.call_id and mine and call.wire.get("format") in self.formats)
 
     def _answered(self, message: Message) -> Message:
