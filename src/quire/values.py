@@ -1,6 +1,6 @@
 """The frozen values on the arrows of the picture, and nothing else.
 
-log -> Entry* -> Selection -> Envelope (layers) -> Prompt -> Request -> Reply -> Entry* -> log.
+log -> Entry* -> Selection -> Built -> Request -> Reply -> Entry* -> log.
 Values know their own shape; how they are stored, counted or rendered is for others. Entries are in `quire.entry`.
 """
 
