@@ -120,12 +120,15 @@ def test_commands_that_show_what_others_said(tmp_path: Path, words: list[str]) -
 
 
 def test_only_one_module_writes() -> None:
-    """Whatever is printed goes through quire.cli.output, or through rich with text made by `shown`."""
+    """Whatever is printed goes through quire.cli.output, or through rich with text made by `shown`.
+
+    The package itself says one fixed word, when Ctrl-C comes before anything is loaded.
+    """
     writing = re.compile(r"click\.(echo|secho|style|confirm|prompt)|\bprint\(|stdout\.(write|buffer)|stderr\.write")
     found = {
         path.name: writing.findall(path.read_text())
         for path in (ROOT / "src" / "quire" / "cli").glob("*.py")
-        if path.name != "output.py" and writing.search(re.sub(r"\.print\(", "", path.read_text()))
+        if path.name not in ("output.py", "__init__.py") and writing.search(re.sub(r"\.print\(", "", path.read_text()))
     }
     assert found == {}
 

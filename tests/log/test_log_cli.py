@@ -158,7 +158,7 @@ def test_show_prints_a_table_that_no_content_can_break(run: Run) -> None:
     assert [row[2].rsplit(maxsplit=1)[0].strip() for row in rows[1:]] == [
         "[/x] [bold]b[/bold]␤next ·[31mlong long long lo…",
         'file_read {"file": "t"}',
-        "ok␤done",
+        "ok␤␤done",
         "(no output)",
         "a, b",
         "notes/a.md",
