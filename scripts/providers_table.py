@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.providers.models import model_info
-from quire.providers.registry import data, provider_facts, providers
+from quire.providers.models import data, model_info, provider_facts, providers
 
 ROOT = Path(__file__).resolve().parent.parent
 PROVIDERS, RULES = ROOT / "docs" / "providers.md", ROOT / "docs" / "rules.md"

@@ -15,7 +15,7 @@ from quire.assemble import Built
 from quire.assemble.layers import current_place, enclose
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
-from quire.providers.growing import leading
+from quire.providers.prefix import leading
 from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Reply, Request
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.providers.cache_marks import MarkRows, Pauses
-from quire.providers.growing import GrowingRow, GrowingValues, leading
+from quire.providers.prefix import GrowingRow, GrowingValues, leading
 from quire.providers.simulate import Block, Simulator, blocks
 from quire.providers.simulate.blocks import Reader
 from quire.providers.simulate.engine_caches import Node, RadixTree

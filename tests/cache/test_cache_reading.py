@@ -10,9 +10,9 @@ from cache_bodies import simulator, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.providers.prefix import Unit
 from quire.providers.simulate import Block, Simulator, blocks
 from quire.providers.simulate.blocks import Reader, said
-from quire.providers.walk import Unit
 from quire.tokens.counting import IMAGE_TOKENS
 from quire.values import JsonObject
 

@@ -12,7 +12,7 @@ from calling import KEYS, Answered, call
 
 from quire.emulate import Emulator
 from quire.errors import FormatError
-from quire.providers.registry import exists
+from quire.providers.models import exists
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, JsonObject, Text, Think
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.errors import CallError
-from quire.providers.models import ModelInfo, known_models, model_info, providers, resolve, split_target
-from quire.providers.registry import data
+from quire.providers.models import ModelInfo, data, known_models, model_info, providers, resolve, split_target
 from quire.providers.simulate import simulate
 from quire.providers.usage import cost, storage
 from quire.values import Usage

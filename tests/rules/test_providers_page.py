@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from quire.providers.registry import data
+from quire.providers.models import data
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,7 @@ import pytest
 from rule_bodies import Body
 from rule_cases import BY_MEMORY, CASES, DEFAULT_MODEL, Case
 
-from quire.providers.registry import data
+from quire.providers.models import data
 from quire.providers.rules import Finding, errors, validate
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_bodies import claude, converse, defined, tool_result, tool_use, turn
 
-from quire.providers.registry import data
+from quire.providers.models import data
 from quire.providers.rules import validate
 from quire.providers.rules.grammar import Grammar, kinds_of, misfits, snake
 

@@ -29,7 +29,7 @@ from quire.send.front import Front
 from quire.send.local import TARGET, LocalServer, announce, local_target, retract, serving_url, tiny_model, weights
 from quire.send.protocol import Runner
 from quire.send.summarise import ByModel
-from quire.send.text_protocol import Text
+from quire.send.text_protocol import Completion
 from quire.send.weights import faster
 from quire.thread import Thread
 from toolbox import carry_out
@@ -86,7 +86,7 @@ def test_an_engine_that_takes_text_continues_the_log(engine: LocalServer, tmp_pa
     thread = new_thread(tmp_path / "t.db")
     thread.append(values.user("What is the capital of France?"), values.respond("Paris."))
     thread.user("And of Italy?")
-    runner = Runner(speech=Text(), options={"max_tokens": 12, "temperature": 0})
+    runner = Runner(speech=Completion(), options={"max_tokens": 12, "temperature": 0})
     outcome = carry_out(thread, TARGET, engine.url, runner)
     assert outcome.text
     assert outcome.usage.input_total > 50

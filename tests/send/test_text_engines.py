@@ -15,7 +15,7 @@ from quire.errors import BudgetError
 from quire.log.sqlite import SqliteStore
 from quire.send.cycle import Outcome, run
 from quire.send.protocol import Runner
-from quire.send.text_protocol import Text, TextStream
+from quire.send.text_protocol import Completion, CompletionStream
 from quire.tokens import counter
 from quire.values import JsonObject, Request
 from toolbox import closed_later
@@ -43,7 +43,7 @@ class Spoken:
 
 
 def carry(thread: object, engine: Spoken, **how: object) -> Outcome:
-    runner = Runner(tools=Noted(), system="Be brief.", speech=Text(**how))  # type: ignore[arg-type]
+    runner = Runner(tools=Noted(), system="Be brief.", speech=Completion(**how))  # type: ignore[arg-type]
     return asyncio.run(run(thread, TARGET, engine, runner))  # type: ignore[arg-type]
 
 
@@ -83,7 +83,7 @@ def test_a_cycle_cut_behind_any_entry_sends_the_same_texts(tmp_path: Path) -> No
         asked = any(entry.kind == "result" for entry in entries[:kept])
         ran = sum(entry.kind == "sent" for entry in entries[:kept]) >= 2
         engine = Spoken(*([] if ran or asked else [call]), "$respond: Done.")
-        runner = Runner(tools=Noted(), system="Be brief.", speech=Text())
+        runner = Runner(tools=Noted(), system="Be brief.", speech=Completion())
         outcome = asyncio.run(run(again, TARGET, engine, runner, decide=lambda call: "run"))
         assert outcome.text == "Done."
         assert engine.prompts == whole.prompts[len(whole.prompts) - len(engine.prompts) :]
@@ -124,7 +124,7 @@ def test_a_text_keeps_the_budget(turns: list[int], result: int, budget: int) -> 
     for size in turns:
         thread.append(values.user("word " * size), values.respond("Yes."))
     thread.append(values.user("And now?"), values.call("c1", "f", {}), values.result("c1", content="line\n" * result))
-    request = Text().request(thread, TARGET, {})
+    request = Completion().request(thread, TARGET, {})
     assert counter().count(request.body["prompt"]) <= budget - 200
     assert "$user: And now?" in request.body["prompt"]
 
@@ -133,12 +133,12 @@ def test_a_question_larger_than_the_budget_is_an_error() -> None:
     thread = Thread(closed_later(SqliteStore(":memory:")), "t", policy=Policy(budget=2000, reply=200))
     thread.append(values.user("word " * 3000))
     with pytest.raises(BudgetError, match="tokens but the budget leaves 1,800"):
-        Text().request(thread, TARGET, {})
+        Completion().request(thread, TARGET, {})
 
 
 @given(text=st.text(max_size=200), cuts=st.integers(1, 9))
 def test_nothing_a_model_says_is_lost_or_fatal(text: str, cuts: int) -> None:
-    stream = TextStream("llamacpp", "$")
+    stream = CompletionStream("llamacpp", "$")
     for start in range(0, len(text), cuts):
         stream.feed({"choices": [{"text": text[start : start + cuts]}]})
     stream.feed({"choices": [{"text": "", "finish_reason": "stop"}]})

@@ -13,7 +13,7 @@ from send_parts import TARGETS
 
 from quire import providers
 from quire.errors import CallError, ProviderError
-from quire.providers import registry
+from quire.providers import models
 from quire.send.connect import Retry, RetryingTransport, transport_for
 from quire.send.http import SseReader, events
 from quire.send.transport import Transport, close, endpoint_for, message_of, refusal, retry_after
@@ -210,7 +210,7 @@ async def _first(events: AsyncIterator[JsonObject]) -> JsonObject:
 
 
 def test_a_missing_key_names_the_variable_to_set() -> None:
-    for provider in registry.providers():
+    for provider in models.providers():
         endpoint = endpoint_for(provider)
         if endpoint.needs_key:
             with pytest.raises(ProviderError, match="no API key") as missing:

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.providers.prefix import PrefixLines, lined
-from quire.providers.walk import Walk
+from quire.providers.prefix import PrefixLines, Walk, lined
 from quire.providers.wires import wire_of
 
 MESSAGES = st.lists(

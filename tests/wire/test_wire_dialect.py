@@ -6,7 +6,7 @@ import re
 import pytest
 
 from quire.providers import http_body, render, sdk_kwargs
-from quire.providers.registry import data, provider_facts, providers
+from quire.providers.models import data, provider_facts, providers
 from quire.providers.rules import errors, validate
 from quire.providers.spelling import Spelling
 from quire.values import Call, Image, JsonObject, Message, Prompt, Request, Result, Text

@@ -6,7 +6,7 @@ import pytest
 
 from quire.providers import parse_reply, render, sdk_kwargs
 from quire.providers.convert import project
-from quire.providers.native_blocks import same_model
+from quire.providers.models import same_model
 from quire.values import Entry, JsonObject, Message, Prompt, Request, Text, respond, think, user
 
 OPUS, SONNET = "anthropic:claude-opus-5-5", "anthropic:claude-sonnet-5"

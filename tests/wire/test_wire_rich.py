@@ -12,8 +12,7 @@ from wire_prompts import TARGETS
 from wire_rich import RICH
 
 from quire.providers import FORMATS, export, import_, render
-from quire.providers.convert import project
-from quire.providers.native_blocks import strange_kinds
+from quire.providers.convert import project, strange_kinds
 from quire.providers.rules import errors, validate
 from quire.values import Entry, JsonObject, Message, Prompt, Text
 from toolbox import fewer

@@ -13,7 +13,7 @@ from wire_prompts import TARGETS, growing
 from wire_replies import REPLIES
 
 from quire.providers import parse_reply, render, sdk_kwargs, stream
-from quire.providers.registry import resolve
+from quire.providers.models import resolve
 from quire.values import Prompt, Request
 from toolbox import fewer
 

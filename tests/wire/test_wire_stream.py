@@ -13,7 +13,7 @@ from quire.log.entries import check
 from quire.providers import export, parse_reply, render, stream
 from quire.providers.convert import project
 from quire.providers.incoming import LIMIT_BLOCKS, plain
-from quire.providers.registry import resolve
+from quire.providers.models import resolve
 from quire.send.events import Growing
 from quire.values import Entry, Message, Prompt, Text, user
 from toolbox import fewer

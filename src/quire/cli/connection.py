@@ -12,7 +12,7 @@ import click
 from quire.cli.output import default_db, echo
 from quire.cli.store import open_db
 from quire.errors import CallError
-from quire.providers.registry import resolve, split_target
+from quire.providers.models import resolve, split_target
 from quire.send.connect import check_explicit_cache, transport_for
 from quire.send.cycle import last_target
 from quire.send.transport import Transport, endpoint_for

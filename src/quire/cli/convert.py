@@ -25,7 +25,7 @@ from quire.cli.store import load_entries, open_db
 from quire.errors import CallError, FormatError, MissingPart
 from quire.log.entries import check, encode_lines
 from quire.log.shapes import short
-from quire.providers.native_blocks import strange_kinds
+from quire.providers.convert import strange_kinds
 from quire.values import Entry
 
 # Chat files are text, not JSON; everything else is a wire format.

@@ -20,7 +20,7 @@ from quire.tokens import counter
 from quire.values import Json
 
 
-class Format(NamedTuple):
+class TextFormat(NamedTuple):
     """A format's four functions, and the options that only it has."""
 
     read: Callable[[Json], Any]
@@ -31,17 +31,17 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "markdown": Format(
+    "markdown": TextFormat(
         markdown.read,
         markdown.render,
         markdown.parse,
         markdown.to_json,
         ("wrap", "default_language", "system"),
     ),
-    "xml": Format(xml.read, xml.render, xml.parse, xml.to_json),
-    "json": Format(json_.read, json_.render, json_.parse, json_.to_json),
-    "clean": Format(clean.read, clean.render, clean.parse, clean.to_json, ("detail",)),
-    "replay": Format(replay.read, replay.render, replay.parse, replay.to_json, ("window", "delimiter")),
+    "xml": TextFormat(xml.read, xml.render, xml.parse, xml.to_json),
+    "json": TextFormat(json_.read, json_.render, json_.parse, json_.to_json),
+    "clean": TextFormat(clean.read, clean.render, clean.parse, clean.to_json, ("detail",)),
+    "replay": TextFormat(replay.read, replay.render, replay.parse, replay.to_json, ("window", "delimiter")),
 }
 
 
@@ -92,7 +92,7 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
         print_text(chosen.render(chosen.read(_overridden(data, given))))
 
 
-def _with_profile(format: Format, name: str, profile: str) -> Format:
+def _with_profile(format: TextFormat, name: str, profile: str) -> TextFormat:
     if profile == "quire":
         return format
     if name != "markdown":

@@ -11,7 +11,7 @@ from quire.emulate.script import (
     Answering,
     Diagnosis,
     EmulatedPath,
-    Received,
+    EmulatedRequest,
     Refusal,
     ReplyForm,
     arguments,
@@ -148,7 +148,7 @@ def error(refused: Refusal, request_id: str) -> JsonObject:
     return {"type": "error", "error": {"type": kind, "message": refused.message}, "request_id": request_id}
 
 
-def headers(received: Received) -> dict[str, str]:
+def headers(received: EmulatedRequest) -> dict[str, str]:
     reset = datetime.fromtimestamp(received.at_ms / 1000 + 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     sent = {"request-id": received.request_id, "anthropic-organization-id": "emulated"}
     for name, (limit, left) in limits_left(received).items():
@@ -160,7 +160,7 @@ def headers(received: Received) -> dict[str, str]:
     return sent
 
 
-def lacks(received: Received) -> Refusal | None:
+def lacks(received: EmulatedRequest) -> Refusal | None:
     """The key first, then the version."""
     sent = received.headers
     if not sent.get("x-api-key") and not sent.get("authorization"):

@@ -15,10 +15,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from quire.emulate.caches import EmulatedCaches
 from quire.emulate.provider import VOICES, Emulated, EmulatedReply, StoredResponse
-from quire.emulate.script import EmulatedPath, Received, Refusal
+from quire.emulate.script import EmulatedPath, EmulatedRequest, Refusal
 from quire.values import Json
 
-Act: TypeAlias = Callable[[Request, Received], EmulatedReply]
+Act: TypeAlias = Callable[[Request, EmulatedRequest], EmulatedReply]
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
@@ -83,10 +83,10 @@ class Endpoints:
             ),
         )
 
-    def _model(self, request: Request, received: Received) -> EmulatedReply:
+    def _model(self, request: Request, received: EmulatedRequest) -> EmulatedReply:
         return self._emulated.model(received, str(request.path_params["name"]))
 
-    def _response(self, request: Request, received: Received) -> EmulatedReply:
+    def _response(self, request: Request, received: EmulatedRequest) -> EmulatedReply:
         return self._emulated.response(received, str(request.path_params["id"]))
 
     async def nowhere(self, request: Request) -> Response:
@@ -111,7 +111,9 @@ class Endpoints:
 
         return handle
 
-    def _posted(self, received: Received, wire: str, endpoint: EmulatedPath, model: str) -> EmulatedReply:
+    def _posted(
+        self, received: EmulatedRequest, wire: str, endpoint: EmulatedPath, model: str
+    ) -> EmulatedReply:
         if endpoint.count:
             inner = endpoint.inner(received.body)
             return self._emulated.count(received, inner, wire, model, endpoint.count)
@@ -119,14 +121,14 @@ class Endpoints:
         missing = self._caches.refuses(received) if wire == "gemini" else None
         return missing or self._emulated.answer(received, wire, model, streamed)
 
-    def _refusal(self, received: Received, wire: str, problem: str) -> EmulatedReply | None:
+    def _refusal(self, received: EmulatedRequest, wire: str, problem: str) -> EmulatedReply | None:
         """Why a request is not looked at: no key, or no JSON object."""
         unwelcome = self._emulated.unwelcome(received, wire)
         if unwelcome or not problem:
             return unwelcome
         return self._emulated.refused(received, wire, Refusal(400, problem))
 
-    async def _receive(self, request: Request) -> tuple[Received, str]:
+    async def _receive(self, request: Request) -> tuple[EmulatedRequest, str]:
         """The request as recorded, and what is wrong with its JSON."""
         body, problem = _parsed(await request.body() or b"{}")
         return self._emulated.receive(request.method, _path(request), request.headers, body), problem
@@ -134,7 +136,7 @@ class Endpoints:
     async def _converse(self, socket: WebSocket) -> None:
         """Responses over one connection: requests are frames, and so are the events of their streams."""
         wire = "openai-responses"
-        greeting = Received(
+        greeting = EmulatedRequest(
             "GET", _path(socket), dict(socket.headers), None, 0, len(self._emulated.requests) + 1
         )
         refusal = self._emulated.unwelcome(greeting, wire)

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from quire.emulate import anthropic
-from quire.emulate.script import Answering, EmulatedPath, Received, Refusal, ReplyForm, arguments, pieces
+from quire.emulate.script import (
+    Answering,
+    EmulatedPath,
+    EmulatedRequest,
+    Refusal,
+    ReplyForm,
+    arguments,
+    pieces,
+)
 from quire.providers.models import ModelInfo
 from quire.providers.rules.grammar import obj
 from quire.values import Call, JsonObject, Text, Think
@@ -130,7 +138,7 @@ def error(refused: Refusal, request_id: str) -> JsonObject:
     return {"message": refused.message}
 
 
-def headers(received: Received) -> dict[str, str]:
+def headers(received: EmulatedRequest) -> dict[str, str]:
     """The request's id, and the exception's name where it was refused."""
     sent = {"x-amzn-requestid": received.request_id}
     if received.status >= 400:
@@ -138,7 +146,7 @@ def headers(received: Received) -> dict[str, str]:
     return sent
 
 
-def lacks(received: Received) -> Refusal | None:
+def lacks(received: EmulatedRequest) -> Refusal | None:
     signed = received.headers.get("authorization")
     return None if signed else Refusal(403, "Missing Authentication Token")
 

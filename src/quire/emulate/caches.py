@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from quire.emulate.provider import Emulated, EmulatedReply
-from quire.emulate.script import Received, Refusal
+from quire.emulate.script import EmulatedRequest, Refusal
 from quire.providers.rules import errors, validate
 from quire.providers.simulate.prefix_caches import GeminiCache, seconds
 from quire.values import JsonObject
@@ -35,7 +35,7 @@ class EmulatedCaches:
         self._stored: dict[str, CachedContent] = {}
         self._made = 0
 
-    def create(self, received: Received) -> EmulatedReply:
+    def create(self, received: EmulatedRequest) -> EmulatedReply:
         body: JsonObject = received.body
         model = str(body.get("model") or "").removeprefix("models/")
         found = errors(validate(body, "gemini", model, headers=received.headers))
@@ -58,15 +58,15 @@ class EmulatedCaches:
         )
         return EmulatedReply(200, _shown(self._stored[name]))
 
-    def get(self, received: Received, name: str) -> EmulatedReply:
+    def get(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
         return EmulatedReply(200, _shown(stored)) if stored else self._missing(received, name)
 
-    def list(self, received: Received) -> EmulatedReply:
+    def list(self, received: EmulatedRequest) -> EmulatedReply:
         alive = [one for one in self._stored.values() if received.at_ms < one.expires_ms]
         return EmulatedReply(200, {"cachedContents": [_shown(one) for one in alive]})
 
-    def update(self, received: Received, name: str) -> EmulatedReply:
+    def update(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """Only the life of a cache can be changed."""
         stored = self._alive(received, name)
         if stored is None:
@@ -76,7 +76,7 @@ class EmulatedCaches:
         self._engine(stored).extend(name, received.at_ms, ttl_s)
         return EmulatedReply(200, _shown(stored))
 
-    def delete(self, received: Received, name: str) -> EmulatedReply:
+    def delete(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
         if stored is None:
             return self._missing(received, name)
@@ -84,7 +84,7 @@ class EmulatedCaches:
         self._engine(stored).drop(name, received.at_ms)
         return EmulatedReply(200, {})
 
-    def refuses(self, received: Received) -> EmulatedReply | None:
+    def refuses(self, received: EmulatedRequest) -> EmulatedReply | None:
         """The error of a request that names a cache which is not there."""
         body = received.body if isinstance(received.body, dict) else {}
         name = body.get("cachedContent")
@@ -92,11 +92,11 @@ class EmulatedCaches:
             return None
         return self._missing(received, str(name))
 
-    def _alive(self, received: Received, name: str) -> CachedContent | None:
+    def _alive(self, received: EmulatedRequest, name: str) -> CachedContent | None:
         stored = self._stored.get(name)
         return stored if stored and received.at_ms < stored.expires_ms else None
 
-    def _missing(self, received: Received, name: str) -> EmulatedReply:
+    def _missing(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
         return self._emulated.refused(received, "gemini", Refusal(403, f"{message}: {name}"))
 

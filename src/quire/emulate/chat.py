@@ -9,7 +9,7 @@ import msgspec
 from quire.emulate.script import (
     Answering,
     EmulatedPath,
-    Received,
+    EmulatedRequest,
     Refusal,
     ReplyForm,
     arguments,
@@ -121,7 +121,7 @@ def error(refused: Refusal, request_id: str) -> JsonObject:
     return {"error": {"message": refused.message, "type": kind, "param": refused.param, "code": code}}
 
 
-def headers(received: Received) -> dict[str, str]:
+def headers(received: EmulatedRequest) -> dict[str, str]:
     sent = {"x-request-id": received.request_id, "openai-processing-ms": "1", "openai-version": "2020-10-01"}
     for name, (limit, left) in limits_left(received).items():
         sent |= {
@@ -132,7 +132,7 @@ def headers(received: Received) -> dict[str, str]:
     return sent
 
 
-def lacks(received: Received) -> Refusal | None:
+def lacks(received: EmulatedRequest) -> Refusal | None:
     if received.headers.get("authorization") or received.headers.get("api-key"):
         return None
     asked = "You need to provide your API key in an Authorization header using Bearer auth"

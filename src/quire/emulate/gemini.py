@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.emulate.script import Answering, EmulatedPath, Received, Refusal, ReplyForm, pieces
+from quire.emulate.script import Answering, EmulatedPath, EmulatedRequest, Refusal, ReplyForm, pieces
 from quire.providers.models import ModelInfo
 from quire.providers.rules.grammar import obj
 from quire.values import Call, JsonObject, Text, Think
@@ -103,7 +103,7 @@ def error(refused: Refusal, request_id: str) -> JsonObject:
     return {"error": {"code": refused.status, "message": refused.message, "status": status}}
 
 
-def lacks(received: Received) -> Refusal | None:
+def lacks(received: EmulatedRequest) -> Refusal | None:
     sent = received.headers
     if sent.get("x-goog-api-key") or sent.get("authorization") or "key=" in received.path.partition("?")[2]:
         return None

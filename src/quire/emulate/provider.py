@@ -11,7 +11,7 @@ from quire.emulate import anthropic, bedrock, chat, gemini, responses
 from quire.emulate.script import (
     Answering,
     Diagnosis,
-    Received,
+    EmulatedRequest,
     Refusal,
     Refuse,
     Replies,
@@ -20,8 +20,7 @@ from quire.emulate.script import (
     ScriptedAnswer,
 )
 from quire.errors import FormatError
-from quire.providers.models import ModelInfo, known_models, model_info
-from quire.providers.registry import exists, provider_facts, resolve
+from quire.providers.models import ModelInfo, exists, known_models, model_info, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
 from quire.providers.rules.grammar import objects
 from quire.providers.simulate import Simulator
@@ -87,7 +86,7 @@ class Emulated:
     ) -> None:
         self.provider, self.wire = resolve(provider)
         self.script = Script(replies)
-        self.requests: list[Received] = []
+        self.requests: list[EmulatedRequest] = []
         self._clock = clock
         self._piece = piece
         self._lenient = lenient
@@ -109,15 +108,15 @@ class Emulated:
         """How the provider speaks where no endpoint says otherwise."""
         return VOICES[self.wire]
 
-    def receive(self, method: str, path: str, headers: Mapping[str, str], body: Json) -> Received:
+    def receive(self, method: str, path: str, headers: Mapping[str, str], body: Json) -> EmulatedRequest:
         """Record a request; two are never at the same moment."""
         self._now_ms = max(self._clock(), self._now_ms + 1)
         self._number += 1
-        received = Received(method, path, dict(headers), body, self._now_ms, self._number)
+        received = EmulatedRequest(method, path, dict(headers), body, self._now_ms, self._number)
         self.requests.append(received)
         return received
 
-    def unwelcome(self, received: Received, wire: str) -> EmulatedReply | None:
+    def unwelcome(self, received: EmulatedRequest, wire: str) -> EmulatedReply | None:
         """The refusal of a request without key or version; a local engine asks for none."""
         if self._lenient or provider_facts(self.provider)["features"].get("template"):
             return None
@@ -126,7 +125,7 @@ class Emulated:
 
     def answer(
         self,
-        received: Received,
+        received: EmulatedRequest,
         wire: str,
         model: str,
         streamed: bool,
@@ -152,7 +151,7 @@ class Emulated:
             return self._refusal(received, wire, scripted.refusal)
         return self._answered(received, wire, model, body, scripted, streamed, connection)
 
-    def compact(self, received: Received) -> EmulatedReply:
+    def compact(self, received: EmulatedRequest) -> EmulatedReply:
         """/v1/responses/compact: a conversation in one item."""
         wire = "openai-responses"
         body, refusal = self._understood(received, wire, "", self.stored)
@@ -166,7 +165,7 @@ class Emulated:
         return self._sent(received, wire, received.reply)
 
     def _understood(
-        self, received: Received, wire: str, model: str, known: dict[str, StoredResponse]
+        self, received: EmulatedRequest, wire: str, model: str, known: dict[str, StoredResponse]
     ) -> tuple[Json, Refusal | None]:
         """A request with what came before it, if its model and the response that it carries on are known."""
         body = received.body
@@ -181,7 +180,9 @@ class Emulated:
             return body, None if self._lenient else _not_found(str(id))
         return _carried_on(body, previous), None
 
-    def count(self, received: Received, body: Json, wire: str, model: str, field: str) -> EmulatedReply:
+    def count(
+        self, received: EmulatedRequest, body: Json, wire: str, model: str, field: str
+    ) -> EmulatedReply:
         """The tokens of a body under the name the provider gives them; a malformed one is refused."""
         if wrong := self.malformed(body, wire, model):
             return self.refused(received, wire, _refused(wrong))
@@ -192,11 +193,11 @@ class Emulated:
         """What keeps a body from being counted."""
         return next(iter(malformed(body, self._name(wire), model or None)), None)
 
-    def models(self, received: Received) -> EmulatedReply:
+    def models(self, received: EmulatedRequest) -> EmulatedReply:
         """The provider's models."""
         return self._sent(received, self.wire, self.voice.listed(self._models()))
 
-    def model(self, received: Received, name: str) -> EmulatedReply:
+    def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """One of the provider's models."""
         found = next((info for info in self._models() if info.model == name), None)
         if found is None:
@@ -206,7 +207,7 @@ class Emulated:
     def _models(self) -> list[ModelInfo]:
         return [info for info in known_models() if info.provider == self.provider]
 
-    def response(self, received: Received, id: str) -> EmulatedReply:
+    def response(self, received: EmulatedRequest, id: str) -> EmulatedReply:
         """A response that was stored; deleted, where that is asked."""
         stored = self.stored.get(id)
         if stored is None:
@@ -224,15 +225,15 @@ class Emulated:
             self._simulators[target] = Simulator(target)
         return self._simulators[target]
 
-    def refused(self, received: Received, wire: str, refused: Refusal) -> EmulatedReply:
+    def refused(self, received: EmulatedRequest, wire: str, refused: Refusal) -> EmulatedReply:
         """An error in the provider's own shape."""
         received.status, received.error = refused.status, refused.message
         return self._sent(received, wire, VOICES[wire].error(refused, received.request_id))
 
-    def _sent(self, received: Received, wire: str, value: Json) -> EmulatedReply:
+    def _sent(self, received: EmulatedRequest, wire: str, value: Json) -> EmulatedReply:
         return EmulatedReply(received.status, value, headers=VOICES[wire].headers(received))
 
-    def _refusal(self, received: Received, wire: str, refusal: Refuse) -> EmulatedReply:
+    def _refusal(self, received: EmulatedRequest, wire: str, refusal: Refuse) -> EmulatedReply:
         message = refusal.message or f"emulated failure ({refusal.status})"
         outcome = self.refused(received, wire, Refusal(refusal.status, message))
         if refusal.retry_after_s is None:
@@ -242,7 +243,7 @@ class Emulated:
 
     def _answered(
         self,
-        received: Received,
+        received: EmulatedRequest,
         wire: str,
         model: str,
         body: JsonObject,
@@ -273,7 +274,7 @@ class Emulated:
         )
 
     def _exchange(
-        self, received: Received, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
+        self, received: EmulatedRequest, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
     ) -> Answering:
         """Put a request through the cache, and together with what is answered to it."""
         shown = (

@@ -214,7 +214,7 @@ class Answering(msgspec.Struct, frozen=True):
         return base64.b64encode(b"\x12\xa8\x01" + seal.encode()).decode()
 
 
-class Received(msgspec.Struct):
+class EmulatedRequest(msgspec.Struct):
     """A request as it arrived, and what became of it; `number` counts the server's requests and names its ids."""
 
     method: str
@@ -274,9 +274,9 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str = "text/event-stream"
     error: Callable[[Refusal, str], JsonObject]
     # The headers of any answer: ids, and what is left of the limits.
-    headers: Callable[[Received], dict[str, str]]
+    headers: Callable[[EmulatedRequest], dict[str, str]]
     # What of key and version a request lacks.
-    lacks: Callable[[Received], Refusal | None]
+    lacks: Callable[[EmulatedRequest], Refusal | None]
     unknown_model: Callable[[str], Refusal]
     listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {"data": [one.model for one in models]}
     model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
@@ -287,7 +287,7 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     diagnose: Callable[[Diagnosis], JsonObject | None] = lambda asked: None
 
 
-def limits_left(received: Received) -> dict[str, tuple[int, int]]:
+def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
     """The emulator's rate limits, (limit, what is left of it): each request is the first of its minute."""
     tokens = received.predicted.total if received.predicted else 0
     return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}

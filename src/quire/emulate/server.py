@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quire.emulate.provider import Emulated
-from quire.emulate.script import Received, Replies, Reply
+from quire.emulate.script import EmulatedRequest, Replies, Reply
 from quire.errors import CallError, MissingPart
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Emulator:
         self.url = ""
 
     @property
-    def requests(self) -> list[Received]:
+    def requests(self) -> list[EmulatedRequest]:
         """Every request received so far, refused ones too."""
         return self._emulated.requests
 

@@ -14,12 +14,10 @@ import msgspec
 
 from quire.errors import CallError
 from quire.providers.incoming import Partial
-from quire.providers.models import ModelInfo, model_info
+from quire.providers.models import ModelInfo, model_info, split_target
 from quire.providers.prefix import prefix_bytes, prefix_parts
-from quire.providers.registry import split_target
 from quire.providers.rendering import Options, Rendering
-from quire.providers.wire import StreamReader
-from quire.providers.wires import FORMATS, format_of, wire_of
+from quire.providers.wires import FORMATS, StreamReader, format_of, wire_of
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request, RequestOptions
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from quire.providers.growing import GrowingValues
 from quire.providers.models import ModelInfo
+from quire.providers.prefix import GrowingValues, Path, Unit, Walk, changed_body, size_of
 from quire.providers.simulate.blocks import said
-from quire.providers.walk import Path, Unit, Walk, changed_body, size_of
 from quire.providers.wires import wire_of
 from quire.tokens import counter
 from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Text

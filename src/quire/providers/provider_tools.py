@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from quire.providers.models import ModelInfo
+from quire.providers.prefix import unmarked
 from quire.providers.rules.grammar import fits, grammar_of
 from quire.providers.spelling import Spelling
-from quire.providers.walk import unmarked
 from quire.values import Entry, JsonObject, tools
 
 # Nothing without other fields of the request it came in: mcp_servers.

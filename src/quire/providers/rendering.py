@@ -13,13 +13,11 @@ from itertools import chain
 import msgspec
 
 from quire.entry import INTERRUPTED
-from quire.providers.models import ModelInfo
-from quire.providers.prefix import PrefixLines
+from quire.providers.models import ModelInfo, same_model
+from quire.providers.prefix import PrefixLines, Walk
 from quire.providers.provider_tools import Native, is_offered, own_definition, with_more
-from quire.providers.registry import same_model
 from quire.providers.spelling import Spelling
-from quire.providers.walk import Walk
-from quire.providers.wire import Wire
+from quire.providers.wires import Wire
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
 
 # What makes any list of messages legal to send: one id per call, one result per call, none left over.

@@ -11,8 +11,7 @@ from typing import Literal
 import msgspec
 
 from quire.log.hashing import sha256_hex
-from quire.providers.models import ModelInfo
-from quire.providers.registry import data
+from quire.providers.models import ModelInfo, data
 from quire.values import Json, JsonObject
 
 

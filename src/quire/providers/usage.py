@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from quire.providers.models import ModelInfo, Tier, model_info
-from quire.providers.registry import resolve
+from quire.providers.models import ModelInfo, Tier, model_info, resolve
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, Usage

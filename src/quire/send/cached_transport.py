@@ -18,9 +18,8 @@ from quire.errors import ProviderError
 from quire.log.hashing import sha256_hex
 from quire.providers.gemini_cache import CacheCall, CacheKeeper, Served, lasting
 from quire.providers.models import model_info
-from quire.providers.prefix import prefix_bytes
+from quire.providers.prefix import line, prefix_bytes
 from quire.providers.usage import usage
-from quire.providers.walk import line
 from quire.send.transport import Transport, close
 from quire.values import JsonObject, Request
 

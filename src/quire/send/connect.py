@@ -11,10 +11,8 @@ from typing import Any, Literal, cast
 import msgspec
 
 from quire.errors import CallError, ProviderError
-from quire.providers.models import model_info
-from quire.providers.registry import resolve, split_target
-from quire.providers.wire import ModelCall
-from quire.providers.wires import wire_of
+from quire.providers.models import model_info, resolve, split_target
+from quire.providers.wires import ModelCall, wire_of
 from quire.send.cached_transport import CachedTransport
 from quire.send.http import Http
 from quire.send.transport import Endpoint, Transport, close, endpoint_for

@@ -138,7 +138,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     prepare: Prepare | None = None
     limits: Limits = Limits()
     options: JsonObject = {}
-    # Role messages, or quire.send.text_protocol.Text() for an engine that continues a text.
+    # Role messages, or quire.send.text_protocol.Completion() for an engine that continues a text.
     speech: ModelProtocol = MESSAGES
 
 

@@ -18,7 +18,7 @@ from quire.errors import MissingPart, ProviderError
 from quire.providers import sdk_kwargs
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.incoming import plain, refused
-from quire.providers.wire import ModelCall
+from quire.providers.wires import ModelCall
 from quire.send.transport import Transport, refusal, timed_out, too_deep, unreachable
 from quire.values import JsonObject, Request
 

@@ -18,9 +18,9 @@ from quire.formats import protocol_stream as protocol
 from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
 from quire.items.cut import at_lines
 from quire.providers.incoming import BlockDelta, Partial, recordable, refused
+from quire.providers.models import resolve, split_target
 from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import answered_by_caller
-from quire.providers.registry import resolve, split_target
 from quire.providers.usage import usage
 from quire.send.protocol import MESSAGES, TurnThread
 from quire.send.turn_state import without_cut
@@ -33,7 +33,7 @@ GUIDANCE = """You answer in events, each beginning a line with its mark.
 {d}respond: what the user reads"""
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True):
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """A completion endpoint that continues a text; the last `window` events are shown as HISTORY."""
 
     window: int | None = 15
@@ -78,9 +78,9 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
             body |= {"usage": reply.usage.as_json(), "stop": reply.stop}
         return Entry("sent", body)
 
-    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> TextStream:
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> CompletionStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
-        return TextStream(split_target(target)[0], self.delimiter, calls)
+        return CompletionStream(split_target(target)[0], self.delimiter, calls)
 
 
 def _with_shorter_result(entries: Sequence[Entry], over: int, room: int) -> list[Entry]:
@@ -124,7 +124,7 @@ def _with_context(entry: Entry) -> Entry:
     return user("\n\n".join([*blocks, "---", "[User query]:", entry.text]))
 
 
-class TextStream:
+class CompletionStream:
     """Gathers a completion's chunks; an event of the protocol is an entry when the next one begins."""
 
     def __init__(self, provider: str, delimiter: Delimiter, calls: int = 0) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from quire.errors import ProviderError
 from quire.providers.gemini_cache import Served
-from quire.providers.registry import provider_facts, resolve
+from quire.providers.models import provider_facts, resolve
 from quire.values import Json, JsonObject, Request
 
 

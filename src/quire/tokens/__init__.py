@@ -1,16 +1,20 @@
 """Token counts: a counter per vocabulary, the budget's count, incremental ledgers, calibration."""
 
-from quire.tokens.calibration import Calibration, Calibrations, Ledger, entry_tokens, uncalibrated
 from quire.tokens.counting import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
+    Calibration,
+    Calibrations,
     Counter,
+    Ledger,
     VocabularyCounter,
     count,
     counter,
+    entry_tokens,
     message_tokens,
     text_tokens,
     tools_tokens,
+    uncalibrated,
     vocabulary_for,
 )
 

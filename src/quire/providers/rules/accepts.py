@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quire.errors import nearest
-from quire.providers.registry import data
+from quire.providers.models import data
 from quire.providers.rules.check import Check, Finding, advice, at, found, where
 from quire.providers.rules.grammar import obj, objects, snake, text
 from quire.values import Json, JsonObject

@@ -11,8 +11,7 @@ import msgspec
 
 from quire.errors import FormatError
 from quire.log.hashing import canonical
-from quire.providers.models import ModelInfo, model_info
-from quire.providers.registry import data
+from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.providers.registry import data
+from quire.providers.models import data
 from quire.providers.rules.check import (
     Check,
     Finding,

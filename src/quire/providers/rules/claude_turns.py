@@ -12,7 +12,7 @@ from itertools import groupby
 
 import msgspec
 
-from quire.providers.registry import data
+from quire.providers.models import data
 from quire.providers.rules.check import Check, Finding, found, limit, where
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject

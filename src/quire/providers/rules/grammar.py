@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.providers.registry import data
+from quire.providers.models import data
 from quire.providers.rules.check import Finding, at, found
 from quire.values import Json, JsonObject
 

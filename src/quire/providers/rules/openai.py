@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
-from quire.providers.registry import data
+from quire.providers.models import data
 from quire.providers.rules.check import Check, Finding, ServerMemory, Unchecked, WireRules, advice, found
 from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text

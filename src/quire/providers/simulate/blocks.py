@@ -14,8 +14,18 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from quire.log.hashing import canonical, sha256_hex
-from quire.providers.growing import GrowingRow, GrowingValues, leading
-from quire.providers.walk import MARKS, Part, Section, Unit, Walk, bare, unmarked
+from quire.providers.prefix import (
+    MARKS,
+    GrowingRow,
+    GrowingValues,
+    Section,
+    Unit,
+    UnitPart,
+    Walk,
+    bare,
+    leading,
+    unmarked,
+)
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter
 from quire.tokens.counting import BASE, DEFAULT
@@ -166,7 +176,7 @@ def _definition(unit: Unit) -> Block:
     )
 
 
-def _block(unit: Unit, part: Part, index: int) -> Block:
+def _block(unit: Unit, part: UnitPart, index: int) -> Block:
     compared = unmarked({**part.value, **part.also} if part.also else part.value)
     text, extra = said(compared)
     kind, data = kind_of(compared), unit.role.encode() + canonical(compared)

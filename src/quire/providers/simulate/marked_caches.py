@@ -17,8 +17,8 @@ from operator import attrgetter
 import msgspec
 
 from quire.log.hashing import canonical
-from quire.providers.growing import GrowingValues
 from quire.providers.models import ModelInfo
+from quire.providers.prefix import GrowingValues
 from quire.providers.simulate.blocks import Block, Cause, EngineView, Shares, marked
 from quire.values import JsonObject
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from quire.errors import CallError
-from quire.providers.growing import GrowingValues, leading
 from quire.providers.models import ModelInfo, model_info
+from quire.providers.prefix import GrowingValues, leading
 from quire.providers.simulate.blocks import (
     Block,
     Cause,

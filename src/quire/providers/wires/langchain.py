@@ -15,7 +15,7 @@ from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.rendering import Draft, Writer
 from quire.providers.spelling import Spelling, object_of
-from quire.providers.wire import Format
+from quire.providers.wires import Format
 from quire.values import (
     Call,
     Entry,

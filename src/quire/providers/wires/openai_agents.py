@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from quire.providers.wire import Format
-from quire.providers.wires import openai_responses
+from quire.providers.wires import Format, openai_responses
 from quire.values import Entry, Json
 
 FORMAT = "openai-agents"

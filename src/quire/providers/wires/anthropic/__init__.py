@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from quire.providers.models import model_info
-from quire.providers.rendering import Options, Rendering
-from quire.providers.rules.claude import RULES
-from quire.providers.usage import anthropic_usage
-from quire.providers.walk import (
+from quire.providers.prefix import (
     Layout,
     Unit,
     as_block,
@@ -21,7 +18,10 @@ from quire.providers.walk import (
     unmarked_in,
     with_control,
 )
-from quire.providers.wire import ModelCall, Wire
+from quire.providers.rendering import Options, Rendering
+from quire.providers.rules.claude import RULES
+from quire.providers.usage import anthropic_usage
+from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.anthropic.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.anthropic.write import FORMAT, WRITER
 from quire.values import Json, JsonObject, Prompt, Request

@@ -7,18 +7,20 @@ user message before them, and tools the list in front.
 from __future__ import annotations
 
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, is_web, shown_images
-from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import (
+from quire.providers.convert import (
+    COMMON,
     Enclosure,
     begins_imported,
     is_from,
+    is_web,
     leave_out_block,
     leave_out_thinking,
     own_block,
+    shown_images,
 )
+from quire.providers.models import ModelInfo, data
+from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
-from quire.providers.registry import data
 from quire.providers.rendering import (
     GO_ON,
     NO_OUTPUT,
@@ -31,7 +33,6 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, object_of
-from quire.providers.walk import NO_REPLY, unmarked
 from quire.values import (
     Call,
     Entry,

@@ -6,11 +6,11 @@ import base64
 from collections.abc import Iterable, Iterator
 
 from quire.providers.models import model_info
+from quire.providers.prefix import Layout, Path, Section, Unit, changed_body, listed, parts_of
 from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.bedrock import RULES
 from quire.providers.usage import bedrock_usage
-from quire.providers.walk import Layout, Path, Section, Unit, changed_body, listed, parts_of
-from quire.providers.wire import ModelCall, Wire
+from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.bedrock.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.bedrock.write import FORMAT, WRITER, sdk_kwargs
 from quire.values import Json, JsonObject, Prompt, Request

@@ -9,17 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, shown_images
-from quire.providers.incoming import bytes_of, objects, sub
-from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import (
+from quire.providers.convert import (
+    COMMON,
     Enclosure,
     begins_imported,
     is_from,
     leave_out_block,
     leave_out_thinking,
     own_block,
+    shown_images,
 )
+from quire.providers.incoming import bytes_of, objects, sub
+from quire.providers.models import ModelInfo
+from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
@@ -33,7 +35,6 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
-from quire.providers.walk import NO_REPLY
 from quire.values import (
     Call,
     Entry,

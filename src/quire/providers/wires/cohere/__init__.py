@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quire.providers.prefix import (
+    Layout,
+    Section,
+    Unit,
+    UnitPart,
+    as_block,
+    definition,
+    listed,
+    parts_of,
+    schema,
+)
 from quire.providers.rules.check import Check, Finding, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects, shape, text
-from quire.providers.walk import Layout, Part, Section, Unit, as_block, definition, listed, parts_of, schema
-from quire.providers.wire import ModelCall, Wire
+from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.cohere.read import Stream, export_messages, import_messages, parse_reply, usage_of
 from quire.providers.wires.cohere.write import FORMAT, WRITER
 from quire.values import Json, JsonObject
@@ -24,9 +34,9 @@ def _message(message: Json, index: int) -> Unit:
     role = str(message.get("role", ""))
     parts = [part._replace(markable=False) for part in parts_of(message.get("content"), "content")]
     if plan := message.get("tool_plan"):
-        parts.append(Part(("tool_plan",), {"type": "thinking", "thinking": plan}))
+        parts.append(UnitPart(("tool_plan",), {"type": "thinking", "thinking": plan}))
     calls = listed(message.get("tool_calls"))
-    parts += [Part(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
+    parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     if role == "tool":
         parts = [part._replace(also={"tool_call_id": message.get("tool_call_id")}) for part in parts]
     section: Section = "system" if role == "system" else "messages"

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from quire.providers.convert import is_web, shown_images, to_url
+from quire.providers.convert import (
+    Enclosure,
+    is_web,
+    leave_out_block,
+    leave_out_thinking,
+    own_block,
+    shown_images,
+    to_url,
+)
 from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import Enclosure, leave_out_block, leave_out_thinking, own_block
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from quire.providers.models import model_info
+from quire.providers.prefix import Layout, Unit, UnitPart, as_block, definition, listed
 from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.gemini import RULES, contents, setting
 from quire.providers.usage import gemini_usage
-from quire.providers.walk import Layout, Part, Unit, as_block, definition, listed
-from quire.providers.wire import ModelCall, Wire
+from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.gemini.write import FORMAT, WRITER, sdk_kwargs
 from quire.values import Json, JsonObject, Prompt, Request
@@ -47,7 +47,7 @@ def _head(body: JsonObject) -> Iterator[Unit]:
         told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
     )
     parts = tuple(
-        Part(("systemInstruction", "parts", at), as_block(one)) for at, one in enumerate(listed(given))
+        UnitPart(("systemInstruction", "parts", at), as_block(one)) for at, one in enumerate(listed(given))
     )
     yield Unit((), "system", "system", told, parts, tuple(part.value for part in parts))
 
@@ -67,7 +67,7 @@ def _contents(body: JsonObject) -> Sequence[Json]:
 def _content(content: Json, index: int) -> Unit:
     found = contents({"contents": [content]})
     given = [part for turn in found for _, part in turn.parts]
-    parts = tuple(Part(("parts", at), part) for at, part in enumerate(given))
+    parts = tuple(UnitPart(("parts", at), part) for at, part in enumerate(given))
     return Unit(
         ("contents", index), "messages", found[0].role if found else "user", content, parts, (content,)
     )

@@ -6,10 +6,16 @@ from mimetypes import guess_type
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import shown_images
+from quire.providers.convert import (
+    Enclosure,
+    is_from,
+    leave_out_block,
+    leave_out_thinking,
+    own_block,
+    shown_images,
+)
 from quire.providers.incoming import bytes_of, sub
 from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.provider_tools import Native, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj

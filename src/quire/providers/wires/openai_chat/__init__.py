@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quire.providers.models import model_info
-from quire.providers.rendering import Options, Rendering
-from quire.providers.rules.openai import CHAT_RULES
-from quire.providers.usage import chat_usage
-from quire.providers.walk import (
+from quire.providers.prefix import (
     Layout,
-    Part,
     Section,
     Unit,
+    UnitPart,
     as_block,
     definition,
     listed,
@@ -21,7 +18,10 @@ from quire.providers.walk import (
     unmarked_in,
     with_control,
 )
-from quire.providers.wire import ModelCall, Wire
+from quire.providers.rendering import Options, Rendering
+from quire.providers.rules.openai import CHAT_RULES
+from quire.providers.usage import chat_usage
+from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.openai_chat.write import FORMAT, WRITER
 from quire.values import Json, JsonObject, Prompt, Request
@@ -64,13 +64,13 @@ def _message(message: Json, index: int) -> Unit:
         message.get("reasoning_content"),
         message.get("refusal"),
     )
-    parts = [Part(("reasoning_content",), {"type": "thinking", "thinking": thought})] if thought else []
+    parts = [UnitPart(("reasoning_content",), {"type": "thinking", "thinking": thought})] if thought else []
     parts += parts_of(message.get("content"), "content")
     # A refusal is the text of a message that has none; calls follow whatever was said.
-    parts += [Part(("refusal",), {"type": "text", "text": said})] if said else []
+    parts += [UnitPart(("refusal",), {"type": "text", "text": said})] if said else []
     calls = listed(message.get("tool_calls"))
-    parts += [Part(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
-    parts = parts or [Part(("content",), {"type": "text", "text": ""})]
+    parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
+    parts = parts or [UnitPart(("content",), {"type": "text", "text": ""})]
     if role == "tool":
         parts = [part._replace(also={"tool_call_id": message.get("tool_call_id")}) for part in parts]
     section: Section = "system" if role in ("system", "developer") else "messages"

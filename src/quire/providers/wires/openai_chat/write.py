@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from quire.providers.convert import is_web, shown_images, to_url
-from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.convert import (
+    Enclosure,
+    is_from,
+    is_web,
+    leave_out_block,
+    leave_out_thinking,
+    own_block,
+    shown_images,
+    to_url,
+)
+from quire.providers.models import ModelInfo, same_model
+from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
-from quire.providers.registry import same_model
 from quire.providers.rendering import (
     GO_ON,
     Draft,
@@ -19,7 +27,6 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
-from quire.providers.walk import NO_REPLY
 from quire.values import Call, Image, Json, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 
 # What the parts of a Chat message's content mean: text, images, and what is enclosed.

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from quire.providers.models import model_info
-from quire.providers.rendering import Options, Rendering
-from quire.providers.rules.openai import RESPONSES_RULES
-from quire.providers.usage import responses_usage
-from quire.providers.walk import (
+from quire.providers.prefix import (
     Layout,
-    Part,
     Section,
     Unit,
+    UnitPart,
     as_block,
     definition,
     listed,
@@ -23,7 +20,10 @@ from quire.providers.walk import (
     unmarked_in,
     with_control,
 )
-from quire.providers.wire import ModelCall, Wire
+from quire.providers.rendering import Options, Rendering
+from quire.providers.rules.openai import RESPONSES_RULES
+from quire.providers.usage import responses_usage
+from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_responses.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.openai_responses.write import FORMAT, WRITER
 from quire.values import Json, JsonObject, Prompt, Request
@@ -84,7 +84,7 @@ def _item(item: Json, index: int) -> Unit:
         also = {"call_id": item.get("call_id")}
         parts = [part._replace(also=also) for part in parts_of(item["output"], "output")]
     else:
-        parts = [Part((), item)]
+        parts = [UnitPart((), item)]
     compared = unmarked_in(unmarked_in(item, "content"), "output")
     return Unit(("input", index), section, role, item, tuple(parts), (compared,))
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from quire.errors import FormatError
-from quire.providers.convert import from_url, image_json, is_web, shown_images, to_url
+from quire.providers.convert import (
+    Enclosure,
+    from_url,
+    image_json,
+    is_web,
+    leave_out_block,
+    leave_out_thinking,
+    own_block,
+    shown_images,
+    to_url,
+)
 from quire.providers.incoming import objects
 from quire.providers.models import ModelInfo
-from quire.providers.native_blocks import Enclosure, leave_out_block, leave_out_thinking, own_block
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, user_text, wanted_effort
 from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
