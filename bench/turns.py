@@ -3,7 +3,7 @@
 A request is built and rendered for every assistant message; once more through a thread in a file, where each turn is
 also stored, watched and recorded. A request's time is the least CPU time of some passes, so that what else the machine
 did counts little. The slow peers are asked at evenly spaced points and their total is scaled up from those; the table
-says so.
+says so. A second table: what the next request of a thread costs that was just opened, from its checkpoint and without.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain as joined
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from quire import Policy, Thread
 from quire.assemble import Assembly, Built, reused_tokens
 from quire.cli.output import print_table
 from quire.log.hashing import chain
+from quire.log.sqlite import SqliteStore
 from quire.observe import Received, Sending
 from quire.providers import rendering
 from quire.providers.wires import openai_chat
@@ -32,6 +34,7 @@ from quire.values import SPOKEN, Entry, Reply, Usage
 from traces import ROOT, conversations, files, parser, synthetic
 
 BUDGET, MARKS = 128_000, (50, 500, 2_000)
+LENGTHS = (500, 50_000)
 TARGET = "openai-chat:gpt-5"
 # (message index, CPU seconds) for each request.
 Turns = list[tuple[int, float]]
@@ -128,6 +131,29 @@ def lengths(sizes: list[int], budget: int, turns: int = 30) -> Iterator[dict[str
                 "request_ms": statistics.median(asked) * 1000,
                 "turn_ms": statistics.median(whole) * 1000,
             }
+
+
+def reopening(messages: list[dict[str, Any]], budget: int, length: int, passes: int) -> dict[str, float]:
+    """The next request of a thread of so many entries that was just opened, with its checkpoint and without: ms."""
+    given = list(openai_chat.import_messages(messages))
+    body = [entry for entry in given if entry.kind not in ("system", "tools")]
+    entries = list(islice(joined(given, cycle(body)), length))
+    with tempfile.TemporaryDirectory() as folder, SqliteStore(f"{folder}/log.db") as store:
+        policy = Policy(budget=budget, ttl_s=None)
+        store.append("t", entries[:-1])
+        writer = Thread(store, "t", policy)
+        writer.build(TARGET)
+        writer.append(entries[-1])
+
+        def opened() -> float:
+            before = time.process_time()
+            Thread(store, "t", policy).request(TARGET)
+            return (time.process_time() - before) * 1000
+
+        kept = min(opened() for _ in range(passes))
+        store.save_checkpoint("t", b"")
+        # A request of a long thread writes a checkpoint for the next one, so that it is measured once.
+        return {"checkpoint": kept, "without": opened()}
 
 
 def rounds(messages: list[dict[str, Any]]) -> Iterator[tuple[list[Entry], list[Entry]]]:
@@ -287,6 +313,7 @@ def main() -> None:
                     f"first {len(slow)} of {len(some)} points, scaled",
                 )
             )
+    reopened = {str(length): reopening(messages, budget, length, passes) for length in LENGTHS}
     result = {
         "requests": len(places),
         "tokens": sum(map(size, messages)),
@@ -294,6 +321,7 @@ def main() -> None:
         "memory_mb": round(grown, 1),
         "rows": rows,
         "lengths": list(lengths(arguments.lengths, budget)) if arguments.lengths else [],
+        "reopened": reopened,
     }
     if arguments.json:
         print(json.dumps(result))
@@ -337,6 +365,11 @@ def show(result: dict[str, Any]) -> None:
             for row in result["lengths"]
         ],
         title=f"one thread in a file, as it grows, budget {result['budget']:,}",
+    )
+    print_table(
+        ("entries", "ms from its checkpoint", "ms without"),
+        [(n, f"{ms['checkpoint']:.1f}", f"{ms['without']:,.1f}") for n, ms in result["reopened"].items()],
+        title="The next request of a thread that was just opened",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 import msgspec
 
 from quire import providers, values
-from quire.assemble import Assembly, Built, Policy, Selection, fit
+from quire.assemble import Assembly, Built, Policy, Selection, checkpoint, fit
+from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.layers import enclose
 from quire.assemble.summary import Summarise, extract
-from quire.errors import CallError, NotFound
+from quire.errors import CallError, NotFound, QuireError
 from quire.items import Window
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
@@ -40,33 +42,112 @@ if TYPE_CHECKING:
 # A thread's entries folded for one model at a time, kept up with the log whoever writes it.
 
 
+# A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
+CHECKPOINT_EVERY = 128
+CHECKPOINT_EVERY_READ = 1024
+
+
 class ThreadState:
-    """Everything here is derived from the log; thrown away, it is made again by reading."""
+    """Everything here is derived from the log; thrown away, it is made again by reading.
+
+    What the store keeps of it, its checkpoint, spares reading again what stands before that.
+    """
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
         self.seq = 0
+        self._entry_id = ""
         self.assembly: Assembly | None = None
         # What came since the newest request: the entries that explain why its prefix moved.
-        self.since: list[Entry] = []
+        self._since: list[Entry] = []
         self._seen = 0
+        # The newest `sent` entry; until a request is handed out here, it is the newest request.
+        self._sent_seq, self._handed_out = 0, False
         self.reply_id: str | None = None
         # When requests were sent before this turn, which tells how long caches must live.
         self.turn_times: tuple[int, ...] = ()
         self._times: list[int] = []
+        # The checkpoint that was read and has not been used yet, and the entry that the newest one ends at.
+        self._checkpoint: Checkpoint | None = None
+        self._checkpoint_seq = 0
 
     def at(self, policy: Policy, summarise: Summarise) -> Assembly:
         """The thread folded under this policy; another model's fold is thrown away and made anew."""
         if self.assembly is None or self.assembly.policy != policy:
-            self.assembly, self.seq, self._times = Assembly(policy, summarise), 0, []
+            self.assembly = self._from_checkpoint(policy, summarise) or self._from_start(policy, summarise)
         self.catch_up()
         return self.assembly
 
+    def _from_start(self, policy: Policy, summarise: Summarise) -> Assembly:
+        self.seq, self._times = 0, []
+        return Assembly(policy, summarise)
+
+    def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
+        """The fold that the store keeps, if it is of this policy and what it summarised would be told the same."""
+        found, self._checkpoint = self._checkpoint or self._read_checkpoint(), None
+        if found is None or found.policy != policy or (found.unrecorded and summarise is not extract):
+            return None
+        try:
+            assembly = found.assembly(
+                summarise, lambda after, limit: self._store.read(self._name, after, limit)
+            )
+        except (ValueError, RecursionError):
+            return None  # its bytes are whole, but of another shape
+        self._go_on_from(found)
+        return assembly
+
+    def _read_checkpoint(self) -> Checkpoint | None:
+        """What the store keeps, if it names an entry of this very log."""
+        data = self._store.checkpoint(self._name) if self.exists() else None
+        found = checkpoint.decode(data) if data is not None else None
+        named = self._store.read(self._name, found.seq - 1, 1) if found is not None and found.seq > 0 else []
+        return found if found is not None and [one.id for one in named] == [found.entry_id] else None
+
+    def _go_on_from(self, found: Checkpoint) -> None:
+        """Stand where the checkpoint stands, what explains the next request included."""
+        unseen = self._seen or (found.sent_seq - 1 if found.sent_seq else found.seq)
+        if unseen < found.seq:
+            self._since += self._store.read(self._name, unseen, found.seq - unseen)
+        self._seen = max(self._seen, found.seq)
+        self.seq, self._entry_id, self.reply_id = found.seq, found.entry_id, found.reply_id
+        self._sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
+        self._times, self.turn_times = found.times[:], tuple(found.times[: found.times_before_turn])
+
+    def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
+        """Have the store keep the fold, once enough is new; a store that cannot leaves it to the log."""
+        if self.assembly is None or self.seq - self._checkpoint_seq < every:
+            return
+        self._checkpoint_seq = self.seq
+        now = Checkpoint(
+            seq=self.seq,
+            entry_id=self._entry_id,
+            policy=self.assembly.policy,
+            times=self._times,
+            times_before_turn=len(self.turn_times),
+            reply_id=self.reply_id,
+            sent_seq=self._sent_seq,
+            unrecorded=self.assembly.unrecorded,
+        )
+        theirs = self.assembly.unrecorded and self.assembly.summarise is not extract
+        data = None if theirs else checkpoint.encode(now, self.assembly)
+        if data is not None:
+            with contextlib.suppress(QuireError):
+                self._store.save_checkpoint(self._name, data)
+
     def catch_up(self) -> int:
         """Take in what the log has gained; the seq it ends at."""
+        if not self.seq and self.assembly is None:
+            self._checkpoint = self._read_checkpoint()
+            if self._checkpoint is not None:
+                self._go_on_from(self._checkpoint)
         if self.seq or self.exists():
             self.feed(self._store.read(self._name, after=self.seq))
         return self.seq
+
+    def handed_out(self) -> tuple[Entry, ...]:
+        """A request is handed out: the entries that came since the one before."""
+        since, self._since, self._handed_out = tuple(self._since), [], True
+        return since
 
     def exists(self) -> bool:
         try:
@@ -81,19 +162,28 @@ class ThreadState:
                 self.assembly.feed(entry)
             if entry.seq > self._seen:
                 # Read again for another policy, an old entry explains nothing new.
-                self.since.append(entry)
+                if _is_request(entry) and not self._handed_out:
+                    self._since = []
+                self._since.append(entry)
                 self._seen = entry.seq
             if entry.kind == "user":
                 # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
                 self.turn_times = tuple(self._times)
             elif entry.kind == "sent":
                 self._note_sent(entry)
-            self.seq = entry.seq
+            self.seq, self._entry_id = entry.seq, entry.id
 
     def _note_sent(self, entry: Entry) -> None:
-        if entry.at is not None and not entry.meta.get("aside"):
-            self._times.append(entry.at)
+        if _is_request(entry):
+            self._sent_seq = entry.seq
+            if entry.at is not None:
+                self._times.append(entry.at)
         self.reply_id = entry.wire.get("id") or self.reply_id
+
+
+def _is_request(entry: Entry) -> bool:
+    """Whether an entry tells that a request of the conversation itself was sent."""
+    return entry.kind == "sent" and not entry.meta.get("aside")
 
 
 # Where a thread begins: the store with its indexes, and the policy that fits a model.
@@ -255,6 +345,7 @@ class Thread:
         """Put entries into the log, durably, behind everything this thread has seen."""
         kept = self.store.append(self.name, entries, expected_seq=self._fold.catch_up())
         self._fold.feed(kept)
+        self._fold.keep_checkpoint()
         return kept
 
     @_one_at_a_time
@@ -283,6 +374,7 @@ class Thread:
             built = fit(self._select(target))
         request = self._render(built, target, options)
         self._tell(request, built)
+        self._fold.keep_checkpoint(CHECKPOINT_EVERY_READ)
         return request
 
     @_one_at_a_time
@@ -360,7 +452,7 @@ class Thread:
 
     def _tell(self, request: Request, built: Built) -> None:
         """The observers hear of a request that is handed out."""
-        since, self._fold.since = tuple(self._fold.since), []
+        since = self._fold.handed_out()
         sending = Sending(request, built, self.clock(), since, resumed=bool(self._fold.reply_id))
         self._newest = request
         for observer in self.observers:

@@ -48,8 +48,10 @@ class ThreadRecall:
         if not assembly.entries:
             return place([], 0).meta
         shown = shown_ahead(assembly)
-        before = next((e.text for e in reversed(assembly.entries.values()) if e.kind == "user"), "")
+        entries = assembly.entries
+        newest_first = (entries[seq] for seq in sorted(entries, reverse=True))
+        before = next((entry.text for entry in newest_first if entry.kind == "user"), "")
         query = Query(text, before)
         hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=shown)
         share = int(assembly.policy.limit * SHARE)
-        return place(hits, share, standing(assembly.entries.values(), shown), query=query).meta
+        return place(hits, share, standing((entries[seq] for seq in sorted(shown)), shown), query=query).meta

@@ -18,12 +18,16 @@ class LeftOutLog:
     """One reason for each entry; what an entry attached counts as shown while the library holds it."""
 
     def __init__(self) -> None:
-        self._left: dict[int, LeftOut] = {}
+        self.left: dict[int, LeftOut] = {}
         # Whether a twin looks at the same reasons, which must then be copied before they change.
         self._shared = False
         self._all: tuple[LeftOut, ...] | None = ()
         # The item that each `attach` entry brought.
-        self._attached: dict[int, Version] = {}
+        self.attached: dict[int, Version] = {}
+
+    def restore(self, left: dict[int, LeftOut], attached: dict[int, Version]) -> None:
+        """Go on from reasons that were found before."""
+        self.left, self.attached, self._all = left, attached, None
 
     def copy(self) -> LeftOutLog:
         self._all = self.all
@@ -35,23 +39,23 @@ class LeftOutLog:
     @property
     def all(self) -> tuple[LeftOut, ...]:
         if self._all is None:
-            self._all = tuple(self._left.values())
+            self._all = tuple(self.left.values())
         return self._all
 
     def leave(self, seq: int, reason: str) -> None:
-        if seq not in self._left:
+        if seq not in self.left:
             self._own()[seq] = LeftOut(seq, reason)
 
     def _own(self) -> dict[int, LeftOut]:
         """The reasons, to be changed."""
         if self._shared:
-            self._left, self._shared = dict(self._left), False
+            self.left, self._shared = dict(self.left), False
         self._all = None
-        return self._left
+        return self.left
 
     def attach(self, seq: int, item: JsonObject) -> None:
         """An item that waited has been said."""
-        self._attached[seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
+        self.attached[seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
 
     def rebased(
         self, old: Epoch, new: Epoch, reason: str, turn: int, promote: Promote, results: Container[int]
@@ -63,13 +67,13 @@ class LeftOutLog:
         for message in old.strip.messages:
             for seq in message.seqs:
                 folds = message.role in ("note", "tools") and seq not in results
-                if seq not in shown and not folds and self._attached.get(seq) not in held:
+                if seq not in shown and not folds and self.attached.get(seq) not in held:
                     self.leave(seq, f"rebase into epoch {new.number} ({reason})")
         self._follow_library(_versions(old), held, _showing(new, turn, promote))
 
     def _follow_library(self, before: set[Version], held: set[Version], shown: set[int]) -> None:
         """Items that left the library are explained, unless a message shows them; those back in it need not be."""
-        for seq, version in self._attached.items():
+        for seq, version in self.attached.items():
             if version in held:
                 self._own().pop(seq, None)
             elif version in before and seq not in shown:
@@ -81,7 +85,7 @@ class LeftOutLog:
             placed.user for placed in old.strip.leaves if placed.user and holds_context(placed, turn)
         ):
             for seq in user.seqs if user.entry.seq in shown else ():
-                if seq not in shown and self._attached.get(seq) not in held:
+                if seq not in shown and self.attached.get(seq) not in held:
                     self.leave(seq, "context of an earlier turn, which keeps its query alone")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -39,19 +39,19 @@ class PlacedMessage(msgspec.Struct, frozen=True):
 def leaf(
     message: Message,
     turn: int,
-    entries: Sequence[Entry] = (),
+    ids: Mapping[int, str] | None = None,
     user: UserTurn | None = None,
     image_tokens: int = IMAGE_TOKENS,
 ) -> PlacedMessage:
-    """A leaf for a message; `entries` are a tool message's result entries, by which handles are named."""
+    """A leaf for a message; `ids` are those of a tool message's result entries, by which handles are named."""
     if message.role == "tool":
-        return _results_leaf(message, turn, {entry.seq: entry.id for entry in entries})
+        return _results_leaf(message, turn, ids or {})
     spelling = sum(_spelling_tokens(part) for part in message.parts)
     tokens = message_tokens(message, image_tokens=image_tokens) + spelling
     return PlacedMessage(message, tokens, turn, None, tokens, user)
 
 
-def _results_leaf(message: Message, turn: int, ids: dict[int, str]) -> PlacedMessage:
+def _results_leaf(message: Message, turn: int, ids: Mapping[int, str]) -> PlacedMessage:
     """A leaf of results, each counted once: what it is, and what it shrinks to."""
     sizes = [part_tokens(part, counter()) for part in message.parts]
     framing = MESSAGE_TOKENS * max(1, len(sizes))
@@ -333,11 +333,14 @@ class Epoch:
 
     def head_tokens(self) -> int:
         """Tokens in front of the messages: tools, system prompt, library; counted again only when they change."""
-        key = (tuple(self.l1), self.l2, self.tools)
-        if self._head[0] != key:
+        if self._head[0] != (tuple(self.l1), self.l2, self.tools):
             system = self.prompt().system
-            self._head = (key, (text_tokens(system) if system else 0) + tools_tokens(self.tools))
+            self.keep_head_tokens((text_tokens(system) if system else 0) + tools_tokens(self.tools))
         return self._head[1]
+
+    def keep_head_tokens(self, tokens: int) -> None:
+        """What stands in front of the messages now has been counted."""
+        self._head = ((tuple(self.l1), self.l2, self.tools), tokens)
 
     def total_tokens(self) -> int:
         return self.head_tokens() + self.strip.total

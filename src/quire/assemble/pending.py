@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -32,10 +32,10 @@ class Pending:
         self.attached: list[tuple[int, JsonObject]] = []
         self.groups: list[OpenMessage] = []
         self.late: list[Message] = []
-        self._user: UserTurn | None = None
-        self._context: list[Pair] = []
+        self.user: UserTurn | None = None
+        self.context: list[Pair] = []
         # Calls that were shown without a result, by id.
-        self._interrupted: dict[str, list[Entry]] = {}
+        self.interrupted: dict[str, list[Entry]] = {}
         # What a copy has counted already; shared with it, forgotten when the request is passed.
         self._leaves: dict[tuple[str, tuple[int, ...]], PlacedMessage] = {}
 
@@ -43,22 +43,22 @@ class Pending:
         twin = Pending()
         twin.attached, twin.late = self.attached[:], self.late[:]
         twin.groups = [group.copy() for group in self.groups]
-        twin._user, twin._context, twin._leaves = self._user, self._context[:], self._leaves
+        twin.user, twin.context, twin._leaves = self.user, self.context[:], self._leaves
         return twin
 
     def is_context(self, entry: Entry) -> bool:
         """Whether this call was made beside the user's words, to give them context."""
-        return entry.kind == "call" and entry.meta.get("placement") == "context" and self._user is not None
+        return entry.kind == "call" and entry.meta.get("placement") == "context" and self.user is not None
 
     def say(self, entry: Entry, blocks: tuple[ItemBlock, ...]) -> None:
         """A user speaks, with what was attached before."""
-        self._user = UserTurn(entry, blocks, (), (*(seq for seq, _ in self.attached), entry.seq))
+        self.user = UserTurn(entry, blocks, (), (*(seq for seq, _ in self.attached), entry.seq))
         self.attached = []
 
     def speak(self, entry: Entry, begins: bool) -> None:
         """The model goes on with its message, or begins another."""
         if self.is_context(entry):
-            self._context.append((entry, None))
+            self.context.append((entry, None))
             return
         if begins or not self.groups:
             self.groups.append(OpenMessage([], []))
@@ -68,7 +68,7 @@ class Pending:
 
     def answer(self, entry: Entry) -> bool:
         """Give a result to the nearest earlier unanswered call with its id, if there is one."""
-        for pairs in [group.pairs for group in reversed(self.groups)] + [self._context]:
+        for pairs in [group.pairs for group in reversed(self.groups)] + [self.context]:
             for index in range(len(pairs) - 1, -1, -1):
                 call, result = pairs[index]
                 if result is None and call.call_id == entry.call_id:
@@ -78,7 +78,7 @@ class Pending:
 
     def answer_late(self, entry: Entry) -> bool:
         """Its call was already shown as interrupted: those bytes stand, the result is said behind them."""
-        waiting = self._interrupted.get(entry.call_id)
+        waiting = self.interrupted.get(entry.call_id)
         if not waiting:
             return False
         call = waiting.pop()
@@ -102,15 +102,15 @@ class Pending:
         self._leaves.clear()
 
     def _close_user(self, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
-        if self._user is None:
+        if self.user is None:
             return []
-        told = tuple((call, result) for call, result in self._context if result and result_text(result))
-        seqs = (*self._user.seqs, *(entry.seq for pair in told for entry in pair))
-        epoch.say(msgspec.structs.replace(self._user, context=told, seqs=seqs), turn, policy)
+        told = tuple((call, result) for call, result in self.context if result and result_text(result))
+        seqs = (*self.user.seqs, *(entry.seq for pair in told for entry in pair))
+        epoch.say(msgspec.structs.replace(self.user, context=told, seqs=seqs), turn, policy)
         silent = [
-            entry for pair in self._context for entry in pair if entry is not None and entry.seq not in seqs
+            entry for pair in self.context for entry in pair if entry is not None and entry.seq not in seqs
         ]
-        self._user, self._context = None, []
+        self.user, self.context = None, []
         return [LeftOut(entry.seq, "a tool that gave nothing") for entry in silent]
 
     def _close_group(self, group: OpenMessage, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
@@ -118,21 +118,21 @@ class Pending:
         if message.parts:
             epoch.strip.add(self._leaf(message, turn))
         if group.pairs:
-            answered = [result for _, result in group.pairs if result is not None]
+            answered = {result.seq: result.id for _, result in group.pairs if result is not None}
             epoch.strip.add(self._leaf(results(group.pairs), turn, answered))
         for call, result in group.pairs:
             if result is None:
-                self._interrupted.setdefault(call.call_id, []).append(call)
+                self.interrupted.setdefault(call.call_id, []).append(call)
         return [
             LeftOut(entry.seq, _unshown(entry)) for entry in group.entries if entry.seq not in message.seqs
         ]
 
-    def _leaf(self, message: Message, turn: int, entries: Sequence[Entry] = ()) -> PlacedMessage:
+    def _leaf(self, message: Message, turn: int, ids: Mapping[int, str] | None = None) -> PlacedMessage:
         """A leaf of the tail; asking for a request and passing it count its tokens once."""
         key = (message.role, message.seqs)
         known = self._leaves.get(key)
         if known is None or known.message != message:
-            known = self._leaves[key] = leaf(message, turn, entries)
+            known = self._leaves[key] = leaf(message, turn, ids)
         return known
 
 

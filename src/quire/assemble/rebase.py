@@ -176,7 +176,8 @@ class Outliving(msgspec.Struct):
     # Late instructions not yet in L1: seq -> (text, folds at any rebase). System texts always fold.
     late: dict[int, tuple[str, bool]]
     turn: int = 0
-    results: dict[int, Entry] = {}
+    # The id of each tool result, by which its handle is named.
+    results: dict[int, str] = {}
 
     def version(self, named: Version) -> ItemBlock:
         """The content that a rebase's library names."""
@@ -224,10 +225,8 @@ def _carry(
                 after.strip.add(placed)
                 return
             shorter = Message(message.role, parts, tuple(seq for _, seq in pairs))
-            entries = [
-                state.results[seq] for seq in shorter.seqs if seq in state.results and seq not in edited
-            ]
-            after.strip.add(leaf(shorter, placed.turn, entries))
+            ids = {s: state.results[s] for s in shorter.seqs if s in state.results and s not in edited}
+            after.strip.add(leaf(shorter, placed.turn, ids))
 
 
 def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], state: Outliving) -> None:

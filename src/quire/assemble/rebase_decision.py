@@ -21,7 +21,7 @@ from quire.assemble.user_message import ItemBlock
 from quire.entry import result_text
 from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
-from quire.values import Entry, Result, Text
+from quire.values import Result, Text
 
 if TYPE_CHECKING:
     from quire.assemble.state import Assembly
@@ -290,7 +290,7 @@ def _with_results_cut(assembly: Assembly, rebase: Rebase) -> Rebase:
         if largest is None:
             raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
         others = tuple(edit for edit in rebase.edits if edit.entry != largest[0])
-        rebase = _to(rebase, edits=(*others, _cut(assembly.entries, largest, over)))
+        rebase = _to(rebase, edits=(*others, _cut(assembly.carried.results, largest, over)))
 
 
 def _largest_result(
@@ -319,13 +319,13 @@ def _results(placed: PlacedMessage, results: Container[int]) -> Iterator[tuple[i
             yield seq, part.text
 
 
-def _cut(entries: dict[int, Entry], largest: tuple[int, str], over: int) -> Edit:
+def _cut(results: dict[int, str], largest: tuple[int, str], over: int) -> Edit:
     seq, whole = largest
     tokens = counter().count(whole)
     wanted = max(0, tokens - over - 40)
     # Characters per token of this very text, with a little air: counting again decides in the end.
     kept = lines_that_fit(whole, int(len(whole) / tokens * wanted * 0.95))
-    handle = handle_of(entries[seq].id) if seq in entries else ""
+    handle = handle_of(results.get(seq, ""))
     mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
     text = f"{kept}\n{mark}" if kept else mark
     return Edit(seq, "cut", text, tokens - counter().count(text))

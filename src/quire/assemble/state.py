@@ -6,7 +6,7 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -74,6 +74,41 @@ class ModelHistory(msgspec.Struct, frozen=True):
         return self.now - self.last > policy.ttl_s * 1000
 
 
+# So many older entries are read at once.
+_PAGE = 64
+
+
+class FedEntries(Mapping[int, Entry]):
+    """Every entry of a thread by its seq: those up to `last` are read when they are asked for, the others are held."""
+
+    def __init__(self, last: int = 0, read: Callable[[int, int], Iterable[Entry]] | None = None) -> None:
+        self._last, self._read = last, read
+        self._held: dict[int, Entry] = {}
+
+    def add(self, entry: Entry) -> None:
+        self._held[entry.seq] = entry
+
+    def __getitem__(self, seq: int) -> Entry:
+        if seq not in self._held and self._read is not None and 0 < seq <= self._last:
+            after = (seq - 1) // _PAGE * _PAGE
+            page = self._read(after, min(_PAGE, self._last - after))
+            self._held.update({entry.seq: usable(entry) for entry in page})
+        return self._held[seq]
+
+    def __contains__(self, seq: object) -> bool:
+        return seq in self._held or (isinstance(seq, int) and 0 < seq <= self._last)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(1, self._last + 1)
+        yield from (seq for seq in self._held if not 0 < seq <= self._last)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return bool(self._held) or self._last > 0
+
+
 class Assembly:
     """A thread as it would be sent: feed entries, ask for the next request."""
 
@@ -84,18 +119,22 @@ class Assembly:
         self.carried = Outliving({}, {}, {})
         self.turn = 0
         self.step = 0
-        self._absent = LeftOutLog()
+        self.absent = LeftOutLog()
         self.rebases: list[Rebase] = []
-        self._tail = Pending()
-        # Every entry fed that carries text, for summaries and handles.
-        self.entries: dict[int, Entry] = {}
+        # Whether one of them is this fold's own: its summary is by the summariser at hand, not the log's.
+        self.unrecorded = False
+        self.pending = Pending()
+        # Every entry fed, for summaries and pins, and how many they were.
+        self.entries, self.fed = FedEntries(), 0
+        # Where each version of an item was attached: the entry, and its place there.
+        self.attached_at: dict[tuple[str, str], tuple[int, int]] = {}
         self.pins: list[Pin] = []
         self.rent = 0.0
         self.broken = False
         self.requests = 0
         self.tools_moved = False
-        self._round = Round()
-        self._stable = 0
+        self.round = Round()
+        self.stable = 0
         # The rebase that the log holds for the request at hand.
         self.recorded: JsonObject | None = None
         self.asked = ModelHistory()
@@ -111,7 +150,7 @@ class Assembly:
 
     def asks(self, entry: Entry) -> bool:
         """Whether a request stands in front of this entry: it was sent here, or the model begins to speak."""
-        return self.turn > 0 and self._round.asks(entry, self._tail.is_context(entry))
+        return self.turn > 0 and self.round.asks(entry, self.pending.is_context(entry))
 
     def feed(self, entry: Entry) -> None:
         """Take one entry in; the request that stands in front of it, if any, is passed first."""
@@ -121,10 +160,11 @@ class Assembly:
             return  # a question beside the conversation: a plan, a summary
         if entry.kind != "sent" and self.asks(entry):
             self._pass()
-        before = self._round
-        self._round = before.after(entry, self._tail.is_context(entry))
+        before = self.round
+        self.round = before.after(entry, self.pending.is_context(entry))
         self.asked = self.asked.at(entry)
-        self.entries[entry.seq] = entry
+        self.entries.add(entry)
+        self.fed += 1
         self.pins += pins_of(entry, self.entries, self.pins, self.policy.times)
         if entry.kind == "sent":
             self._request_sent(entry, before)
@@ -132,21 +172,21 @@ class Assembly:
 
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
-            self._absent.leave(entry.seq, "empty message")
+            self.absent.leave(entry.seq, "empty message")
         elif not self.requests and (not self.epoch.l1 or not self.turn):
             # All that stand in front of the user's first words are the system prompt.
             self.epoch.l1.append(normal(entry.text))
         else:
-            self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
+            self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), True)
 
     def _feed_note(self, entry: Entry) -> None:
         # A note without words may set the effort from here on.
         if entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks"):
-            self._tail.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
+            self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
         else:
-            self._absent.leave(entry.seq, "empty message")
+            self.absent.leave(entry.seq, "empty message")
 
     def _feed_tools(self, entry: Entry) -> None:
         known = self.carried.tools
@@ -157,82 +197,98 @@ class Assembly:
             self.epoch.tools = ordered(self.carried.tools)
         elif self.policy.late_tools and set(known) <= set(self.carried.tools):
             new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)
-            self._tail.late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
+            self.pending.late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
         else:
             self.tools_moved = True
 
     def _feed_attach(self, entry: Entry) -> None:
-        self._tail.attached.append((entry.seq, entry.body["item"]))
+        self.pending.attached.append((entry.seq, entry.body["item"]))
 
     def _feed_user(self, entry: Entry) -> None:
         self._close()
         self.turn += 1
         self.step = 0
         self.carried.turn = self.turn
-        for seq, item in self._tail.attached:
-            self._absent.attach(seq, item)
-        attached = [(seq, block(item, self.policy.times)) for seq, item in self._tail.attached]
+        for seq, item in self.pending.attached:
+            self.absent.attach(seq, item)
+        attached = [(seq, block(item, self.policy.times)) for seq, item in self.pending.attached]
         said = [block(item, self.policy.times) for item in entry.attached]
         blocks = tuple(unique([*(item for _, item in attached), *said]))
         self.carried.versions.update({(item.id, item.sha256): item for item in blocks})
+        places = [(seq, 0) for seq, _ in attached] + [(entry.seq, n) for n in range(len(said))]
+        at = {
+            item.id: place
+            for item, place in zip([*(item for _, item in attached), *said], places, strict=True)
+        }
+        self.attached_at.update({(item.id, item.sha256): at[item.id] for item in blocks})
         older = [seq for seq, item in attached if item not in blocks]
         for seq in older:
-            self._absent.leave(seq, "a newer version was attached in the same turn")
-        self._tail.attached = [pair for pair in self._tail.attached if pair[0] not in older]
-        self._tail.say(entry, blocks)
+            self.absent.leave(seq, "a newer version was attached in the same turn")
+        self.pending.attached = [pair for pair in self.pending.attached if pair[0] not in older]
+        self.pending.say(entry, blocks)
 
     def _feed_spoken(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
-        beside = self._tail.is_context(entry)
-        self._tail.speak(entry, not self._round.speaking or "message" in entry.wire)
+        beside = self.pending.is_context(entry)
+        self.pending.speak(entry, not self.round.speaking or "message" in entry.wire)
         if not beside:
-            self._round = self._round.spoke()
+            self.round = self.round.spoke()
 
     def _feed_result(self, entry: Entry) -> None:
-        if self._tail.answer(entry):
-            self.carried.results[entry.seq] = entry
-        elif self._tail.answer_late(entry):
+        if self.pending.answer(entry):
+            self.carried.results[entry.seq] = entry.id
+        elif self.pending.answer_late(entry):
             self.carried.late[entry.seq] = ("", False)
-            self.carried.results[entry.seq] = entry
+            self.carried.results[entry.seq] = entry.id
         else:
-            self._absent.leave(entry.seq, "no call waits for this result")
+            self.absent.leave(entry.seq, "no call waits for this result")
 
     def _request_sent(self, entry: Entry, before: Round) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
         begins = "usage" not in entry.body
         if self.turn and before.asks(entry, beside=False):
             # It was really sent: nothing is decided again.
-            self._round = self._round.recorded()
+            self.round = self.round.recorded()
             self._pass(sent=True)
         elif begins and before.streaming:
             self._send_again()
         elif begins:
             self._close()  # what was said before it is no part of the answer that begins
-        self._round = self._round.streams(begins)
+        self.round = self.round.streams(begins)
 
     def _send_again(self) -> None:
         """The reply broke off and its request was made once more: what came of it counts no more."""
-        for group in self._tail.groups:
+        for group in self.pending.groups:
             for entry in group.entries:
-                self._absent.leave(entry.seq, "cut off; the request was sent again")
-        self._tail.groups = []
+                self.absent.leave(entry.seq, "cut off; the request was sent again")
+        self.pending.groups = []
         self._close(final=True)
         self.epoch.pass_by()
-        self.asked, self._round = self.asked.passed(self.asked.estimate), self._round.again()
+        self.asked, self.round = self.asked.passed(self.asked.estimate), self.round.again()
 
     def _feed_sent(self, entry: Entry) -> None:
         self.asked = self.asked.reported(entry)
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
-        self._apply(parse_rebase(entry))
-        self._round, self.recorded = self._round.recorded(), entry.body
+        rebase = parse_rebase(entry)
+        self._read_versions(rebase)
+        self._apply(rebase)
+        self.round, self.recorded = self.round.recorded(), entry.body
+
+    def _read_versions(self, rebase: Rebase) -> None:
+        """Items of long ago that the log's rebase names, read from the entries that brought them."""
+        for named in rebase.versions:
+            key = (named.id, named.sha256)
+            if key not in self.carried.versions and key in self.attached_at:
+                seq, place = self.attached_at[key]
+                self.carried.versions[key] = block(self.entries[seq].attached[place], self.policy.times)
 
     # Closing the tail and passing a request
 
     def _close(self, final: bool = False) -> None:
-        for left in self._tail.close(self.epoch, self.turn, self.policy, final):
-            self._absent.leave(left.entry, left.reason)
+        for left in self.pending.close(self.epoch, self.turn, self.policy, final):
+            self.absent.leave(left.entry, left.reason)
 
     def _pass(self, sent: bool = False) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
@@ -243,21 +299,22 @@ class Assembly:
             decision = Decision(None, self.rent)
         self.rent = decision.rent
         if decision.rebase is not None:
+            self.unrecorded = True
             self._apply(decision.rebase)
-        self._stable = self.epoch.sent
+        self.stable = self.epoch.sent
         self.epoch.pass_by()
         self.asked = self.asked.passed(self.epoch.total_tokens())
         self.requests += 1
         self.step += 1
-        self._round = self._round.passed(sent)
+        self.round = self.round.passed(sent)
         self._memo, self.recorded = None, None
-        self._tail.forget_counts()
+        self.pending.forget_counts()
 
     def _decide(self) -> Decision:
         # A request that is sent again is the same request: nothing is decided twice, unless its window is smaller now.
-        if self._round.decided or (self._round.sent and not self.tools_moved and self._fits()):
+        if self.round.decided or (self.round.sent and not self.tools_moved and self._fits()):
             return Decision(None, self.rent)
-        if self._memo is not None and self._memo[0] == len(self.entries):
+        if self._memo is not None and self._memo[0] == self.fed:
             return self._memo[1]
         return decide(self)
 
@@ -270,7 +327,7 @@ class Assembly:
         edited = {edit.entry for edit in rebase.edits}
         for seq in [s for s, (_, always) in carried.late.items() if always or s in edited]:
             del carried.late[seq]
-        self._absent.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
+        self.absent.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
         self.rebases.append(rebase)
         self.rent, self.tools_moved = 0.0, False
         self.broken = rebase.freed < BREAKER * before and bool(rebase.edits)
@@ -285,7 +342,7 @@ class Assembly:
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """What no request holds any more, and why."""
-        return self._absent.all
+        return self.absent.all
 
     def copy(self) -> Assembly:
         """A twin to look ahead on."""
@@ -299,16 +356,16 @@ class Assembly:
             self.turn,
             self.carried.results,
         )
-        twin._absent, twin.rebases = self._absent.copy(), self.rebases[:]
-        twin._tail = self._tail.copy()
+        twin.absent, twin.rebases = self.absent.copy(), self.rebases[:]
+        twin.pending = self.pending.copy()
         return twin
 
     def ahead(self) -> Assembly:
         """A twin with the tail closed: how things stand when the next request is made."""
         twin = self.copy()
-        if self._round.streaming:
+        if self.round.streaming:
             # Asked now, the request would be sent again without what came of it.
-            twin._tail.groups, twin._round = [], self._round.again()
+            twin.pending.groups, twin.round = [], self.round.again()
         twin._close(final=True)
         return twin
 
@@ -319,8 +376,8 @@ class Assembly:
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
             )
         twin = self.ahead()
-        if twin._round.sent:
-            twin.epoch.sent = self._stable
+        if twin.round.sent:
+            twin.epoch.sent = self.stable
         return Selection(twin, self)
 
     def request(self) -> Built:
@@ -333,8 +390,8 @@ class Assembly:
 
     def _built(self, record: JsonObject | None) -> Built:
         """How things stand, as the request at this point."""
-        waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self._tail.attached)
-        step = self.step + (not self._round.sent)
+        waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self.pending.attached)
+        step = self.step + (not self.round.sent)
         return build(self.epoch, effective(self), (self.turn, step), record, self.left_out + waiting)
 
 
@@ -353,7 +410,7 @@ def fit(selection: Selection) -> Built:
     """
     standing = selection.standing
     decision = standing._decide()
-    selection.source._memo = (len(standing.entries), decision)
+    selection.source._memo = (standing.fed, decision)
     if decision.rebase is None:
         built = standing._built(None)
     else:

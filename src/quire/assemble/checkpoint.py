@@ -1,0 +1,334 @@
+"""A thread's fold written down, so that opening the thread again does not begin at its first entry.
+
+Pure: bytes out, bytes in. What does not fit (other bytes, another format, another version of Quire) is None, and the
+fold is made from the log. Entries are not written: those of before are read from the log when they are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from itertools import groupby
+
+import msgspec
+
+from quire.assemble.messages import Epoch, History, PlacedMessage
+from quire.assemble.pending import OpenMessage, Pair, Pending
+from quire.assemble.pins import Pin
+from quire.assemble.policy import Policy
+from quire.assemble.rebase import Outliving, Rebase
+from quire.assemble.round_state import Round
+from quire.assemble.state import Assembly, FedEntries, ModelHistory
+from quire.assemble.summary import Summarise
+from quire.assemble.user_message import ItemBlock, UserMessage, UserTurn
+from quire.errors import QuireError
+from quire.values import Entry, JsonObject, LeftOut, Message
+
+# Raised whenever what is written, or what a fold makes of the same entries, changes.
+FORMAT = 1
+_HASH_BYTES = 32
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where a fold stood, what it was made under, and the fold itself, read only when it is wanted."""
+
+    # The newest entry in it; its id names everything before it too.
+    seq: int
+    entry_id: str
+    policy: Policy
+    # When requests were sent, and how many of them before the newest turn.
+    times: list[int]
+    times_before_turn: int
+    reply_id: str | None
+    # The newest `sent` entry of the conversation itself, 0 where there is none.
+    sent_seq: int
+    # Whether a rebase in it was made by a summariser and is in no log.
+    unrecorded: bool
+    fold: msgspec.Raw = msgspec.Raw()
+    format: int = FORMAT
+    quire: str = ""
+
+    def assembly(self, summarise: Summarise, read: Callable[[int, int], Iterable[Entry]]) -> Assembly:
+        """The fold; `read(after, limit)` gives entries of the log."""
+        return _unpacked(_FOLD.decode(self.fold), self.policy, summarise, FedEntries(self.seq, read))
+
+
+class _User(msgspec.Struct, frozen=True, array_like=True):
+    """A UserTurn; items are places in the table of blocks."""
+
+    entry: Entry
+    blocks: tuple[int, ...]
+    context: tuple[Pair, ...]
+    seqs: tuple[int, ...]
+
+
+class _Leaf(msgspec.Struct, frozen=True, array_like=True):
+    """A PlacedMessage."""
+
+    message: Message
+    tokens: int
+    turn: int
+    handled: Message | None
+    handled_tokens: int
+    user: _User | None
+    summary_tokens: int
+
+
+class _Epoch(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    l1: list[str]
+    tools: tuple[JsonObject, ...]
+    l2: list[int]
+    has: list[int]
+    used: dict[str, int]
+    leaves: list[_Leaf]
+    opening: int
+    whole: bool
+    fold: int
+    sent: int
+    ends: list[int]
+    said: UserMessage | None
+    head_tokens: int
+
+
+class _Pending(msgspec.Struct, frozen=True, array_like=True):
+    attached: list[tuple[int, JsonObject]]
+    groups: list[OpenMessage]
+    late: list[Message]
+    user: _User | None
+    context: list[Pair]
+    interrupted: dict[str, list[Entry]]
+
+
+class _Fold(msgspec.Struct, frozen=True, array_like=True):
+    """An Assembly without what is derived from the rest of it."""
+
+    # Each item once; others name it by its place here.
+    blocks: list[ItemBlock]
+    epoch: _Epoch
+    pending: _Pending
+    tools: dict[str, JsonObject]
+    # The versions that a rebase of our own may name.
+    versions: list[int]
+    attached_at: list[tuple[str, str, int, int]]
+    late: dict[int, tuple[str, bool]]
+    results: dict[int, str]
+    turn: int
+    step: int
+    # Reasons with the entries that have them, in the order in which they left.
+    left: list[tuple[str, list[int]]]
+    attached: dict[int, tuple[str, str]]
+    rebases: list[Rebase]
+    pins: list[Pin]
+    rent: float
+    broken: bool
+    requests: int
+    tools_moved: bool
+    round: Round
+    stable: int
+    recorded: JsonObject | None
+    asked: ModelHistory
+    fed: int
+
+
+_FOLD = msgspec.msgpack.Decoder(_Fold)
+_CHECKPOINT = msgspec.msgpack.Decoder(Checkpoint)
+
+
+def encode(checkpoint: Checkpoint, assembly: Assembly) -> bytes | None:
+    """The bytes of a checkpoint, their hash in front; None where an entry holds what cannot be written so."""
+    try:
+        fold = msgspec.Raw(msgspec.msgpack.encode(_packed(assembly)))
+        body = msgspec.msgpack.encode(msgspec.structs.replace(checkpoint, fold=fold, quire=_version()))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+    return hashlib.sha256(body).digest() + body
+
+
+def decode(data: bytes) -> Checkpoint | None:
+    """The checkpoint that was written by this version of Quire; None where it is damaged, or another's."""
+    digest, body = data[:_HASH_BYTES], memoryview(data)[_HASH_BYTES:]
+    if hashlib.sha256(body).digest() != digest:
+        return None
+    try:
+        found = _CHECKPOINT.decode(body)
+    except (ValueError, RecursionError, QuireError):
+        return None
+    return found if (found.format, found.quire) == (FORMAT, _version()) else None
+
+
+def _version() -> str:
+    from quire import __version__
+
+    return __version__
+
+
+class _Blocks:
+    """A table of items, each at one place however often it is named."""
+
+    def __init__(self) -> None:
+        self.each: list[ItemBlock] = []
+        self._places: dict[int, int] = {}
+
+    def places(self, blocks: Iterable[ItemBlock]) -> list[int]:
+        return [self._place(one) for one in blocks]
+
+    def _place(self, one: ItemBlock) -> int:
+        # The table holds the object, so that its number stays its own.
+        if id(one) not in self._places:
+            self._places[id(one)] = len(self.each)
+            self.each.append(one)
+        return self._places[id(one)]
+
+
+def _packed(assembly: Assembly) -> _Fold:
+    blocks, carried, waiting = _Blocks(), assembly.carried, assembly.pending.user
+    epoch, pending = _packed_epoch(assembly.epoch, blocks), _packed_pending(assembly.pending, blocks)
+    users = [
+        *(one.user for one in assembly.epoch.strip.leaves if one.user is not None),
+        *([waiting] if waiting else []),
+    ]
+    at_hand = {(one.id, one.sha256) for one in blocks.each}
+    return _Fold(
+        epoch=epoch,
+        pending=pending,
+        tools=carried.tools,
+        versions=blocks.places(one for key, one in carried.versions.items() if key in at_hand),
+        attached_at=[(*key, *place) for key, place in assembly.attached_at.items()],
+        late=carried.late,
+        results=_results_in_place(assembly, users),
+        turn=assembly.turn,
+        step=assembly.step,
+        left=_runs(assembly.absent.left.values()),
+        attached=assembly.absent.attached,
+        rebases=_told_by(assembly.rebases, assembly.policy),
+        pins=assembly.pins,
+        rent=assembly.rent,
+        broken=assembly.broken,
+        requests=assembly.requests,
+        tools_moved=assembly.tools_moved,
+        round=assembly.round,
+        stable=assembly.stable,
+        recorded=assembly.recorded,
+        asked=assembly.asked,
+        fed=assembly.fed,
+        blocks=blocks.each,
+    )
+
+
+def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
+    return _Epoch(
+        epoch.number,
+        epoch.l1,
+        epoch.tools,
+        blocks.places(epoch.l2),
+        blocks.places(epoch.known.has.values()),
+        epoch.known.used,
+        [_packed_leaf(one, blocks) for one in epoch.strip.leaves],
+        epoch.opening,
+        epoch.whole,
+        epoch.fold,
+        epoch.sent,
+        epoch.ends,
+        epoch.said,
+        epoch.head_tokens(),
+    )
+
+
+def _packed_leaf(one: PlacedMessage, blocks: _Blocks) -> _Leaf:
+    user = _packed_user(one.user, blocks)
+    return _Leaf(one.message, one.tokens, one.turn, one.handled, one.handled_tokens, user, one.summary_tokens)
+
+
+def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
+    if user is None:
+        return None
+    return _User(user.entry, tuple(blocks.places(user.blocks)), user.context, user.seqs)
+
+
+def _packed_pending(pending: Pending, blocks: _Blocks) -> _Pending:
+    return _Pending(
+        pending.attached,
+        pending.groups,
+        pending.late,
+        _packed_user(pending.user, blocks),
+        pending.context,
+        pending.interrupted,
+    )
+
+
+def _results_in_place(assembly: Assembly, users: Iterable[UserTurn]) -> dict[int, str]:
+    """The results that a message shows or will show; others are asked for no more."""
+    pending, known = assembly.pending, assembly.carried.results
+    seqs = {seq for message in (*assembly.epoch.strip.messages, *pending.late) for seq in message.seqs}
+    seqs |= {seq for user in users for seq in user.seqs}
+    pairs = [pair for group in pending.groups for pair in group.pairs] + pending.context
+    seqs |= {result.seq for _, result in pairs if result is not None}
+    return {seq: known[seq] for seq in sorted(seqs) if seq in known}
+
+
+def _runs(left: Iterable[LeftOut]) -> list[tuple[str, list[int]]]:
+    return [(why, [one.entry for one in run]) for why, run in groupby(left, key=lambda one: one.reason)]
+
+
+def _told_by(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
+    """The rebases that later ones look at: back to the newest summary, or the last alone where there are none."""
+    last = len(rebases) - 1
+    if policy.summary:
+        while last > 0 and not rebases[last].summary:
+            last -= 1
+    return rebases[max(0, last) :]
+
+
+def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEntries) -> Assembly:
+    assembly = Assembly(policy, summarise)
+    assembly.entries, assembly.fed = entries, fold.fed
+    assembly.epoch = _unpacked_epoch(fold.epoch, fold.blocks)
+    assembly.pending = _unpacked_pending(fold.pending, fold.blocks)
+    versions = {(one.id, one.sha256): one for one in (fold.blocks[place] for place in fold.versions)}
+    assembly.carried = Outliving(fold.tools, versions, fold.late, fold.turn, fold.results)
+    assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
+    assembly.absent.restore(
+        {seq: LeftOut(seq, why) for why, seqs in fold.left for seq in seqs}, fold.attached
+    )
+    assembly.turn, assembly.step = fold.turn, fold.step
+    assembly.rebases, assembly.pins = fold.rebases, fold.pins
+    assembly.rent, assembly.broken = fold.rent, fold.broken
+    assembly.requests, assembly.tools_moved = fold.requests, fold.tools_moved
+    assembly.round, assembly.stable = fold.round, fold.stable
+    assembly.recorded, assembly.asked = fold.recorded, fold.asked
+    return assembly
+
+
+def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
+    epoch = Epoch()
+    epoch.number, epoch.l1, epoch.tools = packed.number, packed.l1, packed.tools
+    epoch.l2 = tuple(blocks[place] for place in packed.l2)
+    epoch.known.has = {blocks[place].id: blocks[place] for place in packed.has}
+    epoch.known.used = packed.used
+    epoch.strip = History(_unpacked_leaf(one, blocks) for one in packed.leaves)
+    epoch.opening, epoch.whole, epoch.fold = packed.opening, packed.whole, packed.fold
+    epoch.sent, epoch.ends, epoch.said = packed.sent, packed.ends, packed.said
+    epoch.keep_head_tokens(packed.head_tokens)
+    return epoch
+
+
+def _unpacked_leaf(one: _Leaf, blocks: list[ItemBlock]) -> PlacedMessage:
+    user = _unpacked_user(one.user, blocks)
+    return PlacedMessage(
+        one.message, one.tokens, one.turn, one.handled, one.handled_tokens, user, one.summary_tokens
+    )
+
+
+def _unpacked_user(user: _User | None, blocks: list[ItemBlock]) -> UserTurn | None:
+    if user is None:
+        return None
+    return UserTurn(user.entry, tuple(blocks[place] for place in user.blocks), user.context, user.seqs)
+
+
+def _unpacked_pending(packed: _Pending, blocks: list[ItemBlock]) -> Pending:
+    pending = Pending()
+    pending.attached, pending.groups, pending.late = packed.attached, packed.groups, packed.late
+    pending.user, pending.context = _unpacked_user(packed.user, blocks), packed.context
+    pending.interrupted = packed.interrupted
+    return pending
