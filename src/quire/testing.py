@@ -30,7 +30,7 @@ def emulator(
     lenient: bool = False,
     state: Path | None = None,
 ) -> Iterator[Emulator]:
-    """A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received."""
+    """A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received (GETs apart)."""
     server = Emulator(
         provider,
         replies,

@@ -217,16 +217,25 @@ def changes(target: str, policy: Policy) -> JsonObject:
 def policy_of(sent: JsonObject) -> Policy:
     """The policy that a `sent` entry was built under; its model's own where it names none."""
     meta = sent.get("meta") or {}
-    policy = changed_policy(f"{sent.get('provider')}:{sent.get('model')}", meta.get("policy"))
-    return within(policy, meta.get("window"))
+    target = f"{sent.get('provider')}:{sent.get('model')}"
+    return within(target, changed_policy(target, meta.get("policy")), meta.get("window"))
 
 
-def within(policy: Policy, window: Json) -> Policy:
-    """A policy that keeps to the window a server named; some of it is left for what we count otherwise."""
+def within(target: str, policy: Policy, window: Json) -> Policy:
+    """A policy that keeps to the window a server named, and uses all of it where the budget is the model's own.
+
+    Some of the window is left for what we count otherwise.
+    """
     budget = int(window * 0.9) if isinstance(window, int) and not isinstance(window, bool) else 0
-    if not 8 <= budget < policy.budget:
+    if budget < 8:
         return policy
-    return msgspec.structs.replace(policy, budget=budget, reply=min(policy.reply, budget // 8))
+    usual, reply = policy_for(target), policy.reply
+    if budget >= policy.budget:
+        if policy.budget != usual.budget:
+            return policy
+        if reply == usual.reply:
+            reply = model_info(target).max_output
+    return msgspec.structs.replace(policy, budget=budget, reply=min(reply, budget // 8))
 
 
 def changed_policy(target: str, named: Json) -> Policy:
@@ -405,7 +414,7 @@ class Thread:
     def policy_at(self, target: str) -> Policy:
         """The policy given, else the one that the thread was last sent under; what neither says is the model's."""
         own = policy_for(target, self.policy) if self.policy is not None else None
-        return within(own or changed_policy(target, self.policy_changes), self.windows.get(target))
+        return within(target, own or changed_policy(target, self.policy_changes), self.windows.get(target))
 
     @cached_property
     def windows(self) -> dict[str, int]:
@@ -413,6 +422,15 @@ class Thread:
         sent = self._kept
         window = (sent.get("meta") or {}).get("window")
         return {f"{sent['provider']}:{sent['model']}": window} if isinstance(window, int) else {}
+
+    def told_window(self, target: str, window: int) -> None:
+        """A server says that it takes `window` tokens (0: it does not say); a budget of one's own wins."""
+        # What a refusal taught is counted as we count, and so a little smaller: it stays.
+        taught = window * 0.7 < self.windows.get(target, 0) <= window
+        if window and not taught and "budget" not in self.policy_changes:
+            self.windows.pop(target, None)
+            if window != policy_for(target).budget:
+                self.windows[target] = window
 
     def learn_window(self, target: str, window: int, counted: int) -> None:
         """A server takes `window` tokens, and counted so many in the request at hand: requests keep to that."""

@@ -26,6 +26,7 @@ from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors, validate
 from quire.send.front import Front
+from quire.send.http import told_window
 from quire.send.local import TARGET, LocalServer, announce, local_target, retract, serving_url, tiny_model, weights
 from quire.send.protocol import Runner
 from quire.send.summarise import ByModel
@@ -265,6 +266,17 @@ def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(ggu
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert b"--ctx 40000 is lowered to 32768" in said
+
+
+def test_the_engine_tells_its_window_and_a_thread_keeps_to_it(tiny: LocalServer, tmp_path: Path) -> None:
+    with Front(tiny.url) as front:
+        assert told_window(front.url, "any") == told_window(f"{tiny.url}/v1", "any") == tiny.window == 4096
+        words = ["run", "t", "Hi", "--db", str(tmp_path / "t.db"), "--model", "llamacpp:any", "--base-url", front.url]
+        with quire(*words) as process:
+            _, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+    with SqliteStore(tmp_path / "t.db") as store:
+        assert [entry.meta["window"] for entry in store.read("t") if entry.kind == "sent"] == [4096, 4096]
 
 
 ASKED = [{"role": "user", "content": "What is the weather?"}]

@@ -59,6 +59,8 @@ class Session:
     def go_to(self, name: str) -> None:
         """Go on in another thread."""
         self.thread = self._opened(name)
+        if self.reached is not None:
+            self.thread.told_window(self.target, self.reached.window)
 
     # The model
 
@@ -72,7 +74,7 @@ class Session:
         reached = reach(target, self.base_url, explicit, last)
         self._leave()
         self.reached = reached
-        under_policy(self.thread, reached.target, self.kit.choice)
+        under_policy(self.thread, reached, self.kit.choice)
 
     @property
     def target(self) -> str:

@@ -15,6 +15,7 @@ from quire.errors import CallError
 from quire.providers.models import resolve, split_target
 from quire.send.connect import check_explicit_cache, transport_for
 from quire.send.cycle import last_target
+from quire.send.http import told_window
 from quire.send.transport import Transport, endpoint_for
 
 _OPTIONS = (
@@ -49,6 +50,8 @@ class Connection(NamedTuple):
     transport: Transport
     options: dict[str, Any]
     is_local: bool = False
+    # The tokens that the server says it takes; 0 where it does not say.
+    window: int = 0
 
 
 def reach(
@@ -65,7 +68,7 @@ def reach(
     transport = transport_for(
         target, url, _key(target), proxies=not url, explicit_cache=explicit_cache, say=_say
     )
-    return Connection(target, transport, {})
+    return Connection(target, transport, {}, window=_window(target, url))
 
 
 def _check_named(target: str) -> None:
@@ -87,7 +90,16 @@ def _local() -> Connection:
     from quire.send.local import local_target
 
     target, url = local_target(say=_say)
-    return Connection(target, transport_for(target, url), dict(LOCAL_OPTIONS), is_local=True)
+    transport = transport_for(target, url)
+    return Connection(target, transport, dict(LOCAL_OPTIONS), is_local=True, window=_window(target, url))
+
+
+def _window(target: str, url: str | None) -> int:
+    """What a server of one's own says of its window; a provider is not asked."""
+    endpoint = endpoint_for(target)
+    if endpoint.needs_key or not endpoint.base_url:
+        return 0
+    return told_window(url or endpoint.base_url, split_target(target)[1], _key(target) or "")
 
 
 def last_model(db: Path | None, thread: str) -> str:

@@ -106,7 +106,7 @@ def run(
 def _opened(
     store: SqliteStore, name: str, reached: Connection, kit: Equipment, screen: PlainScreen
 ) -> Thread:
-    thread = under_policy(Thread(store, name), reached.target, kit.choice)
+    thread = under_policy(Thread(store, name), reached, kit.choice)
     thread.on_warning = lambda what: screen.note(f"({getattr(what, 'note', what)})")
     return thread
 

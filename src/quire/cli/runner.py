@@ -215,10 +215,13 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
         yield Equipment(choice, vault, index, tuple(foreign))
 
 
-def under_policy(thread: Thread, target: str, choice: Choice) -> Thread:
-    """The thread under the policy that was asked for; what was not asked stays as it was."""
+def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
+    """The thread under the policy that was asked for, else in the server's window; the rest stays as it was."""
     asked = {name: getattr(choice, name) for name in ("budget", "promote", "floor") if getattr(choice, name)}
     if "budget" in asked:
-        asked["reply"] = min(policy_for(target).reply, asked["budget"] // 8)
+        asked["reply"] = min(policy_for(reached.target).reply, asked["budget"] // 8)
+        if asked["budget"] != thread.policy_changes.get("budget"):
+            thread.windows.pop(reached.target, None)
     thread.policy_changes = {**thread.policy_changes, **asked}
+    thread.told_window(reached.target, reached.window)
     return thread

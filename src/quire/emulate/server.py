@@ -52,7 +52,7 @@ class Emulator:
 
     @property
     def requests(self) -> list[EmulatedRequest]:
-        """Every request received so far, refused ones too."""
+        """Every request received so far, refused ones too; what only looks (GET) is not among them."""
         return self._emulated.requests
 
     def next(self, reply: Reply) -> None:

@@ -6,6 +6,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quire import providers
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.providers.gemini_cache import CacheCall
@@ -214,3 +216,69 @@ def _httpx() -> Any:  # the module, loaded where it is used
     except ImportError as error:
         raise MissingPart("httpx is not installed", hint="pip install 'quire[send]'") from error
     return httpx
+
+
+# What servers of one's own tell of their windows, each in its own place.
+
+
+class _Config(msgspec.Struct):
+    n_ctx: int = 0
+    context_length: int = 0
+
+
+class _Instance(msgspec.Struct):
+    id: str = ""
+    config: _Config = msgspec.field(default_factory=_Config)
+
+
+class _Model(msgspec.Struct):
+    id: str | None = None
+    model: str | None = None
+    key: str | None = None
+    max_model_len: int | None = None
+    context_length: int | None = None
+    loaded_context_length: int | None = None
+    loaded_instances: tuple[_Instance, ...] = ()
+
+    def window(self, name: str) -> int:
+        """The tokens that the model takes as it is loaded, if it is the one of that name."""
+        for one in self.loaded_instances:
+            if name in (one.id, self.key):
+                return one.config.context_length
+        if not {name, f"{name}:latest"} & {self.id, self.model}:
+            return 0
+        return self.max_model_len or self.context_length or self.loaded_context_length or 0
+
+
+class _Told(msgspec.Struct):
+    default_generation_settings: _Config = msgspec.field(default_factory=_Config)
+    data: tuple[_Model, ...] = ()
+    models: tuple[_Model, ...] = ()
+
+
+# llama.cpp; vLLM and SGLang; Ollama; LM Studio, and LM Studio before 0.4.
+_TELLING = ("/props", "/v1/models", "/api/ps", "/api/v1/models", "/api/v0/models")
+
+
+def told_window(base_url: str, model: str, api_key: str = "", timeout_s: float = 1.0) -> int:
+    """The tokens that a server of one's own says the model takes as it is loaded; 0 where it does not say."""
+    httpx = _httpx()
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with httpx.Client(timeout=timeout_s, trust_env=False, headers=headers) as client:
+            for path in _TELLING:
+                reply = client.get(base_url.rstrip("/").removesuffix("/v1") + path)
+                if window := _window(reply.content, model):
+                    return window
+    except (httpx.HTTPError, httpx.InvalidURL, OSError):
+        pass  # the request itself will say what is wrong
+    return 0
+
+
+def _window(said: bytes, model: str) -> int:
+    try:
+        told = msgspec.json.decode(said, type=_Told)
+    except (msgspec.DecodeError, RecursionError):
+        return 0
+    found = (one.window(model) for one in (*told.data, *told.models))
+    return told.default_generation_settings.n_ctx or next(filter(None, found), 0)
