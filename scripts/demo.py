@@ -13,7 +13,7 @@ from rich.console import Console
 
 import quire
 from quire.assemble import Built, Policy, requests, reused_tokens
-from quire.assemble.layers import layer_tokens
+from quire.assemble.fit import layer_tokens
 from quire.cli.assemble import LEGEND, show_request, walk
 from quire.formats import clean, markdown, replay
 from quire.items import Window, from_text

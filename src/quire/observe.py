@@ -12,7 +12,7 @@ import msgspec
 
 from quire import providers
 from quire.assemble import Built
-from quire.assemble.layers import current_place, enclose
+from quire.assemble.fit import current_place, enclose
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
 from quire.providers.prefix import leading

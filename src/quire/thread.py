@@ -17,7 +17,7 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy, Selection, checkpoint, fit
 from quire.assemble.checkpoint import Checkpoint
-from quire.assemble.layers import enclose
+from quire.assemble.fit import enclose
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, NotFound, QuireError
 from quire.items import Window
@@ -371,8 +371,11 @@ class Thread:
     # Out of it: select, fit, render
 
     @_one_at_a_time
-    def request(self, target: str, **options: Unpack[RequestOptions]) -> Request:
+    def request(self, target: str, *, check: bool = False, **options: Unpack[RequestOptions]) -> Request:
         """The next request for "provider:model"; a rebase that is due is recorded first.
+
+        `check=True` raises a RuleError with the rule, the place and the repair where the provider would refuse it, as
+        the built-in transports do before they send; it looks at the whole request, so it costs what that is long.
 
         `max_tokens`, `effort` and the other options are named in `RequestOptions`; what only one provider knows goes
         under `extra`: `request(target, extra={"logit_bias": {…}})`.
@@ -382,6 +385,10 @@ class Thread:
             self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
             built = fit(self._select(target))
         request = self._render(built, target, options)
+        if check:
+            from quire.providers.rules import require
+
+            require(request)
         self._tell(request, built)
         self._fold.keep_checkpoint(CHECKPOINT_EVERY_READ)
         return request

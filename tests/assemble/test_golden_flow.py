@@ -4,7 +4,7 @@ import pytest
 
 from quire import values
 from quire.assemble import Built, Policy, requests
-from quire.assemble.layers import messages_of, segment, system_text
+from quire.assemble.fit import messages_of, segment, system_text
 from quire.providers.wires import openai_chat
 
 SPEC = {

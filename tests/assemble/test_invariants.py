@@ -9,7 +9,7 @@ from thread_strategies import any_thread, logs, policies
 
 from quire import values
 from quire.assemble import Assembly, Built, Policy, Refused, requests
-from quire.assemble.layers import enclose, rebuild
+from quire.assemble.fit import enclose, rebuild
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.log.hashing import chain, sha256_hex

@@ -7,7 +7,7 @@ import pytest
 
 from quire import Policy, values
 from quire.assemble import Built, requests
-from quire.assemble.layers import enclose, envelope, layer, layer_tokens, segment
+from quire.assemble.fit import enclose, envelope, layer, layer_tokens, segment
 from quire.assemble.summary import sections, truncate
 from quire.assemble.user_message import block
 from quire.items import identity

@@ -7,7 +7,7 @@ import pytest
 
 from quire import values
 from quire.assemble import DROP_ONLY, Assembly, Built, Policy, requests, reused_tokens
-from quire.assemble.layers import enclose
+from quire.assemble.fit import enclose
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
 from quire.assemble.summary import Leaving

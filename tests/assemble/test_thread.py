@@ -8,8 +8,8 @@ import pytest
 import quire
 from quire import providers
 from quire.assemble import Built, Policy, requests
-from quire.assemble.layers import enclose
-from quire.errors import CallError
+from quire.assemble.fit import enclose
+from quire.errors import CallError, RuleError
 from quire.log.hashing import sha256_hex
 from quire.thread import Thread, chat_messages, open_store, policy_for
 from quire.values import JsonObject, Request
@@ -154,3 +154,12 @@ def test_an_option_that_is_none_is_an_error_that_names_the_one_meant() -> None:
     assert options == {"max_tokens": 7, "temperature": 0, "extra": {"speed": "fast"}}
     body = thread.request(TARGET, **options).body
     assert (body["max_tokens"], body["temperature"], body["speed"]) == (7, 0, "fast")
+
+
+def test_a_request_can_be_checked_before_it_is_sent(thread: Thread) -> None:
+    thread.user("Hello")
+    assert thread.request("anthropic:claude-opus-5-5", check=True, max_tokens=100).body["max_tokens"] == 100
+    with pytest.raises(RuleError, match=r"breaks rule .* at .*max_token\b") as caught:
+        thread.request("anthropic:claude-opus-5-5", check=True, max_tokens=100, extra={"max_token": 5})
+    assert caught.value.hint
+    assert thread.request("anthropic:claude-opus-5-5", max_tokens=100, extra={"max_token": 5}).body["max_token"] == 5

@@ -13,11 +13,10 @@ from itertools import groupby
 import msgspec
 
 from quire.assemble.messages import Epoch, History, PlacedMessage
-from quire.assemble.pending import OpenMessage, Pair, Pending
+from quire.assemble.pending import OpenMessage, Pair, Pending, Round
 from quire.assemble.pins import Pin
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import Outliving, Rebase
-from quire.assemble.round_state import Round
 from quire.assemble.state import Assembly, FedEntries, ModelHistory
 from quire.assemble.summary import Summarise
 from quire.assemble.user_message import ItemBlock, UserMessage, UserTurn

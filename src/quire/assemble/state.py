@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from quire.assemble.fit import Built, build
-from quire.assemble.layers import check_shares
+from quire.assemble.fit import Built, build, check_shares
 from quire.assemble.left_out import LeftOutLog
 from quire.assemble.messages import Epoch, merge_tools, ordered
-from quire.assemble.pending import Pending
+from quire.assemble.pending import Pending, Round
 from quire.assemble.pins import Pin, pins_of
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import Outliving, Rebase, apply, parse_rebase
 from quire.assemble.rebase_decision import BREAKER, Decision, decide, effective
-from quire.assemble.round_state import Round
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import block, normal, unique
 from quire.errors import BudgetError

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from quire.assemble import Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
-from quire.assemble.layers import enclose, layer_tokens
+from quire.assemble.fit import enclose, layer_tokens
 from quire.cli.output import console, db_option, echo, in_line, json_option, print_json, print_text
 from quire.cli.store import load_entries, load_usable, open_db
 from quire.entry import result_text

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from quire.assemble import Assembly
-from quire.assemble.fit import RUNGS
-from quire.assemble.layers import layer_tokens
+from quire.assemble.fit import RUNGS, layer_tokens
 from quire.assemble.rebase import Rebase, apply
 from quire.assemble.rebase_decision import written
 from quire.assemble.summary import Summarise

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from quire import providers, values
-from quire.assemble.layers import system_text
+from quire.assemble.fit import system_text
 from quire.assemble.user_message import block, escaped, shown
 from quire.items import from_file
 from quire.log.store import Store
