@@ -190,3 +190,9 @@ def test_other_json_is_refused(data: object) -> None:
 def test_no_value_holds_details_that_it_would_not_show() -> None:
     with pytest.raises(CallError, match="short"):
         Clean((CleanTool("a", category="c"),), detail="short")
+
+
+def test_the_json_of_a_value_is_read_back() -> None:
+    tools = [{"name": "t", "description": "d", "input": ["a"], "output": ["b"]}]
+    value = clean.project(tools, [{"role": "user", "content": "Hi"}], [{"tool": "t", "output": 1}], "Why?")
+    assert clean.read(clean.to_json(value)) == value

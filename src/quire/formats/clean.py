@@ -316,7 +316,7 @@ def read(data: Json) -> Clean:
 
 def to_json(value: Clean) -> JsonObject:
     """A value as JSON that `read` takes back."""
-    out: JsonObject = msgspec.to_builtins(value)
+    out: JsonObject = msgspec.json.decode(msgspec.json.encode(value))  # lists, where the value has tuples
     return out
 
 
