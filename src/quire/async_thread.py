@@ -50,6 +50,8 @@ class AsyncThread:
     reported = _awaited(Thread.reported)
     recall = _awaited(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
     keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
+    learn_window = _awaited(Thread.learn_window)
+    told_window = _awaited(Thread.told_window)
     close = _awaited(Thread.close)
 
     async def run(self, target: str, transport: Transport, **how: Any) -> Outcome:

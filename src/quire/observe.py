@@ -191,7 +191,7 @@ class LayerHashes:
         """The hashes of a request's five layers."""
         hashes: dict[str, str] = {layer.id: layer.sha256 for layer in enclose(built, ()).layers}
         with self._lock:
-            request, system = self._rendering.request(built.prompt), bool(built.prompt.system)
+            request, system = self._rendering.request(built.prompt), len(built.prompt.systems)
             lines = request.lines.each[len(request.body.get("tools") or ()) + system :]
             place = current_place(built, request.body["messages"][system:])
             return {**hashes, "L4_STRIP": self._strip(lines, place)}

@@ -587,4 +587,4 @@ def _diagnosis(reply: Any) -> JsonObject:
 def chat_messages(built: Built) -> list[JsonObject]:
     """A built request's messages in OpenAI Chat form, the system message left out."""
     messages: list[JsonObject] = providers.render(built.prompt, "openai-chat:").body["messages"]
-    return messages[1:] if built.prompt.system else messages
+    return messages[len(built.prompt.systems) :]

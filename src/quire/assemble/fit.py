@@ -236,7 +236,7 @@ def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
     history = [message for n, message in enumerate(messages) if n != place]
     return envelope(
         [
-            layer("L1_SYSTEM", [segment("system", built.prompt.l1, tools=list(built.prompt.tools))]),
+            layer("L1_SYSTEM", [_system_segment(built.prompt)]),
             layer(
                 "L2_PREVIOUS", [segment(block.id, block.text, sha256=block.sha256) for block in built.blocks]
             ),
@@ -247,16 +247,25 @@ def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
     )
 
 
+def _system_segment(prompt: Prompt) -> Segment:
+    """L1 with the tools, and with the texts that it came as where they are several messages on the wire."""
+    made = segment("system", prompt.l1, tools=list(prompt.tools))
+    if len(prompt.systems) < 2:
+        return made
+    return msgspec.structs.replace(made, metadata={**made.metadata, "heads": list(prompt.heads)})
+
+
 def rebuild(sealed: Envelope) -> tuple[list[JsonObject], list[JsonObject]]:
     """The messages and tools that an envelope was made of, byte for byte."""
     system, library, _, strip, query = sealed.layers
-    top = Prompt(system.text, library.text, (), ()).system
+    heads = [head for segment in system.segments for head in segment.metadata.get("heads", ())]
+    top = Prompt(system.text, library.text, (), (), heads=tuple(heads)).systems
     messages = [msgspec.json.decode(segment.content) for segment in strip.segments]
     for segment in query.segments:
         if "message" in segment.metadata:
             messages.insert(segment.metadata["place"], segment.metadata["message"])
     tools = [tool for segment in system.segments for tool in segment.metadata.get("tools", ())]
-    return [{"role": "system", "content": top}, *messages] if top else messages, tools
+    return [*({"role": "system", "content": text} for text in top), *messages], tools
 
 
 def _whole(messages: Sequence[JsonObject], place: int) -> JsonObject:
@@ -303,8 +312,8 @@ def _turn_segments(built: Built) -> list[Segment]:
 def layer_tokens(built: Built) -> dict[str, int]:
     """Tokens by layer (and of the tools); the sum is the whole request."""
     prompt = built.prompt
-    system = text_tokens(prompt.system) if prompt.system else 0
-    l1 = text_tokens(prompt.l1) if prompt.l1 else 0
+    system = sum(map(text_tokens, prompt.systems))
+    l1 = sum(map(text_tokens, msgspec.structs.replace(prompt, l2="").systems))
     current = built.sizes[built.user] if built.user is not None else 0
     # The message's framing goes with the context where there is any, else with the query.
     l5 = min(current, counter().count(built.query)) if _turn_segments(built) else current

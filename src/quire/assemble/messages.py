@@ -334,8 +334,8 @@ class Epoch:
     def head_tokens(self) -> int:
         """Tokens in front of the messages: tools, system prompt, library; counted again only when they change."""
         if self._head[0] != (tuple(self.l1), self.l2, self.tools):
-            system = self.prompt().system
-            self.keep_head_tokens((text_tokens(system) if system else 0) + tools_tokens(self.tools))
+            systems = self.prompt().systems
+            self.keep_head_tokens(sum(map(text_tokens, systems)) + tools_tokens(self.tools))
         return self._head[1]
 
     def keep_head_tokens(self, tokens: int) -> None:

@@ -328,10 +328,11 @@ def normal(text: str) -> str:
 
 def _is_void(block: JsonObject) -> bool:
     text = block.get("text")
-    blank = isinstance(text, str) and not text.strip() and block.keys() <= {"type", "text", "cache_control"}
+    blank = isinstance(text, str) and not text.strip() and block.keys() <= _PLAIN_TEXT
     return blank or block.get("type") == "tool_result" or bool(block.keys() & _OTHERS)
 
 
+_PLAIN_TEXT = {"type", "text", "cache_control", "citations"}
 _OTHERS = {"toolResult", "cachePoint", "functionResponse"}
 
 
