@@ -16,7 +16,7 @@ RANKS = [
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "notes", "archive", "audit", "emulate"},
-    {"thread", "thread_recall", "async_thread", "observe"},
+    {"thread", "thread_state", "thread_recall", "async_thread", "observe"},
     {"server", "cli", "testing"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -15,20 +14,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 import msgspec
 
 from quire import providers, values
-from quire.assemble import Assembly, Built, Policy, Selection, checkpoint, fit
-from quire.assemble.checkpoint import Checkpoint
+from quire.assemble import Assembly, Built, Policy, Selection, fit
 from quire.assemble.fit import enclose
 from quire.assemble.summary import Summarise, extract
-from quire.errors import CallError, NotFound, QuireError
+from quire.errors import CallError
 from quire.items import Window
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.observe import CacheWatch, LayerHashes, Observer, Received, Sending
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
-from quire.providers.models import ModelInfo, model_info
-from quire.providers.wires import wire_of
-from quire.tokens import IMAGE_TOKENS
+from quire.thread_state import (
+    CHECKPOINT_EVERY_READ,
+    ThreadState,
+    changed_policy,
+    changes,
+    kept_request,
+    policy_for,
+    within,
+)
 from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request, RequestOptions
 
 if TYPE_CHECKING:
@@ -39,157 +43,12 @@ if TYPE_CHECKING:
     from quire.thread_recall import ThreadRecall
 
 
-# A thread's entries folded for one model at a time, kept up with the log whoever writes it.
+# The path on one screen: `Thread.request` and `Thread.record` are its steps, each handing over one frozen value.
+#
+#       Entry*        Selection      Built          Request       Reply         Entry*
+# log ────────▶ select ───────▶ fit ───────▶ render ───────▶ send ───────▶ record ───────▶ log
 
-
-# A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
-CHECKPOINT_EVERY = 128
-CHECKPOINT_EVERY_READ = 1024
-
-
-class ThreadState:
-    """Everything here is derived from the log; thrown away, it is made again by reading.
-
-    What the store keeps of it, its checkpoint, spares reading again what stands before that.
-    """
-
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name = store, name
-        self.seq = 0
-        self._entry_id = ""
-        self.assembly: Assembly | None = None
-        # What came since the newest request: the entries that explain why its prefix moved.
-        self._since: list[Entry] = []
-        self._seen = 0
-        # The newest `sent` entry; until a request is handed out here, it is the newest request.
-        self._sent_seq, self._handed_out = 0, False
-        self.reply_id: str | None = None
-        # When requests were sent before this turn, which tells how long caches must live.
-        self.turn_times: tuple[int, ...] = ()
-        self._times: list[int] = []
-        # The checkpoint that was read and has not been used yet, and the entry that the newest one ends at.
-        self._checkpoint: Checkpoint | None = None
-        self._checkpoint_seq = 0
-
-    def at(self, policy: Policy, summarise: Summarise) -> Assembly:
-        """The thread folded under this policy; another model's fold is thrown away and made anew."""
-        if self.assembly is None or self.assembly.policy != policy:
-            self.assembly = self._from_checkpoint(policy, summarise) or self._from_start(policy, summarise)
-        self.catch_up()
-        return self.assembly
-
-    def _from_start(self, policy: Policy, summarise: Summarise) -> Assembly:
-        self.seq, self._times = 0, []
-        return Assembly(policy, summarise)
-
-    def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
-        """The fold that the store keeps, if it is of this policy and what it summarised would be told the same."""
-        found, self._checkpoint = self._checkpoint or self._read_checkpoint(), None
-        if found is None or found.policy != policy or (found.unrecorded and summarise is not extract):
-            return None
-        try:
-            assembly = found.assembly(
-                summarise, lambda after, limit: self._store.read(self._name, after, limit)
-            )
-        except (ValueError, RecursionError):
-            return None  # its bytes are whole, but of another shape
-        self._go_on_from(found)
-        return assembly
-
-    def _read_checkpoint(self) -> Checkpoint | None:
-        """What the store keeps, if it names an entry of this very log."""
-        data = self._store.checkpoint(self._name) if self.exists() else None
-        found = checkpoint.decode(data) if data is not None else None
-        named = self._store.read(self._name, found.seq - 1, 1) if found is not None and found.seq > 0 else []
-        return found if found is not None and [one.id for one in named] == [found.entry_id] else None
-
-    def _go_on_from(self, found: Checkpoint) -> None:
-        """Stand where the checkpoint stands, what explains the next request included."""
-        unseen = self._seen or (found.sent_seq - 1 if found.sent_seq else found.seq)
-        if unseen < found.seq:
-            self._since += self._store.read(self._name, unseen, found.seq - unseen)
-        self._seen = max(self._seen, found.seq)
-        self.seq, self._entry_id, self.reply_id = found.seq, found.entry_id, found.reply_id
-        self._sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
-        self._times, self.turn_times = found.times[:], tuple(found.times[: found.times_before_turn])
-
-    def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
-        """Have the store keep the fold, once enough is new; a store that cannot leaves it to the log."""
-        if self.assembly is None or self.seq - self._checkpoint_seq < every:
-            return
-        self._checkpoint_seq = self.seq
-        now = Checkpoint(
-            seq=self.seq,
-            entry_id=self._entry_id,
-            policy=self.assembly.policy,
-            times=self._times,
-            times_before_turn=len(self.turn_times),
-            reply_id=self.reply_id,
-            sent_seq=self._sent_seq,
-            unrecorded=self.assembly.unrecorded,
-        )
-        theirs = self.assembly.unrecorded and self.assembly.summarise is not extract
-        data = None if theirs else checkpoint.encode(now, self.assembly)
-        if data is not None:
-            with contextlib.suppress(QuireError):
-                self._store.save_checkpoint(self._name, data)
-
-    def catch_up(self) -> int:
-        """Take in what the log has gained; the seq it ends at."""
-        if not self.seq and self.assembly is None:
-            self._checkpoint = self._read_checkpoint()
-            if self._checkpoint is not None:
-                self._go_on_from(self._checkpoint)
-        if self.seq or self.exists():
-            self.feed(self._store.read(self._name, after=self.seq))
-        return self.seq
-
-    def handed_out(self) -> tuple[Entry, ...]:
-        """A request is handed out: the entries that came since the one before."""
-        since, self._since, self._handed_out = tuple(self._since), [], True
-        return since
-
-    def exists(self) -> bool:
-        try:
-            self._store.info(self._name)
-        except NotFound:
-            return False
-        return True
-
-    def feed(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if self.assembly is not None:
-                self.assembly.feed(entry)
-            if entry.seq > self._seen:
-                # Read again for another policy, an old entry explains nothing new.
-                if _is_request(entry) and not self._handed_out:
-                    self._since = []
-                self._since.append(entry)
-                self._seen = entry.seq
-            if entry.kind == "user":
-                # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
-                self.turn_times = tuple(self._times)
-            elif entry.kind == "sent":
-                self._note_sent(entry)
-            self.seq, self._entry_id = entry.seq, entry.id
-
-    def _note_sent(self, entry: Entry) -> None:
-        if _is_request(entry):
-            self._sent_seq = entry.seq
-            if entry.at is not None:
-                self._times.append(entry.at)
-        self.reply_id = entry.wire.get("id") or self.reply_id
-
-
-def _is_request(entry: Entry) -> bool:
-    """Whether an entry tells that a request of the conversation itself was sent."""
-    return entry.kind == "sent" and not entry.meta.get("aside")
-
-
-# Where a thread begins: the store with its indexes, and the policy that fits a model.
-
-# `[image]`, where a model takes none.
-NO_IMAGE_TOKENS = 8
+_logger = logging.getLogger("quire")
 
 
 def open_store(path: str | Path) -> SqliteStore:
@@ -197,88 +56,6 @@ def open_store(path: str | Path) -> SqliteStore:
     from quire.recall import words_of
 
     return SqliteStore(path, words_of)
-
-
-def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Policy:
-    """A policy with the model's own window, prices and cache life; what is given wins."""
-    info = model_info(target)
-    given = policy or Policy(
-        budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8)
-    )
-    return msgspec.structs.replace(given, **{**_of_model(target, info), **changes})
-
-
-def changes(target: str, policy: Policy) -> JsonObject:
-    """What a policy of one's own decides other than the model's would, as the log keeps it with each request."""
-    usual, own = (msgspec.to_builtins(each) for each in (policy_for(target), policy_for(target, policy)))
-    return {name: value for name, value in own.items() if value != usual[name]}
-
-
-def policy_of(sent: JsonObject) -> Policy:
-    """The policy that a `sent` entry was built under; its model's own where it names none."""
-    meta = sent.get("meta") or {}
-    target = f"{sent.get('provider')}:{sent.get('model')}"
-    return within(target, changed_policy(target, meta.get("policy")), meta.get("window"))
-
-
-def within(target: str, policy: Policy, window: Json) -> Policy:
-    """A policy that keeps to the window a server named, and uses all of it where the budget is the model's own.
-
-    Some of the window is left for what we count otherwise.
-    """
-    budget = int(window * 0.9) if isinstance(window, int) and not isinstance(window, bool) else 0
-    if budget < 8:
-        return policy
-    usual, reply = policy_for(target), policy.reply
-    if budget >= policy.budget:
-        if policy.budget != usual.budget:
-            return policy
-        if reply == usual.reply:
-            reply = model_info(target).max_output
-    return msgspec.structs.replace(policy, budget=budget, reply=min(reply, budget // 8))
-
-
-def changed_policy(target: str, named: Json) -> Policy:
-    """The model's own policy with the changes that a `sent` entry names."""
-    usual = policy_for(target)
-    if not (isinstance(named, dict) and named):
-        return usual
-    known = {name: value for name, value in named.items() if name in usual.__struct_fields__}
-    try:
-        return msgspec.convert({**msgspec.to_builtins(usual), **known}, Policy)
-    except (msgspec.ValidationError, CallError):
-        return usual  # meta is free: what stands there need not be ours
-
-
-def kept_request(store: Store, name: str) -> JsonObject:
-    """A thread's newest `sent` entry, which names its policy; only the end of the log is read."""
-    end, page = store.info(name).seq, 64
-    while end:
-        for entry in reversed(store.read(name, after=max(0, end - page), limit=min(end, page))):
-            if entry.kind == "sent" and not entry.meta.get("aside"):
-                return entry.body
-        end, page = max(0, end - page), page * 4
-    return {}
-
-
-def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
-    return {
-        "model": target,
-        "read": info.r,
-        "write": info.w,
-        "ttl_s": info.ttl_s[0] if info.ttl_s else None,
-        "image_tokens": IMAGE_TOKENS if info.features.images else NO_IMAGE_TOKENS,
-        "late_tools": bool(info.features.late_tools),
-        "thinking": wire_of(info.wire).thinking(info),
-    }
-
-
-# The path on one screen: `Thread.request` and `Thread.record` are its steps, each handing over one frozen value.
-#
-#       Entry*        Selection      Built          Request       Reply         Entry*
-# log ────────▶ select ───────▶ fit ───────▶ render ───────▶ send ───────▶ record ───────▶ log
-
-_logger = logging.getLogger("quire")
 
 
 def wall_ms() -> int:

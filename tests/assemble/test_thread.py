@@ -11,7 +11,8 @@ from quire.assemble import Built, Policy, requests
 from quire.assemble.fit import enclose
 from quire.errors import CallError, RuleError
 from quire.log.hashing import sha256_hex
-from quire.thread import Thread, chat_messages, open_store, policy_for
+from quire.thread import Thread, chat_messages, open_store
+from quire.thread_state import policy_for
 from quire.values import JsonObject, Request
 from toolbox import closed_later, run
 

@@ -16,7 +16,8 @@ from quire.send.summarise import summary_request
 from quire.send.transport import close
 from quire.send.turn_state import ask_aside
 from quire.testing import emulator
-from quire.thread import Thread, policy_for, policy_of
+from quire.thread import Thread
+from quire.thread_state import policy_for, policy_of
 from quire.values import Entry
 from toolbox import carry_out, run
 

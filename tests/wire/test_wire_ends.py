@@ -11,7 +11,7 @@ from quire.assemble import Assembly
 from quire.log.hashing import chain
 from quire.providers.rules import errors, validate
 from quire.providers.wires import wire_of
-from quire.thread import policy_for
+from quire.thread_state import policy_for
 from quire.values import Entry, Request
 from toolbox import fewer
 

@@ -20,7 +20,8 @@ from quire.entry import result_text
 from quire.errors import CallError, NotFound
 from quire.log.entries import encode
 from quire.log.hashing import canonical
-from quire.thread import chat_messages, policy_of
+from quire.thread import chat_messages
+from quire.thread_state import policy_of
 from quire.values import Entry, JsonObject
 
 # A thread as it was sent: each request under the policy that its own `sent` entry keeps.

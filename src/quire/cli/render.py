@@ -16,7 +16,7 @@ from quire.cli.assemble import AssemblyPerPolicy, policies
 from quire.cli.output import console, db_option, in_line, json_option, print_bytes, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import BudgetError, NotFound
-from quire.thread import policy_for, policy_of
+from quire.thread_state import policy_for, policy_of
 from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
 

@@ -29,7 +29,8 @@ from quire.send.note_search import local_search_tool
 from quire.send.protocol import Runner
 from quire.send.runners import question_of
 from quire.send.tools import Tool, Toolbox
-from quire.thread import Thread, policy_for
+from quire.thread import Thread
+from quire.thread_state import policy_for
 from quire.values import Entry, JsonObject, item_json
 
 _FOLDER = click.Path(exists=True, file_okay=False)

@@ -19,7 +19,7 @@ from quire.log.store import Change, EntryWords, Owner, Stretch
 from quire.values import Entry
 
 if TYPE_CHECKING:
-    from quire.log.sqlite_file import SqliteFile
+    from quire.log.sqlite import SqliteFile
 
 _FIRST = """
 CREATE TABLE recall_entries (

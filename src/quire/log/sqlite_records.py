@@ -15,7 +15,7 @@ from quire.log.hashing import sha256_hex
 from quire.log.store import RecordFilter, RecordRow
 
 if TYPE_CHECKING:
-    from quire.log.sqlite_file import SqliteFile
+    from quire.log.sqlite import SqliteFile
 
 _FIRST = """
 CREATE TABLE records (
