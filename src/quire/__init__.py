@@ -5,48 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import QuireError
-from quire.values import (
-    Entry,
-    Item,
-    Reply,
-    Request,
-    Usage,
-    attach,
-    call,
-    note,
-    respond,
-    result,
-    system,
-    think,
-    tools,
-    user,
-)
-
 if TYPE_CHECKING:
     from quire.assemble import Assembly, Policy, requests
     from quire.async_thread import AsyncThread
+    from quire.errors import QuireError
     from quire.items import Window
     from quire.providers import render
     from quire.providers.rules import validate
     from quire.thread import Thread, open_store
     from quire.tokens import count
+    from quire.values import (
+        Entry,
+        Item,
+        Reply,
+        Request,
+        Usage,
+        attach,
+        call,
+        note,
+        respond,
+        result,
+        system,
+        think,
+        tools,
+        user,
+    )
 
 __version__ = "0.1.0"
 
-# Names that load their module when first used, so that `import quire` stays quick.
-_LAZY = {
-    "Assembly": "quire.assemble",
-    "AsyncThread": "quire.async_thread",
-    "Policy": "quire.assemble",
-    "requests": "quire.assemble",
-    "Thread": "quire.thread",
-    "open_store": "quire.thread",
-    "Window": "quire.items",
-    "render": "quire.providers",
-    "validate": "quire.providers.rules",
-    "count": "quire.tokens",
-}
+# Where each public name stands; its module is loaded when it is first used, so that `import quire` is quick.
+_HOMES = {
+    "quire.assemble": ("Assembly", "Policy", "requests"),
+    "quire.async_thread": ("AsyncThread",),
+    "quire.errors": ("QuireError",),
+    "quire.items": ("Window",),
+    "quire.providers": ("render",),
+    "quire.providers.rules": ("validate",),
+    "quire.thread": ("Thread", "open_store"),
+    "quire.tokens": ("count",),
+    "quire.values": (
+        "Entry", "Item", "Reply", "Request", "Usage",
+        "attach", "call", "note", "respond", "result", "system", "think", "tools", "user",
+    ),
+}  # fmt: skip
+_LAZY = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Assembly",

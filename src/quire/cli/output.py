@@ -9,25 +9,25 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import platformdirs
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from quire.entry import result_text
 from quire.errors import CallError, FormatError
-from quire.formats.json_ import load
-from quire.send.events import Event
-from quire.values import Entry, Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from quire.send.events import Event
+    from quire.values import Entry, Json
 
 # JSON in files, in lines and in options.
 
 
 def value_of(text: str, name: str, line: int = 1, hint: str = "Check the file.") -> Json:
     """The JSON value of a text that is called `name` and begins at `line`."""
+    from quire.formats.json_ import load
+
     return load(text, name, hint, line)
 
 
@@ -84,6 +84,8 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True, dim:
 
 def default_db() -> Path:
     """QUIRE_DB, else quire.db under the platform's data directory."""
+    import platformdirs
+
     return Path(os.environ.get("QUIRE_DB") or Path(platformdirs.user_data_dir("quire")) / "quire.db")
 
 
@@ -188,6 +190,7 @@ def confirm(text: str) -> bool:
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error, where that is a terminal, for work that tells how much is done of how much."""
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -199,6 +202,8 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def console() -> Console:
     """A console that colours terminals only and respects NO_COLOR; styles come as Text, never in the words."""
+    from rich.console import Console
+
     piped = not sys.stdout.isatty()
     # A pipe has no width of its own; tables there should not fold as on a narrow screen.
     return Console(
@@ -215,6 +220,9 @@ def console() -> Console:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A plain table for people; numbers are right-aligned."""
+    from rich.table import Table
+    from rich.text import Text
+
     kept = [list(row) for row in rows]
     if title and title.startswith("\n"):
         echo()
@@ -309,6 +317,8 @@ def _arguments(call: Entry) -> str:
 
 
 def _told(result: Entry) -> str:
+    from quire.entry import result_text
+
     said = result.body.get("outcome") or result_text(result)
     if said.startswith("<localSearch"):
         return ", ".join(dict.fromkeys(_TITLE.findall(said))) or "no documents"
@@ -340,6 +350,8 @@ def preview(entry: Entry) -> str:
 
 
 def _says(entry: Entry) -> str:
+    from quire.entry import result_text
+
     body = entry.body
     if entry.kind == "call":
         return f"{entry.name} {json.dumps(entry.args, ensure_ascii=False)}"
