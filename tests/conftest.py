@@ -1,5 +1,7 @@
 """What every test may use."""
 
+import asyncio
+import inspect
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -39,6 +41,15 @@ def shared_data(name: str = "") -> Path:
     return path
 
 
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder a command runs in, with a database of its own and nothing said in the environment."""
@@ -59,6 +70,13 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 @pytest.fixture
 def thread(store: SqliteStore) -> Thread:
     return Thread(store, "t")
+
+
+@pytest.fixture(autouse=True)
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bedrock's client signs with made-up keys, never with those of whoever runs the tests."""
+    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
 
 
 @pytest.fixture(autouse=True)

@@ -136,14 +136,7 @@ def test_the_place_of_an_error_counts_newlines_alone() -> None:
     assert (caught.value.line, caught.value.column) == (2, 2)
 
 
-FILES = [
-    "pi_large_session",
-    "swe_agent",
-    "tau2_airline",
-    "tau_retail_gemini",
-    "tau_retail_gpt41mini",
-    "tau_retail_o4mini",
-]
+FILES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_gpt41mini tau_retail_o4mini".split()
 
 
 @pytest.mark.parametrize("name", FILES)

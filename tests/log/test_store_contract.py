@@ -330,18 +330,15 @@ def test_a_window_state_and_a_checkpoint_are_kept_with_their_thread(store: Store
             store.set_state("t", "k", value)
 
 
-def test_a_turn_is_held_once(store: Store) -> None:
+async def test_a_turn_is_held_once(store: Store) -> None:
     async def second() -> None:
         with store.turn_lock("t"):
             pass
 
-    async def both() -> None:
-        other = asyncio.create_task(second())  # made before the lock is held, so it does not inherit it
-        refused = pytest.raises(ConflictError, match="is being carried out by process")
-        with store.turn_lock("t"), store.turn_lock("t"), store.turn_lock("another"), refused:
-            await other
-
-    asyncio.run(both())
+    other = asyncio.create_task(second())  # made before the lock is held, so it does not inherit it
+    refused = pytest.raises(ConflictError, match="is being carried out by process")
+    with store.turn_lock("t"), store.turn_lock("t"), store.turn_lock("another"), refused:
+        await other
     with store.turn_lock("t"):
         pass
 

@@ -23,56 +23,13 @@ WIRES = (
     "mistral",
     "deepseek",
 )
-NAMES = [
-    "role",
-    "content",
-    "type",
-    "text",
-    "messages",
-    "contents",
-    "parts",
-    "input",
-    "tools",
-    "system",
-    "name",
-    "id",
-    "tool_use",
-    "tool_result",
-    "tool_use_id",
-    "user",
-    "assistant",
-    "tool",
-    "model",
-    "tool_calls",
-    "tool_call_id",
-    "function",
-    "arguments",
-    "thinking",
-    "signature",
-    "cache_control",
-    "ttl",
-    "1h",
-    "ephemeral",
-    "functionCall",
-    "functionResponse",
-    "thoughtSignature",
-    "toolUse",
-    "toolResult",
-    "toolUseId",
-    "cachePoint",
-    "reasoningContent",
-    "reasoning",
-    "function_call",
-    "function_call_output",
-    "call_id",
-    "compaction",
-    "citations",
-    "config",
-    "prompt_cache_breakpoint",
-    "edits",
-    "status",
-    "error",
-]
+NAMES = (
+    "role content type text messages contents parts input tools system name id tool_use tool_result "
+    "tool_use_id user assistant tool model tool_calls tool_call_id function arguments thinking signature "
+    "cache_control ttl 1h ephemeral functionCall functionResponse thoughtSignature toolUse toolResult "
+    "toolUseId cachePoint reasoningContent reasoning function_call function_call_output call_id compaction "
+    "citations config prompt_cache_breakpoint edits status error"
+).split()
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES)
 json_values = st.recursive(
     leaves,

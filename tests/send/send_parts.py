@@ -18,6 +18,8 @@ TARGETS = {
     "gemini": "gemini:gemini-3-pro",
     "bedrock": "bedrock:anthropic.claude-opus-4-5",
 }
+# Bedrock's requests are signed by boto3, so there is no plain way for them.
+WAYS = [(name, via) for name in TARGETS for via in ("sdk", "http") if (name, via) != ("bedrock", "http")]
 CALLS = 10
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, Noted, answered, new_thread, ten_calls, tool
+from send_parts import TARGETS, WAYS, Noted, answered, new_thread, ten_calls, tool
 
 from quire import values
 from quire.errors import CallError, ProviderError
@@ -18,16 +18,6 @@ from quire.send.turn_state import ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, Text, Think
 from toolbox import carry_out
-
-
-@pytest.fixture(autouse=True)
-def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-
-
-# Bedrock's requests are signed by boto3, so there is no plain way for them.
-WAYS = [(name, via) for name in TARGETS for via in ("sdk", "http") if (name, via) != ("bedrock", "http")]
 
 
 @pytest.mark.parametrize(("provider", "via"), WAYS)

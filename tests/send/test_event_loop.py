@@ -21,7 +21,7 @@ from quire.send.tools import Toolbox
 from quire.send.transport import close
 from quire.testing import emulator
 from quire.thread import Thread, open_store
-from quire.values import Call, Entry, JsonObject, Text
+from quire.values import Call, JsonObject, Text
 
 TARGET = "anthropic:claude-opus-5-5"
 SLOW_S = 0.02
@@ -92,19 +92,16 @@ def test_twenty_turns_at_once_never_wait_for_the_disk_on_the_loop(tmp_path: Path
         assert sorted(late)[int(len(late) * 0.99)] < 160 * SLOW_S / 4
 
 
-def test_an_async_thread_speaks_as_a_thread_does(tmp_path: Path) -> None:
-    async def talk() -> list[Entry]:
-        async with AsyncThread(quire.open(tmp_path / "t.db", "t")) as thread:
-            await thread.append(values.system("Be brief."))
-            await thread.user("My dog is called Rex.")
-            request = await thread.request(TARGET)
-            await thread.record({"id": "m", "type": "message", "role": "assistant", "model": request.model,
-                                 "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn",
-                                 "usage": {"input_tokens": 9, "output_tokens": 2}})  # fmt: skip
-            assert [hit.seq for hit in await thread.recall("dog", k=1, exclude=())] == [2]
-            return thread.thread.store.read("t")
-
-    said = asyncio.run(talk())
+async def test_an_async_thread_speaks_as_a_thread_does(tmp_path: Path) -> None:
+    async with AsyncThread(quire.open(tmp_path / "t.db", "t")) as thread:
+        await thread.append(values.system("Be brief."))
+        await thread.user("My dog is called Rex.")
+        request = await thread.request(TARGET)
+        await thread.record({"id": "m", "type": "message", "role": "assistant", "model": request.model,
+                             "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn",
+                             "usage": {"input_tokens": 9, "output_tokens": 2}})  # fmt: skip
+        assert [hit.seq for hit in await thread.recall("dog", k=1, exclude=())] == [2]
+        said = thread.thread.store.read("t")
     assert [entry.kind for entry in said] == ["system", "user", "sent", "respond"]
     words = {name for name, method in vars(Thread).items() if callable(method) and not name.startswith("_")}
     words -= {"sent_entry", "policy_at"}  # which touch no disk
@@ -117,16 +114,13 @@ def test_an_async_thread_speaks_as_a_thread_does(tmp_path: Path) -> None:
     [lambda thread: run_sync(thread, TARGET, None), resume_sync, Thread.resume],
     ids=["run_sync", "resume_sync", "Thread.resume"],
 )
-def test_what_would_block_the_loop_says_what_to_call(call: Callable[[Thread], Any], tmp_path: Path) -> None:
-    async def inside() -> None:
-        with open_store(tmp_path / "t.db") as store:
-            thread = Thread(store, "t")
-            thread.user("Hello")
-            with pytest.raises(CallError, match="would block the event loop") as caught:
-                call(thread)
-            assert "await " in caught.value.hint
-
-    asyncio.run(inside())
+async def test_what_would_block_the_loop_says_what_to_call(call: Callable[[Thread], Any], tmp_path: Path) -> None:
+    with open_store(tmp_path / "t.db") as store:
+        thread = Thread(store, "t")
+        thread.user("Hello")
+        with pytest.raises(CallError, match="would block the event loop") as caught:
+            call(thread)
+        assert "await " in caught.value.hint
 
 
 def test_a_turn_that_is_cancelled_while_it_writes_writes_to_the_end(tmp_path: Path) -> None:

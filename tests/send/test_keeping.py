@@ -90,6 +90,9 @@ class Talk:
     def request(self) -> Request:
         return Request("gemini", self.model, self.body, lined(self.body, "gemini"))
 
+    async def several(self, transport: CachedTransport, count: int) -> list[Usage]:
+        return [await self.turn(transport) for _ in range(count)]
+
     async def turn(self, transport: CachedTransport, minutes: float = 1) -> Usage:
         self.clock.now_ms += int(minutes * MINUTE)
         self.turns += 1
@@ -132,16 +135,12 @@ WAYS = [(via, how) for via in ("sdk", "http") for how in ("send", "stream")]
 @pytest.mark.proves("gemini", "cache marks")
 @pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize(("via", "how"), WAYS)
-def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_read_it(
+async def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_read_it(
     server: Emulator, clock: Clock, via: str, how: str
 ) -> None:
     talk = Talk(clock, how=how)
-
-    async def main() -> list[Usage]:
-        async with opened(server.url, clock, via) as transport:
-            return [await talk.turn(transport) for _ in range(6)]
-
-    used = asyncio.run(main())
+    async with opened(server.url, clock, via) as transport:
+        used = await talk.several(transport, 6)
     assert calls(server) == [("POST", 200), ("DELETE", 200)]
     assert [one.cache_read > 3000 for one in used] == [False, False, True, True, True, True]
     assert [one.input_total for one in used] == sorted(one.input_total for one in used)
@@ -153,76 +152,57 @@ def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_read_i
 
 
 @pytest.mark.usefixtures("misses")
-def test_a_model_may_be_named_with_its_path(server: Emulator, clock: Clock) -> None:
+async def test_a_model_may_be_named_with_its_path(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
     talk.model = "models/gemini-2.5-pro"
-
-    async def main() -> list[Usage]:
-        async with opened(server.url, clock) as transport:
-            return [await talk.turn(transport) for _ in range(3)]
-
-    assert asyncio.run(main())[-1].cache_read > 3000
+    async with opened(server.url, clock) as transport:
+        assert (await talk.several(transport, 3))[-1].cache_read > 3000
     [made] = [one.body["model"] for one in server.requests if one.path.endswith("/cachedContents")]
     assert made == "models/gemini-2.5-pro"
 
 
 @pytest.mark.usefixtures("misses")
-def test_nothing_is_kept_unless_it_is_asked_for(server: Emulator, clock: Clock) -> None:
+async def test_nothing_is_kept_unless_it_is_asked_for(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
-
-    async def main() -> None:
-        transport: Any = transport_for(TARGET, server.url, "key")
-        for _ in range(6):
-            await talk.turn(transport)
-        await close(transport)
-
-    asyncio.run(main())
+    transport: Any = transport_for(TARGET, server.url, "key")
+    await talk.several(transport, 6)
+    await close(transport)
     assert calls(server) == []
 
 
-def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(server: Emulator, clock: Clock) -> None:
+async def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
-
-    async def main() -> list[Usage]:
-        async with opened(server.url, clock) as transport:
-            return [await talk.turn(transport) for _ in range(6)]
-
-    assert asyncio.run(main())[-1].cache_read > 3000
+    async with opened(server.url, clock) as transport:
+        assert (await talk.several(transport, 6))[-1].cache_read > 3000
     assert calls(server) == []
 
 
 @pytest.mark.usefixtures("misses")
-def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(server: Emulator, clock: Clock) -> None:
+async def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(
+    server: Emulator, clock: Clock
+) -> None:
     talk = Talk(clock)
-
-    async def main() -> None:
-        async with opened(server.url, clock) as transport:
-            for _ in range(9):
-                await talk.turn(transport)
-            assert ("PATCH", 200) in calls(server)
-            assert "cachedContent" in asked(server)[-1]
-            await talk.turn(transport, minutes=30)
-            assert "cachedContent" not in asked(server)[-1]
-
-    asyncio.run(main())
+    async with opened(server.url, clock) as transport:
+        await talk.several(transport, 9)
+        assert ("PATCH", 200) in calls(server)
+        assert "cachedContent" in asked(server)[-1]
+        await talk.turn(transport, minutes=30)
+        assert "cachedContent" not in asked(server)[-1]
     assert {one.status for one in server.requests} == {200}
 
 
 @pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize(("via", "how"), WAYS)
-def test_a_request_whose_cache_is_gone_is_sent_whole_once(server: Emulator, clock: Clock, via: str, how: str) -> None:
+async def test_a_request_whose_cache_is_gone_is_sent_whole_once(
+    server: Emulator, clock: Clock, via: str, how: str
+) -> None:
     talk = Talk(clock, how=how)
-
-    async def main() -> None:
-        async with opened(server.url, clock, via) as transport:
-            for _ in range(4):
-                await talk.turn(transport)
-            other: Any = transport_for(TARGET, server.url, "key", via="http").inner
-            await other.carry_out(CacheCall("DELETE", asked(server)[-1]["cachedContent"]))
-            await close(other)
-            await talk.turn(transport)
-
-    asyncio.run(main())
+    async with opened(server.url, clock, via) as transport:
+        await talk.several(transport, 4)
+        other: Any = transport_for(TARGET, server.url, "key", via="http").inner
+        await other.carry_out(CacheCall("DELETE", asked(server)[-1]["cachedContent"]))
+        await close(other)
+        await talk.turn(transport)
     refused, whole = [one for one in server.requests if "enerateContent" in one.path][-2:]
     assert (refused.status, whole.status) == (403, 200)
     sent = {**talk.body, "contents": talk.body["contents"][:-1]}
@@ -231,38 +211,29 @@ def test_a_request_whose_cache_is_gone_is_sent_whole_once(server: Emulator, cloc
 
 @pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize("how", ["send", "stream"])
-def test_a_refusal_that_is_not_the_caches_comes_through(server: Emulator, clock: Clock, how: str) -> None:
+async def test_a_refusal_that_is_not_the_caches_comes_through(server: Emulator, clock: Clock, how: str) -> None:
     talk = Talk(clock, how=how)
-
-    async def main() -> None:
-        async with opened(server.url, clock) as transport:
-            for status, attempts in ((403, 1), (None, 0), (None, 0), (None, 0), (429, 1), (403, 2)):
-                before = len(asked(server))
-                if status is None:
-                    await talk.turn(transport)
-                    continue
-                for _ in range(attempts):
-                    server.next(Refuse(status))
-                with pytest.raises(ProviderError) as refused:
-                    await talk.turn(transport)
-                assert refused.value.status == status
-                assert len(asked(server)) - before == attempts
-                talk.body["contents"].pop()
-
-    asyncio.run(main())
+    async with opened(server.url, clock) as transport:
+        for status, attempts in ((403, 1), (None, 0), (None, 0), (None, 0), (429, 1), (403, 2)):
+            before = len(asked(server))
+            if status is None:
+                await talk.turn(transport)
+                continue
+            for _ in range(attempts):
+                server.next(Refuse(status))
+            with pytest.raises(ProviderError) as refused:
+                await talk.turn(transport)
+            assert refused.value.status == status
+            assert len(asked(server)) - before == attempts
+            talk.body["contents"].pop()
 
 
 @pytest.mark.usefixtures("misses")
-def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(server: Emulator, clock: Clock) -> None:
+async def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
-
-    async def main(caches_url: str) -> None:
-        async with opened(server.url, clock, "sdk", caches_url) as transport:
-            for _ in range(6):
-                await talk.turn(transport)
-
     with emulator("anthropic") as without:
-        asyncio.run(main(without.url))
+        async with opened(server.url, clock, "sdk", without.url) as transport:
+            await talk.several(transport, 6)
     assert calls(without) == [("POST", 404)]
     assert [one.status for one in server.requests] == [200] * 6
     assert asked(server)[-1]["contents"] == talk.body["contents"][:-1]
@@ -270,126 +241,98 @@ def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(server
 
 @pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize("via", ["sdk", "http"])
-def test_caches_that_cannot_be_reached_cost_no_turn_and_are_tried_again(
+async def test_caches_that_cannot_be_reached_cost_no_turn_and_are_tried_again(
     server: Emulator, clock: Clock, via: str
 ) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}"
     talk = Talk(clock)
-
-    async def main() -> None:
-        async with opened(server.url, clock, via, nowhere) as transport:
-            for _ in range(4):
-                await talk.turn(transport)
-            assert calls(server) == []
-            transport._caches = transport.inner.inner  # type: ignore[attr-defined]
-            await talk.turn(transport)
-            assert calls(server) == [("POST", 200)]
-
-    asyncio.run(main())
-
-
-@pytest.mark.usefixtures("misses")
-def test_closing_deletes_what_is_held_and_the_transport_can_go_on(server: Emulator, clock: Clock) -> None:
-    talk, other = Talk(clock), Talk(clock, "law")
-
-    async def main() -> None:
-        transport = keeping(server.url, clock)
-        for _ in range(4):
-            await talk.turn(transport)
-            await other.turn(transport)
-        assert held(server) == 2
-        await close(transport)
-        assert held(server) == 0
+    async with opened(server.url, clock, via, nowhere) as transport:
+        await talk.several(transport, 4)
+        assert calls(server) == []
+        transport._caches = transport.inner.inner  # type: ignore[attr-defined]
         await talk.turn(transport)
-        assert "cachedContent" not in asked(server)[-1]
-        await close(transport)
-
-    asyncio.run(main())
+        assert calls(server) == [("POST", 200)]
 
 
 @pytest.mark.usefixtures("misses")
-def test_closing_does_not_fail_where_the_server_has_gone(clock: Clock) -> None:
+async def test_closing_deletes_what_is_held_and_the_transport_can_go_on(server: Emulator, clock: Clock) -> None:
+    talk, other = Talk(clock), Talk(clock, "law")
+    transport = keeping(server.url, clock)
+    for _ in range(4):
+        await talk.turn(transport)
+        await other.turn(transport)
+    assert held(server) == 2
+    await close(transport)
+    assert held(server) == 0
+    await talk.turn(transport)
+    assert "cachedContent" not in asked(server)[-1]
+    await close(transport)
+
+
+@pytest.mark.usefixtures("misses")
+async def test_closing_does_not_fail_where_the_server_has_gone(clock: Clock) -> None:
     talk = Talk(clock)
-
-    async def main() -> None:
-        with emulator("gemini", clock=clock) as server:
-            transport = keeping(server.url, clock)
-            for _ in range(4):
-                await talk.turn(transport)
-            assert held(server) == 1
-        await close(transport)
-
-    asyncio.run(main())
+    with emulator("gemini", clock=clock) as server:
+        transport = keeping(server.url, clock)
+        await talk.several(transport, 4)
+        assert held(server) == 1
+    await close(transport)
 
 
 @pytest.mark.usefixtures("misses")
-def test_conversations_side_by_side_each_read_their_own_cache(server: Emulator, clock: Clock) -> None:
+async def test_conversations_side_by_side_each_read_their_own_cache(server: Emulator, clock: Clock) -> None:
     talks = [Talk(clock, name) for name in ("rule", "law")]
-
-    async def main() -> None:
-        async with opened(server.url, clock) as transport:
-            for _ in range(5):
-                for talk in talks:
-                    assert (await talk.turn(transport, 0.5)).cache_read in (0, *range(3000, 3200))
-            assert calls(server) == [("POST", 200)] * 2
-            assert len({body["cachedContent"] for body in asked(server)[-2:]}) == 2
-
-    asyncio.run(main())
+    async with opened(server.url, clock) as transport:
+        for _ in range(5):
+            for talk in talks:
+                assert (await talk.turn(transport, 0.5)).cache_read in (0, *range(3000, 3200))
+        assert calls(server) == [("POST", 200)] * 2
+        assert len({body["cachedContent"] for body in asked(server)[-2:]}) == 2
 
 
-def test_a_conversation_that_is_silent_longer_than_any_cache_lives_is_forgotten(server: Emulator, clock: Clock) -> None:
-    async def main() -> None:
-        async with opened(server.url, clock) as transport:
-            for name in ("rule", "law"):
-                await Talk(clock, name, size=10).turn(transport)
-            assert len(transport.conversations) == 2
-            await Talk(clock, "custom", size=10).turn(transport, minutes=60)
-            assert len(transport.conversations) == 2
-            await Talk(clock, "habit", size=10).turn(transport, minutes=61)
-            assert len(transport.conversations) == 1
-
-    asyncio.run(main())
+async def test_a_conversation_that_is_silent_longer_than_any_cache_lives_is_forgotten(
+    server: Emulator, clock: Clock
+) -> None:
+    async with opened(server.url, clock) as transport:
+        for name in ("rule", "law"):
+            await Talk(clock, name, size=10).turn(transport)
+        assert len(transport.conversations) == 2
+        await Talk(clock, "custom", size=10).turn(transport, minutes=60)
+        assert len(transport.conversations) == 2
+        await Talk(clock, "habit", size=10).turn(transport, minutes=61)
+        assert len(transport.conversations) == 1
 
 
 @pytest.mark.usefixtures("misses")
-def test_requests_at_one_moment_make_one_cache(server: Emulator, clock: Clock) -> None:
+async def test_requests_at_one_moment_make_one_cache(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
-
-    async def main() -> None:
-        async with opened(server.url, clock) as transport:
-            await talk.turn(transport)
-            await talk.turn(transport)
-            assert calls(server) == []
-            talk.body["contents"].append(words("user", "and now?"))
-            await asyncio.gather(*(transport.send(talk.request()) for _ in range(3)))
-            assert calls(server) == [("POST", 200)]
-
-    asyncio.run(main())
+    async with opened(server.url, clock) as transport:
+        await talk.turn(transport)
+        await talk.turn(transport)
+        assert calls(server) == []
+        talk.body["contents"].append(words("user", "and now?"))
+        await asyncio.gather(*(transport.send(talk.request()) for _ in range(3)))
+        assert calls(server) == [("POST", 200)]
 
 
 @pytest.mark.usefixtures("misses")
-def test_another_tool_configuration_is_not_sent_behind_a_cache_that_holds_the_first(
+async def test_another_tool_configuration_is_not_sent_behind_a_cache_that_holds_the_first(
     server: Emulator, clock: Clock
 ) -> None:
     talk = Talk(clock)
-
-    async def main() -> None:
-        async with opened(server.url, clock) as transport:
-            for _ in range(4):
-                await talk.turn(transport)
-            assert "cachedContent" in asked(server)[-1]
-            talk.body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
-            await talk.turn(transport)
-            assert asked(server)[-1]["toolConfig"] == talk.body["toolConfig"]
-
-    asyncio.run(main())
+    async with opened(server.url, clock) as transport:
+        await talk.several(transport, 4)
+        assert "cachedContent" in asked(server)[-1]
+        talk.body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
+        await talk.turn(transport)
+        assert asked(server)[-1]["toolConfig"] == talk.body["toolConfig"]
 
 
 @pytest.mark.usefixtures("misses")
 @pytest.mark.moves_prefix(reason="the budget is small, so that there is a rebase")
-def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_same_as_without(
+async def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_same_as_without(
     tmp_path: Path, clock: Clock
 ) -> None:
     async def talk(name: str, server: Emulator, explicit: bool) -> list[JsonObject]:
@@ -404,8 +347,8 @@ def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_same_as
         return [_unpriced(entry.body) for entry in thread.store.read(thread.name)]
 
     with emulator("gemini", clock=clock) as server, emulator("gemini", clock=clock) as plain:
-        kept = asyncio.run(talk("kept", server, explicit=True))
-        assert kept == asyncio.run(talk("plain", plain, explicit=False))
+        kept = await talk("kept", server, explicit=True)
+        assert kept == await talk("plain", plain, explicit=False)
     assert sum(entry["kind"] == "rebase" for entry in kept) >= 1
     # Each cache goes before the next is made, and the last one at the end.
     made = [method for method, status in calls(server) if method != "PATCH" and status == 200]
@@ -415,33 +358,29 @@ def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_same_as
     assert "cachedContent" in asked(server)[-1]
 
 
-def warnings_of(
+async def warnings_of(
     tmp_path: Path,
     clock: Clock,
     server: Emulator,
     pauses: Sequence[float],
-    sizes: tuple[int, int] = (3000, 700),
+    asks: int = 700,
     lost_before: int = -1,
     **how: Any,
 ) -> list[list[CacheEvent]]:
     """What a thread warns of in each of its turns, so many minutes apart, with an explicit cache."""
     heard: list[list[CacheEvent]] = []
-
-    async def talk() -> None:
-        thread = new_thread(tmp_path / "t.db", clock=clock, **how)
-        thread.on_warning = lambda event: heard[-1].append(event)  # type: ignore[arg-type]  # no layer moves
-        thread.append(values.system("Rules. " * sizes[0]))
-        async with opened(server.url, clock) as transport:
-            for number, minutes in enumerate(pauses):
-                clock.now_ms += int(minutes * MINUTE)
-                heard.append([])
-                if number == lost_before:
-                    caches: Any = transport._caches
-                    await caches.carry_out(CacheCall("DELETE", asked(server)[-1]["cachedContent"]))
-                thread.user(f"Question {number}. " + "ask " * sizes[1])
-                await run(thread, TARGET, transport)
-
-    asyncio.run(talk())
+    thread = new_thread(tmp_path / "t.db", clock=clock, **how)
+    thread.on_warning = lambda event: heard[-1].append(event)  # type: ignore[arg-type]  # no layer moves
+    thread.append(values.system("Rules. " * (1500 if how else 3000)))
+    async with opened(server.url, clock) as transport:
+        for number, minutes in enumerate(pauses):
+            clock.now_ms += int(minutes * MINUTE)
+            heard.append([])
+            if number == lost_before:
+                caches: Any = transport._caches
+                await caches.carry_out(CacheCall("DELETE", asked(server)[-1]["cachedContent"]))
+            thread.user(f"Question {number}. " + "ask " * asks)
+            await run(thread, TARGET, transport)
     return heard
 
 
@@ -453,8 +392,10 @@ def forgetful(server: Emulator) -> Emulator:
     return server
 
 
-def test_what_an_explicit_cache_serves_is_not_a_lost_cache(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
-    heard = warnings_of(tmp_path, clock, forgetful, (1,) * 9)
+async def test_what_an_explicit_cache_serves_is_not_a_lost_cache(
+    tmp_path: Path, clock: Clock, forgetful: Emulator
+) -> None:
+    heard = await warnings_of(tmp_path, clock, forgetful, (1,) * 9)
     made = ["cachedContent" in body for body in asked(forgetful)].index(True)
     # Until there is one, what the implicit cache does not read is missed.
     assert [bool(turn) for turn in heard] == [0 < n < made for n in range(9)]
@@ -462,13 +403,13 @@ def test_what_an_explicit_cache_serves_is_not_a_lost_cache(tmp_path: Path, clock
 
 
 @pytest.mark.usefixtures("misses")
-def test_nor_is_it_somebody_elses(tmp_path: Path, clock: Clock, server: Emulator) -> None:
-    assert warnings_of(tmp_path, clock, server, (1,) * 6) == [[]] * 6
+async def test_nor_is_it_somebody_elses(tmp_path: Path, clock: Clock, server: Emulator) -> None:
+    assert await warnings_of(tmp_path, clock, server, (1,) * 6) == [[]] * 6
     assert "cachedContent" in asked(server)[-1]
 
 
-def test_an_explicit_cache_that_has_expired_is_named(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
-    *_, before, after = warnings_of(tmp_path, clock, forgetful, (*(1,) * 5, 30))
+async def test_an_explicit_cache_that_has_expired_is_named(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
+    *_, before, after = await warnings_of(tmp_path, clock, forgetful, (*(1,) * 5, 30))
     assert before == []
     [event] = after
     assert (event.cause, event.reported, event.foreseen) == ("ttl", 0, False)
@@ -479,8 +420,10 @@ def test_an_explicit_cache_that_has_expired_is_named(tmp_path: Path, clock: Cloc
     )
 
 
-def test_an_explicit_cache_that_the_provider_lost_is_named(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
-    *_, before, after = warnings_of(tmp_path, clock, forgetful, (1,) * 6, lost_before=5)
+async def test_an_explicit_cache_that_the_provider_lost_is_named(
+    tmp_path: Path, clock: Clock, forgetful: Emulator
+) -> None:
+    *_, before, after = await warnings_of(tmp_path, clock, forgetful, (1,) * 6, lost_before=5)
     assert before == []
     assert [(event.cause, event.note) for event in after] == [
         ("routing", "the provider no longer knew cachedContents/emulated0001")
@@ -488,9 +431,9 @@ def test_an_explicit_cache_that_the_provider_lost_is_named(tmp_path: Path, clock
 
 
 @pytest.mark.moves_prefix(reason="the budget is small, so that there is a rebase")
-def test_a_cache_that_a_rebase_gives_up_is_no_surprise(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
+async def test_a_cache_that_a_rebase_gives_up_is_no_surprise(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     policy = Policy(budget=7000, reply=500)
-    heard = warnings_of(tmp_path, clock, forgetful, (1,) * 14, (1500, 300), policy=policy)
+    heard = await warnings_of(tmp_path, clock, forgetful, (1,) * 14, 300, policy=policy)
     behind = ["cachedContent" in body for body in asked(forgetful)]
     given_up = [n for n in range(1, 14) if behind[n - 1] and not behind[n]]
     assert given_up

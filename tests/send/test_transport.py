@@ -2,14 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from send_parts import TARGETS
+from send_parts import TARGETS, WAYS
 
 from quire import providers
 from quire.errors import CallError, ProviderError
@@ -25,11 +26,19 @@ def request_for(target: str) -> Request:
     return providers.render(Prompt("", "", (), (Message("user", (Text("Hello"),)),)), target, max_tokens=50)
 
 
-async def collected(transport: Transport, request: Request) -> list[JsonObject]:
+@asynccontextmanager
+async def opened(target: str, url: str = "", **how: Any) -> AsyncIterator[Transport]:
+    """A transport that is not tried again unless it is told to, closed at the end."""
+    transport = transport_for(target, url, "key", **{"via": "http", "retry": Retry(attempts=1), **how})
     try:
-        return [event async for event in transport.stream(request)]
+        yield transport
     finally:
         await close(transport)
+
+
+async def collected(transport: Transport, target: str, take: Callable[[JsonObject], Any] = bool) -> list[JsonObject]:
+    """Every event of a stream; each is also handed over as it comes."""
+    return [event async for event in transport.stream(request_for(target)) if take(event) or True]
 
 
 class Naps:
@@ -42,75 +51,52 @@ class Naps:
         self.seconds.append(seconds)
 
 
-@pytest.fixture(autouse=True)
-def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-
-
-# Bedrock's requests are signed by boto3, so there is no plain way for them.
-WAYS = [(name, via) for name in TARGETS for via in ("sdk", "http") if (name, via) != ("bedrock", "http")]
+CHAT = "openai-chat:gpt-5"
 
 
 @pytest.mark.parametrize(("provider", "via"), WAYS)
-def test_a_request_is_tried_again_as_the_provider_asks_and_only_so_often(provider: str, via: Any) -> None:
+async def test_a_request_is_tried_again_as_the_provider_asks_and_only_so_often(provider: str, via: Any) -> None:
     naps, target = Naps(), TARGETS[provider]
     refusals = [Refuse(529 if provider == "anthropic" else 503), Refuse(429, retry_after_s=7), Refuse(500)]
     with emulator(provider, [*refusals, "Hello.", *refusals, Refuse(500), "Hello."]) as server:
-        transport = transport_for(target, server.url, "key", via=via)
-        again = RetryingTransport(transport.inner, Retry(attempts=4), sleep=naps)
-        events = asyncio.run(collected(again, request_for(target)))
-        assert "Hello" in str(events)
-        assert naps.seconds == [0.5, 7.0, 2.0]
-        with pytest.raises(ProviderError) as failed:
-            asyncio.run(collected(again, request_for(target)))
+        async with opened(target, server.url, via=via) as transport:
+            again = RetryingTransport(transport.inner, Retry(attempts=4), sleep=naps)
+            assert "Hello" in str(await collected(again, target))
+            assert naps.seconds == [0.5, 7.0, 2.0]
+            with pytest.raises(ProviderError) as failed:
+                await collected(again, target)
         assert (failed.value.status, failed.value.retryable) == (500, True)
         assert len(server.requests) == 8
 
 
 @pytest.mark.parametrize(("provider", "via"), WAYS)
-def test_nothing_is_tried_again_once_a_reply_has_begun(provider: str, via: Any) -> None:
+async def test_nothing_is_tried_again_once_a_reply_has_begun(provider: str, via: Any) -> None:
     naps, target, events = Naps(), TARGETS[provider], list[JsonObject]()
     with emulator(provider, [Cut("A rather long answer. " * 30, 2500), "Hello."]) as server:
-        transport = RetryingTransport(transport_for(target, server.url, "key", via=via).inner, sleep=naps)
-
-        async def main() -> None:
-            try:
-                async for event in transport.stream(request_for(target)):
-                    events.append(event)
-            finally:
-                await close(transport)
-
-        with pytest.raises(ProviderError) as broken:
-            asyncio.run(main())
+        async with opened(target, server.url, via=via) as transport:
+            with pytest.raises(ProviderError) as broken:
+                await collected(RetryingTransport(transport.inner, sleep=naps), target, events.append)
         assert broken.value.retryable
         assert events
         assert (naps.seconds, len(server.requests)) == ([], 1)
 
 
 @pytest.mark.parametrize("provider", TARGETS)
-def test_the_whole_reply_can_be_had_at_once(provider: str) -> None:
+async def test_the_whole_reply_can_be_had_at_once(provider: str) -> None:
     target = TARGETS[provider]
     with emulator(provider, ["Hello, whole."]) as server:
-
-        async def main() -> JsonObject:
-            transport = transport_for(target, server.url, "key", via="sdk" if provider == "bedrock" else "http")
-            try:
-                return await transport.send(request_for(target))
-            finally:
-                await close(transport)
-
-        reply = providers.parse_reply(target, asyncio.run(main()))
+        async with opened(target, server.url, via="sdk" if provider == "bedrock" else "http") as transport:
+            reply = providers.parse_reply(target, await transport.send(request_for(target)))
     assert [entry.text for entry in reply.entries] == ["Hello, whole."]
     assert reply.usage.output > 0
 
 
-def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
+async def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
     with emulator("openai-chat", [Slow("Late.", 30)]) as server:
-        transport = transport_for("openai-chat:gpt-5", server.url, "key", 0.2, Retry(attempts=1), via="http")
-        with pytest.raises(ProviderError, match=r"sent nothing for 0\.2 s") as failed:
-            asyncio.run(collected(transport, request_for("openai-chat:gpt-5")))
-        assert failed.value.retryable
+        async with opened(CHAT, server.url, timeout_s=0.2) as transport:
+            with pytest.raises(ProviderError, match=r"sent nothing for 0\.2 s") as failed:
+                await collected(transport, CHAT)
+    assert failed.value.retryable
 
 
 class Broken:
@@ -151,62 +137,46 @@ CHUNK = 'data: {"id": "c", "object": "chat.completion.chunk", "created": 1, "mod
         ("gemini:gemini-3.8-flash", ['data: {"error": {"code": 503, "status": "UNAVAILABLE", "message": "Busy"}}'], True),
     ],
 )  # fmt: skip
-def test_an_error_in_the_middle_of_a_stream_says_whether_to_try_again(
+async def test_an_error_in_the_middle_of_a_stream_says_whether_to_try_again(
     via: Any, target: str, events: list[str], retryable: bool
 ) -> None:
-    async def read() -> None:
-        async with Broken(*events) as url:
-            transport = transport_for(target, url, "key", via=via, retry=Retry(attempts=1))
-            reader = providers.stream(target)
-            try:
-                async for event in transport.stream(request_for(target)):
-                    reader.feed(event)
-            finally:
-                await close(transport)
-
-    with pytest.raises(ProviderError) as broken:
-        asyncio.run(read())
+    reader = providers.stream(target)
+    async with Broken(*events) as url, opened(target, url, via=via) as transport:
+        with pytest.raises(ProviderError) as broken:
+            await collected(transport, target, reader.feed)
     assert broken.value.retryable is retryable, str(broken.value)
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+async def test_a_server_that_is_not_there_is_named() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    transport = transport_for("llamacpp:m", url, retry=Retry(attempts=1))
-    with pytest.raises(ProviderError, match="connection to llamacpp failed") as failed:
-        asyncio.run(collected(transport, request_for("llamacpp:m")))
+    async with opened("llamacpp:m", url) as transport:
+        with pytest.raises(ProviderError, match="connection to llamacpp failed") as failed:
+            await collected(transport, "llamacpp:m")
     assert url in failed.value.hint
 
 
-def test_waiting_longer_than_allowed_is_an_error_at_once() -> None:
+async def test_waiting_longer_than_allowed_is_an_error_at_once() -> None:
     naps = Naps()
     with emulator("openai-chat", [Refuse(429, "slow down", retry_after_s=3600)]) as server:
-        inner = transport_for("openai-chat:gpt-5", server.url, "key", via="http").inner
-        with pytest.raises(ProviderError, match="429: slow down") as failed:
-            asyncio.run(collected(RetryingTransport(inner, sleep=naps), request_for("openai-chat:gpt-5")))
+        async with opened(CHAT, server.url) as transport:
+            with pytest.raises(ProviderError, match="429: slow down") as failed:
+                await collected(RetryingTransport(transport.inner, sleep=naps), CHAT)
     assert (naps.seconds, failed.value.retry_after_s) == ([], 3600.0)
 
 
-def test_a_cancelled_stream_ends_its_connection() -> None:
+async def test_a_cancelled_stream_ends_its_connection() -> None:
     """The transport is inside a stream that stands still; cancelling comes through at once."""
     with emulator("openai-chat", [Slow("Late.", 30), "Soon."]) as server:
-        transport = transport_for("openai-chat:gpt-5", server.url, "key", via="http")
-
-        async def main() -> list[JsonObject]:
-            task = asyncio.create_task(_first(transport.stream(request_for("openai-chat:gpt-5"))))
+        async with opened(CHAT, server.url) as transport:
+            task = asyncio.create_task(collected(transport, CHAT))
             while not server.requests:
                 await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return await collected(transport, request_for("openai-chat:gpt-5"))
-
-        assert "Soon" in str(asyncio.run(main()))
-
-
-async def _first(events: AsyncIterator[JsonObject]) -> JsonObject:
-    return await anext(events)
+            assert "Soon" in str(await collected(transport, CHAT))
 
 
 def test_a_missing_key_names_the_variable_to_set() -> None:
@@ -271,15 +241,17 @@ def test_events_come_out_whole_however_the_bytes_are_cut(data: list[bytes], endi
     assert out + reader.finish() == data
 
 
-def test_an_event_nested_beyond_reading_is_an_error_with_a_hint() -> None:
+async def read(*chunks: bytes) -> list[JsonObject]:
     async def body() -> AsyncIterator[bytes]:
-        yield b'data: {"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
+        for chunk in chunks:
+            yield chunk
 
-    async def read() -> list[JsonObject]:
-        return [event async for event in events(body(), "anthropic")]
+    return [event async for event in events(body(), "openai")]
 
+
+async def test_an_event_nested_beyond_reading_is_an_error_with_a_hint() -> None:
     with pytest.raises(ProviderError, match="nested too deeply") as caught:
-        asyncio.run(read())
+        await read(b'data: {"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n")
     assert caught.value.hint
     assert not caught.value.retryable
 
@@ -292,16 +264,9 @@ def test_an_event_nested_beyond_reading_is_an_error_with_a_hint() -> None:
         (b'{"error": "not here"}', '{"error": "not here"}'),
     ],
 )
-def test_what_came_instead_of_a_stream_is_shown(body: bytes, said: str) -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield body[:7]
-        yield body[7:]
-
-    async def read() -> list[JsonObject]:
-        return [event async for event in events(chunks(), "openai")]
-
+async def test_what_came_instead_of_a_stream_is_shown(body: bytes, said: str) -> None:
     with pytest.raises(ProviderError) as caught:
-        asyncio.run(read())
+        await read(body[:7], body[7:])
     assert str(caught.value) == f"openai sent no stream but {said}"
     assert caught.value.hint
 

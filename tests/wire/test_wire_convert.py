@@ -21,74 +21,52 @@ ids = st.sampled_from(["c1", "c2", "c1"])
 optional = st.none() | texts
 
 
-def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object in which each field may be absent."""
-    return st.fixed_dictionaries({}, optional=fields)
-
-
 def _fixed(required: dict[str, Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """An object with the required fields; each of the others may be absent."""
     fixed = {key: value if isinstance(value, st.SearchStrategy) else st.just(value) for key, value in required.items()}
     return st.fixed_dictionaries(fixed, optional=fields)
 
 
 recorder = {"_ts": st.sampled_from(["2026-01-02T03:04:05.678Z", 17, "later"]), "_x": st.integers()}
 
+urls = st.sampled_from(["https://a/b", "data:image/png;base64,AA=="])
 chat_parts = st.lists(
-    st.one_of(
-        _fixed({"type": "text", "text": texts}),
-        _fixed(
-            {
-                "type": "image_url",
-                "image_url": _fixed({"url": st.sampled_from(["https://a/b", "data:image/png;base64,AA=="])}),
-            }
-        ),
-        _fixed({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
-    ),
+    _fixed({"type": "text", "text": texts})
+    | _fixed({"type": "image_url", "image_url": _fixed({"url": urls})})
+    | _fixed({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
     max_size=3,
 )
-chat_call = _fixed(
-    {
-        "id": ids,
-        "type": "function",
-        "function": _fixed({"name": texts, "arguments": args.map(json.dumps) | texts | st.just('{"a": NaN}')}),
-    }
-)
+chat_function = _fixed({"name": texts, "arguments": args.map(json.dumps) | texts | st.just('{"a": NaN}')})
+chat_call = _fixed({"id": ids, "type": "function", "function": chat_function})
+chat_calls = st.lists(chat_call, max_size=2)
+chat_said = {"refusal": optional, "annotations": st.just([]), **recorder}
 chat = st.one_of(
     _fixed({"role": st.sampled_from(["system", "developer"]), "content": texts}, **recorder),
     _fixed({"role": "user", "content": texts | chat_parts}, name=texts, **recorder),
     _fixed(
         {"role": "assistant", "content": optional},
-        tool_calls=st.none() | st.lists(chat_call, max_size=2),
+        tool_calls=st.none() | chat_calls,
         reasoning_content=texts,
-        refusal=optional,
-        annotations=st.just([]),
-        **recorder,
+        **chat_said,
     ),
     _fixed({"role": "tool", "tool_call_id": ids, "content": texts | chat_parts}, name=texts, _err=st.booleans()),
 )
 
+cohere_thinking = st.lists(_fixed({"type": "thinking", "thinking": texts}), max_size=2)
 cohere = st.one_of(
     _fixed({"role": "system", "content": texts}),
     _fixed({"role": "user", "content": texts | chat_parts}),
-    _fixed(
-        {"role": "assistant"},
-        content=texts | st.lists(_fixed({"type": "thinking", "thinking": texts}), max_size=2),
-        tool_plan=texts,
-        tool_calls=st.lists(chat_call, max_size=2),
-    ),
+    _fixed({"role": "assistant"}, content=texts | cohere_thinking, tool_plan=texts, tool_calls=chat_calls),
     _fixed({"role": "tool", "tool_call_id": ids, "content": texts | chat_parts}),
 )
 
 text_block = _fixed({"type": "text", "text": texts}, citations=st.none() | st.just([{"type": "page_location"}]))
+text_blocks = st.lists(text_block, max_size=2)
 anthropic_user = st.one_of(
     text_block,
     _fixed({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}),
     _fixed({"type": "document", "source": {"type": "url", "url": "https://a"}}, title=texts),
-    _fixed(
-        {"type": "tool_result", "tool_use_id": ids},
-        content=texts | st.lists(text_block, max_size=2),
-        is_error=st.booleans(),
-    ),
+    _fixed({"type": "tool_result", "tool_use_id": ids}, content=texts | text_blocks, is_error=st.booleans()),
 )
 anthropic_said = st.one_of(
     text_block,
@@ -100,48 +78,22 @@ anthropic_said = st.one_of(
 anthropic = st.one_of(
     _fixed({"role": "user", "content": texts | st.lists(anthropic_user, max_size=3)}),
     _fixed({"role": "assistant", "content": texts | st.lists(anthropic_said, max_size=3)}),
-    _fixed(
-        {"role": "system", "content": texts | st.lists(text_block, max_size=2)},
-        output_config=st.just({"effort": "low"}),
-    ),
+    _fixed({"role": "system", "content": texts | text_blocks}, output_config=st.just({"effort": "low"})),
 )
 
+said = st.lists(_fixed({"type": "output_text", "text": texts, "annotations": []}), max_size=2)
+phases = st.sampled_from(["commentary", "final_answer"])
+input_texts = st.lists(_fixed({"type": "input_text", "text": texts}), max_size=2)
+summary = st.lists(_fixed({"type": "summary_text", "text": texts}), max_size=1)
+speakers = st.sampled_from(["user", "assistant", "system", "developer"])
+json_args = args.map(json.dumps) | texts
 items = st.one_of(
-    _fixed(
-        {"role": st.sampled_from(["user", "assistant", "system", "developer"]), "content": texts},
-        type=st.just("message"),
-    ),
-    _fixed(
-        {
-            "type": "message",
-            "role": "user",
-            "content": st.lists(_fixed({"type": "input_text", "text": texts}), max_size=2),
-        }
-    ),
-    _fixed(
-        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"},
-        phase=st.sampled_from(["commentary", "final_answer"]),
-        content=st.lists(_fixed({"type": "output_text", "text": texts, "annotations": []}), max_size=2),
-    ),
-    _fixed(
-        {
-            "type": "reasoning",
-            "id": "rs_1",
-            "summary": st.lists(_fixed({"type": "summary_text", "text": texts}), max_size=1),
-        },
-        encrypted_content=st.just("ZW5j"),
-    ),
-    _fixed(
-        {"type": "function_call", "call_id": ids, "name": texts, "arguments": args.map(json.dumps) | texts},
-        id=st.just("fc_1"),
-    ),
-    _fixed(
-        {
-            "type": "function_call_output",
-            "call_id": ids,
-            "output": texts | st.lists(_fixed({"type": "input_text", "text": texts}), max_size=2),
-        }
-    ),
+    _fixed({"role": speakers, "content": texts}, type=st.just("message")),
+    _fixed({"type": "message", "role": "user", "content": input_texts}),
+    _fixed({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}, phase=phases, content=said),
+    _fixed({"type": "reasoning", "id": "rs_1", "summary": summary}, encrypted_content=st.just("ZW5j")),
+    _fixed({"type": "function_call", "call_id": ids, "name": texts, "arguments": json_args}, id=st.just("fc_1")),
+    _fixed({"type": "function_call_output", "call_id": ids, "output": texts | input_texts}),
     _fixed({"type": "custom_tool_call", "call_id": ids, "name": texts, "input": texts}),
     _fixed({"type": "custom_tool_call_output", "call_id": ids, "output": texts}),
     _fixed({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
@@ -165,17 +117,11 @@ gemini = st.one_of(
     _fixed({"role": "model", "parts": st.lists(gemini_said, max_size=3)}),
 )
 
+told = st.lists(_fixed({"text": texts}) | _fixed({"json": args}), max_size=2)
 bedrock_user = st.one_of(
     _fixed({"text": texts}),
     _fixed({"image": {"format": "png", "source": {"bytes": "AA=="}}}),
-    _fixed(
-        {
-            "toolResult": _fixed(
-                {"toolUseId": ids, "content": st.lists(_fixed({"text": texts}) | _fixed({"json": args}), max_size=2)},
-                status=st.just("error"),
-            )
-        }
-    ),
+    _fixed({"toolResult": _fixed({"toolUseId": ids, "content": told}, status=st.just("error"))}),
     _fixed({"cachePoint": {"type": "default"}}),
 )
 bedrock_said = st.one_of(
@@ -190,16 +136,13 @@ bedrock = st.one_of(
 )
 
 _fields = {"additional_kwargs": st.just({}), "id": optional, "name": optional}
-langchain_call = _fixed({"name": texts, "args": args, "id": ids, "type": "tool_call"})
+calls = st.lists(_fixed({"name": texts, "args": args, "id": ids, "type": "tool_call"}), max_size=2)
+outcomes = st.sampled_from(["success", "error"])
 langchain_data = {
     "human": _fixed({"content": texts | chat_parts, "type": "human"}, **_fields),
     "system": _fixed({"content": texts, "type": "system"}, **_fields),
-    "tool": _fixed(
-        {"content": texts, "type": "tool", "tool_call_id": ids}, status=st.sampled_from(["success", "error"])
-    ),
-    "ai": _fixed(
-        {"content": texts | chat_parts, "type": "ai"}, tool_calls=st.lists(langchain_call, max_size=2), **_fields
-    ),
+    "tool": _fixed({"content": texts, "type": "tool", "tool_call_id": ids}, status=outcomes),
+    "ai": _fixed({"content": texts | chat_parts, "type": "ai"}, tool_calls=calls, **_fields),
 }
 langchain = st.one_of(
     *[_fixed({"type": kind, "data": data}) for kind, data in langchain_data.items()], *langchain_data.values()
@@ -237,13 +180,8 @@ def test_a_generated_conversation_comes_back_as_it_was(format: str, data: st.Dat
 def test_an_imported_conversation_can_be_sent_to_any_provider(format: str, data: st.DataObject) -> None:
     messages = data.draw(st.lists(MESSAGES[format], max_size=4))
     prompt = Prompt("", "", (), tuple(project(import_(format, messages))))
-    for target in (
-        "openai:gpt-6-sol",
-        "openai-chat:gpt-4o",
-        "anthropic:claude-opus-5-5",
-        "gemini:gemini-3.8-flash",
-        "bedrock:amazon.nova-lite-v1:0",
-    ):
+    targets = "openai:gpt-6-sol openai-chat:gpt-4o anthropic:claude-opus-5-5 gemini:gemini-3.8-flash"
+    for target in [*targets.split(), "bedrock:amazon.nova-lite-v1:0"]:
         json.dumps(render(prompt, target).body)
 
 
@@ -251,14 +189,7 @@ def _through_the_log(entries: list[Entry]) -> list[Entry]:
     return list(decode_lines(encode_lines([check(entry.body) for entry in entries])))
 
 
-TRACES = [
-    "pi_large_session",
-    "swe_agent",
-    "tau2_airline",
-    "tau_retail_gemini",
-    "tau_retail_gpt41mini",
-    "tau_retail_o4mini",
-]
+TRACES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_gpt41mini tau_retail_o4mini".split()
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -299,45 +230,40 @@ def test_what_is_no_conversation_is_an_error_that_says_so(format: str, value: An
     assert caught.value.hint
 
 
-def test_a_request_keeps_its_system_prompt_and_tools() -> None:
-    request = {
-        "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
-        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True}],
-        "messages": [{"role": "user", "content": "hi"}],
-    }
-    assert export("anthropic", import_("anthropic", request)) == request
-    other = {
+SYSTEM = {"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}
+TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True}
+SPEC = {"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}
+HI = {"role": "user", "content": "hi"}
+WHOLE = {
+    "anthropic": {"system": [SYSTEM], "tools": [TOOL], "messages": [HI]},
+    "gemini": {
         "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
         "systemInstruction": {"parts": [{"text": "S"}]},
         "tools": [{"functionDeclarations": [{"name": "f"}]}],
-    }
-    assert export("gemini", import_("gemini", other)) == other
-    third = {
+    },
+    "bedrock": {
         "messages": [{"role": "user", "content": [{"text": "hi"}]}],
         "system": [{"text": "S"}],
-        "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}]},
-    }
-    assert export("bedrock", import_("bedrock", third)) == third
-    fourth = {"instructions": "S", "tools": [{"type": "web_search"}], "input": [{"role": "user", "content": "hi"}]}
-    assert export("openai-responses", import_("openai-responses", fourth)) == fourth
+        "toolConfig": {"tools": [SPEC]},
+    },
+    "openai-responses": {"instructions": "S", "tools": [{"type": "web_search"}], "input": [HI]},
+}
+
+
+@pytest.mark.parametrize("format", WHOLE)
+def test_a_request_keeps_its_system_prompt_and_tools(format: str) -> None:
+    assert export(format, import_(format, WHOLE[format])) == WHOLE[format]
 
 
 def test_a_message_cut_in_two_by_a_fork_is_written_anew() -> None:
-    message = {
-        "role": "assistant",
-        "content": "x",
-        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-    }
-    entries = import_("openai-chat", [{"role": "user", "content": "hi"}, message])
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    entries = import_("openai-chat", [HI, {"role": "assistant", "content": "x", "tool_calls": [call]}])
     assert export("openai-chat", entries[:2])[-1] == {"role": "assistant", "content": "x"}
 
 
 def test_the_time_of_a_recorded_message_becomes_its_entries_time() -> None:
-    entries = import_(
-        "openai-chat",
-        [{"role": "assistant", "content": "x", "reasoning_content": "y", "_ts": "2025-11-20T23:33:02.351Z"}],
-    )
-    assert [entry.at for entry in entries] == [1763681582351, 1763681582351]
+    said = {"role": "assistant", "content": "x", "reasoning_content": "y", "_ts": "2025-11-20T23:33:02.351Z"}
+    assert [entry.at for entry in import_("openai-chat", [said])] == [1763681582351, 1763681582351]
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -10,7 +10,7 @@ from wire_replies import REPLIES
 
 from quire.errors import FormatError, ProviderError
 from quire.log.entries import check
-from quire.providers import export, parse_reply, render, stream
+from quire.providers import StreamReader, export, parse_reply, render, stream
 from quire.providers.convert import project
 from quire.providers.incoming import LIMIT_BLOCKS, plain
 from quire.providers.models import resolve
@@ -116,35 +116,19 @@ def _worth_sending(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [] if alone else filled
 
 
+def junk_of(fields: str) -> st.SearchStrategy[Any]:
+    """JSON of no sense, with the names that a reader looks for."""
+    leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+    names = st.sampled_from(fields.split())
+    return st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=3), max_leaves=8
+    )
+
+
 @every_provider
 @given(
     data=st.data(),
-    junk=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=2)
-            | st.dictionaries(
-                st.sampled_from(
-                    [
-                        "type",
-                        "delta",
-                        "index",
-                        "choices",
-                        "candidates",
-                        "content",
-                        "message",
-                        "item",
-                        "response",
-                        "contentBlockDelta",
-                        "text",
-                    ]
-                ),
-                inner,
-                max_size=3,
-            )
-        ),
-        max_leaves=6,
-    ),
+    junk=junk_of("type delta index choices candidates content message item response contentBlockDelta text"),
 )
 @fewer(4)
 def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
@@ -162,236 +146,172 @@ def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
 
 
 @every_provider
-@given(
-    junk=st.recursive(
-        st.none() | st.integers() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=2)
-            | st.dictionaries(
-                st.sampled_from(
-                    [
-                        "choices",
-                        "message",
-                        "content",
-                        "output",
-                        "candidates",
-                        "parts",
-                        "error",
-                        "tool_calls",
-                        "type",
-                        "usage",
-                    ]
-                ),
-                inner,
-                max_size=3,
-            )
-        ),
-        max_leaves=8,
-    )
-)
+@given(junk=junk_of("choices message content output candidates parts error tool_calls type usage"))
 @fewer(4)
 def test_what_is_no_reply_is_an_error(target: str, junk: Any) -> None:
     with contextlib.suppress(FormatError, ProviderError):
         assert [check(entry.body) for entry in parse_reply(target, junk).entries]
 
 
-def test_a_call_without_an_id_gets_one() -> None:
-    for target, reply in {
-        "anthropic:m": {"content": [{"type": "tool_use", "name": "f", "input": {}}]},
-        "openai:m": {"output": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
-        "openai-chat:m": {"choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}]}}]},
-        "bedrock:m": {"output": {"message": {"content": [{"toolUse": {"name": "f", "input": {}}}]}}},
-    }.items():
-        assert [entry.call_id for entry in parse_reply(target, reply).entries] == ["call-1"]
-    ollama = {"choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "g"}}]}}]}
-    assert [entry.call_id for entry in parse_reply("ollama:m", ollama).entries] == ["call-1", "call-2"]
+def chat_reply(message: dict[str, Any], stop: str = "stop") -> dict[str, Any]:
+    return {"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": stop}]}
+
+
+def chat_stream(target: str, *deltas: dict[str, Any], stop: str = "") -> StreamReader:
+    """A reader that was given these pieces of a Chat reply, and how it ended where it did."""
+    reader = stream(target)
+    for delta in deltas:
+        reader.feed({"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta}]})
+    if stop:
+        reader.feed({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("target", "reply", "ids"),
+    [
+        ("anthropic:m", {"content": [{"type": "tool_use", "name": "f", "input": {}}]}, ["call-1"]),
+        ("openai:m", {"output": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, ["call-1"]),
+        ("openai-chat:m", chat_reply({"tool_calls": [{"function": {"name": "f"}}]}), ["call-1"]),
+        ("bedrock:m", {"output": {"message": {"content": [{"toolUse": {"name": "f", "input": {}}}]}}}, ["call-1"]),
+        ("ollama:m", chat_reply({"tool_calls": [{"function": {"name": n}} for n in "fg"]}), ["call-1", "call-2"]),
+    ],
+)
+def test_a_call_without_an_id_gets_one(target: str, reply: Any, ids: list[str]) -> None:
+    assert [entry.call_id for entry in parse_reply(target, reply).entries] == ids
 
 
 def test_a_chat_stream_may_end_with_done_alone() -> None:
-    reader = stream("openai-chat:m")
     call = {"index": 0, "function": {"name": "f", "arguments": "{}"}}
-    reader.feed({"choices": [{"delta": {"content": "so far"}}]})
-    reader.feed({"choices": [{"delta": {"tool_calls": [call]}}]})
-    reader.feed({"choices": [{"delta": {"tool_calls": [{**call, "function": {"name": "f"}}, {"index": 1}]}}]})
+    more = [{**call, "function": {"name": "f"}}, {"index": 1}]
+    reader = chat_stream("openai-chat:m", {"content": "so far"}, {"tool_calls": [call]}, {"tool_calls": more})
     assert [entry.kind for entry in reader.feed("[DONE]")] == ["respond", "call"]
     [_, called] = reader.reply().entries
     assert (called.name, called.call_id, called.args) == ("f", "call-2", {})
 
 
-def test_failures_inside_a_stream_that_pass_by_themselves_are_known() -> None:
-    for error in ({"type": "overloaded_error"}, {"code": 429}, {"code": 503, "message": "m"}, {"code": "500"}):
-        with pytest.raises(ProviderError) as raised:
-            stream("openai-chat:m").feed({"error": error})
-        assert raised.value.retryable
-    with pytest.raises(ProviderError) as raised:
-        stream("openai-chat:m").feed({"error": {"code": 400}})
-    assert not raised.value.retryable
-
-
 def test_mistral_thinks_among_the_parts_of_its_content() -> None:
     content = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}]
-    whole = parse_reply("mistral:magistral", {"choices": [{"message": {"content": content}}]})
+    whole = parse_reply("mistral:magistral", chat_reply({"content": content}))
     assert [(entry.kind, entry.text) for entry in whole.entries] == [("think", "hm"), ("respond", "a")]
-    reader = stream("mistral:magistral")
-    reader.feed({"choices": [{"delta": {"content": content[:1]}}]})
-    reader.feed({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]})
+    reader = chat_stream("mistral:magistral", {"content": content[:1]}, {"content": "a"}, stop="stop")
     assert reader.reply().entries == whole.entries
 
 
 def test_a_streamed_custom_call_is_read() -> None:
-    reader = stream("openai-chat:gpt-6-sol")
-    reader.feed(
-        {
-            "choices": [
-                {
-                    "delta": {
-                        "tool_calls": [
-                            {"index": 0, "id": "c1", "type": "custom", "custom": {"name": "sql", "input": "SEL"}}
-                        ]
-                    }
-                }
-            ]
-        }
-    )
-    reader.feed(
-        {
-            "choices": [
-                {"delta": {"tool_calls": [{"index": 0, "custom": {"input": "ECT"}}]}, "finish_reason": "tool_calls"}
-            ]
-        }
-    )
+    begin = {"index": 0, "id": "c1", "type": "custom", "custom": {"name": "sql", "input": "SEL"}}
+    end = {"index": 0, "custom": {"input": "ECT"}}
+    reader = chat_stream("openai-chat:m", {"tool_calls": [begin]}, {"tool_calls": [end]}, stop="tool_calls")
     entry = reader.reply().entries[0]
     assert (entry.name, entry.args, entry.wire["block"]["type"]) == ("sql", "SELECT", "custom")
 
 
-def test_unknown_events_are_passed_over_and_counted() -> None:
-    for target, event in {
-        "anthropic:m": {"type": "content_block_sparkle", "index": 0},
-        "openai:m": {"type": "response.sparkle"},
-        "openai-chat:m": {"sparkle": 1},
-        "gemini:m": {"sparkle": 1},
-        "bedrock:m": {"sparkle": {}},
-    }.items():
-        reader = stream(target)
-        assert reader.feed(event) == []
-        assert reader.partial().unknown == 1, target
+@pytest.mark.parametrize(
+    ("target", "event"),
+    [
+        ("anthropic:m", {"type": "content_block_sparkle", "index": 0}),
+        ("openai:m", {"type": "response.sparkle"}),
+        ("openai-chat:m", {"sparkle": 1}),
+        ("gemini:m", {"sparkle": 1}),
+        ("bedrock:m", {"sparkle": {}}),
+    ],
+)
+def test_unknown_events_are_passed_over_and_counted(target: str, event: Any) -> None:
+    reader = stream(target)
+    assert reader.feed(event) == []
+    assert reader.partial().unknown == 1
 
 
-def test_an_error_event_says_whether_to_try_again() -> None:
-    for target, event, again in [
+FAILED = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("target", "event", "again"),
+    [
         ("anthropic:m", {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, True),
         ("anthropic:m", {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}, False),
         ("openai:m", {"type": "error", "code": "rate_limit_exceeded", "message": "slow"}, True),
-        (
-            "openai:m",
-            {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "x"}}},
-            True,
-        ),
+        ("openai:m", FAILED, True),
         ("openai-chat:m", {"error": {"message": "bad", "type": "invalid_request_error"}}, False),
+        ("openai-chat:m", {"error": {"type": "overloaded_error"}}, True),
+        ("openai-chat:m", {"error": {"code": 429}}, True),
+        ("openai-chat:m", {"error": {"code": 503, "message": "m"}}, True),
+        ("openai-chat:m", {"error": {"code": "500"}}, True),
+        ("openai-chat:m", {"error": {"code": 400}}, False),
         ("gemini:m", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "x"}}, True),
         ("bedrock:m", {"throttlingException": {"message": "slow"}}, True),
-    ]:
-        with pytest.raises(ProviderError) as caught:
-            stream(target).feed(event)
-        assert caught.value.retryable is again, event
+    ],
+)
+def test_an_error_event_says_whether_to_try_again(target: str, event: Any, again: bool) -> None:
+    with pytest.raises(ProviderError) as caught:
+        stream(target).feed(event)
+    assert caught.value.retryable is again
 
 
 def test_absurd_places_are_refused() -> None:
-    reader = stream("anthropic:m")
+    block = {"type": "text", "text": ""}
     with pytest.raises(FormatError):
-        reader.feed(
-            {"type": "content_block_start", "index": LIMIT_BLOCKS, "content_block": {"type": "text", "text": ""}}
-        )
+        stream("anthropic:m").feed({"type": "content_block_start", "index": LIMIT_BLOCKS, "content_block": block})
 
 
 def test_half_a_call_is_shown_but_never_an_entry() -> None:
     reader = stream("anthropic:m")
-    reader.feed(
-        {
-            "type": "content_block_start",
-            "index": 0,
-            "content_block": {"type": "tool_use", "id": "t", "name": "write", "input": {}},
-        }
-    )
-    reader.feed(
-        {
-            "type": "content_block_delta",
-            "index": 0,
-            "delta": {"type": "input_json_delta", "partial_json": '{"path": "a'},
-        }
-    )
+    call = {"type": "tool_use", "id": "t", "name": "write", "input": {}}
+    half = {"type": "input_json_delta", "partial_json": '{"path": "a'}
+    reader.feed({"type": "content_block_start", "index": 0, "content_block": call})
+    reader.feed({"type": "content_block_delta", "index": 0, "delta": half})
     assert reader.feed({"type": "content_block_stop", "index": 0}) == []
     assert reader.partial().unfinished == ({"kind": "call", "name": "write", "text": '{"path": "a'},)
 
 
-def test_a_respelled_tool_name_is_read_back() -> None:
+@every_provider
+def test_a_respelled_tool_name_is_read_back(target: str) -> None:
     tool = {"name": "get.weather", "description": "", "parameters": {}}
-    for target in REPLIES:
-        wire = resolve(target.partition(":")[0])[1]
-        body = render(Prompt("", "", (tool,), (Message("user", (Text("hi"),)),)), target).body
-        spelled = str(body).partition("get_weather_")[2][:8]
-        name = f"get_weather_{spelled}"
-        reply = {
-            "anthropic": {"content": [{"type": "tool_use", "id": "1", "name": name, "input": {}}]},
-            "openai-chat": {
-                "choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}]}}]
-            },
-            "openai-responses": {"output": [{"type": "function_call", "call_id": "1", "name": name, "arguments": ""}]},
-            "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": name}}]}}]},
-            "bedrock": {
-                "output": {"message": {"content": [{"toolUse": {"toolUseId": "1", "name": name, "input": {}}}]}}
-            },
-        }[wire]
-        assert parse_reply(target, reply, names=["get.weather"]).entries[0].name == "get.weather", target
+    body = render(Prompt("", "", (tool,), (Message("user", (Text("hi"),)),)), target).body
+    name = "get_weather_" + str(body).partition("get_weather_")[2][:8]
+    use = {"toolUse": {"toolUseId": "1", "name": name, "input": {}}}
+    reply = {
+        "anthropic": {"content": [{"type": "tool_use", "id": "1", "name": name, "input": {}}]},
+        "openai-chat": chat_reply({"tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}]}),
+        "openai-responses": {"output": [{"type": "function_call", "call_id": "1", "name": name, "arguments": ""}]},
+        "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": name}}]}}]},
+        "bedrock": {"output": {"message": {"content": [use]}}},
+    }[resolve(target.partition(":")[0])[1]]
+    assert parse_reply(target, reply, names=["get.weather"]).entries[0].name == "get.weather"
 
 
 def test_recorded_replies_are_exported_in_their_own_format() -> None:
-    reply = {
-        "id": "m",
-        "model": "claude-opus-5-5",
-        "content": [
-            {"type": "thinking", "thinking": "t", "signature": "c2ln"},
-            {"type": "text", "text": "a", "citations": [{"type": "x"}]},
-        ],
-    }
+    thought = {"type": "thinking", "thinking": "t", "signature": "c2ln"}
+    content = [thought, {"type": "text", "text": "a", "citations": [{"type": "x"}]}]
+    reply = {"id": "m", "model": "claude-opus-5-5", "content": content}
     entries = [user("hi"), *parse_reply("anthropic:claude-opus-5-5", reply).entries]
-    assert export("anthropic", entries)[-1] == {"role": "assistant", "content": reply["content"]}
+    assert export("anthropic", entries)[-1] == {"role": "assistant", "content": content}
 
 
 def test_sound_and_annotations_of_a_chat_reply_are_kept() -> None:
     cited = {"type": "url_citation", "url_citation": {"url": "https://a.example"}}
     audio = {"id": "audio_1", "expires_at": 9, "data": "UklGRg==", "transcript": "Hello there"}
-    message = {"role": "assistant", "content": None, "audio": audio, "annotations": [cited]}
-    reply = {"id": "c", "model": "gpt-6-sol", "choices": [{"message": message, "finish_reason": "stop"}]}
     deltas: list[Any] = [
         {"role": "assistant", "audio": {"id": "audio_1", "transcript": "Hello "}},
         {"audio": {"data": "UklG"}},
         {"audio": {"transcript": "there", "data": "Rg=="}, "annotations": [cited]},
         {"audio": {"expires_at": 9}},
     ]
-    reader = stream("openai-chat:gpt-6-sol")
-    for delta in deltas:
-        reader.feed({"id": "c", "model": "gpt-6-sol", "choices": [{"index": 0, "delta": delta}]})
-    assert reader.partial().unfinished == ({"kind": "respond", "text": "Hello there"},)
-    reader.feed({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    whole = parse_reply("openai-chat:gpt-6-sol", reply)
-    assert reader.reply().entries == whole.entries
-    assert (whole.entries[0].text, whole.entries[0].wire["block"]) == (
-        "Hello there",
-        {"annotations": [cited], "audio": audio},
-    )
+    unfinished = chat_stream("openai-chat:m", *deltas).partial().unfinished
+    assert unfinished == ({"kind": "respond", "text": "Hello there"},)
+    message = {"role": "assistant", "content": None, "audio": audio, "annotations": [cited]}
+    [entry] = parse_reply("openai-chat:m", chat_reply(message)).entries
+    assert chat_stream("openai-chat:m", *deltas, stop="stop").reply().entries == (entry,)
+    assert (entry.text, entry.wire["block"]) == ("Hello there", {"annotations": [cited], "audio": audio})
 
 
 def test_a_streamed_call_of_the_old_form_is_read() -> None:
-    function = {"name": "look", "arguments": '{"x": 1}'}
-    message = {"role": "assistant", "content": None, "function_call": function}
-    reply = {"model": "m", "choices": [{"message": message, "finish_reason": "function_call"}]}
-    reader = stream("openai-chat:m")
-    for piece in ({"name": "look", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ": 1}"}):
-        reader.feed({"model": "m", "choices": [{"index": 0, "delta": {"function_call": piece}}]})
-    reader.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": "function_call"}]})
-    assert reader.reply().entries == parse_reply("openai-chat:m", reply).entries
-    assert (reader.reply().entries[0].name, reader.reply().entries[0].args) == ("look", {"x": 1})
+    pieces = {"name": "look", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ": 1}"}
+    deltas = [{"function_call": piece} for piece in pieces]
+    message = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"x": 1}'}}
+    [call] = parse_reply("openai-chat:m", chat_reply(message, "function_call")).entries
+    assert chat_stream("openai-chat:m", *deltas, stop="function_call").reply().entries == (call,)
+    assert (call.name, call.args) == ("look", {"x": 1})
 
 
 ENDINGS = {

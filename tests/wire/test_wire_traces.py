@@ -10,14 +10,10 @@ from quire.log.hashing import chain
 from quire.providers import import_, render, rendering, split_target
 from quire.providers.rules import errors, validate
 
-TARGETS = [
-    "openai-chat:gpt-4.1-mini",
-    "openai:gpt-6-sol",
-    "anthropic:claude-opus-5-5",
-    "gemini:gemini-3.8-flash",
-    "bedrock:us.anthropic.claude-opus-5-5-v1:0",
-    "mistral:mistral-large-latest",
-]
+TARGETS = (
+    "openai-chat:gpt-4.1-mini openai:gpt-6-sol anthropic:claude-opus-5-5 gemini:gemini-3.8-flash "
+    "bedrock:us.anthropic.claude-opus-5-5-v1:0 mistral:mistral-large-latest"
+).split()
 FILES = ["pi_large_session", "swe_agent", "tau2_airline", "tau_retail_gemini", "tau_retail_gpt41mini"]
 
 
