@@ -6,7 +6,7 @@ compared and not the counting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal
 
@@ -14,7 +14,7 @@ import msgspec
 
 from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.simulate import Block, Predicted, Simulator, blocks
+from quire.providers.simulate import Block, Predicted, Simulator
 from quire.providers.usage import usage
 from quire.values import LIBRARY_HEADING, Json, JsonObject, Usage
 
@@ -29,11 +29,10 @@ class PrefixBreak(msgspec.Struct, frozen=True):
     offset: int
 
 
-def moved(before: JsonObject, after: JsonObject, wire: str) -> PrefixBreak | None:
-    """The first block of `before` that `after` does not repeat in its place; None when it only extends it."""
-    old, new = blocks(before, wire), blocks(after, wire)
+def moved(old: Sequence[Block], new: Sequence[Block]) -> PrefixBreak | None:
+    """The first block of `old` that `new` does not repeat in its place; None when it only extends it."""
     for was, now in _side_by_side(old, new):
-        if was is None or now is None or was.data != now.data:
+        if was is not now and (was is None or now is None or was.data != now.data):
             offset = _shared(was.text, now.text) if was and now else 0
             place = was or now
             assert place is not None
@@ -41,21 +40,21 @@ def moved(before: JsonObject, after: JsonObject, wire: str) -> PrefixBreak | Non
     return None
 
 
-def _side_by_side(old: list[Block], new: list[Block]) -> Iterator[tuple[Block | None, Block | None]]:
+def _side_by_side(old: Sequence[Block], new: Sequence[Block]) -> Iterator[tuple[Block | None, Block | None]]:
     """Section by section; messages that only `new` has extend the other request and are left out."""
     for section in ("tools", "system", "messages"):
-        was, now = ([one for one in row if one.section == section] for row in (old, new))
+        was, now = ([block for block in row if block.section == section] for row in (old, new))
         yield from zip_longest(was, now if section != "messages" else now[: len(was)])
 
 
-def _layer(row: list[Block], block: Block, offset: int) -> str:
+def _layer(row: Sequence[Block], block: Block, offset: int) -> str:
     """Tools, L1 or L2 by the library's heading, the last user message as L5, what stands before it as L4."""
     if block.section == "tools":
         return "tools"
     if block.section == "system":
         library = block.text.find(LIBRARY_HEADING)
         return "L2_PREVIOUS" if 0 <= library <= offset else "L1_SYSTEM"
-    asked = [one for one in row if one.role == "user" and one.kind != "tool_result"]
+    asked = [place for place in row if place.role == "user" and place.kind != "tool_result"]
     return "L5_USER" if asked and block in row[row.index(asked[-1]) :] else "L4_STRIP"
 
 
@@ -95,12 +94,13 @@ class CacheEvent(msgspec.Struct, frozen=True):
 
 
 class SentRequest(msgspec.Struct, frozen=True):
-    """A request as it went out, with what was predicted of it; `before` is the thread's request before it."""
+    """A request as it went out, with what was predicted of it; `before` are the blocks of the thread's request before."""
 
     at_ms: int
     body: JsonObject
+    blocks: Sequence[Block]
     predicted: Predicted
-    before: JsonObject | None = None
+    before: Sequence[Block] | None = None
     before_at_ms: int = 0
     before_total: int = 0
 
@@ -181,7 +181,7 @@ def _cause(
     """The likely cause, what speaks for it, and the layer where bytes moved."""
     if unforeseen and reported.cache_read > predicted:
         return _more(sent)
-    place = moved(sent.before, sent.body, info.wire) if sent.before is not None else None
+    place = moved(sent.before, sent.blocks) if sent.before is not None else None
     told = _told(diagnosis, place)
     if told is not None:
         return told
@@ -216,8 +216,11 @@ def _foreseen(predicted: Predicted) -> tuple[Cause, str, str]:
 def _guessed(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
     """No byte moved and nobody says why: what is left is time, size, marks and luck."""
     gap_s = (sent.at_ms - sent.before_at_ms) // 1000
-    row = blocks(sent.body, info.wire)
-    lives = [block.ttl_s if block.ttl_s > 0 else info.ttl_s[0] for block in row if block.ttl_s and info.ttl_s]
+    lives = [
+        block.ttl_s if block.ttl_s > 0 else info.ttl_s[0]
+        for block in sent.blocks
+        if block.ttl_s and info.ttl_s
+    ]
     longest = max(lives, default=info.ttl_s[0] if info.ttl_s else 0)
     # Lives are counted from a request's start, ours from when it was sent: near the end is the end.
     if longest and gap_s >= 0.95 * longest:
@@ -298,12 +301,12 @@ class Watch:
     def sent(self, at_ms: int, body: JsonObject) -> Predicted:
         """A request goes out."""
         predicted = self.simulator.step(at_ms, body)
-        before = self._last
+        before, blocks = self._last, self.simulator.newest
         if before is None:
-            self._last = SentRequest(at_ms, body, predicted)
+            self._last = SentRequest(at_ms, body, blocks, predicted)
         else:
             self._last = SentRequest(
-                at_ms, body, predicted, before.body, before.at_ms, before.predicted.total
+                at_ms, body, blocks, predicted, before.blocks, before.at_ms, before.predicted.total
             )
         return predicted
 

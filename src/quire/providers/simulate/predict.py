@@ -114,6 +114,8 @@ class Simulator:
         self._keys: GrowingValues[Block, bytes] = GrowingValues()
         self._gone_through: list[Block] = []
         self._last: tuple[array[int], int] | None = None
+        # The blocks of the newest body that was read.
+        self.newest: Sequence[Block] = ()
 
     def step(self, at_ms: int, body: JsonObject, began_ms: int | None = None) -> Predicted:
         """Send one more request at `at_ms`; `began_ms` is when its answer began, if that is known."""
@@ -150,7 +152,9 @@ class Simulator:
         return array("i", answer[:-1])
 
     def _seen(self, body: JsonObject) -> EngineView:
-        return EngineView(body, self._reader.read(body), self._tally, self._prompt_ids)
+        blocks = self._reader.read(body)
+        self.newest = blocks
+        return EngineView(body, blocks, self._tally, self._prompt_ids)
 
     def _presume_answers(self, seen: EngineView, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
