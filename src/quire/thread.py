@@ -276,13 +276,14 @@ class Thread:
 
     @_one_at_a_time
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
-        """The log's line for a request: hashes of what was sent, and usage once it is known."""
+        """The log's line for a request: hashes of what is new in it, and usage once it is known."""
+        segments, same = self._fold.new_segments(request.lines.segments)
         body: JsonObject = {
             "kind": "sent",
             "provider": request.provider,
             "model": request.model,
             "request_sha256": request.lines.sha256,
-            "segments": list(request.lines.segments),
+            "segments": segments,
             "at": self.clock(),
         }
         # The window of one server is not the thread's choice: it is named apart, and another model has its own.
@@ -290,7 +291,7 @@ class Thread:
         own = changes(request.target, self.policy_at(request.target))
         if window:
             self.windows[request.target] = window
-        named = {"layers": dict(request.layers), "policy": own, "window": window}
+        named = {"layers": dict(request.layers), "policy": own, "window": window, "same_segments": same}
         if meta := {key: value for key, value in named.items() if value}:
             body["meta"] = meta
         if reply is not None:

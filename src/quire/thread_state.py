@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,8 @@ class ThreadState:
         self._seen = 0
         # The newest `sent` entry; until a request is handed out here, it is the newest request.
         self._sent_seq, self._handed_out = 0, False
+        # All segment hashes of that entry's request; the log keeps of each request only those that are new.
+        self._segments: list[str] = []
         self.reply_id: str | None = None
         # When requests were sent before this turn, which tells how long caches must live.
         self.turn_times: tuple[int, ...] = ()
@@ -89,6 +91,7 @@ class ThreadState:
         self._seen = max(self._seen, found.seq)
         self.seq, self._entry_id, self.reply_id = found.seq, found.entry_id, found.reply_id
         self._sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
+        self._segments = found.segments[:]
         self._times, self.turn_times = found.times[:], tuple(found.times[: found.times_before_turn])
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
@@ -104,6 +107,7 @@ class ThreadState:
             times_before_turn=len(self.turn_times),
             reply_id=self.reply_id,
             sent_seq=self._sent_seq,
+            segments=self._segments,
             unrecorded=self.assembly.unrecorded,
         )
         theirs = self.assembly.unrecorded and self.assembly.summarise is not extract
@@ -153,10 +157,30 @@ class ThreadState:
 
     def _note_sent(self, entry: Entry) -> None:
         if _is_request(entry):
-            self._sent_seq = entry.seq
+            self._segments, self._sent_seq = self._segments_of(entry), entry.seq
             if entry.at is not None:
                 self._times.append(entry.at)
         self.reply_id = entry.wire.get("id") or self.reply_id
+
+    def _segments_of(self, entry: Entry) -> list[str]:
+        """All segments of a request: those it shares with the request before are named, not repeated."""
+        same = entry.meta.get("same_segments")
+        if not isinstance(same, dict):
+            return list(entry.body["segments"])
+        if same.get("seq") != self._sent_seq or not isinstance(same.get("count"), int):
+            return []  # of another request than the one read last: the next one is told whole
+        return [*self._segments[: same["count"]], *entry.body["segments"]]
+
+    def new_segments(self, segments: Sequence[str]) -> tuple[list[str], JsonObject | None]:
+        """Of a request's segments those that the request before had not, and what says where the others stand."""
+        old = self._segments
+        count = next(
+            (at for at, (was, now) in enumerate(zip(old, segments, strict=False)) if was != now), None
+        )
+        if count is None:
+            count = min(len(old), len(segments))
+        same: JsonObject | None = {"seq": self._sent_seq, "count": count} if count else None
+        return list(segments[count:]), same
 
 
 def _is_request(entry: Entry) -> bool:

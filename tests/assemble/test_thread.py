@@ -13,7 +13,7 @@ from quire.errors import CallError, RuleError
 from quire.log.hashing import sha256_hex
 from quire.thread import Thread, chat_messages, open_store
 from quire.thread_state import policy_for
-from quire.values import JsonObject, Request
+from quire.values import Entry, JsonObject, Request
 from toolbox import closed_later, run
 
 TARGET = "anthropic:claude-opus-5-5"
@@ -105,12 +105,40 @@ def test_the_log_gives_back_every_request_as_it_was_sent(tmp_path: Path) -> None
     again = [sha256_hex(quire.render(one.prompt, TARGET, max_tokens=100).prefix) for one in made]
     assert again == [entry.body["request_sha256"] for entry in log if entry.kind == "sent"]
     parts = providers.prefix_parts(sent.body, "anthropic")
-    last = next(entry for entry in reversed(log) if entry.kind == "sent")
-    assert last.body["segments"] == [sha256_hex(part) for part in parts]
+    assert list(segments(log).values())[-1] == [sha256_hex(part) for part in parts]
     sealed = [enclose(one, chat_messages(one)) for one in made]
     layers = [{layer.id: layer.sha256 for layer in one.layers} for one in sealed]
     assert layers == [entry.meta["layers"] for entry in log if entry.kind == "sent"]
     assert sum(one.rebase is not None for one in made) == sum(entry.kind == "rebase" for entry in log) > 0
+
+
+def segments(log: list[Entry]) -> dict[int, list[str]]:
+    """All segment hashes of each request, by the seq of its `sent` entry, from what the log keeps of them."""
+    whole: dict[int, list[str]] = {}
+    for entry in log:
+        if entry.kind == "sent":
+            same = entry.meta.get("same_segments") or {"seq": 0, "count": 0}
+            whole[entry.seq] = [*whole.get(same["seq"], [])[: same["count"]], *entry.body["segments"]]
+    return whole
+
+
+@pytest.mark.moves_prefix(reason="a small budget, to record rebases")
+def test_the_log_keeps_of_each_request_the_hashes_of_what_is_new_also_from_process_to_process(tmp_path: Path) -> None:
+    sent: list[list[str]] = []
+    for n in range(30):
+        # Opened anew for each turn, with a side request that nobody builds upon now and then.
+        with quire.open(tmp_path / "t.db", "t", Policy(budget=1_500)) as thread:
+            thread.user(f"question {n} " + "word " * 60)
+            request = thread.request(TARGET, max_tokens=100)
+            if n % 7 == 3:
+                aside = thread.sent_entry(request)
+                thread.append(Entry("sent", {**aside.body, "meta": {**aside.meta, "aside": "title"}}))
+            thread.record(reply("answer " * 40), request)
+            sent.append(list(request.lines.segments))
+            log = thread.store.read("t")
+    told = [entry for entry in log if entry.kind == "sent" and not entry.meta.get("aside")]
+    assert [segments(log)[entry.seq] for entry in told] == sent
+    assert sum(len(entry.body["segments"]) for entry in told) < sum(map(len, sent)) / 2
 
 
 def test_a_thread_that_was_sent_is_seen_by_every_command(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from quire.errors import QuireError
 from quire.values import Entry, JsonObject, LeftOut, Message
 
 # Raised whenever what is written, or what a fold makes of the same entries, changes.
-FORMAT = 1
+FORMAT = 2
 _HASH_BYTES = 32
 
 
@@ -41,6 +41,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     reply_id: str | None
     # The newest `sent` entry of the conversation itself, 0 where there is none.
     sent_seq: int
+    # The segment hashes of that request, all of them.
+    segments: list[str]
     # Whether a rebase in it was made by a summariser and is in no log.
     unrecorded: bool
     fold: msgspec.Raw = msgspec.Raw()
