@@ -236,7 +236,7 @@ def test_every_command_shows_an_example() -> None:
     [
         (["--runner", "qa"], "the qa runner needs notes to search", "Give --vault FOLDER."),
         (["--model", "anthropic"], "'anthropic' names no model", "Write anthropic:MODEL; "),
-        (["--attach", "bin.dat"], "bin.dat is not UTF-8", "Only text files can be attached"),
+        (["--attach", "bin.dat"], "bin.dat is not UTF-8", "Text, PDF and Word (.docx) files can be attached"),
     ],
 )
 def test_a_wrong_call_is_told_before_anything_is_touched(home: Path, words: list[str], problem: str, hint: str) -> None:

@@ -26,6 +26,7 @@ from quire.send.note_search import (
     local_search_tool,
     sources,
     sources_text,
+    spoken_time,
     time_range,
 )
 from quire.send.tools import Toolbox
@@ -241,7 +242,13 @@ def test_a_time_range_chooses_notes_by_the_date_in_their_name_or_their_change(in
 
 @pytest.mark.parametrize(
     ("said", "first", "last"),
-    [("today", "2025-03-10", "2025-03-10"), ("yesterday", "2025-03-09", "2025-03-09"), ("last week", "2025-03-03", "2025-03-10"),
+    [("today", "2025-03-10", "2025-03-10"), ("yesterday", "2025-03-09", "2025-03-09"), ("last week", "2025-03-03", "2025-03-09"),
+     ("the past week", "2025-03-03", "2025-03-10"), ("last month", "2025-02-01", "2025-02-28"), ("two weeks ago", "2025-02-24", "2025-03-02"),
+     ("on Monday", "2025-03-10", "2025-03-10"), ("last Monday", "2025-03-03", "2025-03-03"), ("on Sunday", "2025-03-09", "2025-03-09"),
+     ("in March", "2025-03-01", "2025-03-31"), ("in April", "2024-04-01", "2024-04-30"), ("May 2023", "2023-05-01", "2023-05-31"),
+     ("on the 3rd of March", "2025-03-03", "2025-03-03"), ("March 12", "2024-03-12", "2024-03-12"), ("since Friday", "2025-03-07", "2025-03-10"),
+     ("from Friday to Monday", "2025-03-07", "2025-03-10"), ("from Monday to Sunday", "2025-03-03", "2025-03-09"),
+     ("between January and February", "2025-01-01", "2025-02-28"), ("before 2025", "0001-01-01", "2024-12-31"),
      ("past 3 days", "2025-03-07", "2025-03-10"), ("this month", "2025-03-01", "2025-03-10"), ("2024-02", "2024-02-01", "2024-02-29"),
      ("2024", "2024-01-01", "2024-12-31"), ("2024-12-30 to 2025-01", "2024-12-30", "2025-01-31"), ("This  Week", "2025-03-10", "2025-03-10")],
 )  # fmt: skip
@@ -254,6 +261,15 @@ def test_any_other_time_is_an_error_and_nothing_worse(said: str) -> None:
     with contextlib.suppress(CallError):
         found = time_range(said, 0)
         assert isinstance(found, TimeRange)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [("What did we decide on Monday?", "on Monday"), ("last week", "last week"), ("Notes since May, please", "since May"), ("Who may march on?", ""),
+     ("Monday meetings in 2024 and later", "in 2024"), ("What was planned between Monday and  Friday?", "between Monday and Friday")],
+)  # fmt: skip
+def test_the_time_of_a_question_is_found_in_it(question: str, said: str) -> None:
+    assert spoken_time(question, 1_741_600_000_000) == said
 
 
 def test_sources_are_those_cited_else_all() -> None:

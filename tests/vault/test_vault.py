@@ -193,7 +193,7 @@ def test_a_link_out_of_the_vault_is_no_note(vault: Vault) -> None:
         ("LIST FROM outgoing([[Lesson 4]])", "- [[api-docs]]"),
         ("list where rating > 1 and rating <= 4 sort rating", "- [[spec]]\n- [[Lesson 4]]"),
         ("LIST WHERE teacher.name = \"Ada\"", "- [[Lesson 4]]"),
-        ("LIST WHERE contains(tags, \"#music/theory\")", "- [[Lesson 4]]"),
+        ("LIST WHERE contains(tags, \"music\") and contains(file.tags, \"#music\")", "- [[Lesson 4]]"),
         ("LIST WHERE !rating LIMIT 1", "- [[spec]]"),
         ("LIST WITHOUT ID file.folder WHERE rating SORT rating DESC", "- Piano Lessons\n- Work"),
         ("TABLE rating AS \"Stars\", due WHERE rating = 4", "| File | Stars | due |\n| --- | --- | --- |\n| [[Lesson 4]] | 4 | 2025-02-01 |"),
@@ -201,9 +201,8 @@ def test_a_link_out_of_the_vault_is_no_note(vault: Vault) -> None:
         ("LIST WHERE rating > 9", "(no notes match)"),
         ("TASK LIMIT 0", "(no tasks match)"),
         ("GROUP everything", "(this query was not understood: a query begins with LIST, TABLE or TASK, not 'group')"),
-        ("LIST GROUP BY x", "(this query was not understood: GROUP is not known here)"),
+        ("LIST GROUP x", "(this query was not understood: 'x' stands where 'by' was expected)"),
         ("LIST FROM", "(this query was not understood: the query ends too early)"),
-        ("LIST WHERE date(today)", "(this query was not understood: there is no function 'date'; there is contains, default, endswith, length, lower, startswith, upper)"),
     ],
 )  # fmt: skip
 def test_query_blocks_are_answered(vault: Vault, query: str, answer: str) -> None:

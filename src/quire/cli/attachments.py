@@ -1,23 +1,30 @@
-"""What joins a question: files, some of their lines, symbols, images; notes, tags and folders of a vault."""
+"""What joins a question: files, some of their lines, symbols, images; web pages; notes, tags and folders of a vault."""
 
 from __future__ import annotations
 
 import base64
+import ipaddress
 import os
 import re
+import socket
+import time
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import click
 import msgspec
 
 from quire.assemble.user_message import block
-from quire.errors import CallError, NotFound, QuireError
-from quire.items import from_file, from_region, from_symbol
+from quire.errors import CallError, FormatError, MissingPart, NotFound, QuireError
+from quire.items import from_file, from_region, from_symbol, from_url
+from quire.items.sources import document_text
 from quire.notes.note import links, prose
 from quire.notes.vault import Vault
+from quire.thread import Thread
 from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import Item, JsonObject, item_json
 
@@ -36,7 +43,7 @@ _MAX_IMAGE = 5 * 1024 * 1024
 attach_option = click.option(
     "--attach",
     multiple=True,
-    help="A file, file:10-20, file::symbol, image, [[note]], #tag or folder/ for the (first) question; may be repeated.",
+    help="A file, file:10-20, file::symbol, image, URL, [[note]], #tag or folder/ for the (first) question; may be repeated.",
 )
 
 
@@ -47,6 +54,8 @@ class Attached(msgspec.Struct, frozen=True):
     name: str
     kind: Kind = "file"
     image: JsonObject | None = None
+    # An image that comes with its note: once is enough.
+    embedded: bool = False
 
     @property
     def label(self) -> str:
@@ -61,8 +70,8 @@ class Attached(msgspec.Struct, frozen=True):
 
 def attached_items(name: str, vault: Vault | None) -> list[Attached]:
     """What a name means; a note of the vault goes before a file of the same name."""
-    if re.match(r"https?://", name):
-        raise CallError(f"{name} is not fetched here", hint="Save the page's text to a file and attach that.")
+    if re.match(r"[a-z][a-z0-9+.-]+://", name, re.I):
+        return [_from_web(name)]
     if vault is not None and (found := _from_vault(name, vault)):
         return found
     return [_from_files(name, vault)]
@@ -79,9 +88,14 @@ def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) ->
     return found
 
 
-def question(attached: Iterable[Attached], meta: JsonObject) -> JsonObject:
-    """What `thread.user` takes beside the words; tags and folders are named for chat files."""
+def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> JsonObject:
+    """What `thread.user` takes beside the words; tags and folders are named for chat files.
+
+    The images of a note that stand in the thread already are not sent again.
+    """
     listed = list(attached)
+    shown = _images_shown(thread) if any(one.embedded for one in listed) else set()
+    listed = [one for one in listed if not (one.image and one.embedded and one.image["data"] in shown)]
     named = {
         kind: list(dict.fromkeys(one.name for one in listed if one.kind == kind))
         for kind in ("tags", "folders")
@@ -94,14 +108,28 @@ def question(attached: Iterable[Attached], meta: JsonObject) -> JsonObject:
     }
 
 
+def _images_shown(thread: Thread) -> set[str]:
+    """The images that a model was shown since the last rebase."""
+    shown: set[str] = set()
+    known = thread.name in {one.name for one in thread.store.threads()}
+    for entry in thread.store.read(thread.name) if known else ():
+        images = entry.body.get("images") or () if entry.kind == "user" else ()
+        shown = set() if entry.kind == "rebase" else shown
+        shown |= {one["data"] for one in images if isinstance(one, dict) and "data" in one}
+    return shown
+
+
 def _from_vault(name: str, vault: Vault) -> list[Attached]:
     if name.startswith("#"):
         return [Attached(item_json(item), name, "tags") for item in vault.tagged(name)]
     if name.endswith("/"):
         return [Attached(item_json(item), name.rstrip("/"), "folders") for item in vault.within(name)]
     try:
-        return [Attached(item_json(item), name, "note") for item in vault.attach(name)]
+        items = [Attached(item_json(item), name, "note") for item in vault.attach(name)]
+        return items + [Attached(None, name, image=image, embedded=True) for image in vault.images(name)]
     except CallError as error:
+        if name.startswith("[[") and isinstance(error, NotFound) and (place := vault.file(name)):
+            return [_file(vault.root.path / place, place)]
         # A file may be meant; a name in brackets is always a note's.
         if name.startswith("[[") or not (isinstance(error, NotFound) or Path(name).is_file()):
             raise
@@ -127,7 +155,7 @@ def _from_files(name: str, vault: Vault | None) -> Attached:
 def _file(path: Path, name: str) -> Attached:
     suffix = path.suffix.lower()
     # A name with ~ is known by the path it means.
-    called = readable(name if path == Path(name) else str(path))
+    called = readable(str(path) if name.startswith("~") else name)
     if suffix in _IMAGES:
         return Attached(None, called, image=_image(path, suffix))
     made = item_json(from_file(path, name=called, truncate=True))
@@ -151,6 +179,194 @@ def _image(path: Path, suffix: str) -> JsonObject:
             f"{path} has {len(data):,} bytes; the limit is {_MAX_IMAGE:,}", hint="Make it smaller."
         )
     return {"media_type": _IMAGES[suffix], "data": base64.b64encode(data).decode()}
+
+
+# Web pages: fetched as the user named them, within a size and a time, and never led from the web to this machine.
+
+_MAX_PAGE = 10_000_000
+_MAX_SECONDS = 30.0
+_MAX_REDIRECTS = 5
+_ENDINGS = {
+    "application/pdf": ".pdf",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+}
+_PLAIN = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|x-yaml|javascript|x-ndjson)")
+
+
+def _from_web(name: str) -> Attached:
+    """A page as an item under its address, an image as an image."""
+    url = _without_password(name)
+    kind, data, encoding = _fetched(name, url)
+    if kind in _IMAGES.values():
+        return Attached(None, url, image={"media_type": kind, "data": base64.b64encode(data).decode()})
+    title = ""
+    if kind in _ENDINGS:
+        text = document_text(data, f"{url}{'' if url.endswith(_ENDINGS[kind]) else _ENDINGS[kind]}")
+    elif kind in ("text/html", "application/xhtml+xml"):
+        title, text = page_text(data.decode(encoding, "replace"))
+    elif _PLAIN.fullmatch(kind):
+        text = data.decode(encoding, "replace")
+    else:
+        raise FormatError(
+            f"{url} is {kind}, which has no text",
+            hint="Pages, text, PDF, Word files and images can be attached.",
+        )
+    if not text.strip():
+        raise FormatError(
+            f"{url} holds no text", hint="Pages that a program writes are empty here; save and attach them."
+        )
+    return Attached(item_json(from_url(url, text, title=title, truncate=True)), url)
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+
+
+def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
+    """The media type, the bytes and the encoding of what stands at an address."""
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingPart("fetching pages needs httpx", hint="pip install 'quire[send]'") from error
+    begin, place, may_be_private = time.monotonic(), name, _is_private(urlsplit(name).hostname)
+    try:
+        with httpx.Client(timeout=10, headers={"user-agent": "quire"}) as client:
+            for _ in range(_MAX_REDIRECTS + 1):
+                parts = urlsplit(place)
+                if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
+                    raise CallError(
+                        f"{_without_password(place)} is no web address", hint="Give http:// or https://."
+                    )
+                if not may_be_private and _is_private(parts.hostname):
+                    raise CallError(
+                        f"{shown} leads to {parts.hostname}, which is no public address",
+                        hint="Attach that address itself if you mean it.",
+                    )
+                with client.stream("GET", place) as reply:
+                    if reply.is_redirect and "location" in reply.headers:
+                        place = urljoin(place, reply.headers["location"])
+                        continue
+                    if reply.status_code != 200:
+                        raise CallError(
+                            f"{shown} answered {reply.status_code} {reply.reason_phrase}",
+                            hint="Check the address.",
+                        )
+                    kind = reply.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
+                    limit = _MAX_IMAGE if kind in _IMAGES.values() else _MAX_PAGE
+                    return kind, _read_within(reply, shown, limit, begin), reply.charset_encoding or "utf-8"
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise CallError(
+            f"{shown} could not be fetched: {str(error) or type(error).__name__}",
+            hint="Check the address and the network.",
+        ) from error
+    raise CallError(
+        f"{shown} redirects more than {_MAX_REDIRECTS} times", hint="Attach the address it should end at."
+    )
+
+
+def _read_within(reply: Any, shown: str, limit: int, begin: float) -> bytes:
+    data = bytearray()
+    for part in reply.iter_bytes():
+        data += part
+        if len(data) > limit:
+            raise CallError(f"{shown} has more than {limit:,} bytes", hint="Save it and attach a part.")
+        if time.monotonic() - begin > _MAX_SECONDS:
+            raise CallError(
+                f"{shown} took more than {_MAX_SECONDS:.0f} seconds", hint="Save it and attach the file."
+            )
+    return bytes(data)
+
+
+def _is_private(host: str | None) -> bool:
+    """Whether a name means this machine or one of its network; a name that means nothing does not."""
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host or "", None)}
+    except (OSError, UnicodeError):
+        return False
+    return any(not ipaddress.ip_address(str(one).partition("%")[0]).is_global for one in found)
+
+
+class _Page(HTMLParser):
+    """The text of a page as markdown: headings, items, rows and paragraphs; scripts and styles left out."""
+
+    _SILENT = frozenset({"script", "style", "noscript", "template", "svg", "head", "iframe"})
+    _BREAKS = frozenset(
+        [
+            "p",
+            "div",
+            "section",
+            "article",
+            "header",
+            "footer",
+            "nav",
+            "main",
+            "aside",
+            "ul",
+            "ol",
+            "table",
+            "tr",
+            "blockquote",
+            "pre",
+            "br",
+            "hr",
+            "dl",
+            "dt",
+            "dd",
+            "form",
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+            "li",
+            "figure",
+        ]
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.title = ""
+        self._silent: list[str] = []
+        self._pre = 0
+        self._in_title = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_title = tag == "title"
+        if tag in self._SILENT:
+            self._silent.append(tag)
+        self._pre += tag == "pre"
+        if tag in self._BREAKS:
+            lead = f"{'#' * int(tag[1])} " if re.fullmatch("h[1-6]", tag) else "- " if tag == "li" else ""
+            self.parts.append(f"\n{'' if tag in ('li', 'tr', 'br') else chr(10)}{lead}")
+        elif tag in ("td", "th"):
+            self.parts.append(" | ")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_title = self._in_title and tag != "title"
+        self._pre -= tag == "pre" and self._pre > 0
+        if tag in self._silent:
+            del self._silent[self._silent.index(tag) :]
+        if tag in self._BREAKS and tag not in ("li", "tr", "br"):
+            self.parts.append("\n\n")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_title:
+            self.title += data
+        elif not self._silent:
+            self.parts.append(data if self._pre else re.sub(r"\s+", " ", data))
+
+
+def page_text(html: str) -> tuple[str, str]:
+    """The title and the text of a page."""
+    page = _Page()
+    page.feed(html)
+    page.close()
+    text = re.sub(r"[ \t]*\n[ \t]*(?=\n)", "\n", "".join(page.parts))
+    text = re.sub(r"(?m)^ (?=\S)", "", re.sub(r"\n{3,}", "\n\n", text))
+    return " ".join(page.title.split()), text.strip()
 
 
 def _near(path: Path) -> str:

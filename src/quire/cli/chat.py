@@ -103,7 +103,7 @@ class Session:
         self.waiting += linked_items(text, self.kit.vault, self.screen.note)
         meta = {**self.kit.choice.meta(), **self.meta}
         with self.store.turn_lock(self.thread.name):
-            self.thread.user(text, **question(self.waiting, meta))
+            self.thread.user(text, **question(self.waiting, meta, self.thread))
             self.waiting, self.meta = [], {}
             return self._answer(self.kit)
 

@@ -178,7 +178,7 @@ def _help(session: Session, rest: str) -> None:
 def _attach(session: Session, rest: str) -> None:
     if not rest:
         raise CallError(
-            "/attach needs a name", hint="A file, file:10-20, file::symbol, [[note]], #tag or folder/."
+            "/attach needs a name", hint="A file, file:10-20, file::symbol, URL, [[note]], #tag or folder/."
         )
     for one in session.attach(_names(session, rest)):
         session.screen.note(f"attached for the next turn: {one.label} ({one.tokens:,} tokens)")
@@ -374,7 +374,7 @@ COMMANDS: dict[str, tuple[Command, str, str]] = {
     "/attach": (
         _attach,
         "NAME…",
-        "put a file, file:10-20, file::symbol, [[note]], #tag or folder/ beside the next question",
+        "put a file, file:10-20, file::symbol, URL, [[note]], #tag or folder/ beside the next question",
     ),
     "/context": (_context, "", "what is attached, and what the model has been given"),
     "/layers": (_layers, "", "the tokens of each layer of the request"),

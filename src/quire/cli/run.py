@@ -93,7 +93,7 @@ def run(
         with open_db(db) as store, store.turn_lock(thread):
             log = _opened(store, thread, reached, kit, screen)
             _mention_interrupted(store, thread)
-            log.user(words, **question(attached, choice.meta()))
+            log.user(words, **question(attached, choice.meta(), log))
             try:
                 runner = kit.runner(log, reached)
                 outcome = run_sync(log, reached.target, reached.transport, runner, on_event=screen.event)

@@ -16,7 +16,8 @@ import click
 import msgspec
 
 from quire.cli.connection import Connection
-from quire.cli.output import progress, read_text
+from quire.cli.output import echo, progress, read_text
+from quire.cli.store import NO_MODEL, embedder
 from quire.errors import CallError
 from quire.items import from_file
 from quire.log.sqlite import SqliteStore
@@ -206,14 +207,28 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
         vault = Vault(Path(choice.vault)) if choice.vault else None
         index = None
         if vault is not None and choice.runner != "chat":
-            index = stack.enter_context(NoteIndex(vault))
-            with progress("indexing notes") as show:
-                index.update(show)
+            index = stack.enter_context(_indexed(vault))
         foreign: list[Tool] = []
         for command in choice.mcp:
             server = command if command.startswith(("http://", "https://")) else shlex.split(command)
             foreign += stack.enter_context(McpServer(server)).tools
         yield Equipment(choice, vault, index, tuple(foreign))
+
+
+def _indexed(vault: Vault) -> NoteIndex:
+    """The notes, searchable by words, and by meaning where that is installed; what is missing for it is said."""
+    index = NoteIndex(vault, embedder=embedder())
+    with progress("indexing notes") as show:
+        index.update(show)
+    if index.embedder is None:
+        echo(f"notes are searched {NO_MODEL}", err=True)
+        return index
+    try:
+        with progress("reading what notes mean (Ctrl-C: later)") as show:
+            index.embed(show)
+    except KeyboardInterrupt:
+        echo("notes whose meaning was not read yet are found by words alone", err=True)
+    return index
 
 
 def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:

@@ -6,11 +6,14 @@ Each is a function from what the caller has to an item without an id; a window g
 from __future__ import annotations
 
 import logging
+import re
 import traceback
+from io import BytesIO
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+from zipfile import BadZipFile
 
-from quire.errors import BudgetError, CallError, FormatError, NotFound
+from quire.errors import BudgetError, CallError, FormatError, MissingPart, NotFound
 from quire.items.cut import cut
 from quire.log.hashing import sha256_hex
 from quire.log.shapes import NOT_UTF8_HINT, Fault, check_json, short
@@ -117,9 +120,10 @@ def from_region(path: str | Path, start: int, end: int, *, name: str = "", trunc
     return region_of(read_source(path), name or str(path), start, end, truncate=truncate)
 
 
-def from_url(url: str, text: str, *, title: str = "") -> Item:
+def from_url(url: str, text: str, *, title: str = "", truncate: bool = False) -> Item:
     """A page's text as the caller fetched it; known by its URL."""
-    return item(text, "text", {"source": "url", "url": url, **({"title": title} if title else {})})
+    meta: JsonObject = {"source": "url", "url": url, **({"title": title} if title else {})}
+    return _limited(text, "text", meta, url, True) if truncate else item(text, "text", meta)
 
 
 def from_repl(code: str, output: str = "", *, prompt: str = "> ", language: str = "") -> Item:
@@ -176,19 +180,74 @@ def _limited(text: str, type: str, metadata: JsonObject | None, name: str, trunc
 
 
 def read_source(path: str | Path) -> str:
-    """A file's text; a missing file, a folder and bytes that are not UTF-8 are errors with a hint."""
+    """A file's text, of PDFs and Word files too; a missing file, a folder and other bytes are errors with a hint."""
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError as error:
         raise NotFound(f"no file {str(path)!r}", hint="Check the path.") from error
     except (OSError, ValueError) as error:
         raise CallError(f"cannot read {str(path)!r}: {error}", hint="Check the path.") from error
+    return document_text(data, str(path))
+
+
+def document_text(data: bytes, name: str) -> str:
+    """The text of a file: a PDF's pages, a Word file's paragraphs and tables, anything else as UTF-8."""
+    reader = _READERS.get(Path(name).suffix.lower())
+    if reader is not None:
+        text = reader(data, name)
+        if not text.strip():
+            raise FormatError(f"{name} holds no text", hint="A scan has images alone; attach those.")
+        return text
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise FormatError(
-            f"{path} is not UTF-8 (byte 0x{data[error.start]:02x})",
+            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x})",
             line=data.count(b"\n", 0, error.start) + 1,
             column=error.start - data.rfind(b"\n", 0, error.start),
-            hint="Only text files can be attached; convert it to UTF-8 if it is one.",
+            hint="Text, PDF and Word (.docx) files can be attached; convert it to UTF-8 if it is text.",
         ) from error
+
+
+def _pdf(data: bytes, name: str) -> str:
+    try:
+        import pypdf
+    except ImportError as error:
+        raise MissingPart(f"{name} needs pypdf to be read", hint="pip install 'quire[documents]'") from error
+    try:
+        pages = [page.extract_text().strip() for page in pypdf.PdfReader(BytesIO(data)).pages]
+    except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(
+            f"{name} cannot be read as a PDF: {error}", hint="Open and save it anew."
+        ) from error
+    return "\n\n".join(f"[page {n}]\n{text}" for n, text in enumerate(pages, 1) if text)
+
+
+def _word(data: bytes, name: str) -> str:
+    try:
+        import docx
+        from docx.opc.exceptions import OpcError
+    except ImportError as error:
+        raise MissingPart(
+            f"{name} needs python-docx to be read", hint="pip install 'quire[documents]'"
+        ) from error
+    try:
+        parts = list(docx.Document(BytesIO(data)).iter_inner_content())
+    except (OpcError, OSError, ValueError, KeyError, BadZipFile) as error:
+        raise FormatError(
+            f"{name} cannot be read as a Word file: {error}", hint="Save it anew as .docx."
+        ) from error
+    return "\n\n".join(text for part in parts if (text := _word_part(part)))
+
+
+def _word_part(part: Any) -> str:
+    """A heading or paragraph as markdown, a table as its rows."""
+    if hasattr(part, "rows"):
+        return "\n".join(f"| {' | '.join(cell.text.strip() for cell in row.cells)} |" for row in part.rows)
+    style = (part.style.name if part.style is not None else "") or ""
+    level = int(style.removeprefix("Heading ")) if re.fullmatch(r"Heading [1-6]", style) else 0
+    lead = "#" * level + " " if level else "- " if style.startswith("List") else ""
+    return f"{lead}{part.text.strip()}" if part.text.strip() else ""
+
+
+_READERS = {".pdf": _pdf, ".docx": _word}

@@ -1,165 +1,277 @@
-"""Query blocks answered: rows of notes as a list, a table or tasks, in markdown."""
+"""Query blocks answered as Dataview answers them: a list, a table or tasks, in markdown."""
 
 from __future__ import annotations
 
-import operator
+import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Literal, TypeAlias, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
 
 import msgspec
 
 from quire.errors import FormatError, QuireError
-from quire.notes.note import Note, has_tag, is_within
-from quire.values import Json
+from quire.notes.dataview_values import (
+    FUNCTIONS,
+    ISO,
+    MOST,
+    SPANS,
+    LinkValue,
+    Value,
+    combine,
+    fields_of,
+    member,
+    order,
+    read_date,
+    read_duration,
+    show,
+    truthy,
+    typed,
+)
+from quire.notes.note import Note, aliases, has_tag, inline_fields, is_within, links, list_items, tags
 
-# What a query can say of a note: its file's facts, its front matter's fields, and a few functions.
+# The notes that a query asks about, with the fields that Dataview gives them.
 
-_FILE: dict[str, Callable[[Note], Json]] = {
-    "name": lambda note: note.title,
-    "path": lambda note: note.path,
-    "folder": lambda note: note.folder,
-    "link": lambda note: f"[[{note.title}]]",
-    "tags": lambda note: [f"#{tag}" for tag in note.tags],
-    "size": lambda note: note.size,
-    "mtime": lambda note: _day(note.mtime_ns),
-    "ctime": lambda note: _day(note.ctime_ns),
-    "outlinks": lambda note: [link.target for link in note.links],
+_DATE_IN_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)")
+# What a task says by a sign instead of a field.
+_SIGNS = {
+    "🗓️": "due",
+    "🗓": "due",
+    "📅": "due",
+    "✅": "completion",
+    "➕": "created",
+    "🛫": "start",
+    "⏳": "scheduled",
+}
+_SIGNED = re.compile(rf"({'|'.join(_SIGNS)})\s*(\d{{4}}-\d\d-\d\d)")
+
+
+class Pages:
+    """Notes by path; what a query needs of them is made when it is asked for, once."""
+
+    def __init__(
+        self, notes: Sequence[Note], resolve: Callable[[str], str], text: Callable[[str], str], now: datetime
+    ) -> None:
+        self.notes = {note.path: note for note in notes}
+        self._resolve, self.text, self.now = resolve, text, now
+        self._resolved: dict[str, str] = {}
+        self._pages: dict[str, dict[str, Value]] = {}
+        self._incoming: dict[str, list[LinkValue]] | None = None
+
+    def path(self, name: str) -> str:
+        """The note that a link's name means; the name itself where there is none."""
+        if name not in self._resolved:
+            try:
+                self._resolved[name] = self._resolve(name)
+            except QuireError:
+                self._resolved[name] = name
+        return self._resolved[name]
+
+    def link(self, text: str, own: str = "") -> LinkValue:
+        """[[name#heading|shown]] as a value; without a name, the note it stands in."""
+        place, _, display = text.lstrip("!")[2:-2].partition("|")
+        name, _, heading = place.partition("#")
+        path = self.path(name.strip()) if name.strip() else own
+        return LinkValue(path, heading.strip(), display.strip(), text.startswith("!"))
+
+    def page(self, path: str) -> dict[str, Value]:
+        """A note's row: its own fields, and what is known of its file under `file`."""
+        if path not in self._pages:
+            note = self.notes[path]
+            fields = typed(note.fields, lambda text: self.link(text, path))
+            self._pages[path] = {**fields, "file": FileFacts(self, note)}
+        return self._pages[path]
+
+    def linked_page(self, link: LinkValue) -> Value:
+        return self.page(link.path) if link.path in self.notes else None
+
+    def outgoing(self, note: Note) -> list[LinkValue]:
+        found = (LinkValue(self.path(one.target), one.heading, one.alias, one.embed) for one in note.links)
+        return list(dict.fromkeys(found))
+
+    def incoming(self, path: str) -> list[LinkValue]:
+        """The notes that link to a note, in the order of their paths."""
+        if self._incoming is None:
+            self._incoming = {}
+            for other in sorted(self.notes):
+                for target in dict.fromkeys(one.path for one in self.outgoing(self.notes[other])):
+                    self._incoming.setdefault(target, []).append(LinkValue(other))
+        return self._incoming.get(path, [])
+
+    def items(self, note: Note) -> list[dict[str, Value]]:
+        """The list items of a note as rows, each below the item it is indented under."""
+        rows = [self._item(note, one) for one in list_items(self.text(note.path))]
+        by_line = {row["line"]: row for row in rows}
+        for row in rows:
+            if row["parent"] is not None:
+                by_line[row["parent"]]["children"].append(row)
+        for row in reversed(rows):
+            row["subtasks"] = row["children"]
+            below = (one["fullyCompleted"] for one in row["children"] if one["task"])
+            row["fullyCompleted"] = row["completed"] and all(below)
+        return rows
+
+    def _item(self, note: Note, one: Any) -> dict[str, Value]:
+        own = inline_fields(one.text) | {_SIGNS[sign]: day for sign, day in _SIGNED.findall(one.text)}
+        section = LinkValue(note.path, one.heading)
+        block = re.search(r"\^([\w-]+)$", one.text)
+        return {
+            **fields_of(typed(own, lambda text: self.link(text, note.path))),
+            "text": one.text,
+            "task": one.status is not None,
+            "status": one.status,
+            "checked": (one.status or " ") != " ",
+            "completed": one.status in ("x", "X"),
+            "line": one.line,
+            "lineCount": one.text.count("\n") + 1,
+            "parent": one.parent,
+            "path": note.path,
+            "section": section,
+            "header": section,
+            "link": section,
+            "tags": [f"#{tag}" for tag in tags(one.text, {})],
+            "outlinks": [LinkValue(self.path(to.target), to.heading, to.alias) for to in links(one.text)],
+            "annotated": bool(own),
+            "blockId": block[1] if block else None,
+            "children": [],
+        }
+
+
+def _moment(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns // 1_000_000_000)
+
+
+def _midnight(moment: datetime) -> datetime:
+    return datetime(moment.year, moment.month, moment.day)
+
+
+def _levels(found: Sequence[str]) -> list[str]:
+    """Tags with those above them: a/b -> #a, #a/b."""
+    every = [tag.split("/")[: n + 1] for tag in found for n in range(tag.count("/") + 1)]
+    return list(dict.fromkeys(f"#{'/'.join(parts)}" for parts in every))
+
+
+def _day_of(pages: Pages, note: Note) -> datetime | None:
+    """The day in a note's name, else in its field `date`."""
+    found = _DATE_IN_NAME.search(note.title)
+    day = read_date("-".join(found.groups())) if found else pages.page(note.path).get("date")
+    return day if isinstance(day, datetime) else None
+
+
+_FILE: dict[str, Callable[[Pages, Note], Value]] = {
+    "name": lambda pages, note: note.title,
+    "path": lambda pages, note: note.path,
+    "folder": lambda pages, note: note.folder,
+    "ext": lambda pages, note: note.path.rpartition(".")[2],
+    "link": lambda pages, note: LinkValue(note.path),
+    "size": lambda pages, note: note.size,
+    "ctime": lambda pages, note: _moment(note.ctime_ns),
+    "cday": lambda pages, note: _midnight(_moment(note.ctime_ns)),
+    "mtime": lambda pages, note: _moment(note.mtime_ns),
+    "mday": lambda pages, note: _midnight(_moment(note.mtime_ns)),
+    "day": _day_of,
+    "tags": lambda pages, note: _levels(note.tags),
+    "etags": lambda pages, note: [f"#{tag}" for tag in note.tags],
+    "aliases": lambda pages, note: list(aliases(note.fields)),
+    "inlinks": lambda pages, note: pages.incoming(note.path),
+    "outlinks": lambda pages, note: pages.outgoing(note),
+    "lists": lambda pages, note: pages.items(note),
+    "tasks": lambda pages, note: [row for row in pages.items(note) if row["task"]],
+    "frontmatter": lambda pages, note: note.fields,
 }
 
 
-def field(note: Note, name: str) -> Json:
-    """file.name and its like, else a field of the front matter, by dotted path; None where there is none."""
-    first, _, rest = name.partition(".")
-    if first == "file" and rest in _FILE:
-        return _FILE[rest](note)
-    if name == "tags":
-        return [f"#{tag}" for tag in note.tags]
-    value: Json = note.fields
-    for part in name.split("."):
-        value = _member(value, part)
-    return value
+class FileFacts(Mapping[str, Value]):
+    """What is known of a note's file; each fact is made when it is asked for."""
+
+    def __init__(self, pages: Pages, note: Note) -> None:
+        self._pages, self._note = pages, note
+
+    def __getitem__(self, name: str) -> Value:
+        return _FILE[name](self._pages, self._note)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FILE)
+
+    def __len__(self) -> int:
+        return len(_FILE)
 
 
-def _member(value: Json, name: str) -> Json:
-    """A field by its name, or by its name in lower case with - for spaces."""
-    if not isinstance(value, dict):
-        return None
-    if name in value:
-        return value[name]
-    return next((one for key, one in value.items() if key.lower().replace(" ", "-") == name.lower()), None)
+# The words of a query block, read into steps that are carried out in the order they are written.
 
-
-def _day(ns: int) -> str:
-    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _contains(whole: Json, part: Json) -> bool:
-    if isinstance(whole, str):
-        return isinstance(part, str) and part.lower() in whole.lower()
-    if isinstance(whole, list):
-        return any(one == part or _contains(one, part) for one in whole)
-    return isinstance(whole, dict) and part in whole
-
-
-def _length(value: Json) -> int:
-    return len(value) if isinstance(value, str | list | dict) else 0
-
-
-FUNCTIONS: dict[str, tuple[Callable[..., Json], int]] = {
-    "contains": (_contains, 2),
-    "default": (lambda value, other: other if value is None else value, 2),
-    "endswith": (lambda a, b: isinstance(a, str) and isinstance(b, str) and a.endswith(b), 2),
-    "length": (_length, 1),
-    "lower": (lambda value: str(value).lower(), 1),
-    "startswith": (lambda a, b: isinstance(a, str) and isinstance(b, str) and a.startswith(b), 2),
-    "upper": (lambda value: str(value).upper(), 1),
-}
-
-
-def shown(value: Json) -> str:
-    """A value as a person reads it in a cell: lists with commas, nothing as a dash."""
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return ", ".join(shown(one) for one in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {shown(one)}" for key, one in value.items())
-    return str(value)
-
-
-# The words of a query block: LIST, TABLE or TASK, FROM, WHERE, SORT, LIMIT, read into one value.
-
-Kind = Literal["list", "table", "task"]
-# What an expression says of one note.
-Expression: TypeAlias = Callable[[Note], Json]
+Data: TypeAlias = Mapping[str, Value]
+# What an expression says of one row.
+Expression: TypeAlias = Callable[[Data], Value]
 Source: TypeAlias = Callable[[Note], bool]
 
+
+class DataviewRow(msgspec.Struct, frozen=True):
+    """A row on its way through the steps: what it is known as, and its fields."""
+
+    id: Value
+    data: Data
+
+
+Step: TypeAlias = Callable[[list[DataviewRow]], list[DataviewRow]]
+
+_NAME = r"(?:[^\W\d_]|[^\x00-\x7f])(?:[\w-]|[^\x00-\x7f])*"
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<link>\[\[[^\[\]]+\]\])|(?P<tag>\#[^\s(),!&|]+)
-    |(?P<number>-?\d+(?:\.\d+)?(?![\w-]))|(?P<sign><=|>=|!=|==|[=<>(),!+&|-])|(?P<name>[\w.-]+))""",
+    rf"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<link>!?\[\[[^\[\]]*\]\])|(?P<tag>\#[^\s(),!&|]+)
+    |date\(\s*(?P<date>{ISO}|now|today|yesterday|tomorrow|[se]o[wmy]|(?:start|end)-of-(?:week|month|year))\s*\)
+    |dur\(\s*(?P<dur>{SPANS})\s*\)|(?P<number>\d+(?:\.\d+)?)
+    |(?P<sign><=|>=|!=|=>|==|\|\||&&|[=<>(),!+&|*/%.:\[\]{{}}-])|(?P<name>{_NAME}))""",
     re.X,
 )
 _CLAUSES = frozenset({"from", "where", "sort", "limit", "group", "flatten"})
-_MOST = 500
+_MOST_WORDS = 500
+_SIGNS_IN_ORDER = (("&", "|"), ("=", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/", "%"))
+_SAME_SIGN = {"and": "&", "&&": "&", "or": "|", "||": "|", "==": "="}
 
 
 class DataviewQuery(msgspec.Struct, frozen=True):
     """A query block, read."""
 
-    kind: Kind
-    columns: tuple[tuple[str, Expression], ...] = ()
-    with_id: bool = True
-    source: Source | None = None
-    where: Expression | None = None
-    sort: tuple[tuple[Expression, bool], ...] = ()
-    limit: int | None = None
+    kind: str
+    columns: tuple[tuple[str, Expression], ...]
+    with_id: bool
+    source: Source | None
+    steps: tuple[Step, ...]
+    grouped: bool
 
 
 class DataviewReader:
-    """Tokens one after the other; `linked` says whether a note is linked to, or from, another."""
+    """Tokens one after the other, into a query over these pages."""
 
-    def __init__(self, text: str, linked: Callable[[str, bool], set[str]]) -> None:
+    def __init__(self, text: str, pages: Pages, own: str = "") -> None:
+        self.text, self.pages, self.own = text, pages, own
         self.tokens = _tokens(text)
-        self.linked = linked
         self.at = 0
 
     def query(self) -> DataviewQuery:
         """The whole block."""
         kind = self._word()
+        if kind == "calendar":
+            raise FormatError(
+                "CALENDAR is not supported: it draws dots on a calendar; LIST or TABLE say as much"
+            )
         if kind not in ("list", "table", "task"):
             raise FormatError(f"a query begins with LIST, TABLE or TASK, not {kind!r}")
-        with_id = True
-        if self._takes("without"):
-            self._expect("id")
-            with_id = False
-        parts: dict[str, object] = {"columns": self._columns(), "with_id": with_id}
+        with_id = not self._takes("without") or not self._expect("id")
+        columns = self._columns()
+        source = self._source() if self._takes("from") else None
+        steps, grouped = [], False
         while self.at < len(self.tokens):
-            parts |= self._clause()
-        return DataviewQuery(cast(Kind, kind), **parts)  # type: ignore[arg-type]  # each clause gives its own field
-
-    def _clause(self) -> dict[str, object]:
-        word = self._word()
-        if word == "from":
-            return {"source": self._any_source()}
-        if word == "where":
-            return {"where": self._either()}
-        if word == "sort":
-            return {"sort": self._sorts()}
-        if word == "limit":
-            kind, text = self._next()
-            if kind != "number":
-                raise FormatError(f"LIMIT takes a number, not {text!r}")
-            return {"limit": max(0, int(float(text)))}
-        raise FormatError(f"{word.upper()} is not known here")
+            word = self._word()
+            if word not in _STEPS:
+                raise FormatError(f"{word.upper()} is not known here; there is {', '.join(_STEPS).upper()}")
+            steps.append(_STEPS[word](self))
+            grouped = grouped or word == "group"
+        return DataviewQuery(kind, columns, with_id, source, tuple(steps), grouped)
 
     # Tokens
 
     def _peek(self) -> tuple[str, str]:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "")
+        return self.tokens[self.at][:2] if self.at < len(self.tokens) else ("end", "")
 
     def _next(self) -> tuple[str, str]:
         token = self._peek()
@@ -175,66 +287,119 @@ class DataviewReader:
         return text.lower()
 
     def _takes(self, *texts: str) -> bool:
-        if self._peek()[1].lower() in texts and self._peek()[0] in ("name", "sign"):
+        kind, text = self._peek()
+        if kind in ("name", "sign") and text.lower() in texts:
             self.at += 1
             return True
         return False
 
-    def _expect(self, text: str) -> None:
+    def _expect(self, text: str) -> bool:
         if not self._takes(text):
             raise FormatError(f"{self._peek()[1]!r} stands where {text!r} was expected")
+        return True
 
-    def _ends(self) -> bool:
-        kind, text = self._peek()
-        return kind == "end" or (kind == "name" and text.lower() in _CLAUSES)
+    def _listed(self, end: str, one: Callable[[], Any]) -> list[Any]:
+        """What stands between commas, up to the closing sign."""
+        found = []
+        while not self._takes(end):
+            found.append(one())
+            if not self._takes(","):
+                self._expect(end)
+                break
+        return found
 
-    # Columns and sorting
+    # Columns and steps
 
     def _columns(self) -> tuple[tuple[str, Expression], ...]:
         found: list[tuple[str, Expression]] = []
-        while not self._ends():
-            begin = self.at
-            expression = self._either()
-            name = "".join(text for _, text in self.tokens[begin : self.at])
-            if self._takes("as"):
-                kind, text = self._next()
-                name = _string(text) if kind == "string" else text
-            found.append((name, expression))
+        kind, text = self._peek()
+        while kind != "end" and not (kind == "name" and text.lower() in _CLAUSES):
+            found.append(self._named())
             if not self._takes(","):
                 break
+            kind, text = self._peek()
         return tuple(found)
 
-    def _sorts(self) -> tuple[tuple[Expression, bool], ...]:
-        found = []
-        while True:
-            expression = self._either()
+    def _named(self) -> tuple[str, Expression]:
+        """An expression and its name: the one given with AS, else its own words."""
+        begin = self.at
+        expression = self.expression()
+        name = self.text[self.tokens[begin][2] : self.tokens[self.at - 1][3]].strip()
+        if self._takes("as"):
+            kind, text = self._next()
+            name = _string(text) if kind == "string" else text
+        return name, expression
+
+    def _where(self) -> Step:
+        test = self.expression()
+        return lambda rows: [row for row in rows if truthy(test(row.data))]
+
+    def _sort(self) -> Step:
+        keys: list[tuple[Expression, bool]] = []
+        while not keys or self._takes(","):
+            key = self.expression()
             down = self._takes("desc", "descending")
-            if not down:
-                self._takes("asc", "ascending")
-            found.append((expression, down))
-            if not self._takes(","):
-                return tuple(found)
+            _ = down or self._takes("asc", "ascending")
+            keys.append((key, down))
 
-    # Sources
+        def sort(rows: list[DataviewRow]) -> list[DataviewRow]:
+            for key, down in reversed(keys):
+                rows = sorted(rows, key=lambda row: order(key(row.data)), reverse=down)
+            return rows
 
-    def _any_source(self) -> Source:
-        sources = [self._all_sources()]
-        while self._takes("or", "|"):
-            sources.append(self._all_sources())
-        return lambda note: any(one(note) for one in sources)
+        return sort
 
-    def _all_sources(self) -> Source:
-        sources = [self._one_source()]
-        while self._takes("and", "&"):
-            sources.append(self._one_source())
-        return lambda note: all(one(note) for one in sources)
+    def _limit(self) -> Step:
+        kind, text = self._next()
+        if kind != "number":
+            raise FormatError(f"LIMIT takes a number, not {text!r}")
+        most = int(float(text))
+        return lambda rows: rows[:most]
+
+    def _group(self) -> Step:
+        self._expect("by")
+        name, by = self._named()
+
+        def group(rows: list[DataviewRow]) -> list[DataviewRow]:
+            keyed = sorted(((by(row.data), row.data) for row in rows), key=lambda pair: order(pair[0]))
+            groups: list[tuple[Value, list[Value]]] = []
+            for key, data in keyed:
+                if not groups or order(groups[-1][0]) != order(key):
+                    groups.append((key, []))
+                groups[-1][1].append(data)
+            return [DataviewRow(key, {"key": key, name: key, "rows": own}) for key, own in groups]
+
+        return group
+
+    def _flatten(self) -> Step:
+        name, of = self._named()
+
+        def flatten(rows: list[DataviewRow]) -> list[DataviewRow]:
+            made = []
+            for row in rows:
+                value = of(row.data)
+                for one in value if isinstance(value, list) else [value]:
+                    made.append(DataviewRow(row.id, {**row.data, name: one}))
+                if len(made) > MOST:
+                    raise FormatError(f"FLATTEN makes more than {MOST:,} rows")
+            return made
+
+        return flatten
+
+    # Sources: "and" and "or" from left to right, as in expressions
+
+    def _source(self) -> Source:
+        found = self._one_source()
+        while sign := self._sign(("&", "|")):
+            found = _either(sign, found, self._one_source())
+        return found
 
     def _one_source(self) -> Source:
         if self._takes("-", "!"):
             inner = self._one_source()
             return lambda note: not inner(note)
         if self._takes("("):
-            inner = self._any_source()
+            inner = self._source()
             self._expect(")")
             return inner
         kind, text = self._next()
@@ -243,125 +408,201 @@ class DataviewReader:
         if kind == "string":
             place = _string(text)
             return lambda note: is_within(note.path, place) or note.path in (place, f"{place}.md")
-        outgoing = kind == "name" and text.lower() == "outgoing"
-        if outgoing:
-            self._expect("(")
-            kind, text = self._next()
-            self._expect(")")
         if kind == "link":
-            paths = self.linked(text, outgoing)
+            target = self.pages.link(text, self.own).path
+            return lambda note: any(link.path == target for link in self.pages.outgoing(note))
+        if kind == "name" and text.lower() == "outgoing":
+            self._expect("(")
+            _, text = self._next()
+            self._expect(")")
+            origin = self.pages.notes.get(self.pages.link(text, self.own).path)
+            paths = {link.path for link in self.pages.outgoing(origin)} if origin else set()
             return lambda note: note.path in paths
-        raise FormatError(f'{text!r} is no source: use #tag, "folder" or [[note]]')
+        raise FormatError(f'{text!r} is no source: use #tag, "folder", [[note]] or outgoing([[note]])')
 
     # Expressions
 
-    def _either(self) -> Expression:
-        parts = [self._both()]
-        while self._takes("or", "|"):
-            self._takes("|")
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else lambda note: any(one(note) for one in parts)
+    def expression(self, level: int = 0) -> Expression:
+        """Signs of a level bind weaker than those of the next; of one level they go from left to right."""
+        if level == len(_SIGNS_IN_ORDER):
+            return self._postfixed()
+        left = self.expression(level + 1)
+        while sign := self._sign(_SIGNS_IN_ORDER[level]):
+            left = _combined(sign, left, self.expression(level + 1))
+        return left
 
-    def _both(self) -> Expression:
-        parts = [self._compared()]
-        while self._takes("and", "&"):
-            self._takes("&")
-            parts.append(self._compared())
-        return parts[0] if len(parts) == 1 else lambda note: all(one(note) for one in parts)
-
-    def _compared(self) -> Expression:
-        left = self._value()
-        sign = self._peek()[1] if self._peek()[0] == "sign" else ""
-        if sign not in _COMPARE:
-            return left
+    def _sign(self, wanted: tuple[str, ...]) -> str:
+        kind, text = self._peek()
+        sign = _SAME_SIGN.get(text.lower(), text)
+        if kind not in ("sign", "name") or sign not in wanted:
+            return ""
         self.at += 1
-        right, compare = self._value(), _COMPARE[sign]
-        return lambda note: compare(left(note), right(note))
+        return sign
+
+    def _postfixed(self) -> Expression:
+        """A value, and what is asked of it: .name, [index]."""
+        made = self._value()
+        while True:
+            if self._takes("."):
+                made = self._member(made, _constant(self._next()[1]))
+            elif self._takes("["):
+                made = self._member(made, self.expression())
+                self._expect("]")
+            else:
+                return made
+
+    def _member(self, of: Expression, name: Expression) -> Expression:
+        return lambda data: member(of(data), name(data), self.pages.linked_page)
 
     def _value(self) -> Expression:
-        if self._takes("!", "not"):
-            inner = self._value()
-            return lambda note: not inner(note)
-        if self._takes("("):
-            inner = self._either()
-            self._expect(")")
-            return inner
+        if self._takes("!"):
+            inner = self._postfixed()
+            return lambda data: not truthy(inner(data))
+        if self._takes("-"):
+            return _combined("-", _constant(0), self._postfixed())
+        if self._takes("["):
+            parts = self._listed("]", self.expression)
+            return lambda data: [one(data) for one in parts]
+        if self._takes("{"):
+            pairs = self._listed("}", self._pair)
+            return lambda data: {name: one(data) for name, one in pairs}
+        if self._peek() == ("sign", "("):
+            return self._lambda() or self._inside()
+        return self._literal(*self._next())
+
+    def _pair(self) -> tuple[str, Expression]:
         kind, text = self._next()
-        if kind in ("string", "tag", "link"):
-            value = _string(text) if kind == "string" else text
-            return lambda note: value
+        self._expect(":")
+        return _string(text) if kind == "string" else text, self.expression()
+
+    def _inside(self) -> Expression:
+        self._expect("(")
+        inner = self.expression()
+        self._expect(")")
+        return inner
+
+    def _lambda(self) -> Expression | None:
+        """(a, b) => …; None where the bracket begins something else."""
+        close = self.at + 1
+        while close < len(self.tokens) and (self.tokens[close][0] == "name" or self.tokens[close][1] == ","):
+            close += 1
+        if [token[1] for token in self.tokens[close : close + 2]] != [")", "=>"]:
+            return None
+        names = [token[1] for token in self.tokens[self.at + 1 : close] if token[0] == "name"]
+        self.at = close + 2
+        body = self.expression()
+        return lambda data: lambda *values: body({**data, **dict(zip(names, values, strict=False))})
+
+    def _literal(self, kind: str, text: str) -> Expression:
+        if kind in ("string", "tag"):
+            return _constant(_string(text) if kind == "string" else text)
+        if kind == "link":
+            return _constant(self.pages.link(text, self.own))
         if kind == "number":
-            number = float(text) if "." in text else int(text)
-            return lambda note: number
+            return _constant(float(text) if "." in text else int(text))
+        if kind == "date":
+            return _constant(_named_day(text, self.pages.now) or read_date(text))
+        if kind == "dur":
+            return _constant(read_duration(text))
         if kind != "name":
             raise FormatError(f"{text!r} stands where a value was expected")
-        return self._called(text) if self._peek()[1] == "(" else _named(text)
+        if self._peek()[1] == "(":
+            return self._called(text)
+        if text.lower() in _CONSTANTS:
+            return _constant(_CONSTANTS[text.lower()])
+        if text == "this":
+            return _constant(self.pages.page(self.own) if self.own in self.pages.notes else None)
+        return (lambda data: data) if text == "row" else lambda data: data.get(text, data.get(text.lower()))
 
     def _called(self, name: str) -> Expression:
         self._expect("(")
-        args: list[Expression] = []
-        while not self._takes(")"):
-            args.append(self._either())
-            self._takes(",")
-        if name.lower() not in FUNCTIONS:
-            raise FormatError(f"there is no function {name!r}; there is {', '.join(sorted(FUNCTIONS))}")
-        function, count = FUNCTIONS[name.lower()]
-        if len(args) != count:
-            raise FormatError(f"{name} takes {count} values, not {len(args)}")
-        return lambda note: function(*(one(note) for one in args))
+        args = self._listed(")", self.expression)
+        functions = {**FUNCTIONS, "link": self._link}
+        function = functions.get(name.lower())
+        if function is None:
+            raise FormatError(
+                f"the function {name}() is not supported; there is {', '.join(sorted(functions))}"
+            )
+        try:
+            inspect.signature(function).bind(*args)
+        except TypeError as error:
+            raise FormatError(f"{name}() does not take {len(args)} values") from error
+
+        def call(data: Data) -> Value:
+            try:
+                return function(*(one(data) for one in args))
+            except (TypeError, ValueError, AttributeError, OverflowError, TimeoutError):
+                return None  # a value of another type than the function takes: nothing is known
+
+        return call
+
+    def _link(self, to: Value, display: str = "") -> LinkValue:
+        link = to if isinstance(to, LinkValue) else self.pages.link(f"[[{to}]]", self.own)
+        return msgspec.structs.replace(link, display=display or link.display)
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    out, at = [], 0
-    text = text.strip()
-    while at < len(text):
+_STEPS: dict[str, Callable[[DataviewReader], Step]] = {
+    "where": DataviewReader._where,
+    "sort": DataviewReader._sort,
+    "group": DataviewReader._group,
+    "flatten": DataviewReader._flatten,
+    "limit": DataviewReader._limit,
+}
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+def _tokens(text: str) -> list[tuple[str, str, int, int]]:
+    """(kind, text, begin, end) of each word."""
+    out: list[tuple[str, str, int, int]] = []
+    at = 0
+    while text[at:].strip():
         match = _TOKEN.match(text, at)
-        if match is None or match.end() == at:
-            if not text[at:].strip():
-                break
-            raise FormatError(f"{text[at : at + 20]!r} cannot be read")
-        kind = match.lastgroup or ""
-        out.append((kind, match[kind]))
+        if match is None or match.lastgroup is None:
+            raise FormatError(f"{text[at:].strip()[:20]!r} cannot be read")
+        out.append((match.lastgroup, match[match.lastgroup], match.start(), match.end()))
         at = match.end()
-        if len(out) > _MOST:
-            raise FormatError(f"the query has more than {_MOST} words")
+        if len(out) > _MOST_WORDS:
+            raise FormatError(f"the query has more than {_MOST_WORDS} words")
     return out
 
 
 def _string(token: str) -> str:
-    return re.sub(r"\\(.)", r"\1", token[1:-1])
+    return re.sub(r'\\(["\\])', r"\1", token[1:-1])
 
 
-def _named(name: str) -> Expression:
-    """A field of the file or of the front matter; true, false and null are themselves."""
-    constant = {"true": True, "false": False, "null": None}
-    if name.lower() in constant:
-        return lambda note: constant[name.lower()]
-    return lambda note: field(note, name)
+def _constant(value: Value) -> Expression:
+    return lambda data: value
 
 
-def _ordered(compare: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bool]:
-    """Values of one kind are ordered; others are not, and so no comparison holds."""
-
-    def holds(a: Json, b: Json) -> bool:
-        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (a, b))
-        return compare(a, b) if numbers or (isinstance(a, str) and isinstance(b, str)) else False
-
-    return holds
+def _combined(sign: str, left: Expression, right: Expression) -> Expression:
+    return lambda data: combine(sign, left(data), right(data))
 
 
-_COMPARE: dict[str, Callable[[Json, Json], bool]] = {
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": _ordered(operator.lt),
-    "<=": _ordered(operator.le),
-    ">": _ordered(operator.gt),
-    ">=": _ordered(operator.ge),
-}
+def _either(sign: str, left: Source, right: Source) -> Source:
+    if sign == "&":
+        return lambda note: left(note) and right(note)
+    return lambda note: left(note) or right(note)
 
 
-_TASK = re.compile(r"^\s*(?:[-*+]|\d+[.)]) \[(.)\] (.*)$")
+def _named_day(word: str, now: datetime) -> datetime | None:
+    """today, eom, start-of-week and their like; None where it is none of them."""
+    today = _midnight(now)
+    monday = today - timedelta(today.weekday())
+    month, year = today.replace(day=1), today.replace(month=1, day=1)
+    after = {
+        "w": monday + timedelta(7),
+        "m": (month + timedelta(32)).replace(day=1),
+        "y": year.replace(year=year.year + 1),
+    }
+    begin = {"w": monday, "m": month, "y": year}
+    if match := re.fullmatch(r"(?:(s)o|(e)o|(start)-of-|(end)-of-)([wmy])(?:eek|onth|ear)?", word):
+        return begin[match[5]] if match[1] or match[3] else after[match[5]] - timedelta(milliseconds=1)
+    days = {"now": now, "today": today, "yesterday": today - timedelta(1), "tomorrow": today + timedelta(1)}
+    return days.get(word)
+
+
+# Carrying a query out, and showing what it gave.
+
 # More rows than a model has use for.
 _MOST_ROWS = 200
 
@@ -372,93 +613,95 @@ def evaluate(
     resolve: Callable[[str], str],
     text: Callable[[str], str],
     own: str = "",
+    now: datetime | None = None,
 ) -> str:
     """The answer of a query over notes; a FormatError says what was not understood."""
-    read = DataviewReader(query, lambda name, outgoing: _linked(name, outgoing, notes, resolve, own)).query()
-    rows = _rows(read, notes)
-    if read.kind == "task":
-        return _limited(_tasks(rows, text), read.limit)
-    lines = _table(read, rows) if read.kind == "table" else _list(read, rows)
-    return "\n".join(lines) if rows else "(no notes match)"
+    pages = Pages(notes, resolve, text, now or datetime.now())
+    try:
+        read = DataviewReader(query, pages, own).query()
+        rows = _rows(read, pages)
+    except RecursionError as error:
+        raise FormatError("the query is nested too deeply") from error
+    shown = _VIEWS[read.kind](read, rows[:_MOST_ROWS])
+    if not rows:
+        return "(no tasks match)" if read.kind == "task" else "(no notes match)"
+    return "\n".join(
+        [*shown, *([f"(and {len(rows) - _MOST_ROWS:,} more)"] if len(rows) > _MOST_ROWS else [])]
+    )
 
 
-def _linked(
-    name: str, outgoing: bool, notes: Iterable[Note], resolve: Callable[[str], str], own: str
-) -> set[str]:
-    """The notes that link to a note, or those it links to; [[]] and [[#]] are the query's own note."""
-    bare = name[2:-2].partition("|")[0].partition("#")[0].strip()
-    target = resolve(bare) if bare else own
-    if outgoing:
-        return {path for note in notes if note.path == target for path in _targets(note, resolve)}
-    title = target.rpartition("/")[2].rpartition(".")[0].casefold()
-    near = [note for note in notes if any(title in link.target.casefold() for link in note.links)]
-    return {note.path for note in near if target in _targets(note, resolve)}
+def _rows(query: DataviewQuery, pages: Pages) -> list[DataviewRow]:
+    wanted = [note for _, note in sorted(pages.notes.items()) if query.source is None or query.source(note)]
+    rows = [DataviewRow(LinkValue(note.path), pages.page(note.path)) for note in wanted]
+    if query.kind == "task":
+        rows = [
+            DataviewRow(row.id, {**row.data, **task})
+            for row, note in zip(rows, wanted, strict=True)
+            for task in pages.items(note)
+            if task["task"]
+        ]
+    for step in query.steps:
+        rows = step(rows)
+    return rows
 
 
-def _targets(note: Note, resolve: Callable[[str], str]) -> set[str]:
-    out = set()
-    for link in note.links:
-        try:
-            out.add(resolve(link.target))
-        except QuireError:
-            continue  # a link to nothing links to no note
-    return out
-
-
-def _rows(query: DataviewQuery, notes: Sequence[Note]) -> list[Note]:
-    kept = [note for note in notes if query.source is None or query.source(note)]
-    if query.where is not None:
-        kept = [note for note in kept if query.where(note)]
-    kept.sort(key=lambda note: note.path)
-    for expression, down in reversed(query.sort):
-        kept.sort(key=_key(expression), reverse=down)
-    most = _MOST_ROWS if query.limit is None or query.kind == "task" else min(query.limit, _MOST_ROWS)
-    return kept[:most]
-
-
-def _key(expression: Expression) -> Callable[[Note], tuple[int, float, str]]:
-    """Numbers before texts, what is missing first."""
-
-    def key(note: Note) -> tuple[int, float, str]:
-        value: Json = expression(note)
-        if value is None:
-            return (0, 0.0, "")
-        if isinstance(value, int | float):
-            return (1, float(value), "")
-        return (2, 0.0, shown(value).casefold())
-
-    return key
-
-
-def _list(query: DataviewQuery, rows: Sequence[Note]) -> list[str]:
+def _list(query: DataviewQuery, rows: Sequence[DataviewRow]) -> list[str]:
     if not query.columns:
-        return [f"- [[{note.title}]]" for note in rows]
-    expression = query.columns[0][1]
-    values = [shown(expression(note)) for note in rows]
-    return [f"- [[{n.title}]]: {v}" if query.with_id else f"- {v}" for n, v in zip(rows, values, strict=True)]
-
-
-def _table(query: DataviewQuery, rows: Sequence[Note]) -> list[str]:
-    names = [*(["File"] if query.with_id else []), *(name for name, _ in query.columns)]
-    lines = [_row(names), _row(["---"] * len(names))]
-    for note in rows:
-        cells = [shown(expression(note)) for _, expression in query.columns]
-        lines.append(_row([f"[[{note.title}]]", *cells] if query.with_id else cells))
+        return [f"- {show(row.id)}" for row in rows]
+    lines = []
+    for row in rows:
+        value = query.columns[0][1](row.data)
+        lead = f"{show(row.id)}:" if query.with_id else ""
+        if isinstance(value, list):
+            lines += [f"- {lead}".rstrip(), *(f"    - {show(one)}" for one in value)]
+        else:
+            lines.append(f"- {lead}{' ' * query.with_id}{show(value)}".rstrip())
     return lines
 
 
-def _row(cells: Iterable[str]) -> str:
+def _table(query: DataviewQuery, rows: Sequence[DataviewRow]) -> list[str]:
+    first = ["Group" if query.grouped else "File"] if query.with_id else []
+    names = [*first, *(name for name, _ in query.columns)]
+    lines = [_line(names), _line(["---"] * len(names))]
+    for row in rows:
+        cells = [show(expression(row.data)) for _, expression in query.columns]
+        lines.append(_line([show(row.id), *cells] if query.with_id else cells))
+    return lines
+
+
+def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _tasks(rows: Sequence[Note], text: Callable[[str], str]) -> list[str]:
-    found = []
-    for note in rows:
-        tasks = [match for line in text(note.path).split("\n") if (match := _TASK.match(line))]
-        found += [f"- [{match[1]}] {match[2]} ([[{note.title}]])" for match in tasks]
-    return found
+def _tasks(query: DataviewQuery, rows: Sequence[DataviewRow]) -> list[str]:
+    if not query.grouped:
+        return [line for task in _topmost([row.data for row in rows]) for line in _task(task, named=True)]
+    lines: list[str] = []
+    for row in rows:
+        own = _topmost(row.data["rows"])
+        lines += [*([""] if lines else []), f"{show(row.id)} ({len(own)})", ""]
+        lines += [line for task in own for line in _task(task)]
+    return lines
 
 
-def _limited(lines: Sequence[str], limit: int | None) -> str:
-    kept = lines[: _MOST_ROWS if limit is None else min(limit, _MOST_ROWS)]
-    return "\n".join(kept) if kept else "(no tasks match)"
+def _topmost(tasks: Sequence[Data]) -> list[Data]:
+    """Tasks without those that come with a task above them."""
+    within = {(task["path"], line) for task in tasks for line in _lines_below(task)}
+    return [task for task in tasks if (task["path"], task["line"]) not in within]
+
+
+def _lines_below(task: Data) -> Iterator[int]:
+    for child in task["children"]:
+        yield child["line"]
+        yield from _lines_below(child)
+
+
+def _task(task: Data, depth: int = 0, named: bool = False) -> Iterator[str]:
+    box = f"[{task['status']}] " if task["task"] else ""
+    where = f" ({show(LinkValue(task['path']))})" if named else ""
+    yield f"{'    ' * depth}- {box}{task['text']}{where}".replace("\n", f"\n{'    ' * depth}  ")
+    for child in task["children"]:
+        yield from _task(child, depth + 1)
+
+
+_VIEWS = {"list": _list, "table": _table, "task": _tasks}

@@ -16,7 +16,7 @@ import platformdirs
 from quire.errors import DamageError, MissingPart
 from quire.items.cut import heading_lines
 from quire.log.hashing import sha256_hex
-from quire.notes.note import Note, title_of
+from quire.notes.note import Note, aliases, title_of
 from quire.notes.vault import NoteChange, Progress, Vault
 
 # A note in passages: by its sections, long ones by their paragraphs; each knows the headings above it.
@@ -87,7 +87,7 @@ def _pieces(paragraph: str, size: int) -> Iterator[str]:
 
 # The tables of a vault's index; raise VERSION when they or what they hold change, and it is made anew.
 
-VERSION = 2
+VERSION = 3
 
 SCHEMA = f"""
 CREATE TABLE notes (path TEXT PRIMARY KEY, facts BLOB NOT NULL) WITHOUT ROWID;
@@ -239,13 +239,13 @@ class NoteIndex:
             self._collection.delete(old)
             self._collection.add(documents)
 
-    def embed(self, progress: Progress | None = None) -> int:
+    def embed(self, progress: Progress | None = None, most: int | None = None) -> int:
         """Make the vectors that are missing, where there is an embedder; returns how many were made."""
         if self.embedder is None:
             return 0
         with self._lock:
             collection = self._loaded()
-            waiting = list(collection.pending().items())
+            waiting = list(collection.pending().items())[:most]
             for start in range(0, len(waiting), _TOGETHER):
                 ids, texts = zip(*waiting[start : start + _TOGETHER], strict=True)
                 vectors = self.embedder.encode(texts)
@@ -272,6 +272,15 @@ class NoteIndex:
             allowed = None if only is None else self._ids(only)
             found = self._found(query, earlier, k, allowed) if allowed is None or allowed else []
             return [passage for one in found if (passage := self._passage(one.id, one.score)) is not None]
+
+    def passages(self, only: Callable[[Note], bool], key: Callable[[Note], int]) -> list[Passage]:
+        """All passages of the notes that are chosen, the notes in the order of a key."""
+        with self._lock:
+            chosen = [note for note in self.vault.notes.values() if only(note)]
+            chosen.sort(key=lambda note: (key(note), note.path))
+            ids = "SELECT id FROM chunks WHERE path = ? ORDER BY line"
+            rows = [row for note in chosen for row in self._conn.execute(ids, (note.path,)).fetchall()]
+            return [passage for (id,) in rows if (passage := self._passage(id, 0.0)) is not None]
 
     def _found(self, query: str, earlier: str, k: int, allowed: list[str] | None) -> list[Any]:
         from quire.recall import Query
@@ -327,7 +336,7 @@ def _document(note: Note, number: int, chunk: Chunk) -> Any:
     """A passage as recall searches it; title, headings and tags count without being its words."""
     from quire.recall.document import Document, indexed
 
-    extra = " ".join([note.title, chunk.heading, *note.tags])
+    extra = " ".join([note.title, *aliases(note.fields), chunk.heading, *note.tags])
     return indexed(Document(id=f"{number}:{note.path}", text=chunk.text, extra=extra, session=note.path))
 
 

@@ -20,6 +20,14 @@ _COMMENT = re.compile(r"%%.*?%%", re.S)
 _WIKI = re.compile(r"(!?)\[\[([^\[\]\n]+?)\]\]")
 _LINK = re.compile(r"(!?)\[[^\[\]\n]*\]\(<?([^()\s<>]+(?:\([^()\s]*\)[^()\s<>]*)?)>?(?:\s+\"[^\"]*\")?\)")
 _TAG = re.compile(r"(?<![^\s(\[,;])#([^\s#,;:.!?'\"`()\[\]{}<>|*~^\\@$%&+=]+)")
+_ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+(?:\[(.)\]\s+)?(.*)$")
+_HEADING = re.compile(r"#{1,6} +(.*?)(?: +#+)?$")
+_INLINE_FIELD = re.compile(
+    r"^[ \t]*(?:[-*+] +)?((?:\*\*|__|[*_~])?[^\W_][^\n\[\]():]*?)::[ \t]*(\S[^\n]*)$"
+    r"|\[([^\[\]\n:]+)::[ \t]*((?:\[\[[^\[\]\n]*\]\]|[^\[\]\n])*)\]|\(([^()\n:]+)::[ \t]*([^()\n]*)\)",
+    re.M,
+)
+_ATOM = r'"[^"]*"|!?\[\[[^\[\]]*\]\]|-?\d+(?:\.\d+)?'
 # A front matter that says more than this is no front matter.
 _MOST_VALUES = 10_000
 
@@ -94,6 +102,73 @@ def prose(text: str) -> str:
     """A note without code and comments: where links and tags are looked for."""
     lines = [line for language, part in _fenced(text) if language is None for line in part]
     return _COMMENT.sub(" ", _INLINE_CODE.sub(" ", "\n".join(lines)))
+
+
+class ListItem(msgspec.Struct, frozen=True):
+    """A list item: its line from 0, the line of the item above it, its status where it is a task ("x", " ")."""
+
+    line: int
+    text: str
+    status: str | None = None
+    parent: int | None = None
+    heading: str = ""
+
+
+def list_items(text: str) -> list[ListItem]:
+    """The list items of a note, tasks among them; lines that go on below one are part of its text."""
+    body = split_front_matter(text)[1]
+    line = text.count("\n") - body.count("\n") - 1
+    found: list[ListItem] = []
+    above: list[tuple[int, int]] = []  # the indent and the line of the items that this one may stand under
+    heading = ""
+    for language, lines in _fenced(body):
+        for one in lines:
+            line += 1
+            indent = len(one.expandtabs(4)) - len(one.expandtabs(4).lstrip())
+            if language is not None:
+                continue
+            if match := _ITEM.match(one):
+                above = [item for item in above if item[0] < indent]
+                found.append(ListItem(line, match[2], match[1], above[-1][1] if above else None, heading))
+                above.append((indent, line))
+            elif above and one.strip() and indent > above[-1][0]:
+                found[-1] = msgspec.structs.replace(found[-1], text=f"{found[-1].text}\n{one.strip()}")
+            else:
+                above = []
+                heading = match[1] if (match := _HEADING.match(one)) else heading
+        line += 1  # the fence that ended this run
+    return found
+
+
+def inline_fields(text: str) -> JsonObject:
+    """`Key:: value` on a line of its own, [key:: value] and (key:: value) in one; said twice, a list."""
+    found: JsonObject = {}
+    for match in _INLINE_FIELD.finditer(text):
+        name, value = (match[1], match[2]) if match[1] else (match[3] or match[5], match[4] or match[6])
+        read = _inline_value(value.strip())
+        name = name.strip(" *_~")
+        if name in found:
+            read = [*(found[name] if isinstance(found[name], list) else [found[name]]), read]
+        found[name] = read
+    return found
+
+
+def _inline_value(text: str) -> Json:
+    """A number, true or false, a list of quoted texts and links, or the text itself."""
+    if re.fullmatch(r"-?\d+(\.\d+)?", text):
+        return float(text) if "." in text else int(text)
+    if re.fullmatch(rf"(?:{_ATOM})(?:\s*,\s*(?:{_ATOM}))+", text):
+        return [_inline_value(part) for part in re.findall(_ATOM, text)]
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    return {"true": True, "false": False}.get(text, text)
+
+
+def aliases(fields: JsonObject) -> tuple[str, ...]:
+    """The other names of a note, from its front matter."""
+    given = [fields.get(key) for key in ("aliases", "alias")]
+    named = [one for value in given for one in (value if isinstance(value, list) else [value])]
+    return tuple(dict.fromkeys(str(one).strip() for one in named if one not in (None, "")))
 
 
 def _fenced(text: str) -> Iterator[tuple[str | None, list[str]]]:
@@ -206,6 +281,10 @@ def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0,
     except FormatError as error:
         problem = "; ".join(filter(None, (problem, str(error))))
     words = prose(body)
+    if "::" in words:
+        # The fields of a task are its own.
+        stated = [line for line in words.split("\n") if not ((item := _ITEM.match(line)) and item[1])]
+        fields = {**inline_fields("\n".join(stated)), **fields}
     return Note(
         path=path,
         mtime_ns=mtime_ns,

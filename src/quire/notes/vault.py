@@ -8,6 +8,7 @@ import os
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TypeAlias
@@ -22,6 +23,7 @@ from quire.notes.dataview import evaluate
 from quire.notes.note import (
     FencedBlock,
     Note,
+    aliases,
     blocks,
     decoded,
     has_tag,
@@ -67,16 +69,8 @@ def _suffix(name: str) -> str:
 
 
 def _read(vault: Vault, note: str, name: str) -> bytes | None:
-    """An image beside the note, by its path from the vault's top, or anywhere by its name."""
-    beside = f"{note.rpartition('/')[0]}/{name}".lstrip("/")
-    for place in dict.fromkeys((beside, name.lstrip("/"))):
-        try:
-            return vault.root.read_bytes(place, _MAX_BYTES)
-        except QuireError:
-            continue
-    base = name.rpartition("/")[2]
-    anywhere = [path for path in vault.root.walk() if path.rpartition("/")[2] == base]
-    return vault.root.content(anywhere[0], _MAX_BYTES) if len(anywhere) == 1 else None
+    place = vault.file(name, note)
+    return vault.root.content(place, _MAX_BYTES) if place else None
 
 
 ENDINGS = (".md", ".markdown")
@@ -106,7 +100,8 @@ class Vault:
         self.revision = 0
         self.watched = False
         self._fresh = False
-        self._answers: dict[tuple[str, str], tuple[int, int, str]] = {}
+        self._named: tuple[tuple[int, int], dict[str, list[str]]] = ((-1, 0), {})
+        self._answers: dict[tuple[str, str], tuple[tuple[object, ...], str]] = {}
         self.lock = threading.RLock()
         # What was said of a note that could not be read, or not wholly: once is enough.
         self._told: dict[str, str] = {}
@@ -204,36 +199,68 @@ class Vault:
     # Which note a name means
 
     def resolve(self, name: str) -> str:
-        """A note's path by full path, else by its file's name if only one has it."""
+        """A note's path by full path, else by its file's name if only one has it, else by an alias of its own."""
         wanted = _bare(name)
         for path in (wanted, *(f"{wanted}{ending}" for ending in self.endings)):
-            if path.lower().endswith(self.endings) and self._is_note(path):
+            if path.lower().endswith(self.endings) and self._is_file(path):
                 return self.root.shown(self.root.resolve(path))
-        found = self._candidates(wanted)
+        self.known()
+        return self._found(name)
+
+    def _is_file(self, path: str) -> bool:
+        try:
+            return self.root.resolve(path).is_file()
+        except CallError:
+            return False
+
+    def _found(self, name: str) -> str:
+        """The one note of those known that a name means."""
+        wanted = _bare(name)
+        found = [path for path in (wanted, *(f"{wanted}{end}" for end in self.endings)) if path in self.notes]
+        found = found[:1] or self._candidates(wanted)
         if not found:
             raise NotFound(f"there is no note {name!r}", hint="Check its path, or search the vault.")
         if len(found) > 1:
             raise CallError(f"{name!r} could be {', '.join(found)}", hint="Give the full path.")
         return found[0]
 
-    def _is_note(self, path: str) -> bool:
-        try:
-            return self.root.resolve(path).is_file()
-        except CallError:
-            return False
-
     def _candidates(self, wanted: str) -> list[str]:
         """Notes with this file name: exactly, else but for case; of several, those whose folders fit too."""
-        paths = list(self.known())
-        base = wanted.rpartition("/")[2]
+        alike = self._names().get(self._stem(_folded(wanted.rpartition("/")[2])), ())
         for same in (lambda text: text, _folded):
-            names = {same(base), *(same(f"{base}{ending}") for ending in self.endings)}
-            found = [path for path in paths if same(path.rpartition("/")[2]) in names]
+            stem = self._stem(same(wanted.rpartition("/")[2]))
+            found = [path for path in alike if self._stem(same(path.rpartition("/")[2])) == stem]
             ends = tuple(f"/{same(wanted)}{ending}" for ending in ("", *self.endings))
             fitting = [path for path in found if f"/{same(path)}".endswith(ends)]
             if found:
                 return fitting if len(fitting) == 1 else found
-        return []
+        return list(self._names().get(f"alias {_folded(wanted)}", ()))
+
+    def _names(self) -> dict[str, list[str]]:
+        """Notes by what they are called: file names without ending, and aliases; made again when notes changed."""
+        if self._named[0] != (self.revision, len(self.notes)):
+            names: dict[str, list[str]] = {}
+            for path, note in sorted(self.notes.items()):
+                others = [f"alias {_folded(one)}" for one in aliases(note.fields)]
+                for name in dict.fromkeys([self._stem(_folded(path.rpartition("/")[2])), *others]):
+                    names.setdefault(name, []).append(path)
+            self._named = ((self.revision, len(self.notes)), names)
+        return self._named[1]
+
+    def _stem(self, name: str) -> str:
+        """A file's name without the ending of a note."""
+        ending = next((one for one in self.endings if name.lower().endswith(one)), "")
+        return name.removesuffix(name[len(name) - len(ending) :])
+
+    def file(self, name: str, note: str = "") -> str:
+        """A file that is no note: beside a note, by its path from the vault's top, or anywhere by its name."""
+        beside = f"{note.rpartition('/')[0]}/{_bare(name)}".lstrip("/")
+        for place in dict.fromkeys((beside, _bare(name))):
+            if self._is_file(place):
+                return self.root.shown(self.root.resolve(place))
+        base = _bare(name).rpartition("/")[2]
+        anywhere = [path for path in self.root.walk() if path.rpartition("/")[2] == base]
+        return anywhere[0] if len(anywhere) == 1 else ""
 
     # Notes as items
 
@@ -242,6 +269,11 @@ class Vault:
         path = self.resolve(name)
         text = self.text(path)
         return [self._item(path, text, "note"), *self._queries(path, text)]
+
+    def images(self, name: str) -> list[JsonObject]:
+        """The images embedded in a note."""
+        path = self.resolve(name)
+        return embedded_images(self, path, self.text(path))
 
     def active(self, name: str) -> list[Item]:
         """The note that is being looked at: with the images embedded in it."""
@@ -310,16 +342,21 @@ class Vault:
 
     def answer(self, path: str, query: str) -> str:
         """The answer of a query block; kept while its note and the notes it asks about stay as they are."""
-        notes = self.known()
-        mtime = self.root.resolve(path).stat().st_mtime_ns
+        notes, now = self.known(), datetime.now()
+        # What a query says of today is true today alone, and of now only now.
+        asked = (
+            self.root.resolve(path).stat().st_mtime_ns,
+            self.revision,
+            now if "now" in query else now.date(),
+        )
         kept = self._answers.get((path, query))
-        if kept is not None and kept[:2] == (mtime, self.revision):
-            return kept[2]
+        if kept is not None and kept[0] == asked:
+            return kept[1]
         try:
-            content = evaluate(query, list(notes.values()), self.resolve, self.text, path)
+            content = evaluate(query, list(notes.values()), self._found, self.text, path, now)
         except FormatError as error:
             content = f"(this query was not understood: {error})"
-        self._answers[(path, query)] = (mtime, self.revision, content)
+        self._answers[(path, query)] = (asked, content)
         return content
 
 
@@ -341,6 +378,4 @@ def _born_ns(stat: os.stat_result) -> int:
 
 
 def _iso(ns: int) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

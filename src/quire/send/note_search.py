@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
+from calendar import monthrange
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -18,12 +21,29 @@ from quire.notes.note import Note
 from quire.send.tools import Output, Tool, tool
 from quire.values import Entry
 
-# Times as people say them: today, last week, past 3 days, 2025-01, 2025-01-01 to 2025-01-31.
+# Times as people say them: today, last week, on Monday, in March, past 3 days, 2025-01, from 2025-01-01 to 2025-01-31.
 
-_DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+Days: TypeAlias = tuple[date, date]
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")  # fmt: skip
+_NUMBERS = {
+    "a": 1,
+    "an": 1,
+    "one": 1,
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "few": 3,
+    "couple of": 2,
+}
 _UNITS = {"day": 1, "week": 7, "month": 30, "year": 365}
-_LAST = re.compile(r"(?:the )?(?:last|past)(?: (\d+|two|three|few))? (day|week|month|year)s?")
-_NUMBERS = {"two": 2, "three": 3, "few": 3}
+_COUNT = rf"(\d{{1,5}}|{'|'.join(_NUMBERS)})"
+_UNIT = "(day|week|month|year)"
+_MONTH = f"({'|'.join(_MONTHS)})"
+_NTH = r"(\d{1,2})(?:st|nd|rd|th)?"
+_DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -32,72 +52,154 @@ class TimeRange(msgspec.Struct, frozen=True):
     first: date
     last: date
 
-    def holds(self, title: str, mtime_ms: int) -> bool:
-        """Whether a note is of this time: by the date in its name, else by when it was changed."""
-        named = _DAY.search(title)
-        day = _date(named[0]) if named else None
-        return self.first <= (day or _day(mtime_ms)) <= self.last
+    def holds(self, note: Note) -> bool:
+        """Whether a note is of this time."""
+        return self.first <= day_of(note) <= self.last
 
 
-def time_range(text: str, now_ms: int | None = None) -> TimeRange:
-    """The days that a phrase means; one that is not understood is an error."""
-    today = _day(int(time.time() * 1000) if now_ms is None else now_ms)
-    said = " ".join(text.lower().split())
-    for read in (_relative, _this, _written):
-        if found := read(said, today):
-            return found
-    raise CallError(
-        f"the time range {text!r} is not understood",
-        hint="Use today, yesterday, last week, past 3 days, 2025-01, or 2025-01-01 to 2025-01-31.",
-    )
-
-
-def _relative(said: str, today: date) -> TimeRange | None:
-    if said == "today":
-        return TimeRange(today, today)
-    if said == "yesterday":
-        return TimeRange(today - timedelta(1), today - timedelta(1))
-    match = _LAST.fullmatch(said)
-    if match is None:
-        return None
-    count = _NUMBERS.get(match[1] or "") or int(match[1] or 1)
-    days = min(count * _UNITS[match[2]], 100_000)
-    return TimeRange(_back(today, days), today)
+def day_of(note: Note) -> date:
+    """The day of a note: the date in its name, else in its field `date` or `created`, else when it was changed."""
+    stated = [note.title, *(str(note.fields.get(name)) for name in ("date", "created"))]
+    named = (_date("-".join(match.groups())) for text in stated if (match := _DAY.search(text)))
+    return next(filter(None, named), None) or _local_day(note.mtime_ms)
 
 
 def _back(day: date, days: int) -> date:
     return date.fromordinal(max(1, day.toordinal() - days))
 
 
-def _this(said: str, today: date) -> TimeRange | None:
-    starts = {
-        "this week": today - timedelta(today.weekday()),
-        "this month": today.replace(day=1),
-        "this year": today.replace(month=1, day=1),
-    }
-    return TimeRange(starts[said], today) if said in starts else None
+def _number(said: str) -> int:
+    return _NUMBERS.get(said) or int(said)
 
 
-def _written(said: str, today: date) -> TimeRange | None:
-    """2025, 2025-01, 2025-01-27, or two of them with "to" between."""
-    first, _, last = said.removeprefix("from ").partition(" to ")
-    begin, end = _span(first), _span(last or first)
-    return TimeRange(begin[0], end[1]) if begin and end else None
+def _unit_before(today: date, unit: str, count: int) -> Days:
+    """The calendar day, week, month or year that lies so many back."""
+    if unit in ("day", "week"):
+        first = _back(today, today.weekday() if unit == "week" else 0)
+        first = _back(first, count * _UNITS[unit])
+        return first, first + timedelta(_UNITS[unit] - 1)
+    months = max(0, today.year * 12 + today.month - 1 - count * (12 if unit == "year" else 1))
+    year = max(1, months // 12)
+    return _year(year) if unit == "year" else _month(year, months % 12 + 1)
 
 
-def _span(text: str) -> tuple[date, date] | None:
-    """The first and the last day of a year, a month or a day."""
-    if re.fullmatch(r"\d{4}", text, re.ASCII) and (begin := _date(f"{text}-01-01")):
-        return begin, date(begin.year, 12, 31)
-    if re.fullmatch(r"\d{4}-\d{2}", text, re.ASCII) and (begin := _date(f"{text}-01")):
-        after = (
-            date(begin.year + begin.month // 12, begin.month % 12 + 1, 1)
-            if begin < date(9999, 12, 1)
-            else None
-        )
-        return begin, after - timedelta(1) if after else date(9999, 12, 31)
-    day = _date(text) if _DAY.fullmatch(text) else None
-    return (day, day) if day else None
+def _month(year: int, month: int) -> Days:
+    return date(year, month, 1), date(year, month, monthrange(year, month)[1])
+
+
+def _year(year: int) -> Days:
+    return date(year, 1, 1), date(year, 12, 31)
+
+
+def _weekday(today: date, which: str, name: str) -> Days:
+    back = (today.weekday() - _WEEKDAYS.index(name)) % 7
+    day = _back(today, 7 if which.strip() == "last" and not back else back)
+    return day, day
+
+
+def _named_month(today: date, name: str, year: str | None, day: str | None = None) -> Days:
+    """The newest such month, or day of it, that has begun; or that of the year."""
+    month = _MONTHS.index(name) + 1
+    begun = (month, int(day or 1)) <= (today.month, today.day)
+    in_year = int(year) if year else today.year - (not begun)
+    return (date(in_year, month, int(day)),) * 2 if day else _month(in_year, month)
+
+
+class Period(NamedTuple):
+    """A way to say a time, what it means, and whether it must be led in ("on", "in") to be one in a sentence."""
+
+    pattern: str
+    days: Callable[[date, re.Match[str]], Days]
+    led: bool = False
+
+
+_PERIODS = (
+    Period("(?:today|tonight|this (?:morning|afternoon|evening))", lambda today, said: (today, today)),
+    Period("the day before yesterday", lambda today, said: _unit_before(today, "day", 2)),
+    Period("(?:yesterday|last night)", lambda today, said: _unit_before(today, "day", 1)),
+    Period(rf"{_COUNT} {_UNIT}s? ago", lambda today, said: _unit_before(today, said[2], _number(said[1]))),
+    Period(
+        rf"(?:the )?(?:last|past|previous) (?:{_COUNT} )?{_UNIT}s",
+        lambda today, said: (_back(today, _number(said[1] or "few") * _UNITS[said[2]]), today),
+    ),
+    Period(f"(?:the )?past {_UNIT}", lambda today, said: (_back(today, _UNITS[said[1]]), today)),
+    Period(f"(?:the )?(?:last|previous) {_UNIT}", lambda today, said: _unit_before(today, said[1], 1)),
+    Period(f"this {_UNIT}", lambda today, said: (_unit_before(today, said[1], 0)[0], today)),
+    Period(f"(last |this )({'|'.join(_WEEKDAYS)})", lambda today, said: _weekday(today, said[1], said[2])),
+    Period(f"()({'|'.join(_WEEKDAYS)})", lambda today, said: _weekday(today, "", said[2]), led=True),
+    Period(rf"(?:the )?{_NTH}(?: of)? {_MONTH}(?:,? (\d{{4}}))?", lambda today, said: _named_month(today, said[2], said[3], said[1])),
+    Period(rf"{_MONTH} {_NTH}(?:,? (\d{{4}}))?", lambda today, said: _named_month(today, said[1], said[3], said[2])),
+    Period(rf"{_MONTH},? (\d{{4}})", lambda today, said: _named_month(today, said[1], said[2])),
+    Period(f"(?:last|this) {_MONTH}", lambda today, said: _named_month(today, said[1], None)),
+    Period(_MONTH, lambda today, said: _named_month(today, said[1], None), led=True),
+    Period(r"(\d{4})-(\d{2})-(\d{2})", lambda today, said: (date.fromisoformat(said[0]),) * 2),
+    Period(r"(\d{4})-(\d{2})", lambda today, said: _month(int(said[1]), int(said[2]))),
+    Period(r"(\d{4})", lambda today, said: _year(int(said[1])), led=True),
+)  # fmt: skip
+_LEAD = r"(?:on|in|during|of|over|within|for) "
+
+
+def _alternatives(led: bool) -> str:
+    sources = (f"{_LEAD if one.led and led else f'(?:{_LEAD})?'}{one.pattern}" for one in _PERIODS)
+    return "|".join(re.sub(r"(?<!\\)\((?!\?)", "(?:", source) for source in sources)
+
+
+_BOTH = re.compile(
+    rf"(?:from |between )?({_alternatives(False)}) (?:to|and|until|till|-) ({_alternatives(False)})"
+)
+_SINCE = re.compile(rf"(since|after|before|until) ({_alternatives(False)})")
+_SPOKEN = re.compile(
+    rf"\b(?:(?:from|between) (?:{_alternatives(False)}) (?:to|and|until|till) (?:{_alternatives(False)})"
+    rf"|(?:since|after|before|until) (?:{_alternatives(False)})|{_alternatives(True)})\b"
+)
+
+
+def time_range(text: str, now_ms: int | None = None) -> TimeRange:
+    """The days that a phrase means; one that is not understood is an error."""
+    today = _local_day(int(time.time() * 1000) if now_ms is None else now_ms)
+    said = " ".join(text.lower().split())
+    if both := _BOTH.fullmatch(said):
+        first, last = _period(both[1], today), _period(both[2], today)
+        if first and last:
+            # "From Friday to Monday" began before: a week ago among weekdays, else a year.
+            before = 0 if first[0] <= last[1] else 7 if (first[0] - last[1]).days < 7 else 365
+            return TimeRange(_back(first[0], before), last[1])
+    elif (since := _SINCE.fullmatch(said)) and (days := _period(since[2], today)):
+        ranges = {
+            "since": (days[0], today),
+            "after": (days[1] + timedelta(1), today),
+            "before": (date.min, _back(days[0], 1)),
+            "until": (date.min, days[1]),
+        }
+        return TimeRange(*ranges[since[1]])
+    elif days := _period(said, today):
+        return TimeRange(*days)
+    raise CallError(
+        f"the time range {text!r} is not understood",
+        hint="Use today, yesterday, last week, on Monday, in March, past 3 days, since 2025-01, or 2025-01-01 to 2025-01-31.",
+    )
+
+
+def spoken_time(text: str, now_ms: int | None = None) -> str:
+    """The time that a question names, in its own words: "What did we decide on Monday?" -> "on Monday"."""
+    said = " ".join(text.split())
+    for match in sorted(_SPOKEN.finditer(said.lower()), key=lambda one: -len(one[0])):
+        phrase = said[match.start() : match.end()]
+        with contextlib.suppress(CallError):
+            time_range(phrase, now_ms)
+            return phrase
+    return ""
+
+
+def _period(said: str, today: date) -> Days | None:
+    bare = re.sub(f"^{_LEAD}", "", said)
+    for one in _PERIODS:
+        if match := re.fullmatch(one.pattern, bare):
+            try:
+                return one.days(today, match)
+            except (ValueError, OverflowError):
+                return None
+    return None
 
 
 def _date(text: str) -> date | None:
@@ -107,8 +209,8 @@ def _date(text: str) -> date | None:
         return None
 
 
-def _day(ms: int) -> date:
-    return datetime.fromtimestamp(ms / 1000, UTC).date()
+def _local_day(ms: int) -> date:
+    return datetime.fromtimestamp(ms / 1000).date()
 
 
 INSTRUCTION = "Answer the question based only on the following context:"
@@ -141,7 +243,9 @@ class Source(msgspec.Struct, frozen=True):
     path: str
 
 
-def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_000) -> list[FoundNote]:
+def documents(
+    passages: Iterable[Passage], limit: int = 12_000, each: int = 4_000, after: int = 0
+) -> list[FoundNote]:
     """Passages gathered by note, best note first, within `limit` characters in all and `each` for one note."""
     by_note: dict[str, list[Passage]] = {}
     for one in passages:
@@ -154,7 +258,7 @@ def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_00
         ordered = sorted(own, key=lambda one: one.line)
         content = truncate("\n\n".join(one.text.strip() for one in ordered), min(each, left))
         left -= len(content)
-        found.append(FoundNote(len(found) + 1, own[0].title, path, content))
+        found.append(FoundNote(after + len(found) + 1, own[0].title, path, content))
     return found
 
 
@@ -183,6 +287,10 @@ class SourceNumbers:
 
 
 _MOST_TURNS = 64
+# Passages whose meaning is taken in before a search; more than that are a matter of the index.
+_MOST_MEANT = 256
+# What a note of a time is worth at least, in characters, where there are many.
+_LEAST_SHARE = 300
 
 
 def local_search(found: Sequence[FoundNote], time_range: str = "") -> str:
@@ -242,15 +350,20 @@ def local_search_tool(
 
         Args:
             query: What to look for, in the words that a note would use.
-            timeRange: Only notes of this time, as "last week", "today", "2025-01" or "2025-01-01 to 2025-01-31".
+            timeRange: Only notes of this time, as "last week", "on Monday", "2025-01" or "2025-01-01 to 2025-01-31".
         """
         if not index.vault.watched:
             index.update()
-        within = time_range(timeRange, now_ms() if now_ms else None) if timeRange else None
-        passages = index.search(query, k, _when(within), str(call.meta.get("earlier") or ""))
-        found = numbers.numbered(documents(passages, limit), call)
+            index.embed(most=_MOST_MEANT)
+        now = now_ms() if now_ms else None
+        said = timeRange or spoken_time(query, now)
+        earlier = str(call.meta.get("earlier") or "")
+        if said:
+            found = _of_time(index, _without(query, said), time_range(said, now), k, limit)
+        else:
+            found = documents(index.search(query, k, earlier=earlier), limit)
         asked = question(call).strip() if question and call.meta.get("placement") != "context" else ""
-        return _output(found, timeRange, asked)
+        return _output(numbers.numbered(found, call), said, asked)
 
     return search
 
@@ -262,10 +375,21 @@ def _output(found: Sequence[FoundNote], time_range: str, asked: str) -> Output:
     return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": told})
 
 
-def _when(within: TimeRange | None) -> Callable[[Note], bool] | None:
-    if within is None:
-        return None
-    return lambda note: within.holds(note.title, note.mtime_ms)
+def _without(query: str, said: str) -> str:
+    """A question without the time in it."""
+    return re.sub(rf"\b{re.escape(said)}\b", " ", " ".join(query.split()), flags=re.I)
+
+
+def _of_time(index: NoteIndex, words: str, within: TimeRange, k: int, limit: int) -> list[FoundNote]:
+    """The notes of a time: those that fit the words first, then the others, newest first, each a fair part of it."""
+    fitting = documents(index.search(words, k, within.holds), limit) if words.strip(" ?!.,") else []
+    known = {one.path for one in fitting}
+    others = index.passages(
+        lambda note: note.path not in known and within.holds(note), lambda note: -day_of(note).toordinal()
+    )
+    left = limit - sum(len(one.content) for one in fitting)
+    fair = max(_LEAST_SHARE, left // max(1, len({one.path for one in others})))
+    return [*fitting, *documents(others, left, min(4_000, fair), after=len(fitting))]
 
 
 def sources(entries: Sequence[Entry]) -> list[Source]:
