@@ -2,14 +2,12 @@
 
 import json
 import os
-import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-QUIRE = [sys.executable, "-m", "quire.cli.main"]
+from toolbox import QUIRE, on_terminal
 
 
 def shell(tmp_path: Path, command: str, **env: str) -> tuple[int, str, str]:
@@ -78,22 +76,6 @@ def test_a_full_disk_is_an_error_without_a_traceback(tmp_path: Path, command: st
 def test_what_a_narrow_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
     code, out, _ = shell(tmp_path, "quire log new é >/dev/null; quire log list", PYTHONIOENCODING="ascii")
     assert (code, "\\xe9" in out) == (0, True)
-
-
-def on_terminal(tmp_path: Path, *args: str, **env: str) -> bytes:
-    """What a terminal receives, errors and output together."""
-    ours, theirs = pty.openpty()
-    variables = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db"), "TERM": "xterm-256color", **env}
-    subprocess.run([*QUIRE, *args], env=variables, stdin=theirs, stdout=theirs, stderr=theirs, check=False)
-    os.close(theirs)
-    received = b""
-    try:
-        while more := os.read(ours, 4096):
-            received += more
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(ours)
-    return received
 
 
 @pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])

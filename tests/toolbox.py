@@ -1,6 +1,10 @@
 """What the tests of several folders use: the command line, made threads, a clock, a turn against a server."""
 
 import asyncio
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,30 @@ def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **en
 def run(*words: object, **how: Any) -> str:
     """What `quire` writes to standard output."""
     return invoke(*words, **how).stdout
+
+
+# The command in a process of its own.
+QUIRE = [sys.executable, "-m", "quire.cli.main"]
+
+
+def on_terminal(folder: Path, *words: str, typed: str = "", **env: str) -> bytes:
+    """What a terminal receives of a command, output and errors together; the folder is its home."""
+    ours, theirs = pty.openpty()
+    settings = {"QUIRE_DB": str(folder / "q.db"), "TERM": "xterm-256color", "COLUMNS": "200"}
+    settings |= {"XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "PROMPT_TOOLKIT_NO_CPR": "1", **env}
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = subprocess.Popen([*QUIRE, *words], cwd=folder, env={**os.environ, **settings}, **streams)
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    received = b""
+    try:
+        while more := os.read(ours, 65536):
+            received += more
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    process.wait(30)
+    return received
 
 
 _OPENED: list[SqliteStore] = []

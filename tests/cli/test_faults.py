@@ -26,16 +26,9 @@ from quire.send.transport import unreachable
 from quire.testing import Refuse, emulator
 from quire.thread import open_store
 from quire.values import Entry
+from toolbox import QUIRE
 
-QUIRE = [sys.executable, "-m", "quire.cli.main"]
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
-    monkeypatch.delenv("QUIRE_MODEL", raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def run(*words: str) -> tuple[str, str, BaseException | None]:
@@ -43,18 +36,18 @@ def run(*words: str) -> tuple[str, str, BaseException | None]:
     return done.stdout, done.stderr, done.exception
 
 
-def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(place: Path) -> None:
-    (place / "click.py").write_text("import time\nopen('up', 'w').close()\ntime.sleep(60)\n")
-    env = {**os.environ, "PYTHONPATH": f"{place}:{os.environ.get('PYTHONPATH', '')}"}
+def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path) -> None:
+    (home / "click.py").write_text("import time\nopen('up', 'w').close()\ntime.sleep(60)\n")
+    env = {**os.environ, "PYTHONPATH": f"{home}:{os.environ.get('PYTHONPATH', '')}"}
     process = subprocess.Popen(QUIRE, env=env, stderr=subprocess.PIPE)
-    while not (place / "up").exists():
+    while not (home / "up").exists():
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert err == b"stopped\n"
 
 
-def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_read(place: Path) -> None:
+def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_read(home: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     Path(name).write_text("Crema.")
     (found,) = attached_items(name, None)
@@ -69,7 +62,7 @@ def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_rea
 def test_an_answer_that_was_stopped_is_gone_on_with() -> None:
     sent = {"kind": "sent", "provider": "vllm", "model": "m", "request_sha256": "0" * 64, "segments": []}
     end = {**sent, "usage": {"input_total": 0}, "stop": "stopped", "meta": {"stopped": True}}
-    with open_store("q.db") as store:
+    with open_store("quire.db") as store:
         said = values.respond("Once upon", meta={"stopped": True})
         store.append("t", [values.user("A story"), Entry("sent", sent), said, Entry("sent", end)])
     with emulator("vllm", [" a time."]) as server:
@@ -89,15 +82,15 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     assert "secret" not in f"{failed[1]}{failed[2]}{getattr(failed[2], 'hint', '')}"
 
 
-def test_waiting_for_a_locked_file_is_said(place: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with open_store("q.db") as store:
+def test_waiting_for_a_locked_file_is_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open_store("quire.db") as store:
         store.create("t")
-        other = sqlite3.connect("q.db", isolation_level=None, check_same_thread=False)
+        other = sqlite3.connect("quire.db", isolation_level=None, check_same_thread=False)
         other.execute("BEGIN IMMEDIATE")
         threading.Timer(connection.SILENT_S + 0.5, lambda: other.execute("COMMIT")).start()
         store.append("t", [values.user("Hi")])
         other.close()
-    assert f"waiting for {place / 'q.db'}: another process is writing to it" in caplog.text
+    assert f"waiting for {home / 'quire.db'}: another process is writing to it" in caplog.text
 
 
 def test_waiting_on_a_refusal_is_said() -> None:
@@ -112,7 +105,7 @@ def test_a_missing_extra_leaves_no_turn_behind(monkeypatch: pytest.MonkeyPatch) 
     failed = run("run", "t", "Hi", "--model", "vllm:m", "--base-url", "http://127.0.0.1:9")[2]
     assert isinstance(failed, QuireError)
     assert failed.hint == "pip install 'quire[send]'"
-    assert not Path("q.db").exists()
+    assert not Path("quire.db").exists()
 
 
 def test_an_image_counts_for_what_a_model_is_shown() -> None:
@@ -123,7 +116,7 @@ def test_an_image_counts_for_what_a_model_is_shown() -> None:
 
 def test_a_thread_of_a_long_name_is_saved() -> None:
     name = "é" * 200
-    with open_store("q.db") as store:
+    with open_store("quire.db") as store:
         store.append(name, [values.user("Hi")])
         saved = autosave(store, name, "chats")
     assert saved.path.read_text().startswith("---")

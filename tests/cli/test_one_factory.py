@@ -19,17 +19,12 @@ Command = Callable[..., Result]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "tea.md").write_text("Green tea needs water of 80 degrees. #tea")
-    (tmp_path / "facts.txt").write_text("Ship in May.\n")
-    (tmp_path / "prompt.md").write_text("You plan.\n")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("QUIRE_MODEL", "QUIRE_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+def command(home: Path) -> Command:
+    (home / "notes").mkdir()
+    (home / "notes" / "tea.md").write_text("Green tea needs water of 80 degrees. #tea")
+    (home / "facts.txt").write_text("Ship in May.\n")
+    (home / "prompt.md").write_text("You plan.\n")
+    (home / "elsewhere").mkdir()
     return lambda *words, **how: CliRunner().invoke(quire, list(words), **how)
 
 

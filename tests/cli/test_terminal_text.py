@@ -1,10 +1,8 @@
 """No byte of others commands a terminal: one writer for all output, seen through a real one."""
 
 import os
-import pty
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +14,12 @@ from quire.cli.output import shown
 from quire.testing import Emulator, Refuse, emulator
 from quire.thread import open_store
 from quire.values import Call, Entry, JsonObject, Text
+from toolbox import QUIRE, on_terminal
 
-QUIRE = [sys.executable, "-m", "quire.cli.main"]
 # A window title, the screen's end, colours, a C1 command, letters turned round, a bell.
 EVIL = "\x1b]0;evil\x07\x1b[2J\x1b[35mred\x9b5mC1\u202egnorw\u2066\u200f\x07\x08end"
 # What a terminal may be told: colours and the like, the cursor, and what prompts and bars need of it.
 OURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|\t|\x1b=|\x1b>|\x08")
-
-
-def terminal(tmp_path: Path, *words: str, typed: str = "", **env: str) -> bytes:
-    """What a terminal receives of a command, output and errors together."""
-    ours, theirs = pty.openpty()
-    settings = {"QUIRE_DB": str(tmp_path / "q.db"), "TERM": "xterm-256color", "XDG_STATE_HOME": str(tmp_path)}
-    settings |= {"PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "200", "XDG_CACHE_HOME": str(tmp_path)}
-    how: dict[str, Any] = {"stdout": theirs, "stderr": theirs, "cwd": tmp_path, "env": {**os.environ, **settings, **env}}  # fmt: skip
-    process = subprocess.Popen([*QUIRE, *words], stdin=theirs, **how)
-    os.close(theirs)
-    os.write(ours, typed.encode())
-    received = b""
-    try:
-        while more := os.read(ours, 65536):
-            received += more
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(ours)
-    process.wait(30)
-    return received
 
 
 def harmless(received: bytes, *, coloured: bool = True) -> None:
@@ -76,20 +54,20 @@ def test_run_and_resume(tmp_path: Path, colour: bool) -> None:
     (tmp_path / "a.txt").write_text(EVIL)
     env = {} if colour else {"NO_COLOR": "1"}
     with emulator("vllm", evil) as server:
-        harmless(terminal(tmp_path, "run", "t", "Hi", "--root", ".", *where(server), **env), coloured=colour)
+        harmless(on_terminal(tmp_path, "run", "t", "Hi", "--root", ".", *where(server), **env), coloured=colour)
         with open_store(tmp_path / "q.db") as store:
             store.append("t", [values.user("Again?"), values.call("c9", EVIL, {"x": EVIL})])
-        harmless(terminal(tmp_path, "resume", "t", "--list", **env), coloured=colour)
-        harmless(terminal(tmp_path, "resume", "t", "--runner", "agent", *where(server), **env), coloured=colour)
+        harmless(on_terminal(tmp_path, "resume", "t", "--list", **env), coloured=colour)
+        harmless(on_terminal(tmp_path, "resume", "t", "--runner", "agent", *where(server), **env), coloured=colour)
     with emulator("vllm", lambda body: Refuse(400, EVIL)) as server:
-        harmless(terminal(tmp_path, "run", "t", "Hi", *where(server), **env), coloured=colour)
+        harmless(on_terminal(tmp_path, "run", "t", "Hi", *where(server), **env), coloured=colour)
 
 
 def test_chat(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(EVIL)
     with emulator("vllm", evil) as server:
         words = ["chat", "t", "--root", ".", "--attach", "a.txt", *where(server)]
-        harmless(terminal(tmp_path, *words, typed="Hi\r/context\r/cost\r/recall red\rAgain\r/undo\r/quit\r"))
+        harmless(on_terminal(tmp_path, *words, typed="Hi\r/context\r/cost\r/recall red\rAgain\r/undo\r/quit\r"))
 
 
 SHOWING = [
@@ -116,7 +94,7 @@ def test_commands_that_show_what_others_said(tmp_path: Path, words: list[str]) -
         store.append("t", [values.user(EVIL), values.respond(EVIL), values.user(EVIL)])
         sent = {"kind": "sent", "provider": "vllm", "model": EVIL, "request_sha256": "0" * 64, "segments": []}
         store.append("t", [Entry("sent", sent)])
-    harmless(terminal(tmp_path, *words))
+    harmless(on_terminal(tmp_path, *words))
 
 
 def test_only_one_module_writes() -> None:

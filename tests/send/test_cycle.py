@@ -16,16 +16,16 @@ from quire.send.protocol import Limits, Runner, Turn
 from quire.send.transport import close
 from quire.send.turn_state import ask_aside
 from quire.testing import Cut, Refuse, emulator
+from quire.thread import Thread
 from quire.values import Call, Entry, Text, Think
 from toolbox import carry_out
 
 
 @pytest.mark.parametrize(("provider", "via"), WAYS)
-def test_a_turn_with_calls_is_streamed_stored_and_answered(provider: str, via: str, tmp_path: Path) -> None:
+def test_a_turn_with_calls_is_streamed_stored_and_answered(provider: str, via: str, thread: Thread) -> None:
     tools, events = Noted(), list[Event]()
     said = [[Think("hm"), Text("Let me see."), Call("c1", "append", {"line": 3})], [Text("It is three.")]]
     with emulator(provider, said, piece=4, chunk_bytes=7) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Three?")
         outcome = carry_out(thread, TARGETS[provider], server.url, Runner(tools=tools), via=via, on_event=events.append)
         assert [received.status for received in server.requests] == [200, 200]
@@ -63,9 +63,8 @@ def test_every_entry_is_in_the_log_before_it_is_acted_on(tmp_path: Path) -> None
     ("limits", "stop", "steps"),
     [(Limits(steps=3), "steps", 3), (Limits(tokens=200), "tokens", 2), (Limits(usd=0.0005), "money", 1)],
 )
-def test_a_limit_ends_the_turn_between_requests(limits: Limits, stop: str, steps: int, tmp_path: Path) -> None:
+def test_a_limit_ends_the_turn_between_requests(limits: Limits, stop: str, steps: int, thread: Thread) -> None:
     with emulator("anthropic", ten_calls) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Write ten lines.")
         runner = Runner(tools=Noted(), limits=limits)
         outcome = carry_out(thread, TARGETS["anthropic"], server.url, runner)
@@ -77,31 +76,28 @@ def test_a_limit_ends_the_turn_between_requests(limits: Limits, stop: str, steps
         assert carry_out(thread, TARGETS["anthropic"], server.url, more).steps == steps + 1
 
 
-def test_a_limit_in_seconds_stops_a_tool_that_hangs(tmp_path: Path) -> None:
+def test_a_limit_in_seconds_stops_a_tool_that_hangs(thread: Thread) -> None:
     class Hanging(Noted):
         async def run(self, call: Entry) -> Entry:
             await asyncio.Event().wait()
             raise AssertionError
 
     with emulator("anthropic", ten_calls) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Write ten lines.")
         runner = Runner(tools=Hanging(), limits=Limits(seconds=0.2))
         assert carry_out(thread, TARGETS["anthropic"], server.url, runner).stop == "seconds"
     assert thread.store.read("t")[-1].kind == "sent"
 
 
-def test_a_limit_in_money_needs_a_price(tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_a_limit_in_money_needs_a_price(thread: Thread) -> None:
     thread.user("Hello")
     with pytest.raises(CallError, match="prices"):
         carry_out(thread, "vllm:mine", "http://127.0.0.1:9", Runner(limits=Limits(usd=1.0)))
 
 
-def test_a_reply_that_breaks_off_is_asked_for_again_and_the_cut_part_is_left_out(tmp_path: Path) -> None:
+def test_a_reply_that_breaks_off_is_asked_for_again_and_the_cut_part_is_left_out(thread: Thread) -> None:
     whole = [Text("First."), Call("c1", "append", {"line": 1})]
     with emulator("anthropic", [Cut(whole, 1500), whole, "Done."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Write a line.")
         outcome = carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Noted()))
         first, again, last = [received.body for received in server.requests]
@@ -114,9 +110,8 @@ def test_a_reply_that_breaks_off_is_asked_for_again_and_the_cut_part_is_left_out
     assert {one.reason for one in left} == {"cut off; the request was sent again"}
 
 
-def test_a_reply_that_keeps_breaking_off_is_an_error_that_can_be_resumed(tmp_path: Path) -> None:
+def test_a_reply_that_keeps_breaking_off_is_an_error_that_can_be_resumed(thread: Thread) -> None:
     with emulator("anthropic", [Cut("A long answer.", 900)] * 3 + ["A long answer."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Hello")
         with pytest.raises(ProviderError) as broken:
             carry_out(thread, TARGETS["anthropic"], server.url)
@@ -126,9 +121,8 @@ def test_a_reply_that_keeps_breaking_off_is_an_error_that_can_be_resumed(tmp_pat
         assert len({str(received.body) for received in server.requests}) == 1
 
 
-def test_what_a_provider_refuses_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_what_a_provider_refuses_is_not_asked_for_again(thread: Thread) -> None:
     with emulator("anthropic", [Refuse(401, "no such key"), "Hello."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Hello")
         with pytest.raises(ProviderError, match="401: no such key") as refused:
             carry_out(thread, TARGETS["anthropic"], server.url)
@@ -158,11 +152,10 @@ class Stopping:
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "gemini"])
-def test_what_came_before_the_user_stopped_is_kept_and_marked(provider: str, tmp_path: Path) -> None:
+def test_what_came_before_the_user_stopped_is_kept_and_marked(provider: str, thread: Thread) -> None:
     from quire.send.connect import transport_for
 
     with emulator(provider, ["One two three four five.", "Six."], piece=4) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Count.")
 
         async def main() -> None:
@@ -185,7 +178,7 @@ def test_what_came_before_the_user_stopped_is_kept_and_marked(provider: str, tmp
         assert kept[0].text in str(server.requests[-1].body)
 
 
-def test_harmless_calls_run_side_by_side_and_others_one_at_a_time(tmp_path: Path) -> None:
+def test_harmless_calls_run_side_by_side_and_others_one_at_a_time(thread: Thread) -> None:
     running, most = list[str](), dict[str, int]()
 
     class Slow(Noted):
@@ -200,7 +193,6 @@ def test_harmless_calls_run_side_by_side_and_others_one_at_a_time(tmp_path: Path
     calls += [Call(f"w{n}", "write", {"line": n}) for n in range(2)]
     tools = Slow(tool("read", idempotent=True), tool("write"))
     with emulator("anthropic", [calls, "Done."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Go.")
         assert carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools)).text == "Done."
     assert most == {"read": 3, "write": 1}
@@ -209,7 +201,7 @@ def test_harmless_calls_run_side_by_side_and_others_one_at_a_time(tmp_path: Path
 @pytest.mark.moves_prefix(
     reason="the plan is asked for before what it leads to joins the user's message", everywhere=True
 )
-def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_message(tmp_path: Path) -> None:
+def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_message(thread: Thread) -> None:
     asked: list[str] = []
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
@@ -221,7 +213,6 @@ def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_messag
 
     runner = Runner(name="planned", prepare=prepare, tools=Noted(), system="Be brief.")
     with emulator("openai-chat", ["a plan", "Seven."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Which line?")
         outcome = carry_out(thread, TARGETS["openai-chat"], server.url, runner)
         messages = server.requests[-1].body["messages"]
@@ -233,9 +224,8 @@ def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_messag
     assert outcome.usage.input_total > aside.body["usage"]["input_total"]
 
 
-def test_a_call_of_a_tool_nobody_has_becomes_an_error_result(tmp_path: Path) -> None:
+def test_a_call_of_a_tool_nobody_has_becomes_an_error_result(thread: Thread) -> None:
     with emulator("anthropic", [[Call("c1", "fly", {})], "I cannot."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Fly.")
         assert carry_out(thread, TARGETS["anthropic"], server.url).text == "I cannot."
     (told,) = [entry for entry in thread.store.read("t") if entry.kind == "result"]
@@ -243,8 +233,7 @@ def test_a_call_of_a_tool_nobody_has_becomes_an_error_result(tmp_path: Path) -> 
     assert "'fly'" in told.body["outcome"]
 
 
-def test_a_thread_without_a_user_has_nothing_to_answer(tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_a_thread_without_a_user_has_nothing_to_answer(thread: Thread) -> None:
     thread.append(values.system("Be brief."))
     with pytest.raises(CallError, match="no user entry"):
         carry_out(thread, TARGETS["anthropic"], "http://127.0.0.1:9")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from send_parts import TARGETS, Noted, new_thread
+from send_parts import TARGETS, Noted
 
 from quire import values
 from quire.errors import CallError
@@ -14,6 +14,7 @@ from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.send.protocol import Runner
 from quire.testing import Cut, emulator
+from quire.thread import Thread
 from quire.values import SPOKEN, Call, Entry, Text, Think
 from toolbox import carry_out
 
@@ -42,13 +43,12 @@ class Reader:
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "deepseek"])
-def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str, tmp_path: Path) -> None:
+def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str, thread: Thread) -> None:
     """Leaves behind every single event, comes back at the end: both readers hold the same texts."""
     events: list[Event] = []
     target = {**TARGETS, "deepseek": "deepseek:deepseek-chat"}[provider]
     script = [Cut(SAID, 1200), SAID, "All done."] if provider != "gemini" else [SAID, "All done."]
     with emulator(provider, script, piece=5) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Go.")
         carry_out(thread, target, server.url, Runner(tools=Noted()), on_event=events.append)
     stayed = Reader()
@@ -64,10 +64,9 @@ def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str,
         assert reader.texts == stayed.texts, f"left behind {events[left].id}"
 
 
-def test_ids_only_grow(tmp_path: Path) -> None:
+def test_ids_only_grow(thread: Thread) -> None:
     events: list[Event] = []
     with emulator("anthropic", [SAID, "All done."], piece=3) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Go.")
         carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Noted()), on_event=events.append)
     places = [read_id(event.id) for event in events]

@@ -83,8 +83,7 @@ def test_a_real_answer_streams_in_and_the_second_turn_reads_the_cache(engine: Lo
     assert second.usage.cache_read >= first.usage.input_total + first.usage.output - 3
 
 
-def test_an_engine_that_takes_text_continues_the_log(engine: LocalServer, tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_an_engine_that_takes_text_continues_the_log(engine: LocalServer, thread: Thread) -> None:
     thread.append(values.user("What is the capital of France?"), values.respond("Paris."))
     thread.user("And of Italy?")
     runner = Runner(speech=Completion(), options={"max_tokens": 12, "temperature": 0})
@@ -93,9 +92,8 @@ def test_an_engine_that_takes_text_continues_the_log(engine: LocalServer, tmp_pa
     assert outcome.usage.input_total > 50
 
 
-def test_tools_calls_and_results_are_in_the_engines_prompt(engine: LocalServer, tmp_path: Path) -> None:
+def test_tools_calls_and_results_are_in_the_engines_prompt(engine: LocalServer, thread: Thread) -> None:
     """The model's own template would leave them out without a word."""
-    thread = new_thread(tmp_path / "t.db")
     thread.append(values.tools([tool("append")]), values.user("Write."), values.call("c1", "append", {"line": 3}))
     thread.append(values.result("c1", "line 3 is written"), values.respond("Done."), values.user("Thanks."))
     body = thread.request(TARGET).body

@@ -75,9 +75,8 @@ def test_a_cycle_cut_behind_any_entry_sends_the_very_requests_of_the_whole_run(
         assert outcome.steps == 11
 
 
-def test_finished_results_are_used_and_never_run_again(tmp_path: Path) -> None:
+def test_finished_results_are_used_and_never_run_again(thread: Thread) -> None:
     with emulator("anthropic", ten_calls) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Write ten lines.")
         first, second = Noted(tool("append")), Noted(tool("append"))
         carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=first, limits=Limits(steps=4)))
@@ -143,8 +142,7 @@ def test_the_caller_decides_what_becomes_of_a_call_in_doubt(decision: str, tmp_p
     assert len(tools.calls) == (decision == "run")
 
 
-def test_calls_of_a_reply_that_broke_off_are_not_run(tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_calls_of_a_reply_that_broke_off_are_not_run(thread: Thread) -> None:
     thread.append(values.user("Do it."), values.tools([tool("write")]))
     request = thread.request(TARGETS["anthropic"])
     thread.append(thread.sent_entry(request), values.call("w1", "write", {"line": 1}))
@@ -159,9 +157,8 @@ def test_calls_of_a_reply_that_broke_off_are_not_run(tmp_path: Path) -> None:
     assert shown == ["user", "tools", "respond"]
 
 
-def test_a_turn_that_is_over_is_left_alone(tmp_path: Path) -> None:
+def test_a_turn_that_is_over_is_left_alone(thread: Thread) -> None:
     with emulator("anthropic", ["Hello."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Hello")
         carry_out(thread, TARGETS["anthropic"], server.url)
         before = thread.store.read("t")
@@ -189,8 +186,7 @@ def test_a_pause_of_days_moves_no_byte_of_the_turn_at_hand(tmp_path: Path) -> No
     assert bodies[0] == bodies[1]
 
 
-def test_the_model_that_was_asked_last_is_asked_again(tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_the_model_that_was_asked_last_is_asked_again(thread: Thread) -> None:
     thread.user("Hello")
     assert last_target(thread.store, "t") == ""
     with pytest.raises(CallError, match="never sent"):
@@ -201,12 +197,11 @@ def test_the_model_that_was_asked_last_is_asked_again(tmp_path: Path) -> None:
         thread.resume()
 
 
-def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(tmp_path: Path) -> None:
+def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(thread: Thread) -> None:
     """Cut behind every entry, and the user goes on instead: what is sent is legal all the same."""
     calls = [Call(f"c{n}", "read", {"line": n}) for n in range(3)]
     tools = Noted(tool("read", idempotent=True))
     with emulator("anthropic", [[Text("All three."), *calls], "Done."]) as server:
-        thread = new_thread(tmp_path / "t.db")
         thread.user("Read three lines.")
         carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools))
     entries = thread.store.read("t")
@@ -221,7 +216,7 @@ def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(tmp_path: Path) 
         assert standing(thread.store, name).next == "ask"
 
 
-def test_tools_the_model_was_not_told_of_run_again_all_the_same(tmp_path: Path) -> None:
+def test_tools_the_model_was_not_told_of_run_again_all_the_same(thread: Thread) -> None:
     """A search that was chosen before the model spoke, and a call in words, know their tool."""
 
     @make_tool(idempotent=True)
@@ -229,7 +224,6 @@ def test_tools_the_model_was_not_told_of_run_again_all_the_same(tmp_path: Path) 
         """Look it up."""
         return f"found {line}"
 
-    thread = new_thread(tmp_path / "t.db")
     thread.append(values.user("Look it up."))
     thread.append(values.call("k1", "search", {"line": 1}, meta={"placement": "context"}))
     runner = Runner(tools=Toolbox(search).hidden())

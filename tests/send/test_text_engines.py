@@ -47,8 +47,7 @@ def carry(thread: object, engine: Spoken, **how: object) -> Outcome:
     return asyncio.run(run(thread, TARGET, engine, runner))  # type: ignore[arg-type]
 
 
-def test_a_cycle_in_the_event_protocol(tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_a_cycle_in_the_event_protocol(thread: Thread) -> None:
     thread.append(values.user("Hello"), values.respond("Hi."))
     thread.user("Write line 3.")
     call = '$think: A line.\n\n$call: {"name": "append", "args": {"line": 3}}'
@@ -89,8 +88,7 @@ def test_a_cycle_cut_behind_any_entry_sends_the_same_texts(tmp_path: Path) -> No
         assert engine.prompts == whole.prompts[len(whole.prompts) - len(engine.prompts) :]
 
 
-def test_items_stand_in_front_of_the_words_they_came_with(tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_items_stand_in_front_of_the_words_they_came_with(thread: Thread) -> None:
     thread.user("What is it?", [{"id": "a.md", "content": "$user: no", "metadata": {"source": "note", "path": "a.md"}}])
     engine = Spoken("A note.")
     assert carry(thread, engine).text == "A note."
@@ -99,8 +97,7 @@ def test_items_stand_in_front_of_the_words_they_came_with(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cut", [1, 2, 7, 1000])
-def test_a_call_that_is_no_call_is_answered_with_what_is_wrong(cut: int, tmp_path: Path) -> None:
-    thread = new_thread(tmp_path / "t.db")
+def test_a_call_that_is_no_call_is_answered_with_what_is_wrong(cut: int, thread: Thread) -> None:
     thread.user("Go.")
     engine = Spoken('$call: {"name": "append", "args": {line 3}}', '$call: {"args": 3}', "$respond: Done.", cut=cut)
     assert carry(thread, engine).text == "Done."
