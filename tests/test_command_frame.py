@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolbox import QUIRE, on_terminal
+from quire import values
+from quire.thread import open_store
+from toolbox import QUIRE, invoke, on_terminal, run
 
 
 def shell(tmp_path: Path, command: str, **env: str) -> tuple[int, str, str]:
@@ -43,21 +45,27 @@ def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, command: str, error
     assert lines[1].endswith("--help` shows how.")
 
 
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    """A folder whose database has a thread of one entry."""
+    with open_store(tmp_path / "q.db") as store:
+        store.append("t", [values.user("x")])
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     "command", ["quire schema item >&-", "quire log list >&-", "quire log list --json >&-", "quire log export t >&-"]
 )
-def test_a_closed_stdout_is_an_empty_one(tmp_path: Path, command: str) -> None:
-    assert shell(tmp_path, f"quire log new t >/dev/null; {command}") == (0, "", "")
+def test_a_closed_stdout_is_an_empty_one(demo: Path, command: str) -> None:
+    assert shell(demo, command) == (0, "", "")
 
 
 @pytest.mark.parametrize(
     "command", ["quire --help", "quire models", "quire models --json", "quire log export t", "quire log show t --json"]
 )
-def test_a_reader_that_has_gone_is_no_error(tmp_path: Path, command: str) -> None:
-    ready = "quire log new t >/dev/null; quire log append t --user x >/dev/null"
+def test_a_reader_that_has_gone_is_no_error(demo: Path, command: str) -> None:
     # `true` reads nothing and is gone long before the first line is written.
-    line = f"set -o pipefail; {ready}; {command} | true"
-    assert shell(tmp_path, line) == (0, "", "")
+    assert shell(demo, f"set -o pipefail; {command} | true") == (0, "", "")
 
 
 def test_a_closed_stdin_is_an_empty_one(tmp_path: Path) -> None:
@@ -66,23 +74,24 @@ def test_a_closed_stdin_is_an_empty_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("command", ["quire schema item", "quire log list", "quire log list --json"])
-def test_a_full_disk_is_an_error_without_a_traceback(tmp_path: Path, command: str) -> None:
-    code, _, err = shell(tmp_path, f"quire log new t >/dev/null; {command} > /dev/full")
+def test_a_full_disk_is_an_error_without_a_traceback(demo: Path, command: str) -> None:
+    code, _, err = shell(demo, f"{command} > /dev/full")
     assert code == 1
     assert err.splitlines()[0] == "error: No space left on device"
     assert len(err.splitlines()) == 2
 
 
 def test_what_a_narrow_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
-    code, out, _ = shell(tmp_path, "quire log new é >/dev/null; quire log list", PYTHONIOENCODING="ascii")
+    with open_store(tmp_path / "q.db") as store:
+        store.create("é")
+    code, out, _ = shell(tmp_path, "quire log list", PYTHONIOENCODING="ascii")
     assert (code, "\\xe9" in out) == (0, True)
 
 
 @pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])
-def test_no_color_means_no_escapes_at_all(tmp_path: Path, args: tuple[str, ...]) -> None:
-    on_terminal(tmp_path, "log", "new", "t")
-    assert b"\x1b" in on_terminal(tmp_path, *args, NO_COLOR="")
-    assert b"\x1b" not in on_terminal(tmp_path, *args, NO_COLOR="1")
+def test_no_color_means_no_escapes_at_all(demo: Path, args: tuple[str, ...]) -> None:
+    assert b"\x1b" in on_terminal(demo, *args, NO_COLOR="")
+    assert b"\x1b" not in on_terminal(demo, *args, NO_COLOR="1")
 
 
 @pytest.mark.parametrize(
@@ -100,16 +109,14 @@ def test_no_color_means_no_escapes_at_all(tmp_path: Path, args: tuple[str, ...])
     ],
 )
 def test_a_byte_order_mark_in_front_of_a_file_is_not_read(tmp_path: Path, command: str, written: str) -> None:
-    plain, marked = tmp_path / "plain", tmp_path / "marked"
-    plain.write_bytes(written.encode())
-    marked.write_bytes(b"\xef\xbb\xbf" + written.encode())
-    code, out, err = shell(tmp_path, command.replace("FILE", str(plain)), QUIRE_DB=str(tmp_path / "a.db"))
-    assert code == 0, err
-    told = shell(tmp_path, command.replace("FILE", str(marked)), QUIRE_DB=str(tmp_path / "b.db"))
-    if "record" in command:  # a record's id is its own
-        assert (told[0], told[2]) == (code, err)
-    else:
-        assert told == (code, out, err)
+    told = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        file = tmp_path / f"file{len(mark)}"
+        file.write_bytes(mark + written.encode())
+        words = command.replace("FILE", str(file)).removesuffix(f" < {file}").split()[1:]
+        done = invoke(*words, stdin=file.read_bytes(), QUIRE_DB=str(tmp_path / f"{file.name}.db"))
+        told.append((done.stdout if "record" not in command else "", done.stderr))  # a record's id is its own
+    assert told[0] == told[1]
 
 
 def test_a_text_that_begins_with_a_byte_order_mark_of_its_own_is_parsed_whole(tmp_path: Path) -> None:
@@ -120,18 +127,17 @@ def test_a_text_that_begins_with_a_byte_order_mark_of_its_own_is_parsed_whole(tm
 
 def test_brackets_and_colons_in_names_are_printed_as_they_are(tmp_path: Path) -> None:
     name = "[/bold]:warning:[red]x"
-    code, out, err = shell(
-        tmp_path,
-        f"quire log new '{name}' >/dev/null; quire log append '{name}' --user '{name}' >/dev/null;"
-        f" quire log list; quire log show '{name}'; quire render '{name}' -p openai-chat -m '{name}'",
-    )
+    with open_store(tmp_path / "q.db") as store:
+        store.append(name, [values.user(name)])
+    line = f"quire log list; quire log show '{name}'; quire render '{name}' -p openai-chat -m '{name}'"
+    code, out, err = shell(tmp_path, line)
     assert (code, err) == (0, "")
     assert out.count(name) >= 3
 
 
 @pytest.mark.parametrize("command", ["recall", "record list --tag", "log append t --user", "recall x --thread"])
-def test_an_argument_that_is_not_utf_8_is_one_line_and_a_hint(tmp_path: Path, command: str) -> None:
-    code, _, err = shell(tmp_path, f"quire log new t >/dev/null; quire {command} $'a\\xff'")
+def test_an_argument_that_is_not_utf_8_is_one_line_and_a_hint(demo: Path, command: str) -> None:
+    code, _, err = shell(demo, f"quire {command} $'a\\xff'")
     assert (code, err) == (2, "error: an argument is not UTF-8: 'a\\udcff'\nhint: Give it in UTF-8.\n")
 
 
@@ -140,6 +146,7 @@ def test_a_file_may_be_called_as_it_likes(tmp_path: Path) -> None:
     assert shell(tmp_path, f"printf hi > {file}; quire tokens {file}") == (0, "1 tokens (o200k_base)\n", "")
 
 
+@pytest.mark.moves_prefix(reason="the log holds a rebase")
 def test_no_text_of_others_commands_the_terminal(tmp_path: Path) -> None:
     hostile = "\x1b[31mRED\x1b]0;title\x07\r[/b]"
     rebase = {"kind": "rebase", "before_seq": 0, "library": [], "freed": 0}
@@ -157,10 +164,9 @@ def test_no_text_of_others_commands_the_terminal(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(one) + "\n" for one in thread))
     record = json.dumps({"schema_name": hostile, "title": hostile, "tags": [hostile], "context": {"a": hostile}})
     (tmp_path / "r.json").write_text(record)
-    ready = f"quire log import t {file}; quire record create {tmp_path / 'r.json'}"
-    seen = ["assemble t", "diff t 1 2", "diff t 1 2 --promote each-turn", "render t -p openai -m x", "log show t"]
-    seen += ["record list", "record history rec-1", "record search RED --words", "recall RED --words", "plan t"]
-    code, out, err = shell(tmp_path, "; ".join([ready, *(f"quire {one}" for one in seen)]))
-    assert code == 0, err
+    seen = [f"log import t {file}", f"record create {tmp_path / 'r.json'}", "assemble t", "diff t 1 2", "log show t"]
+    seen += ["diff t 1 2 --promote each-turn", "render t -p openai -m x", "record list", "record history rec-1"]
+    seen += ["record search RED --words", "recall RED --words", "plan t"]
+    out = "".join(run(*one.split(), QUIRE_DB=str(tmp_path / "q.db")) for one in seen)
     assert "RED" in out
     assert not [line for line in out.split("\n") if not line.isprintable()]

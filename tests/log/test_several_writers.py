@@ -12,6 +12,7 @@ import pytest
 
 from quire import values
 from quire.errors import ConflictError
+from quire.log import connection
 from quire.log.sqlite import SqliteStore
 
 # Each writer opens the file itself (at first none exists), waits for nobody, and appends to its own thread,
@@ -84,11 +85,12 @@ def test_a_writer_that_lost_the_race_is_told_and_can_go_on(tmp_path: Path) -> No
         assert [entry.text for entry in two.read("t")] == ["a", "b", "c"]
 
 
-def test_a_lock_that_outlasts_the_patience_is_a_conflict(tmp_path: Path) -> None:
+def test_a_lock_that_outlasts_the_patience_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection, "SILENT_S", 0.1)
     path = tmp_path / "q.db"
     with SqliteStore(path) as store, SqliteStore(path) as holder:
         store.append("t", [values.user("a")])
-        store.connection().execute("PRAGMA busy_timeout = 1")
         holder.connection().execute("BEGIN IMMEDIATE")
         with pytest.raises(ConflictError, match="locked by another process"):
             store.append("t", [values.user("b")])

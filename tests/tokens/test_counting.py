@@ -17,20 +17,20 @@ from quire.tokens.counting import BASE, RELATIVE, UNKNOWN, vocabulary
 from quire.values import Count
 from toolbox import run
 
-MEGABYTE = 1_000_000
+SIZE = 300_000
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|fim_prefix|>", "<|endofprompt|>", "</s>", "<s>", "[INST]", "<bos>",
            "<|eot_id|>", "<|begin_of_text|>", "<｜User｜>", "<start_of_turn>"]  # fmt: skip
 _random = random.Random(20260)
 HOSTILE = {
-    "spaces": " " * MEGABYTE,
-    "spaces and a letter": " " * MEGABYTE + "x",
-    "a": "a" * MEGABYTE,
-    "newlines": "\n" * MEGABYTE,
-    "one CJK sign": "漢" * (MEGABYTE // 3),
-    "many CJK signs": "".join(chr(_random.randrange(0x4E00, 0x9FFF)) for _ in range(MEGABYTE // 3)),
-    "random bytes": _random.randbytes(MEGABYTE).decode("utf-8", "replace"),
-    "special tokens": "".join(SPECIAL) * (MEGABYTE // len("".join(SPECIAL).encode())),
-    "punctuation": "!" * MEGABYTE,
+    "spaces": " " * SIZE,
+    "spaces and a letter": " " * SIZE + "x",
+    "a": "a" * SIZE,
+    "newlines": "\n" * SIZE,
+    "one CJK sign": "漢" * (SIZE // 3),
+    "many CJK signs": "".join(chr(_random.randrange(0x4E00, 0x9FFF)) for _ in range(SIZE // 3)),
+    "random bytes": _random.randbytes(SIZE).decode("utf-8", "replace"),
+    "special tokens": "".join(SPECIAL) * (SIZE // len("".join(SPECIAL).encode())),
+    "punctuation": "!" * SIZE,
 }
 # Vocabularies of one library and one kind behave alike: byte pairs by two libraries, and pieces (Spm).
 HOSTILE_TO = ["o200k_base", "cl100k_base", "qwen3", "gemma3"]
@@ -75,13 +75,13 @@ def test_counts_equal_tiktokens(reference: object, text: str) -> None:
 
 @pytest.mark.parametrize("vocabulary", HOSTILE_TO)
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_megabyte_is_counted_in_seconds(vocabulary: str, text: str) -> None:
+def test_hostile_text_is_counted_in_proportion_to_its_length(vocabulary: str, text: str) -> None:
     chosen = counter(vocabulary)
     chosen.count("loaded")
     start = time.process_time()
     assert 0 < chosen.count(text) <= len(text.encode())
-    # Quadratic work on a megabyte takes hours; the bound only has to tell that from a busy machine.
-    assert time.process_time() - start < 20
+    # Quadratic work on so many characters takes an hour; the bound only has to tell that from a busy machine.
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("vocabulary", OTHERS)

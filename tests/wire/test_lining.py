@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from quire.providers.prefix import PrefixLines, Walk, lined
 from quire.providers.wires import wire_of
+from toolbox import fewer
 
 MESSAGES = st.lists(
     st.fixed_dictionaries(
@@ -21,6 +22,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.booleans(), MESSAGES, st.intege
 
 
 @given(STEPS)
+@fewer(3)
 def test_lines_that_are_kept_are_those_of_a_request_by_itself(steps: list[Any]) -> None:
     walk, lining, messages = Walk(wire_of("openai-chat").layout, frozen=True), PrefixLines(), list[Any]()
     for kept, same, new, tools in steps:

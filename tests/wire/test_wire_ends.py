@@ -75,7 +75,7 @@ threads = st.lists(st.sampled_from(["user", "note", "respond", "call", "empty"])
 
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads)
-@fewer(5)
+@fewer(10)
 def test_a_request_extends_the_one_before_it_and_says_how_much_it_held(target: str, steps: list[str]) -> None:
     messages = wire_of(target).layout.field
     before = Request("", "", {messages: []})

@@ -12,6 +12,7 @@ from quire.log.entries import check
 from quire.providers import parse_reply, stream
 from quire.providers.incoming import recordable
 from quire.values import call
+from toolbox import fewer
 
 DEEP = {"a": json.loads("[" * 300 + "]" * 300)}
 
@@ -76,6 +77,7 @@ json_values = st.recursive(
 )
 
 
+@fewer(3)
 @given(args=json_values, depth=st.sampled_from([0, 100, 245, 251, 400]))
 def test_whatever_a_call_holds_can_be_recorded(args: Any, depth: int) -> None:
     for _ in range(depth):

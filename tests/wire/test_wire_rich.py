@@ -54,7 +54,7 @@ def test_a_rich_conversation_is_legal_at_every_step_for_every_provider(format: s
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@fewer(2)
+@fewer(6)
 def test_a_generated_conversation_is_legal_for_any_provider(format: str, data: st.DataObject) -> None:
     kinds = st.one_of(MESSAGES[format], st.sampled_from(RICH[format]))
     messages = data.draw(st.lists(kinds, max_size=5))

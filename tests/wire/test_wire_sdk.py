@@ -70,40 +70,26 @@ def _of_wire(wire: str) -> list[str]:
     return [target for target in TARGETS if resolve(target.partition(":")[0])[1] == wire]
 
 
-@pytest.mark.proves("openai deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "sdk")
+KEY = {"key": "thread-1"}
+# For each wire: the types of its SDK, the field of its messages, and what is asked for.
+TYPED: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "openai-chat": (_chat, "messages", {**KEY, "max_tokens": 100}),
+    "openai-responses": (_responses, "input", {**KEY, "max_tokens": 100}),
+    "anthropic": (_anthropic, "messages", {**KEY, "effort": "low"}),
+}
+
+
+@pytest.mark.proves("openai azure anthropic deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "sdk")
+@pytest.mark.parametrize("target", [target for wire in TYPED for target in _of_wire(wire)])
 @given(prompts=growing())
-@fewer(12)
-def test_openai_takes_chat_requests(prompts: list[Prompt]) -> None:
-    message, tool, create = _chat()
-    for target in _of_wire("openai-chat"):
-        for request in _last(prompts, target, key="thread-1", max_tokens=100):
-            create.bind(**sdk_kwargs(request))
-            _walk([message.validate_python(one) for one in request.body["messages"]])
-            _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
-
-
-@pytest.mark.proves("openai azure", "sdk")
-@given(prompts=growing())
-@fewer(12)
-def test_openai_takes_responses_requests(prompts: list[Prompt]) -> None:
-    item, tool, create = _responses()
-    for target in _of_wire("openai-responses"):
-        for request in _last(prompts, target, key="thread-1", max_tokens=100):
-            create.bind(**sdk_kwargs(request))
-            _walk([item.validate_python(one) for one in request.body["input"]])
-            _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
-
-
-@pytest.mark.proves("anthropic", "sdk")
-@given(prompts=growing())
-@fewer(12)
-def test_anthropic_takes_its_requests(prompts: list[Prompt]) -> None:
-    message, tool, create = _anthropic()
-    for target in _of_wire("anthropic"):
-        for request in _last(prompts, target, key="thread-1", effort="low"):
-            create.bind(**sdk_kwargs(request))
-            _walk([message.validate_python(one) for one in request.body["messages"]])
-            _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
+@fewer(20)
+def test_the_typed_sdks_take_their_requests(target: str, prompts: list[Prompt]) -> None:
+    types, field, asked = TYPED[resolve(target.partition(":")[0])[1]]
+    message, tool, create = types()
+    for request in _last(prompts, target, **asked):
+        create.bind(**sdk_kwargs(request))
+        _walk([message.validate_python(one) for one in request.body[field]])
+        _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
 
 
 @pytest.mark.proves("gemini", "sdk")

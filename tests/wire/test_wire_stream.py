@@ -25,7 +25,7 @@ every_provider = pytest.mark.parametrize("target", REPLIES)
 @pytest.mark.proves("anthropic openai gemini bedrock", "streaming")
 @every_provider
 @given(data=st.data())
-@fewer(4)
+@fewer(8)
 def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) -> None:
     reply, events = data.draw(REPLIES[target])
     reader = stream(target)
@@ -38,7 +38,7 @@ def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) ->
 
 @every_provider
 @given(data=st.data())
-@fewer(4)
+@fewer(8)
 def test_the_text_shown_while_a_reply_streams_is_the_text_of_its_entries(target: str, data: st.DataObject) -> None:
     """Put in the order of their blocks, live pieces begin each entry's text and never say anything else."""
     _, events = data.draw(REPLIES[target])
@@ -59,7 +59,7 @@ def test_the_text_shown_while_a_reply_streams_is_the_text_of_its_entries(target:
 @pytest.mark.proves("anthropic openai gemini bedrock", "cut streams")
 @every_provider
 @given(data=st.data())
-@fewer(4)
+@fewer(8)
 def test_a_cut_stream_keeps_what_was_finished_and_shows_the_rest(target: str, data: st.DataObject) -> None:
     reply, events = data.draw(REPLIES[target])
     cut = data.draw(st.integers(0, len(events)))
@@ -76,7 +76,7 @@ def test_a_cut_stream_keeps_what_was_finished_and_shows_the_rest(target: str, da
 
 @every_provider
 @given(data=st.data())
-@fewer(4)
+@fewer(8)
 def test_a_reply_goes_back_as_it_came(target: str, data: st.DataObject) -> None:
     """What a provider said stands in the next request to it, block for block."""
     reply, _ = data.draw(REPLIES[target])
@@ -130,7 +130,7 @@ def junk_of(fields: str) -> st.SearchStrategy[Any]:
     data=st.data(),
     junk=junk_of("type delta index choices candidates content message item response contentBlockDelta text"),
 )
-@fewer(4)
+@fewer(8)
 def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
     target: str, data: st.DataObject, junk: Any
 ) -> None:
@@ -147,7 +147,7 @@ def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
 
 @every_provider
 @given(junk=junk_of("choices message content output candidates parts error tool_calls type usage"))
-@fewer(4)
+@fewer(8)
 def test_what_is_no_reply_is_an_error(target: str, junk: Any) -> None:
     with contextlib.suppress(FormatError, ProviderError):
         assert [check(entry.body) for entry in parse_reply(target, junk).entries]
@@ -325,7 +325,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("target", ENDINGS)
 @given(data=st.data())
-@fewer(4)
+@fewer(8)
 def test_an_error_in_the_middle_loses_nothing_that_came_before(target: str, data: st.DataObject) -> None:
     drawn = {one.partition(":")[0]: strategy for one, strategy in REPLIES.items()}
     _, events = data.draw(drawn[target.partition(":")[0]])
