@@ -177,9 +177,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
     entries, under = seen(load_usable(source, db), policy)
     shown = 0
     out = console()
-    for seen_one in walk(requests_under(entries, under)):
-        if turn is not None and seen_one.row["turn"] != turn:
-            continue
+    for seen_one in walk(requests_under(entries, under), turn):
         shown += 1
         if as_json:
             print_json(seen_one.row, None)
@@ -202,15 +200,20 @@ class RequestView(msgspec.Struct, frozen=True):
     before: Built | None
 
 
-def walk(made: Iterator[tuple[Built | Refused, Policy]]) -> Iterator[RequestView]:
+def walk(made: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None) -> Iterator[RequestView]:
+    """Each request as it is shown; of a turn that was asked for alone, those of that turn."""
     before: Built | None = None
-    for one, policy in made:
-        if isinstance(one, Refused):
-            row = {"turn": one.turn, "step": one.step, "error": one.error, "hint": one.hint}
-            yield RequestView(row, one, policy, before)
-            continue
-        yield RequestView(request_json(one, before), one, policy, before)
-        before = one
+    for request, policy in made:
+        if turn is not None and request.turn > turn:
+            return
+        if turn in (None, request.turn):
+            yield RequestView(_row(request, before), request, policy, before)
+        before = request if isinstance(request, Built) else before
+
+
+def _row(request: Built | Refused, before: Built | None) -> JsonObject:
+    refused: JsonObject = msgspec.to_builtins(request) if isinstance(request, Refused) else {}
+    return request_json(request, before) if isinstance(request, Built) else refused
 
 
 def request_json(built: Built, before: Built | None) -> JsonObject:
@@ -319,7 +322,8 @@ def _find(name: str, source: str | None, db: Path | None) -> Entry:
             return found[1]
     else:
         wanted = name.removeprefix("sha256:")
-        for entry in load_entries(source, db):
+        seq = int(name) if name.isascii() and name.isdigit() and len(name) < 6 else None
+        for entry in load_entries(source, db, seq):
             if str(entry.seq) == name or (
                 len(wanted) >= 6 and entry.id.removeprefix("sha256:").startswith(wanted)
             ):

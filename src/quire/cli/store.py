@@ -68,8 +68,8 @@ def load_usable(source: str, db: Path | None) -> list[Entry]:
     return [usable(entry) for entry in load_entries(source, db)]
 
 
-def load_entries(source: str, db: Path | None) -> list[Entry]:
-    """The entries of a file of that name, else of a thread of that name; each with its id and seq."""
+def load_entries(source: str, db: Path | None, seq: int | None = None) -> list[Entry]:
+    """The entries of a file of that name, else of a thread of that name (with `seq`: that one); each with id and seq."""
     if source == "-" or os.path.isfile(source):
         return list(chain(decode_lines(read_text(source))))
     try:
@@ -82,7 +82,7 @@ def load_entries(source: str, db: Path | None) -> list[Entry]:
                 f"there is no file and no thread called {source!r}",
                 hint="`quire log list` shows the threads.",
             )
-        return store.read(source)
+        return store.read(source) if seq is None else store.read(source, max(0, seq - 1), 1)
 
 
 # Opening the records that a command works on, with the embedding model where it is installed.
