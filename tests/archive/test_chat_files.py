@@ -305,14 +305,8 @@ def test_the_commands_write_and_read_chat_files(
 def test_a_reply_that_broke_off_and_came_again_is_shown_once() -> None:
     sent = {"kind": "sent", "provider": "vllm", "model": "m", "request_sha256": "0" * 64, "segments": []}
     used = {**sent, "usage": {"input_total": 3, "output": 2}, "stop": "end"}
-    thread = [
-        values.user("How hot?"),
-        Entry("sent", sent),
-        values.respond("Eighty deg"),
-        Entry("sent", sent),
-        values.respond("Eighty degrees."),
-        Entry("sent", used),
-    ]
+    thread = [values.user("How hot?"), Entry("sent", sent), values.respond("Eighty deg"), Entry("sent", sent)]
+    thread += [values.respond("Eighty degrees."), Entry("sent", used)]
     text = export_markdown(thread)
     assert [(one.role, one.text) for one in load(text).chat.messages] == [
         ("user", "How hot?"),

@@ -101,12 +101,8 @@ def test_changed_content_is_an_update_that_names_what_it_replaces() -> None:
     assert text.startswith('<note_context_update replaces="')
     assert "```diff" in text
     assert "+line forty" in text
-    short = [
-        values.user("one", [SPEC]),
-        values.respond("ok"),
-        values.user("two", [{**SPEC, "content": "New."}]),
-        values.respond("ok"),
-    ]
+    short = [values.user("one", [SPEC]), values.respond("ok"), values.user("two", [{**SPEC, "content": "New."}])]
+    short += [values.respond("ok")]
     whole = [one for one in requests(short) if isinstance(one, Built)][-1]
     assert "<content>\nNew.\n</content>" in openai_chat.render(whole.prompt).body["messages"][-1]["content"]
 
@@ -116,14 +112,8 @@ def test_late_tools_are_a_recorded_break_in_name_order() -> None:
     def tool(name: str) -> dict[str, object]:
         return {"name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
 
-    entries = [
-        values.tools([tool("b")]),
-        values.user("x"),
-        values.respond("y"),
-        values.tools([tool("a")]),
-        values.user("z"),
-        values.respond("w"),
-    ]
+    entries = [values.tools([tool("b")]), values.user("x"), values.respond("y"), values.tools([tool("a")])]
+    entries += [values.user("z"), values.respond("w")]
     first, second = (one for one in requests(entries) if isinstance(one, Built))
     assert [t["name"] for t in first.prompt.tools] == ["b"]
     assert [t["name"] for t in second.prompt.tools] == ["a", "b"]
@@ -132,16 +122,8 @@ def test_late_tools_are_a_recorded_break_in_name_order() -> None:
 
 
 def test_a_note_stands_behind_the_next_user_or_tool_message() -> None:
-    entries = [
-        values.user("go"),
-        values.call("c", "f", {}),
-        values.note("be brief"),
-        values.result("c", None, "r"),
-        values.respond("done"),
-        values.note("stop soon"),
-        values.user("more"),
-        values.respond("ok"),
-    ]
+    entries = [values.user("go"), values.call("c", "f", {}), values.note("be brief"), values.result("c", None, "r")]
+    entries += [values.respond("done"), values.note("stop soon"), values.user("more"), values.respond("ok")]
     last = [one for one in requests(entries) if isinstance(one, Built)][-1]
     assert [m.role for m in last.prompt.messages] == ["user", "assistant", "tool", "note", "assistant", "user", "note"]
 
@@ -187,14 +169,8 @@ def _note(content: str, **metadata: object) -> dict[str, object]:
 @pytest.mark.moves_prefix(reason="each-turn promotes")
 def test_each_turn_shows_changed_content_and_promotes_it_to_its_old_place() -> None:
     other = {"content": "O", "metadata": {"source": "note", "path": "o.md", "title": "o"}}
-    entries = [
-        values.user("q1", [_note("old"), other]),
-        values.respond("r1"),
-        values.user("q2", [_note("new")]),
-        values.respond("r2"),
-        values.user("q3", [_note("new")]),
-        values.respond("r3"),
-    ]
+    entries = [values.user("q1", [_note("old"), other]), values.respond("r1"), values.user("q2", [_note("new")])]
+    entries += [values.respond("r2"), values.user("q3", [_note("new")]), values.respond("r3")]
     made = [one for one in requests(entries, Policy(promote="each-turn")) if isinstance(one, Built)]
     second, third = made[1], made[2]
     assert "old" in second.prompt.l2
@@ -220,32 +196,18 @@ def test_each_turn_keeps_the_users_own_images_in_history_but_not_those_of_a_note
 def test_each_turn_says_why_an_earlier_turns_tool_output_and_selection_are_gone() -> None:
     chosen = {"meta": {"placement": "context"}}
     selection = {"source": "selection", "path": "a.md", "title": "a", "start_line": 1, "end_line": 2}
-    entries = [
-        values.attach({"content": "sel", "metadata": selection}),
-        values.attach(_note("kept")),
-        values.user("q1"),
-        values.call("p", "search", {}, **chosen),
-        values.result("p", None, "found"),
-        values.respond("r1"),
-        values.user("q2"),
-        values.respond("r2"),
-    ]
+    entries = [values.attach({"content": "sel", "metadata": selection}), values.attach(_note("kept"))]
+    entries += [values.user("q1"), values.call("p", "search", {}, **chosen), values.result("p", None, "found")]
+    entries += [values.respond("r1"), values.user("q2"), values.respond("r2")]
     made = [one for one in requests(entries, Policy(promote="each-turn")) if isinstance(one, Built)]
     assert not made[0].left_out
     assert [left.entry for left in made[1].left_out] == [1, 4, 5]
 
 
 def test_an_item_attached_behind_the_user_waits_and_an_empty_note_or_tool_output_is_explained() -> None:
-    entries = [
-        values.user("q1"),
-        values.call("p", "search", {}, meta={"placement": "context"}),
-        values.result("p", None, ""),
-        values.note(" "),
-        values.attach(_note("later")),
-        values.respond("r1"),
-        values.user("q2"),
-        values.respond("r2"),
-    ]
+    entries = [values.user("q1"), values.call("p", "search", {}, meta={"placement": "context"})]
+    entries += [values.result("p", None, ""), values.note(" "), values.attach(_note("later")), values.respond("r1")]
+    entries += [values.user("q2"), values.respond("r2")]
     first, second = [one for one in requests(entries, Policy()) if isinstance(one, Built)]
     assert {left.entry for left in first.left_out} == {2, 3, 4, 5}
     assert {left.entry for left in second.left_out} == {2, 3, 4}

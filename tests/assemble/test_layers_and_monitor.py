@@ -29,13 +29,8 @@ def test_an_envelope_has_five_layers_whose_hashes_are_of_their_text() -> None:
 
 
 def test_the_tokens_of_the_layers_add_up_to_the_request() -> None:
-    entries = [
-        values.system("S"),
-        values.user("hello", [ITEM]),
-        values.respond("hi"),
-        values.user("more"),
-        values.respond("x"),
-    ]
+    entries = [values.system("S"), values.user("hello", [ITEM]), values.respond("hi"), values.user("more")]
+    entries += [values.respond("x")]
     for one in requests(entries):
         assert isinstance(one, Built)
         assert sum(layer_tokens(one).values()) == one.tokens

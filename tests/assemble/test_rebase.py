@@ -76,19 +76,6 @@ def test_a_rebase_summarises_whole_turns_and_says_what_it_freed() -> None:
     assert {left.entry for left in rebased.left_out} == gone
 
 
-@pytest.mark.parametrize("bad", ["empty", "failed", "longer"])
-def test_a_bad_summary_falls_back_to_the_built_in_one_and_says_so(bad: str) -> None:
-    def summarise(gone: Leaving) -> str:
-        if bad == "failed":
-            raise DataError("the model was away")
-        return "" if bad == "empty" else "word " * gone.limit * 3
-
-    rebased = next(one for one in built(talk(60), Policy(budget=3_000), summarise=summarise) if one.rebase)
-    assert rebased.rebase is not None
-    assert rebased.rebase["summary"].startswith("User: question 0")
-    assert bad.removesuffix("ed") in rebased.rebase["meta"]["fallbacks"][0]
-
-
 def test_pins_survive_every_rebase_verbatim() -> None:
     pinned = values.user("Never deploy on Fridays. " + "word " * 30, meta={"pin": "Never deploy on Fridays."})
     note = values.respond("The key is K-17.", meta={"pin": True})
@@ -102,15 +89,10 @@ def test_pins_survive_every_rebase_verbatim() -> None:
 
 
 def test_the_library_is_folded_and_kept_turns_refer_to_it() -> None:
-    item = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
-    chosen = {**item, "id": "s", "metadata": {"source": "selection", "path": "a.md", "start_line": 1, "end_line": 2}}
-    entries = [
-        values.user("see", [item, chosen]),
-        values.respond("ok"),
-        *talk(30)[1:],
-        values.user("again", [item]),
-        values.respond("ok"),
-    ]
+    item = note("a.md", "alpha")
+    chosen = {**note("a.md", "alpha", source="selection", start_line=1, end_line=2), "id": "s"}
+    entries = [values.user("see", [item, chosen]), values.respond("ok"), *talk(30)[1:]]
+    entries += [values.user("again", [item]), values.respond("ok")]
     made = built(entries, Policy(budget=2_000, unused_turns=100))
     last = made[-1]
     assert "alpha" in last.prompt.l2
@@ -119,21 +101,13 @@ def test_the_library_is_folded_and_kept_turns_refer_to_it() -> None:
 
 
 def test_an_item_not_referred_to_for_long_leaves_the_library() -> None:
-    item = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
-    made = built(
-        [values.user("see", [item]), values.respond("ok"), *talk(60)[1:]], Policy(budget=2_000, unused_turns=3)
-    )
-    assert made[-1].prompt.l2 == ""
+    entries = [values.user("see", [note("a.md", "alpha")]), values.respond("ok"), *talk(60)[1:]]
+    assert built(entries, Policy(budget=2_000, unused_turns=3))[-1].prompt.l2 == ""
 
 
 def test_a_huge_newest_result_is_cut_at_a_line() -> None:
-    entries = [
-        values.user("read"),
-        values.call("c", "read", {}),
-        values.result("c", None, LONG * 20),
-        values.respond("ok"),
-    ]
-    last = built(entries, Policy(budget=1_000))[-1]
+    entries = [values.user("read"), values.call("c", "read", {}), values.result("c", None, LONG * 20)]
+    last = built([*entries, values.respond("ok")], Policy(budget=1_000))[-1]
     text = last.prompt.messages[-1].parts[0].text  # type: ignore[union-attr]
     assert last.tokens <= 1_000
     assert "cut here" in text
@@ -189,17 +163,8 @@ def test_superseded_thinking_goes_at_a_rebase() -> None:
 
 
 def test_a_superseded_version_leaves_the_turns_that_stay() -> None:
-    def note(text: str) -> dict[str, object]:
-        return {"id": "a.md", "type": "text", "content": text, "metadata": {"source": "note", "path": "a.md"}}
-
-    entries = [
-        *talk(30),
-        values.user("old one", [note("first version")]),
-        values.respond("ok"),
-        values.user("new one", [note("second version")]),
-        values.respond("ok"),
-        *talk(12)[1:],
-    ]
+    entries = [*talk(30), values.user("old one", [note("a.md", "first version")]), values.respond("ok")]
+    entries += [values.user("new one", [note("a.md", "second version")]), values.respond("ok"), *talk(12)[1:]]
     rebased = [one for one in built(entries, Policy(budget=2_000, ttl_s=None)) if one.rebase]
     kept = next(one for one in rebased if "second version" in one.prompt.l2)
     assert kept.rebase is not None
@@ -223,13 +188,10 @@ def test_a_repeated_read_is_shown_once() -> None:
 
 
 def test_layers_keep_their_shares() -> None:
-    def note(n: int) -> dict[str, object]:
-        text = f"note {n} " + "word " * 100
-        return {"id": f"{n}.md", "type": "text", "content": text, "metadata": {"source": "note", "path": f"{n}.md"}}
-
     entries = [values.system("Help.")]
     for n in range(30):
-        entries += [values.user(f"q{n}", [note(n)]), values.respond("a " * 60)]
+        attached = note(f"{n}.md", f"note {n} " + "word " * 100)
+        entries += [values.user(f"q{n}", [attached]), values.respond("a " * 60)]
     policy = Policy(budget=4_000, shares={"L2": 0.1, "L4": 0.5}, ttl_s=None)
     made = built(entries, policy)
     assert all(sum(one.sizes) <= 2_000 for one in made)
@@ -307,6 +269,9 @@ async def _later(gone: Leaving) -> str:
         (_raises(RuntimeError("network down")), "summary failed: network down"),
         (_raises(TimeoutError()), "summary failed: TimeoutError"),
         (_later, "summary failed: returned a coroutine; pass a plain function"),
+        (_raises(DataError("the model was away")), "summary failed: the model was away"),
+        (lambda gone: "word " * gone.limit * 3, "summary was longer than allowed"),
+        (lambda gone: "", "summary was empty"),
         (lambda gone: None, "summary was empty"),
         (lambda gone: " \n", "summary was empty"),
         (lambda gone: {"summary": "x"}, "summary was no text but dict"),
@@ -327,15 +292,10 @@ def test_what_is_no_summary_gives_way_to_the_built_in_one_and_says_why(
 def test_pinned_calls_attachments_and_items_that_no_library_holds_stay_verbatim() -> None:
     pinned = {"meta": {"pin": True}}
     selected = note("s.md", "the SELECTED words", source="selection", start_line=1, end_line=2, pin=True)
-    entries = [
-        values.system("Help."),
-        values.attach(note("a.md", "the ATTACHED words"), **pinned),
-        values.user("begin", [selected]),
-        values.call("1", "lookup", {"x": "PLUMBAGO"}, **pinned),
-        values.result("1", None, "found"),
-        values.user("keep 'no more than SEVEN', please", meta={"pin": "no such span"}),
-        *talk(80)[1:],
-    ]
+    entries = [values.system("Help."), values.attach(note("a.md", "the ATTACHED words"), **pinned)]
+    entries += [values.user("begin", [selected]), values.call("1", "lookup", {"x": "PLUMBAGO"}, **pinned)]
+    entries += [values.result("1", None, "found")]
+    entries += [values.user("keep 'no more than SEVEN', please", meta={"pin": "no such span"}), *talk(80)[1:]]
     made = built(entries, Policy(budget=2_000, unused_turns=3))
     assert sum(one.rebase is not None for one in made) > 2
     for words in ("the ATTACHED words", "the SELECTED words", "PLUMBAGO", "no more than SEVEN"):
@@ -345,15 +305,9 @@ def test_pinned_calls_attachments_and_items_that_no_library_holds_stay_verbatim(
 
 
 def test_the_envelope_tells_this_turns_context_from_an_earlier_ones_after_a_rebase() -> None:
-    entries = [
-        values.system("S"),
-        values.user("old " * 200),
-        values.respond("x " * 200),
-        values.user("q1", [note("n1.md", "hi " * 30)]),
-        values.respond("y " * 60),
-        values.user("plain question"),
-        values.respond("z"),
-    ]
+    entries = [values.system("S"), values.user("old " * 200), values.respond("x " * 200)]
+    entries += [values.user("q1", [note("n1.md", "hi " * 30)]), values.respond("y " * 60)]
+    entries += [values.user("plain question"), values.respond("z")]
     last = built(entries, Policy(budget=500, handles=0.0, summary=0.0))[-1]
     assert last.epoch == 2
     assert not enclose(last, chat_messages(last)).layers[2].segments
@@ -368,15 +322,8 @@ def test_the_envelope_finds_the_users_message_in_front_of_a_summary() -> None:
 
 
 def test_an_item_that_leaves_the_library_is_explained_and_one_that_stays_is_not() -> None:
-    item = note("n1.md", "SECRET1 " * 10)
-    entries = [
-        values.system("S"),
-        values.user("old " * 150),
-        values.respond("x " * 150),
-        values.attach(item),
-        values.user("q1"),
-        values.respond("y"),
-    ]
+    entries = [values.system("S"), values.user("old " * 150), values.respond("x " * 150)]
+    entries += [values.attach(note("n1.md", "SECRET1 " * 10)), values.user("q1"), values.respond("y")]
     for n in range(3, 12):
         entries += [values.user(f"q{n} " + "w " * 15), values.respond("a " * 15)]
     policy = Policy(budget=600, handles=0.0, summary=0.0, promote="each-turn", unused_turns=2, floor=0.6)

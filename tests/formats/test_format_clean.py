@@ -118,20 +118,10 @@ def test_empty_messages_ids_and_times_are_left_out() -> None:
 
 
 def test_a_thread_projects_to_its_conversation_results_and_last_request() -> None:
-    entries = [
-        system("S"),
-        tools([{"name": "old", "description": "", "parameters": {}}]),
-        tools([{"name": "t", "description": "D", "parameters": {}, "category": "c"}]),
-        user("one"),
-        think("hm"),
-        call("1", "t", {}),
-        call("1", "t", {}),
-        result("1", outcome="Read", content="text"),
-        respond("two"),
-        result("9", error=True),
-        user("three"),
-        note("n"),
-    ]
+    entries = [system("S"), tools([{"name": "old", "description": "", "parameters": {}}])]
+    entries += [tools([{"name": "t", "description": "D", "parameters": {}, "category": "c"}]), user("one")]
+    entries += [think("hm"), call("1", "t", {}), call("1", "t", {}), result("1", outcome="Read", content="text")]
+    entries += [respond("two"), result("9", error=True), user("three"), note("n")]
     assert clean.project_thread(entries) == Clean(
         (CleanTool("t", "D", "c"),),
         (CleanMessage("user", "one"), CleanMessage("assistant", "two")),

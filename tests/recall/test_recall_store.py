@@ -41,6 +41,14 @@ def talk() -> list[Entry]:
     ]
 
 
+@pytest.fixture
+def recall(store: SqliteStore) -> Recall:
+    """A search of the talk above, which is thread t."""
+    search = Recall(store)
+    store.append("t", talk())
+    return search
+
+
 def seqs(hits: list[Hit]) -> list[int]:
     return [hit.seq for hit in hits]
 
@@ -49,9 +57,7 @@ def words_kept(store: SqliteStore) -> int:
     return int(store.connection().execute("SELECT count(*) FROM recall_entries").fetchone()[0])
 
 
-def test_entries_are_found_as_soon_as_they_are_appended(store: SqliteStore) -> None:
-    recall = Recall(store)
-    store.append("t", talk())
+def test_entries_are_found_as_soon_as_they_are_appended(store: SqliteStore, recall: Recall) -> None:
     assert seqs(recall.search("puppy", 1, thread="t")) == [7]
     assert seqs(recall.search("opening hours", 1, thread="t")) == [10]
     store.append("t", [values.user("My puppy is called Rex")])
@@ -59,9 +65,8 @@ def test_entries_are_found_as_soon_as_they_are_appended(store: SqliteStore) -> N
     assert recall.by == "words"
 
 
-def test_a_result_is_found_by_the_arguments_of_its_call_and_knows_its_tool(store: SqliteStore) -> None:
-    store.append("t", talk())
-    hit = Recall(store).search("get order id W2378156", 1, thread="t", kinds=["result"])[0]
+def test_a_result_is_found_by_the_arguments_of_its_call_and_knows_its_tool(recall: Recall) -> None:
+    hit = recall.search("get order id W2378156", 1, thread="t", kinds=["result"])[0]
     assert (hit.seq, hit.tool, hit.entry.kind) == (5, "get_order", "result")
 
 
@@ -73,9 +78,7 @@ def test_reused_call_ids_belong_to_the_nearest_call(store: SqliteStore) -> None:
     assert Recall(store).search("Bern", 1, thread="t")[0].seq == 4
 
 
-def test_thinking_system_text_and_bookkeeping_are_not_searched(store: SqliteStore) -> None:
-    store.append("t", talk())
-    recall = Recall(store)
+def test_thinking_system_text_and_bookkeeping_are_not_searched(recall: Recall) -> None:
     assert recall.search("zebras", thread="t") == []
     assert {hit.entry.kind for hit in recall.search("sell hats order puppy French hours", 20, thread="t")} <= set(KINDS)
 
@@ -89,9 +92,7 @@ def test_an_append_that_fails_leaves_no_words(store: SqliteStore) -> None:
     assert Recall(store).search("zebra", thread="t") == []
 
 
-def test_before_exclude_and_kinds_narrow_the_search(store: SqliteStore) -> None:
-    store.append("t", talk())
-    recall = Recall(store)
+def test_before_exclude_and_kinds_narrow_the_search(recall: Recall) -> None:
     everything = recall.search("order delivered puppy Lyon", 20, thread="t")
     assert all(hit.seq < 6 for hit in recall.search("order delivered puppy Lyon", 20, thread="t", before=6))
     without = recall.search("order delivered puppy Lyon", 20, thread="t", exclude=[2, everything[0].id])
@@ -99,17 +100,14 @@ def test_before_exclude_and_kinds_narrow_the_search(store: SqliteStore) -> None:
     assert {hit.entry.kind for hit in recall.search("order delivered", 20, thread="t", kinds=["result"])} == {"result"}
 
 
-def test_neighbours_come_on_request_in_order(store: SqliteStore) -> None:
-    store.append("t", talk())
-    hit = Recall(store).search("puppy", 1, thread="t", neighbours=1)[0]
+def test_neighbours_come_on_request_in_order(recall: Recall) -> None:
+    hit = recall.search("puppy", 1, thread="t", neighbours=1)[0]
     assert [entry.seq for entry in hit.neighbours] == [6, 7, 8]
 
 
-def test_forks_share_history_and_are_found_once(store: SqliteStore) -> None:
-    store.append("t", talk())
+def test_forks_share_history_and_are_found_once(store: SqliteStore, recall: Recall) -> None:
     store.fork("t", 6, "f")
     store.append("f", [values.user("A cat came instead")])
-    recall = Recall(store)
     assert seqs(recall.search("W2378156", 1, thread="f", kinds=["user"])) == [2]
     assert recall.search("puppy", thread="f") == []
     found = recall.search("order W2378156 cat", 20)
@@ -137,9 +135,7 @@ def test_deleted_threads_disappear_with_words_and_vectors(store: SqliteStore, em
         recall.search("order", thread="t")
 
 
-def test_a_thread_made_anew_under_an_old_name_is_another_thread(store: SqliteStore) -> None:
-    recall = Recall(store)
-    store.append("t", talk())
+def test_a_thread_made_anew_under_an_old_name_is_another_thread(store: SqliteStore, recall: Recall) -> None:
     assert recall.search("puppy", thread="t")
     store.delete("t")
     store.append("t", [values.user("A kitten")])
@@ -215,9 +211,7 @@ def test_growing_and_loading_anew_give_the_same_answer(log: list[Entry], at: int
         assert [(hit.seq, round(hit.score, 4)) for hit in again] == wanted
 
 
-def test_wrong_calls_say_what_is_right(store: SqliteStore) -> None:
-    store.append("t", talk())
-    recall = Recall(store)
+def test_wrong_calls_say_what_is_right(recall: Recall) -> None:
     for wrong in (
         {"k": 0},
         {"scope": "thread"},
@@ -236,9 +230,7 @@ def test_wrong_calls_say_what_is_right(store: SqliteStore) -> None:
         recall.search(None)  # type: ignore[arg-type]
 
 
-def test_one_kind_may_be_named_by_itself(store: SqliteStore) -> None:
-    store.append("t", talk())
-    recall = Recall(store)
+def test_one_kind_may_be_named_by_itself(recall: Recall) -> None:
     for kinds in ("result", ["result"], (kind for kind in ["result"])):
         assert seqs(recall.search("Lyon", thread="t", kinds=kinds)) == [5]
 
@@ -360,8 +352,6 @@ def test_a_call_is_found_itself_until_its_result_is_there(store: SqliteStore) ->
 
 
 def test_calls_are_not_counted_among_what_waits_for_a_vector(store: SqliteStore) -> None:
-    from hashed_words import HashedWords
-
     store.append("t", [values.user("go"), values.call("c", "f", {})])
     recall = Recall(store, HashedWords())
     assert recall.without_meaning("t") == 1

@@ -34,6 +34,8 @@ def lines(text: str) -> list[str]:
 
 
 MESSAGES = {"schema_name": ["user.message.v1", "agent.response.v1"]}
+DISTINCT = {"deduplication_threshold": 0.9}
+ONCE = builder({**MESSAGES, "method": "all"}, formatting=DISTINCT)
 
 
 def test_recent_takes_the_newest_in_the_order_they_were_said(records: Records) -> None:
@@ -168,9 +170,7 @@ def test_what_repeats_is_dropped_and_the_later_one_stays(records: Records) -> No
     for text in ["The port is open now", "Something else", "the PORT is open, now!", "The port is not open now"]:
         say(records, "user", text)
     say(records, "assistant", "The port is open now")
-    built = builder({**MESSAGES, "method": "all"}, formatting={"deduplication_threshold": 0.9}).build(
-        records, request="?"
-    )
+    built = ONCE.build(records, request="?")
     assert lines(built.formatted_context)[1:] == [
         "User: Something else",
         "User: the PORT is open, now!",
@@ -184,14 +184,12 @@ def test_the_trigger_is_never_dropped_and_drops_what_says_the_same(records: Reco
     say(records, "user", "Where is it?")
     say(records, "assistant", "In the box")
     message = say(records, "user", "where is it")
-    built = builder({**MESSAGES, "method": "all"}, formatting={"deduplication_threshold": 0.9}).build(
-        records, trigger=message
-    )
+    built = ONCE.build(records, trigger=message)
     assert built.text == "# Relevant Conversation\nAssistant: In the box\n\n# Current Request\nwhere is it"
     result = records.create("tool.response.v1", {"tool": "t", "output": "same"})
     records.create("tool.response.v1", {"tool": "t", "output": "same"})
     source = {"schema_name": "tool.response.v1", "method": "all"}
-    shown = builder(source, formatting={"deduplication_threshold": 0.9}).build(records, trigger=result)
+    shown = builder(source, formatting=DISTINCT).build(records, trigger=result)
     assert [one.id for one in shown.sources] == [result.id]
     assert shown.text == "# Recent Tool Results\n• t: same\n\n# Current Request\nwhere is it"
 
@@ -201,9 +199,7 @@ def test_equal_answers_to_different_questions_all_stay(records: Records) -> None
     for question, answer in told:
         say(records, "user", question)
         say(records, "assistant", answer)
-    built = builder({**MESSAGES, "method": "all"}, formatting={"deduplication_threshold": 0.9}).build(
-        records, request="Who paid?"
-    )
+    built = ONCE.build(records, request="Who paid?")
     assert lines(built.formatted_context)[1:] == [
         "User: Ana paid?", "Assistant: Yes.", "User: Carla paid?", "Assistant: Yes.",
         "User: Bruno paid?", "Assistant: No.",
@@ -219,9 +215,7 @@ def test_a_yes_to_another_question_of_the_assistant_stays(records: Records) -> N
         say(records, "assistant", question)
         say(records, "user", "Yes.")
         say(records, "assistant", "Done.")
-    built = builder({**MESSAGES, "method": "all"}, formatting={"deduplication_threshold": 0.9}).build(
-        records, request="What did I allow?"
-    )
+    built = ONCE.build(records, request="What did I allow?")
     assert built.left_out == ()
 
 

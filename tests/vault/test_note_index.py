@@ -274,12 +274,8 @@ def test_the_time_of_a_question_is_found_in_it(question: str, said: str) -> None
 
 def test_sources_are_those_cited_else_all() -> None:
     found = [{"id": n, "title": f"t{n}", "path": f"{n}.md"} for n in (1, 2, 3)]
-    turn = [
-        values.user("old"),
-        values.respond("[^3]"),
-        values.user("q"),
-        values.result("c", content="x", meta={"sources": found}),
-    ]
+    turn = [values.user("old"), values.respond("[^3]"), values.user("q")]
+    turn += [values.result("c", content="x", meta={"sources": found})]
 
     def listed(answer: str) -> list[int]:
         return [one.id for one in sources([*turn, values.respond(answer)])]
