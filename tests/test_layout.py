@@ -14,7 +14,7 @@ RANKS = [
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "notes", "archive", "audit", "emulate"},
-    {"thread", "thread_state", "thread_recall", "async_thread", "observe"},
+    {"fitting", "thread", "thread_state", "thread_recall", "async_thread", "observe"},
     {"server", "cli", "testing"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.
@@ -113,8 +113,8 @@ def test_what_only_unix_has_is_asked_for_where_it_is_used_and_with_a_way_without
 
 def test_the_public_names_are_these() -> None:
     assert sorted(quire.__all__) == [
-        "Assembly", "AsyncThread", "Entry", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",
-        "__version__", "attach", "call", "count", "note", "open", "open_store", "render", "requests", "respond",
+        "Assembly", "AsyncThread", "Entry", "Fitter", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",
+        "__version__", "attach", "call", "count", "fit", "note", "open", "open_store", "render", "requests", "respond",
         "result", "system", "think", "tools", "user", "validate",
     ]  # fmt: skip
     for name in quire.__all__:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from quire.assemble import Assembly, Policy, requests
     from quire.async_thread import AsyncThread
     from quire.errors import QuireError
+    from quire.fitting import Fitter, fit
     from quire.items import Window
     from quire.providers import render
     from quire.providers.rules import validate
@@ -38,6 +39,7 @@ _HOMES = {
     "quire.assemble": ("Assembly", "Policy", "requests"),
     "quire.async_thread": ("AsyncThread",),
     "quire.errors": ("QuireError",),
+    "quire.fitting": ("Fitter", "fit"),
     "quire.items": ("Window",),
     "quire.providers": ("render",),
     "quire.providers.rules": ("validate",),
@@ -54,6 +56,7 @@ __all__ = [
     "Assembly",
     "AsyncThread",
     "Entry",
+    "Fitter",
     "Item",
     "Policy",
     "QuireError",
@@ -66,6 +69,7 @@ __all__ = [
     "attach",
     "call",
     "count",
+    "fit",
     "note",
     "open",
     "open_store",

@@ -1,0 +1,146 @@
+"""Messages in, messages out: each form goes back as it came, and a growing list extends itself until it is cut."""
+
+import json
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+
+import quire
+from quire import providers
+from quire.errors import FormatError, NotFound
+from quire.fitting import recognise
+from quire.log.hashing import canonical
+from quire.values import Entry, call, respond, result, system, tools, user
+
+pytestmark = pytest.mark.moves_prefix(reason="small budgets, and several folds of one conversation", everywhere=True)
+BUDGET = 1_500
+FIELDS = {"gemini": "contents", "openai-responses": "input"}
+FORMS = ["openai-chat", "anthropic", "gemini", "openai-responses", "bedrock", "cohere", "langchain"]
+
+
+def conversation(turns: int = 30) -> list[Entry]:
+    """Questions whose answers need a tool, with results that do not all fit."""
+    parameters = {"type": "object", "properties": {"shelf": {"type": "integer"}}}
+    look = {"name": "look", "description": "Look at a shelf.", "parameters": parameters}
+    entries = [system("You are the warehouse's clerk."), tools([look])]
+    for n in range(turns):
+        listed = "\n".join(f"shelf {n}-{row}: part-{n:03}{row:02} × {row * 7}" for row in range(12))
+        entries += [
+            user(f"What lies on shelf {n}?"),
+            call(f"call_{n:04}abcd", "look", {"shelf": n}),
+            result(f"call_{n:04}abcd", content=listed),
+            respond(f"On shelf {n} lie 12 kinds of parts."),
+        ]
+    return entries[:-1]
+
+
+def given(form: str) -> tuple[Any, str, list[Any]]:
+    """The conversation in one form: the body (or the list), the field of its messages, and those."""
+    out = providers.export(form, conversation())
+    field = FIELDS.get(form, "messages")
+    return out, field, out[field] if isinstance(out, dict) else out
+
+
+def asks(message: dict[str, Any]) -> bool:
+    """Whether a request is made behind this message."""
+    return (message.get("role") or message.get("type")) in ("user", "tool", "human", "function_call_output")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calls_with_a_growing_list_extend_each_other_until_a_cut_and_a_fitter_gives_the_same(form: str) -> None:
+    target = "cohere:command-a-03-2025" if form == "cohere" else ""
+    messages = given(form)[2]
+    fitter, before, epoch = quire.Fitter(BUDGET, target), [], 1
+    for end in range(1, len(messages) + 1):
+        if not asks(messages[end - 1]):
+            continue
+        fitted = fitter.fit(messages[:end])
+        assert fitter.built is not None
+        assert fitter.built.tokens <= BUDGET
+        if fitter.built.epoch == epoch:
+            assert [canonical(one) for one in fitted[: len(before)]] == [canonical(one) for one in before]
+        before, epoch = fitted, fitter.built.epoch
+        if end % 10 < 2:
+            assert json.dumps(quire.fit(messages[:end], BUDGET, target)) == json.dumps(fitted)
+    assert epoch > 2
+    assert fitter.left_out
+    assert len(before) < len(messages)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "langchain"])
+def test_a_body_keeps_its_other_fields_and_what_is_left_is_valid(form: str) -> None:
+    body, field, messages = given(form)
+    body = {**(body if isinstance(body, dict) else {field: body}), "temperature": 0.5}
+    target = "cohere:command-a-03-2025" if form == "cohere" else ""
+    fitted = quire.fit(body, BUDGET, target)
+    assert {**fitted, field: 0} == {**body, field: 0}
+    assert 1 < len(fitted[field]) < len(messages)
+    wanted = {"model": "m", "max_tokens": 50} if form == "anthropic" else {"model": "m"}
+    wanted = {} if form in ("gemini", "bedrock") else wanted
+    plain = {name: value for name, value in fitted.items() if name != "temperature"}
+    assert [one for one in quire.validate({**wanted, **plain}, form) if one.severity == "error"] == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_fits_is_given_back_as_it_came(form: str) -> None:
+    body, _, messages = given(form)
+    assert quire.fit(messages, 100_000) is messages
+    assert quire.fit(body, 100_000) is body
+
+
+def test_langchain_objects_come_back_as_langchain_objects() -> None:
+    talk: list[Any] = [SystemMessage("Be brief.")]
+    for n in range(40):
+        talk += [HumanMessage(f"Look at {n}."), AIMessage("", tool_calls=[{"id": f"c{n}", "name": "look", "args": {}}])]
+        talk += [ToolMessage("seen " * 100, tool_call_id=f"c{n}"), AIMessage(f"Seen {n}.")]
+    talk.append(HumanMessage("And now?"))
+    fitted = quire.fit(talk, 2_000)
+    assert isinstance(fitted[0], SystemMessage)
+    assert fitted[0].content == "Be brief."
+    assert isinstance(fitted[-1], HumanMessage)
+    assert fitted[-1].content == "And now?"
+    assert len(fitted) < len(talk)
+
+
+def test_a_cut_result_names_a_handle_behind_which_the_whole_is_found() -> None:
+    fitter = quire.Fitter(BUDGET, floor=0.2, handles=0.4)
+    text = json.dumps(fitter.fit(given("openai-chat")[2]))
+    handle = text.partition("recall with handle ")[2].split(" ")[0]
+    assert fitter.original(handle).startswith("shelf ")
+    with pytest.raises(NotFound, match="nothere"):
+        fitter.original("nothere")
+
+
+def test_a_message_changed_in_place_is_seen() -> None:
+    messages = [{"role": "user", "content": "first " * 30}, {"role": "assistant", "content": "ok"}]
+    messages.append({"role": "user", "content": "second"})
+    fitter = quire.Fitter(10_000)
+    fitter.fit(messages)
+    assert fitter.built is not None
+    tokens = fitter.built.tokens
+    messages[0]["content"] = "short"
+    fitter.fit(messages)
+    assert fitter.built.tokens < tokens
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], "hello", {"prompt": "x"}, [{"role": "user"}, "x"]])
+def test_what_is_no_conversation_is_refused(wrong: Any) -> None:
+    with pytest.raises(FormatError, match="no list of messages"):
+        quire.fit(wrong, 1000)
+
+
+@pytest.mark.parametrize(
+    ("message", "form"),
+    [
+        ({"role": "user", "parts": [{"text": "a"}]}, "gemini"),
+        ({"role": "user", "content": [{"text": "a"}]}, "bedrock"),
+        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]}, "anthropic"),
+        ({"type": "message", "role": "user", "content": "a"}, "openai-responses"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "openai-chat"),
+        ({"type": "human", "data": {"content": "a"}}, "langchain"),
+        ({"role": "user", "content": "a"}, "anthropic"),
+    ],
+)
+def test_the_form_is_seen_from_the_messages_and_else_is_the_targets(message: dict[str, Any], form: str) -> None:
+    assert recognise([{"role": "user", "content": "hello"}, message], "anthropic:claude-opus-5-5") == form
