@@ -178,7 +178,7 @@ class Thread:
     @_one_at_a_time
     def room(self, target: str) -> int:
         """How many tokens a request may take: the budget without what the reply is left."""
-        return policy_for(target, self.policy).limit
+        return self.policy_at(target).limit
 
     @_one_at_a_time
     def so_far(self, target: str) -> Prompt:

@@ -54,6 +54,7 @@ WORKING = [
     ["--root", "notes", "--project", "prompt.md"],
     ["--root", "notes", "--text-tools"],
     ["--attach", "facts.txt:1-1"],
+    ["--runner", "records", "--root", "notes", "--attach", "facts.txt"],
 ]
 
 
@@ -96,6 +97,7 @@ def test_a_turn_is_resumed_as_it_was_begun_from_any_folder(
         (["--runner", "qa", "--vault", "notes", "--root", "."], "--root does not go with the qa runner"),
         (["--runner", "planned", "--text-tools"], "--text-tools does not go with the planned runner"),
         (["--runner", "chat", "--mcp", "server"], "--mcp does not go with the chat runner"),
+        (["--runner", "agent", "--consumer", "desk"], "--consumer does not go with the agent runner"),
         (["--runner", "qa"], "the qa runner needs notes to search"),
         (["--runner", "project"], "the project runner needs a project"),
     ],

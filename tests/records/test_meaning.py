@@ -104,7 +104,7 @@ def test_indexing_makes_what_is_missing_and_tells_how_far_it_is(store: SqliteSto
     for n in range(40):
         records.create("note.v1", {"text": f"text {n}"})
     assert records.index() == 40
-    assert steps == [(32, 40), (40, 40)]
+    assert steps == [(0, 40), (32, 40), (40, 40)]
     assert records.index() == 0
     with pytest.raises(CallError, match="no embedder"):
         Records(store).index()

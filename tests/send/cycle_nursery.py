@@ -1,6 +1,6 @@
 """Forks clients that carry a cycle out until they are killed; everything is imported and warm before the first.
 
-Reads `DATABASE LINES URL TARGET HOW` lines (HOW: by-key, cautious, or constrained for a real model); answers `pid N`, then `ack SEQ` for every entry that the client
+Reads `DATABASE LINES URL TARGET HOW` lines (HOW: by-key, cautious, records, or constrained for a real model); answers `pid N`, then `ack SEQ` for every entry that the client
 was told is stored, `done` when the cycle ended, and `dead STATUS`.
 """
 
@@ -16,11 +16,15 @@ from send_parts import CALLS, TARGETS, answered, new_thread, tool
 
 from quire import values
 from quire.log.sqlite import SqliteStore
+from quire.records import Records
+from quire.send import runners
 from quire.send.connect import Retry, transport_for
 from quire.send.cycle import run_sync
 from quire.send.events import Event
 from quire.send.protocol import MESSAGES, Limits, Runner, TurnThread
 from quire.send.text_protocol import TextTools
+from quire.send.tools import Tool
+from quire.send.tools import tool as make_tool
 from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
 from toolbox import carry_out
@@ -46,6 +50,17 @@ class Appending:
             lines.write(f"{call.id} {call.args['line']}\n")
         return answered(call)
 
+    def by_key(self) -> Tool:
+        """The same for any runner: it looks whether a call has run before it runs."""
+
+        @make_tool(idempotent=True)
+        def append(line: int, call: Entry) -> str:
+            """Append a line."""
+            found = self.decide(call)
+            return str((asyncio.run(self.run(call)) if found == "run" else answered(call)).body["outcome"])
+
+        return append
+
     def decide(self, call: Entry) -> Entry | str:
         """Whether a call in doubt has run is written in the file."""
         ran = self.file.exists() and call.id in self.file.read_text()
@@ -61,6 +76,8 @@ def client(database: str, lines: str, url: str, target: str, how: str) -> None:
     runner = Runner(tools=tools, limits=Limits(steps=40))
     if how == "constrained":
         runner = Runner(tools=tools, limits=Limits(steps=CALLS), speech=Constrained(), options=SHORT)
+    elif how == "records":
+        runner = runners.records(Records(thread.store), [tools.by_key()])
     carry_out(thread, target, url, runner, on_event=acknowledge, retry=Retry(attempts=1), **decide)  # type: ignore[arg-type]
     say("done 0")
 
@@ -124,6 +141,8 @@ def warm_up() -> None:
     thread.user("Hello")
     thread.request(TARGETS["anthropic"])
     assert run_sync(thread, TARGETS["openai-chat"], Canned(), Runner(tools=Appending(Path("none")))).text == "Warm."
+    thread.user("Again")
+    run_sync(thread, TARGETS["openai-chat"], Canned(), runners.records(Records(thread.store)))
     thread.store.close()
     client = transport_for("llamacpp:warm", "http://127.0.0.1:9").inner._connected()  # type: ignore[attr-defined]
     asyncio.run(client.aclose())

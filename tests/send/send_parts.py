@@ -1,5 +1,6 @@
 """What the tests of sending share: threads, tools, and a scripted model that calls ten times."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,23 @@ def tool_results(body: JsonObject) -> int:
         return sum(map(count, value)) if isinstance(value, list) else 0
 
     return sum(count(body.get(field) or []) for field in ("messages", "input", "contents"))
+
+
+def asks(message: str, *requests: JsonObject) -> str:
+    """A reply as `agent.response.v1`; requests are numbered from 1 in each, as models do."""
+    listed = [{"requestId": f"r{n}", **one} for n, one in enumerate(requests, 1)]
+    context = {"message": message, "tool_requests": listed}
+    about = {"schema_name": "agent.response.v1", "title": "Chat Response", "tags": ["agent:response"]}
+    return json.dumps({"action": "create", "breadcrumb": {**about, "context": context}})
+
+
+def ten_requests(body: JsonObject) -> str:
+    """The same ten calls, asked for as `agent.response.v1`."""
+    done = sum(message["role"] == "assistant" for message in body["messages"])
+    request = {"tool": "append", "input": {"line": done + 1}}
+    return (
+        asks(f"Line {done + 1} of {CALLS} comes next.", request) if done < CALLS else asks("All ten lines are written.")
+    )
 
 
 def ten_calls(body: JsonObject) -> list[Any]:

@@ -14,11 +14,12 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
-from send_parts import CALLS, TARGETS, ten_calls
+from send_parts import CALLS, TARGETS, ten_calls, ten_requests
 
 from quire.emulate import Emulator
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors, validate
+from quire.records import Records
 from quire.testing import emulator
 
 NURSERY = Path(__file__).with_name("cycle_nursery.py")
@@ -102,7 +103,8 @@ class Trial:
 def kill_until(kills: int, provider: str, how: str, nursery: Nursery, folder: Path, seed: int) -> Iterator[Trial]:
     """Cycles that are killed and resumed until they end, so often that `kills` kills came amid one."""
     rng, killed = random.Random(seed), 0
-    with emulator(provider, ten_calls, piece=6) as server:
+    model, piece = (ten_requests, 40) if how == "records" else (ten_calls, 6)
+    with emulator(provider, model, piece=piece) as server:
         whole = Trial(folder / "whole", server, TARGETS[provider], how)
         nursery.run(whole.task, None)  # the first run also warms the server
         whole = Trial(folder / "again", server, TARGETS[provider], how)
@@ -121,11 +123,14 @@ def kill_until(kills: int, provider: str, how: str, nursery: Nursery, folder: Pa
             yield trial
 
 
-@pytest.mark.parametrize(("provider", "kills"), [("anthropic", 60), ("openai-chat", 40)])
+@pytest.mark.parametrize(
+    ("provider", "how", "kills"),
+    [("anthropic", "by-key", 60), ("openai-chat", "by-key", 40), ("openai-chat", "records", 40)],
+)
 def test_a_killed_cycle_goes_on_as_if_nothing_had_happened(
-    provider: str, kills: int, nursery: Nursery, tmp_path: Path
+    provider: str, how: str, kills: int, nursery: Nursery, tmp_path: Path
 ) -> None:
-    trials = kill_until(kills, provider, "by-key", nursery, tmp_path, seed=7)
+    trials = kill_until(kills, provider, how, nursery, tmp_path, seed=7)
     whole = next(trials).bodies()
     assert len(whole) == CALLS + 1
     cut = 0
@@ -138,6 +143,9 @@ def test_a_killed_cycle_goes_on_as_if_nothing_had_happened(
         with SqliteStore(trial.database) as store:
             asked = sum(entry.kind == "sent" and "usage" not in entry.body for entry in store.read("t"))
             cut += asked - len(whole)
+            kept = Counter(record.schema_name for record in Records(store).list())
+            made = (1, CALLS + 1, CALLS) if how == "records" else (0, 0, 0)
+            assert (kept["user.message.v1"], kept["agent.response.v1"], kept["tool.response.v1"]) == made
     assert cut > 3, "no kill came amid a reply"
 
 

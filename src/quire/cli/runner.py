@@ -17,17 +17,20 @@ import msgspec
 
 from quire.cli.connection import Connection
 from quire.cli.output import echo, progress, read_text
-from quire.cli.store import NO_MODEL, embedder
+from quire.cli.store import NO_MODEL, embedder, embedding_shown
 from quire.errors import CallError
 from quire.items import from_file
 from quire.log.sqlite import SqliteStore
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
+from quire.records import Records
+from quire.records.find import Progress
 from quire.send import runners
 from quire.send.builtin import builtin
 from quire.send.mcp import McpServer
 from quire.send.note_search import local_search_tool
 from quire.send.protocol import Runner
+from quire.send.record_runner import record_tools
 from quire.send.runners import question_of
 from quire.send.tools import Tool, Toolbox
 from quire.thread import Thread
@@ -43,13 +46,16 @@ _OPTIONS = (
         help="How turns are carried out (default: by what is given).",
     ),
     click.option("--system", help="The system prompt; without --project, a project's prompt."),
-    click.option("--root", type=_FOLDER, help="planned, agent: the folder its file tools may read."),
+    click.option("--root", type=_FOLDER, help="planned, agent, records: the folder its file tools may read."),
     click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
     click.option("--project", type=_FILE, help="A file with the project's prompt."),
     click.option("--file", "files", multiple=True, type=_FILE, help="A file of the project; again for more."),
     click.option(
-        "--mcp", multiple=True, help="planned, agent: the command or URL of an MCP server; again for more."
+        "--mcp",
+        multiple=True,
+        help="planned, agent, records: the command or URL of an MCP server; again for more.",
     ),
+    click.option("--consumer", help="records: whose context.config.v1 record it builds by (default: chat)."),
     click.option(
         "--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."
     ),
@@ -70,9 +76,10 @@ _USES: dict[str, frozenset[str]] = {
     "qa": frozenset({"vault"}),
     "planned": _TOOLS,
     "agent": _TOOLS | {"text_tools"},
+    "records": _TOOLS | {"consumer"},
     "project": _TOOLS,
 }
-_SPECIAL = _TOOLS | {"text_tools"}
+_SPECIAL = _TOOLS | {"text_tools", "consumer"}
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,6 +94,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     folder: str = ""
     mcp: tuple[str, ...] = ()
     text_tools: bool = False
+    consumer: str = ""
     budget: int | None = None
     promote: str = ""
     floor: float | None = None
@@ -140,6 +148,8 @@ def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
 
 def _fitting(given: dict[str, Any]) -> str:
     """The runner that makes use of what is given."""
+    if "consumer" in given:
+        return "records"
     if "root" in given or "mcp" in given or "text_tools" in given:
         return "agent"
     if "vault" in given:
@@ -151,9 +161,15 @@ class Equipment:
     """What a choice needs, in working order; makes the runner for whatever thread and model are current."""
 
     def __init__(
-        self, choice: Choice, vault: Vault | None, index: NoteIndex | None, foreign: tuple[Tool, ...]
+        self,
+        choice: Choice,
+        vault: Vault | None,
+        index: NoteIndex | None,
+        foreign: tuple[Tool, ...],
+        embedding: Progress,
     ) -> None:
         self.choice, self.vault, self.index, self.foreign = choice, vault, index, foreign
+        self._embedding = embedding
 
     def runner(self, thread: Thread, reached: Connection) -> Runner:
         """The runner that was chosen, with the options that the model needs."""
@@ -172,6 +188,10 @@ class Equipment:
                 return runners.agent(self._tools(thread), system=system, native=native)
             case "planned":
                 return runners.planned(self._tools(thread), system=system)
+            case "records":
+                kept = Records(thread.store, embedder(), self._embedding)
+                tools = Toolbox(*record_tools(kept), *self._tools(thread))
+                return runners.records(kept, tools, consumer=choice.consumer or "chat", system=system)
             case "project":
                 # Without a file, the system prompt is the project's.
                 system = system if choice.project else ""
@@ -212,7 +232,7 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
         for command in choice.mcp:
             server = command if command.startswith(("http://", "https://")) else shlex.split(command)
             foreign += stack.enter_context(McpServer(server)).tools
-        yield Equipment(choice, vault, index, tuple(foreign))
+        yield Equipment(choice, vault, index, tuple(foreign), stack.enter_context(embedding_shown()))
 
 
 def _indexed(vault: Vault) -> NoteIndex:

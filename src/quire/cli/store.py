@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from quire.cli.output import default_db, read_text
+from quire.cli.output import default_db, echo, read_text
 from quire.errors import CallError, DamageError, NotFound
 from quire.log.entries import decode_lines, usable
 from quire.log.hashing import chain
@@ -132,18 +132,28 @@ def embedder() -> LateMiniLM | None:
 
 
 @contextmanager
-def open_records(db: Path | None, create: bool = True, words: bool = False) -> Iterator[Records]:
-    """The records at --db; vectors that a command has to make first are shown on stderr."""
-    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+def embedding_shown() -> Iterator[Callable[[int, int], None]]:
+    """Tells on stderr how many vectors of many are made: a bar on a terminal, elsewhere a line at the beginning."""
+    terminal = sys.stderr.isatty()
+    bar = Progress(console=Console(stderr=True), transient=True, disable=not terminal)
     task = bar.add_task("embedding records")
 
     def show(done: int, all: int) -> None:
-        if all >= WORTH_SHOWING:
-            bar.start()
-            bar.update(task, completed=done, total=all)
+        if all < WORTH_SHOWING:
+            return
+        if not terminal and done == 0:
+            echo(f"embedding {all:,} records, once", err=True)
+        bar.start()
+        bar.update(task, completed=done, total=all)
 
-    with open_db(db, create=create) as store:
-        try:
-            yield Records(store, None if words else embedder(), show)
-        finally:
-            bar.stop()
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def open_records(db: Path | None, create: bool = True, words: bool = False) -> Iterator[Records]:
+    """The records at --db; vectors that a command has to make first are shown on stderr."""
+    with open_db(db, create=create) as store, embedding_shown() as show:
+        yield Records(store, None if words else embedder(), show)

@@ -256,15 +256,17 @@ async def carry_out(
     for request in reply.tool_requests:
         result = await tools.run(call(request.request_id, request.tool, request.input))
         # Kept one by one: what a tool has done is known even if the next one never ends.
-        responses.append(records.create(RESPONSE, _context(request, result), tags=shared, now=now))
+        context = response_context(request.tool, request.request_id, result)
+        responses.append(records.create(RESPONSE, context, tags=shared, now=now))
     return CarriedOut(reply, said, tuple(responses), react(records, said, *responses, now=now))
 
 
-def _context(request: ToolRequest, result: Entry) -> JsonObject:
+def response_context(tool: str, request_id: str, result: Entry) -> JsonObject:
+    """What a `tool.response.v1` record holds of a call's result."""
     shown = (result.body.get("outcome"), result.body.get("content"))
     output = "\n\n".join(str(part) for part in shown if part)
     kept = {"error": output} if result.body.get("error") else {"output": output}
-    return {"tool": request.tool, "requestId": request.request_id, **kept}
+    return {"tool": tool, "requestId": request_id, **kept}
 
 
 # `tool.catalog.v1`: the registered tools in one record, with their text and names by its hints.

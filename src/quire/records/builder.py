@@ -88,6 +88,8 @@ def _built(record: Record) -> JsonObject:
 
 
 ATTEMPTS: Final = 5
+# The group of a catalog that is given.
+CATALOG: Final = "catalog"
 
 
 class Builder:
@@ -114,14 +116,21 @@ class Builder:
         *,
         trigger: Record | None = None,
         request: str | None = None,
+        catalog: Record | None = None,
         now: int | None = None,
     ) -> BuiltContext:
-        """The context for a request, or for the record that triggers it; nothing is written."""
+        """The context for a request, or for the record that triggers it; nothing is written.
+
+        A `catalog` stands for the tools that can be run: no others are shown.
+        """
         ask = self._ask(records, trigger, request, now)
         picked = gather(records, self.config.sources, ask, now)
         if trigger is not None and role(trigger) != "user":
             picked = sorted([*picked, Picked(trigger, 1.0, trigger.id)], key=lambda one: one.place)
         parts, repeats = self._distinct(picked, ask, records.meaning.embed if records.meaning else None)
+        if catalog is not None:
+            others = [part for part in parts if part.shape.section != "tools"]
+            parts = [Part(catalog.id, shape(catalog), 1.0, CATALOG), *others]
         fitted = fit(parts, ask.request, self.config.formatting.max_tokens, self.config.formatting.detail)
         return BuiltContext(
             consumer_id=self.config.consumer_id,

@@ -28,13 +28,15 @@ PREVIEW = 80
 
 
 class RecordHit(msgspec.Struct, frozen=True):
-    """A record that was found: its score (what the order goes by, the sum of `parts`), how much of the query it
-    holds itself from 0 to 1, and, where asked for, what its hints show of it.
+    """A record that was found: its score (what the order goes by, the sum of `parts`), the same as a share of the
+    best one's (`relevance`), how much of the query it holds itself from 0 to 1 (`share`), and, where asked for, what
+    its hints show of it.
     """
 
     record: Record
     score: float
     relevance: float
+    share: float
     parts: dict[str, float] = {}
     view: View | None = None
 
@@ -120,6 +122,8 @@ class RecordMeaning:
         there = self._stored(table, records) if records else {}
         missing = [(one, text) for one, text in zip(records, texts, strict=True) if one.id not in there]
         done = 0
+        if self.progress and missing:
+            self.progress(0, len(missing))
         for batch in _batches(missing):
             vectors = self.embedder.encode([text for _, text in batch])
             kept = [
@@ -232,7 +236,7 @@ def _shares(values: Sequence[float]) -> list[float]:
 
 # Records in the order in which they answer a query, by recall's hybrid index; and how relevant each is.
 #
-# The index decides the order: it also hears what was said around a message. Relevance says how much of the query a
+# The index decides the order: it also hears what was said around a message. The share says how much of the query a
 # record holds itself, so that what merely stands beside an answer does not pass for one.
 
 
@@ -261,7 +265,11 @@ def ranked(
         return []
     found = _collection(records, texts, meaning, vectors).search(query, len(records))
     by_id = {one.id: one for one in records}
-    return [RecordHit(by_id[one.id], round(one.score, 6), near[one.id], one.parts) for one in found]
+    best = max((one.score for one in found), default=0.0) or 1.0
+    return [
+        RecordHit(by_id[one.id], round(one.score, 6), one.score / best, near[one.id], one.parts)
+        for one in found
+    ]
 
 
 def _collection(

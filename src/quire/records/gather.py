@@ -93,8 +93,8 @@ def _nearest(
 ) -> list[Picked]:
     """The records nearest to the request: at most nn, none below the floor, messages with their exchange."""
     hits = records.near(ask.request, selector, keep=ask.allows, now=now)
-    near = [hit for hit in hits if hit.relevance > 0 and hit.relevance >= source.floor][: source.nn]
-    picked = [Picked(hit.record, hit.relevance, hit.record.id, source.role) for hit in near]
+    near = [hit for hit in hits if hit.share > 0 and hit.share >= source.floor][: source.nn]
+    picked = [Picked(hit.record, hit.share, hit.record.id, source.role) for hit in near]
     if not source.exchanges:
         return picked
 

@@ -186,7 +186,7 @@ class Records:
             raise CallError(f"nn is at least 1, not {nn}")
         tags = (tag,) if isinstance(tag, str) else tuple(tag)
         selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags)
-        hits = [hit for hit in self.near(q, selector, now=now) if hit.relevance > 0][:nn]
+        hits = [hit for hit in self.near(q, selector, now=now) if hit.share > 0][:nn]
         return [hit.with_context() for hit in hits] if include_context else hits
 
     def near(

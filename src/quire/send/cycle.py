@@ -125,7 +125,9 @@ class Cycle:
                     f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first."
                 )
             check_prices(self.runner.limits, self.target)
-            return self._outcome(await self._within_seconds())
+            stop = await self._within_seconds()
+            await self._keep_besides()
+            return self._outcome(stop)
 
     async def _within_seconds(self) -> Stop:
         try:
@@ -148,6 +150,7 @@ class Cycle:
                 return ended
             if reached := limit_met(self._turn, self.runner.limits):
                 return reached
+            await self._keep_besides()
             await self._ask()
 
     def _ended(self) -> Stop | None:
@@ -197,6 +200,10 @@ class Cycle:
             return
         if entries := await self.runner.prepare(self._as_turn()):
             await self._append(*entries)
+
+    async def _keep_besides(self) -> None:
+        if self.runner.keep is not None:
+            await self.runner.keep(self._as_turn())
 
     def _as_turn(self) -> Turn:
         assert self._turn.user is not None  # run() asked

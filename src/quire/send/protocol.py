@@ -128,6 +128,8 @@ class Turn(msgspec.Struct, frozen=True):
 # their results stand in the user's message. Called once a turn, while nothing but the user has spoken.
 Prepare: TypeAlias = Callable[[Turn], Awaitable[Sequence[Entry]]]
 
+Keep: TypeAlias = Callable[[Turn], Awaitable[None]]
+
 
 class Runner(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn is carried out; `options` go into every request's body (max_tokens, temperature, …)."""
@@ -136,6 +138,8 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     system: str = ""
     tools: ToolRunner | None = None
     prepare: Prepare | None = None
+    # Told before each request, and at the end, that everything so far is in the log.
+    keep: Keep | None = None
     limits: Limits = Limits()
     options: JsonObject = {}
     # Role messages, or quire.send.text_protocol.Completion() for an engine that continues a text.

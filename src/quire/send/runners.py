@@ -1,4 +1,4 @@
-"""The five runners, each a value for the one cycle: chat, qa, planned, agent, project."""
+"""The runners, each a value for the one cycle: chat, qa, planned, agent, project; and records, beside."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from quire import providers, values
 from quire.assemble.fit import system_text
 from quire.assemble.user_message import block, escaped, shown
 from quire.items import from_file
-from quire.log.store import Store
 from quire.notes.index import NoteIndex
 from quire.send.note_search import local_search_tool
 from quire.send.protocol import CHAT, MESSAGES, Limits, Runner, Turn, TurnThread
+from quire.send.record_runner import records as records
 from quire.send.text_protocol import TextTools, tool_text
 from quire.send.tool_schema import faults
 from quire.send.tools import Tool, Toolbox
 from quire.send.transport import endpoint_for
-from quire.send.turn_state import ask_aside, newest_turn
+from quire.send.turn_state import ask_aside, attached, newest_turn
 from quire.tokens import counter
 from quire.values import Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, item_json
 
@@ -89,20 +89,6 @@ def _metadata(item: JsonObject) -> str:
     meta = item.get("metadata") or {}
     kind = meta.get("source") or item.get("type", "code")
     return f"- {shown(block(item).id)} ({kind}, {counter().count(item['content']):,} tokens)"
-
-
-def attached(store: Store, thread: str, user: Entry) -> list[JsonObject]:
-    """The items of a turn: those attached since the turn before, and the user entry's own."""
-    before: list[JsonObject] = []
-    end = user.seq - 1
-    while end > 0:
-        begin = max(0, end - 64)
-        for entry in reversed(store.read(thread, after=begin, limit=end - begin)):
-            if entry.kind == "user":
-                return [*before, *user.attached]
-            before = [*entry.attached, *before] if entry.kind == "attach" else before
-        end = begin
-    return [*before, *user.attached]
 
 
 def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Request:
@@ -184,7 +170,7 @@ def _starts(text: str) -> Iterator[int]:
         at = text.find("[", at + 1)
 
 
-NAMES = ("chat", "qa", "planned", "agent", "project")
+NAMES = ("chat", "qa", "planned", "agent", "records", "project")
 AGENT_LIMITS = Limits(steps=25)
 
 

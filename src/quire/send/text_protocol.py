@@ -66,7 +66,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         )
         prompt = self._prompt(entries, fitting)
         while (over := tokens(prompt) - room) > 0:
-            entries = _with_shorter_result(entries, over, room)
+            entries = with_shorter_result(entries, over, room)
             prompt = self._prompt(entries, 0)
         return prompt
 
@@ -83,7 +83,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         return CompletionStream(split_target(target)[0], self.delimiter, calls)
 
 
-def _with_shorter_result(entries: Sequence[Entry], over: int, room: int) -> list[Entry]:
+def with_shorter_result(entries: Sequence[Entry], over: int, room: int) -> list[Entry]:
     """The entries with the longest result of the newest turn cut by about so many tokens; an error without one."""
     begin = max(place for place, entry in enumerate(entries) if entry.kind == "user")
     sizes = {place: len(entries[place].body.get("content") or "") for place in range(begin, len(entries))}
@@ -253,9 +253,9 @@ class TextTools(msgspec.Struct, frozen=True, kw_only=True):
     def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         return thread.sent_entry(request, reply)
 
-    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> TextToolsStream:
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
-        return TextToolsStream(providers.stream(target, names), self.delimiter, calls)
+        return RereadStream(providers.stream(target, names), CallReader(self.delimiter, calls))
 
 
 def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") -> list[JsonObject]:
@@ -297,11 +297,11 @@ def _text(content: Json) -> str:
     return content if isinstance(content, str) else ""
 
 
-class TextToolsStream:
-    """A provider's stream whose finished texts are read as events: calls in them become calls."""
+class RereadStream:
+    """A provider's stream whose finished entries are read once more: calls in a text become calls."""
 
-    def __init__(self, inner: Any, delimiter: Delimiter, calls: int = 0) -> None:
-        self._inner, self._delimiter, self._calls = inner, delimiter, calls
+    def __init__(self, inner: Any, read: Callable[[Entry], list[Entry]]) -> None:
+        self._inner, self._read = inner, read
         self.entries: list[Entry] = []
 
     def feed(self, event: Any) -> list[Entry]:
@@ -311,7 +311,7 @@ class TextToolsStream:
         return made
 
     def live(self) -> list[BlockDelta]:
-        """Nothing: marks are not for readers, and where they begin is known only behind them."""
+        """Nothing: how a text is to be read is known only behind it."""
         return []
 
     def partial(self) -> Partial:
@@ -329,7 +329,14 @@ class TextToolsStream:
         usage: Usage = self._inner.usage
         return usage
 
-    def _read(self, entry: Entry) -> list[Entry]:
+
+class CallReader:
+    """Reads texts as events of the protocol: `CallReader("$", calls)(entry)`; calls are numbered from there on."""
+
+    def __init__(self, delimiter: Delimiter, calls: int = 0) -> None:
+        self._delimiter, self._calls = delimiter, calls
+
+    def __call__(self, entry: Entry) -> list[Entry]:
         """A text without calls is left as it came; one with calls becomes what it says."""
         if entry.kind != "respond":
             return [entry]

@@ -131,6 +131,20 @@ def newest_turn(store: Store, thread: str) -> list[Entry]:
         page *= 4
 
 
+def attached(store: Store, thread: str, user: Entry) -> list[JsonObject]:
+    """The items of a turn: those attached since the turn before, and the user entry's own."""
+    before: list[JsonObject] = []
+    end = user.seq - 1
+    while end > 0:
+        begin = max(0, end - 64)
+        for entry in reversed(store.read(thread, after=begin, limit=end - begin)):
+            if entry.kind == "user":
+                return [*before, *user.attached]
+            before = [*entry.attached, *before] if entry.kind == "attach" else before
+        end = begin
+    return [*before, *user.attached]
+
+
 def without_cut(entries: Iterable[Entry], asking: bool = False) -> list[Entry]:
     """A thread without the parts of replies that broke off and were asked for again, or are now (`asking`)."""
     kept: list[Entry] = []

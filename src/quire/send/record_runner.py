@@ -1,0 +1,504 @@
+"""The agent loop over records: a clean context is built, the model answers as `agent.response.v1`, its tools are run.
+
+Every turn is one small request, whatever the thread holds: the system prompt and what the context builder found.
+What is said and what tools return is kept as records, each once: a record names the entry it was made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, Literal, TypeAlias
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from quire import providers, values
+from quire.assemble.user_message import block
+from quire.errors import CallError, ConflictError, NotFound
+from quire.formats import clean
+from quire.formats.clean import ToolResult
+from quire.log.off_loop import off_loop
+from quire.log.store import Store
+from quire.providers.incoming import recordable
+from quire.providers.models import split_target
+from quire.providers.rules import require
+from quire.records import Builder, Config, Record, Records, Selector, catalog, config, configured
+from quire.records.agent import RESPONSE, RESPONSE_SCHEMA, parse_reply, react, response_context
+from quire.records.builder import built_by
+from quire.records.record import draft, view
+from quire.records.shape import USER, shape
+from quire.send.protocol import Limits, Runner, Turn, TurnThread
+from quire.send.text_protocol import RereadStream, with_shorter_result
+from quire.send.tools import Tool, Toolbox, in_thread, tool
+from quire.send.turn_state import attached, is_opening, newest_turn, read_head, without_cut
+from quire.tokens import IMAGE_TOKENS, counter
+from quire.values import Entry, Image, JsonObject, Message, Prompt, Reply, Request, Text
+
+SYSTEM: Final = """You are a helpful AI assistant integrated with the RCRT system.
+
+You receive pre-assembled context that includes:
+- Relevant conversation history (vector-searched for semantic similarity)
+- Available tools and their usage
+- Recent tool results
+
+The context is already optimized and formatted. Just focus on:
+1. Understanding the user's request
+2. Using available tools when helpful
+3. Providing clear, concise responses
+
+To invoke tools, respond with:
+{
+  "action": "create",
+  "breadcrumb": {
+    "schema_name": "agent.response.v1",
+    "title": "Chat Response",
+    "tags": ["agent:response", "chat:output"],
+    "context": {
+      "message": "Your response to the user",
+      "tool_requests": [
+        {"tool": "tool-name", "input": {...}, "requestId": "unique-id"}
+      ]
+    }
+  }
+}
+
+IMPORTANT: The context you receive is already filtered for relevance. Trust it."""
+
+# The call whose result is the built context; the model cannot make it.
+CONTEXT: Final = "context-builder"
+# Up to which entry a thread's records are kept.
+STATE: Final = "records"
+_MESSAGES = ["user.message.v1", "agent.response.v1"]
+# What a consumer without a configuration of its own is shown: what is near to the request, and what was said last.
+_SOURCES: Final[list[JsonObject]] = [
+    {"schema_name": _MESSAGES, "method": "vector", "nn": 5, "conversation_scope": "current"},
+    {"schema_name": _MESSAGES, "method": "recent", "limit": 4, "conversation_scope": "current"},
+    {"schema_name": RESPONSE, "method": "recent", "limit": 3, "conversation_scope": "current"},
+]
+
+
+def now_ms() -> int:
+    """The time that records are kept at."""
+    return time.time_ns() // 1_000_000
+
+
+def records(
+    kept: Records,
+    tools: Toolbox | Iterable[Tool | Callable[..., Any]] | None = None,
+    *,
+    consumer: str = "chat",
+    system: str = "",
+    limits: Limits | None = None,
+    clock: Callable[[], int] = now_ms,
+    **options: Any,
+) -> Runner:
+    """The model is shown a context built from records, and asks for tools as `agent.response.v1` until it answers.
+
+    `consumer` names the `context.config.v1` record to build by; without one, the conversation's own messages are
+    searched. Without `tools` the model may read and write records. `system` stands in for SYSTEM.
+    """
+    given = record_tools(kept, clock=clock) if tools is None else tools
+    box = Toolbox(*given, offered=False)
+    build = partial(_context, kept, consumer, [_told(one.definition()) for one in box], clock)
+
+    async def prepare(turn: Turn) -> Sequence[Entry]:
+        return await off_loop(build, turn)
+
+    async def keep(turn: Turn) -> None:
+        await off_loop(keep_records, kept, turn.thread.store, turn.thread.name, clock())
+
+    return Runner(
+        name="records",
+        system=system or SYSTEM,
+        tools=box,
+        prepare=prepare,
+        keep=keep,
+        limits=limits or Limits(steps=25),
+        options=options,
+        speech=AgentResponses(),
+    )
+
+
+def _told(definition: JsonObject) -> JsonObject:
+    """A tool as the catalog lists it: its description says what it takes, for a catalog shows no schemas."""
+    schema = definition.get("parameters") or {}
+    needed = schema.get("required") or ()
+    taken = [name if name in needed else f"{name} (optional)" for name in schema.get("properties") or ()]
+    about = " ".join(str(definition["description"]).split())
+    return {**definition, "description": f"{about} Input: {', '.join(taken)}" if taken else about}
+
+
+def _context(
+    kept: Records, consumer: str, tools: Sequence[JsonObject], clock: Callable[[], int], turn: Turn
+) -> list[Entry]:
+    """The turn's context as a call and its result: in the log, so that every request of the turn shows the same."""
+    now, thread = clock(), turn.thread
+    keep_records(kept, thread.store, thread.name, now)
+    trigger = _record_of(kept, thread.name, turn.user, now)
+    count = counter(split_target(turn.target)[1]).count
+    room = thread.room(turn.target) - count(turn.runner.system) - _SPARE
+    builder = Builder(_within(_config(kept, consumer, now), room))
+    shown = catalog(tools) if tools else None
+    asked = None if trigger is not None else turn.user.text
+    built = builder.build(kept, trigger=trigger, request=asked, catalog=shown, now=now)
+    builder.keep(kept, built, now=now)
+    meta: JsonObject = {"placement": "context", "idempotent": True}
+    found = values.call(f"context-{turn.user.seq}", CONTEXT, {"consumer": consumer}, meta=meta)
+    return [found, values.result(found.call_id, None, built.formatted_context)]
+
+
+# For the wrappers of two messages, and what a provider counts otherwise.
+_SPARE = 64
+
+
+def _config(kept: Records, consumer: str, now: int) -> Config:
+    try:
+        return configured(kept, consumer, now=now)
+    except NotFound:
+        return config({"consumer_id": consumer, "sources": _SOURCES})
+
+
+def _within(wanted: Config, room: int) -> Config:
+    """The configuration with no more tokens than a request has room for."""
+    limits = [most for most in (wanted.formatting.max_tokens, room) if most is not None]
+    formatting = msgspec.structs.replace(wanted.formatting, max_tokens=max(1, min(limits)))
+    return msgspec.structs.replace(wanted, formatting=formatting)
+
+
+# What a conversation says, as records: the user's messages, the replies as they came, what the tools returned.
+
+
+def keep_records(kept: Records, store: Store, thread: str, now: int | None = None) -> list[Record]:
+    """Keep what a thread has gained since the last time; a kill in between makes none twice and loses none."""
+    begin = int((store.get_state(thread, STATE) or {}).get("seq", 0))
+    entries = _finished(store.read(thread, after=begin))
+    calls = {one.call_id: one for one in [*newest_turn(store, thread), *entries] if one.kind == "call"}
+    made = [made for entry in without_cut(entries) if (made := _draft(entry, calls, thread, now))]
+    new = kept.create_all(one for one in made if not _kept(kept, one.tags, now))
+    if entries:
+        store.set_state(thread, STATE, {"seq": entries[-1].seq})
+    react(kept, *new, now=now)
+    return new
+
+
+def _finished(entries: list[Entry]) -> list[Entry]:
+    """The entries without a reply that has not ended: it may be asked for again."""
+    asked = [place for place, entry in enumerate(entries) if entry.kind == "sent"]
+    return entries[: asked[-1]] if asked and is_opening(entries[asked[-1]]) else entries
+
+
+def _draft(entry: Entry, calls: Mapping[str, Entry], thread: str, now: int | None) -> Record | None:
+    """The record of one entry, if it is one that records are kept of."""
+    tags = _tags(thread, entry)
+    if entry.kind == "user":
+        return draft(USER, {"content": entry.text}, tags=tags, now=now)
+    if entry.kind in ("respond", "call") and (entry.kind == "respond" or "reply" in entry.meta):
+        fields = parse_reply(reply_text(entry)).fields()
+        return draft(fields.pop("schema_name"), **{**fields, "tags": [*fields["tags"], *tags]}, now=now)
+    asked = calls.get(entry.call_id) if entry.kind == "result" else None
+    if asked is None or asked.name == CONTEXT:
+        return None
+    context = response_context(asked.name, str(asked.meta.get("requestId") or asked.call_id), entry)
+    return draft(RESPONSE, context, tags=tags, now=now)
+
+
+def _tags(thread: str, entry: Entry) -> tuple[str, str]:
+    """The conversation that a record belongs to, and the entry that it was made of."""
+    return f"session:{thread}", _mark(entry)
+
+
+def _mark(entry: Entry) -> str:
+    """The tag that says of which entry a record was made, by the twelve digits that name it elsewhere too."""
+    return f"{_MARK}{entry.id.removeprefix('sha256:')[:12]}"
+
+
+_MARK = "entry:"
+
+
+def _kept(kept: Records, tags: Sequence[str], now: int | None) -> list[Record]:
+    return kept.select(Selector(all_tags=tuple(tags[-2:])), newest=1, now=now)
+
+
+def _record_of(kept: Records, thread: str, entry: Entry, now: int) -> Record | None:
+    return next(iter(_kept(kept, _tags(thread, entry), now)), None)
+
+
+Speaker: TypeAlias = Literal["user", "assistant"]
+
+# How the model is talked to: one system message, one message with the context, then replies and results by turns.
+
+
+class AgentResponses(msgspec.Struct, frozen=True):
+    """Requests of the newest turn alone; replies are read as `agent.response.v1`."""
+
+    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
+        """The turn so far, within the budget: where it is too long, the longest results are cut."""
+        entries = without_cut(newest_turn(thread.store, thread.name), asking=True)
+        items = attached(thread.store, thread.name, entries[0])
+        system = "\n\n".join(read_head(thread.store, thread.name).systems)
+        count, room = counter(split_target(target)[1]).count, thread.room(target)
+        messages = _messages(entries, items)
+        while (over := count(system) + 4 + _size(messages, count) - room) > 0:
+            entries = with_shorter_result(entries, over, room)
+            messages = _messages(entries, items)
+        prompt = Prompt(system, "", (), messages)
+        request = providers.render(prompt, target, cache=True, key=thread.name, **options)
+        require(request)
+        return request
+
+    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
+        return thread.sent_entry(request, reply)
+
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
+        taken = {entry.call_id for entry in thread.store.read(thread.name) if entry.kind == "call"}
+        return RereadStream(providers.stream(target, names), partial(reply_entries, taken=taken))
+
+
+def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Message, ...]:
+    """A turn as messages: what the builder found and the request, then each reply as it came, and its results."""
+    user, *rest = entries
+    calls = {entry.call_id: entry.name for entry in rest if entry.kind == "call"}
+    said: list[tuple[Speaker, str | ToolResult]] = []
+    context = ""
+    for entry in _in_order(rest):
+        if entry.kind == "result" and calls.get(entry.call_id) == CONTEXT:
+            context = str(entry.body.get("content") or "")
+        elif entry.kind == "result":
+            shown = shape(
+                Record(schema_name=RESPONSE, context=response_context(calls[entry.call_id], "", entry))
+            )
+            said += [("user", shown.result)] if shown.result else []
+        elif entry.kind == "note":
+            said.append(("user", entry.text))
+        elif text := reply_text(entry):
+            said.append(("assistant", text))
+    blocks = [block(item).text for item in items]
+    words = "\n\n".join([*blocks, "---\n\n[User query]:", user.text]) if blocks else user.text
+    images = [msgspec.convert(one, Image) for one in user.body.get("images") or ()]
+    said.insert(0, ("user", clean.with_request(context, words)))
+    first, *others = (
+        Message(who, (Text(_joined(text for _, text in lines)),))
+        for who, lines in groupby(said, itemgetter(0))
+    )
+    return (Message("user", (*images, *first.parts)), *others)
+
+
+def _in_order(entries: Sequence[Entry]) -> Iterable[Entry]:
+    """Results in the order of their calls: those that ran side by side ended in any order."""
+    place = {entry.call_id: at for at, entry in enumerate(entries) if entry.kind == "call"}
+    for are_results, some in groupby(entries, lambda entry: entry.kind == "result"):
+        listed = list(some)
+        yield from sorted(listed, key=lambda entry: place[entry.call_id]) if are_results else listed
+
+
+def _joined(lines: Iterable[str | ToolResult]) -> str:
+    """What one speaker says in a row; results under one heading."""
+    out: list[str] = []
+    for are_results, some in groupby(lines, lambda line: isinstance(line, ToolResult)):
+        listed = list(some)
+        results = [one for one in listed if isinstance(one, ToolResult)]
+        out += [clean.results_section(results)] if are_results else [str(one) for one in listed]
+    return "\n\n".join(out)
+
+
+def _size(messages: Sequence[Message], count: Callable[[str], int]) -> int:
+    parts = [part for message in messages for part in message.parts]
+    texts = sum(count(part.text) for part in parts if isinstance(part, Text))
+    return texts + 4 * len(messages) + IMAGE_TOKENS * sum(isinstance(part, Image) for part in parts)
+
+
+def reply_text(entry: Entry) -> str:
+    """The reply that an entry begins, as the model wrote it; nothing for an entry in the middle of one."""
+    if entry.kind not in ("respond", "call"):
+        return ""
+    return str(entry.meta.get("reply") or (entry.text if entry.kind == "respond" else ""))
+
+
+def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
+    """What a reply says and the calls it asks for; the first of them keeps the reply as it came."""
+    if entry.kind != "respond":
+        return [entry]
+    reply = parse_reply(entry.text)
+    problems = list(reply.problems) if reply.structured else _broken(entry.text)
+    if not (reply.structured or problems):
+        return [entry]
+    said = [values.respond(reply.message)] if reply.structured and reply.message else []
+    calls = [
+        values.call(_free(one.request_id, taken), one.tool, one.input, meta={"requestId": one.request_id})
+        for one in reply.tool_requests
+    ]
+    wrong = [
+        values.call(
+            _free("malformed", taken), "tool_requests", {}, meta={"malformed": problem, "idempotent": True}
+        )
+        for problem in problems
+    ]
+    first, *others = [*said, *calls, *wrong] or [values.respond("")]
+    begun = Entry(first.kind, {**first.body, "meta": {**first.meta, "reply": entry.text}})
+    return [recordable(one) for one in (begun, *others)]
+
+
+def _broken(text: str) -> list[str]:
+    """What is wrong with a reply that was meant to ask for tools and cannot be read."""
+    meant = text.lstrip().startswith(("{", "```")) and RESPONSE_SCHEMA in text and '"tool_requests"' in text
+    return [
+        f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."
+    ] * meant
+
+
+def _free(id: str, taken: set[str]) -> str:
+    """A call's id that the thread does not have: models like to begin again at 1."""
+    free = next(one for n in range(1, len(taken) + 2) if (one := id if n == 1 else f"{id}-{n}") not in taken)
+    taken.add(free)
+    return free
+
+
+# The tools by which a model reads and writes records; each may run again, for a call writes no record twice.
+
+Action = Literal["create", "update", "delete"]
+_DONE = {"create": "created", "update": "updated", "delete": "deleted"}
+
+
+def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
+    """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
+    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def in_order(work: Callable[[], JsonObject]) -> JsonObject:
+        """Calls that may run again run side by side; these keep their order, so that one finds what another wrote."""
+        async with locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return dict(await in_thread(work))
+
+    @tool(
+        idempotent=True,
+        category="system",
+        output=("count", "records"),
+        example='{"query": "API key"} finds by meaning, {"id": "rec-3"} reads one, {"tag": "work"} lists the newest.',
+    )
+    async def find_records(
+        query: str = "", id: str = "", schema_name: str = "", tag: str = "", k: int = 5
+    ) -> JsonObject:
+        """Search, read or list records.
+
+        Args:
+            query: What to look for, in plain words.
+            id: The one record to read.
+            schema_name: Only records of this schema.
+            tag: Only records with this tag.
+            k: At most so many.
+        """
+        return await in_order(partial(_find, kept, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
+
+    @tool(
+        idempotent=True,
+        category="system",
+        output=("done", "record"),
+        example='{"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship it"}}; '
+        '{"action": "update", "id": "rec-3", "version": 1, "context": {"text": "Ship on Monday"}}',
+    )
+    async def change_record(
+        action: Action,
+        call: Entry,
+        id: str = "",
+        version: int = 0,
+        schema_name: str = "",
+        title: str | None = None,
+        tags: list[str] | None = None,
+        context: dict[str, Any] | None = None,
+    ) -> JsonObject:
+        """Create, update or delete a record. An update or a deletion names the id and the version that was seen.
+
+        Args:
+            action: create, update or delete.
+            id: The record to update or delete.
+            version: The version of it that was seen.
+            schema_name: What a new record is, such as note.v1.
+            title: What it is called.
+            tags: All of its tags.
+            context: What it holds, a JSON object.
+        """
+        fields = {"title": title, "tags": tags, "context": context}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return await in_order(partial(_change, kept, action, call, id, version, schema_name, given, clock()))
+
+    return [find_records, change_record]
+
+
+def _find(kept: Records, *wanted: Any) -> JsonObject:
+    found = _found(kept, *wanted)
+    return {"count": len(found), "records": [_shown(one) for one in found]}
+
+
+def _found(
+    kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int
+) -> Sequence[Record]:
+    if id:
+        return [kept.read_full(id, now=now)]
+    wanted = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
+    if query.strip():
+        near = kept.near(query, wanted, keep=lambda one: not built_by(one), now=now)
+        return [hit.record for hit in near if hit.share > 0][:k]
+    return kept.select(wanted, newest=k, keep=lambda one: not built_by(one), now=now)
+
+
+def _shown(record: Record) -> JsonObject:
+    """A record as the model sees it: its head, and what its hints show."""
+    head = {"id": record.id, "version": record.version, "schema_name": record.schema_name}
+    tags = [tag for tag in record.tags if not tag.startswith(_MARK)]
+    return {**head, "title": record.title, "tags": tags, "context": view(record).context}
+
+
+def _change(
+    kept: Records,
+    action: Action,
+    call: Entry,
+    id: str,
+    version: int,
+    schema_name: str,
+    given: JsonObject,
+    now: int,
+) -> JsonObject:
+    if action == "create":
+        made = _create(kept, call, schema_name, given, now)
+    elif not (id and version):
+        raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
+    elif action == "update":
+        made = _update(kept, id, version, given, now)
+    else:
+        try:
+            kept.delete(id, version, now=now)
+        except NotFound:
+            return {"done": f"there is no record {id} any more"}
+        return {"done": f"{id} is deleted"}
+    react(kept, made, now=now)
+    return {"done": f"{made.id} is {_DONE[action]}", "record": _shown(made)}
+
+
+def _create(kept: Records, call: Entry, schema_name: str, given: JsonObject, now: int) -> Record:
+    if not schema_name:
+        raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
+    mark = _mark(call)
+    there = kept.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
+    context, tags = given.get("context") or {}, [*(given.get("tags") or ()), mark]
+    return (
+        there[0]
+        if there
+        else kept.create(schema_name, context, title=given.get("title") or "", tags=tags, now=now)
+    )
+
+
+def _update(kept: Records, id: str, version: int, given: JsonObject, now: int) -> Record:
+    try:
+        return kept.update(id, version, **given, now=now)
+    except ConflictError:
+        # The same call may have run before an interruption: then the record is what it asked for.
+        there = kept.read_full(id, now=now)
+        same = all(json.dumps(getattr(there, name)) == json.dumps(value) for name, value in given.items())
+        if there.version == version + 1 and same:
+            return there
+        raise
