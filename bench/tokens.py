@@ -20,7 +20,7 @@ from typing import Any
 from quire import values
 from quire.cli.output import print_json, print_table
 from quire.tokens import Ledger, counter, message_tokens, uncalibrated
-from quire.tokens.counting import RELATIVE
+from quire.tokens.vocabularies import RELATIVE
 from quire.values import Call, Message, Result, Text
 from traces import ROOT, TRACES, parser
 

@@ -16,6 +16,7 @@ from quire.assemble.fit import current_place, enclose
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
 from quire.providers.prefix import leading
+from quire.tokens.counting import far_off
 from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Reply, Request
 
 
@@ -29,6 +30,8 @@ class Sending(msgspec.Struct, frozen=True):
     since: tuple[Entry, ...] = ()
     # Whether the log holds a reply that another process was given: caches may hold more than was told here.
     resumed: bool = False
+    # How many tokens the model is expected to count, by what it reported before.
+    expected_tokens: int = 0
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -108,12 +111,26 @@ def segment_at(layer: Layer, byte: int) -> str:
     return layer.segments[-1].id if layer.segments else ""
 
 
+class CountEvent(msgspec.Struct, frozen=True):
+    """A model counted a request far otherwise than was expected; its count is what the next requests keep to."""
+
+    target: str
+    expected: int
+    reported: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.target} counted {self.reported:,} input tokens where {self.expected:,} were expected; "
+            "the next requests keep to its count"
+        )
+
+
 # Requests whose replies nobody has compared yet; more than this, and the oldest are gone through.
 _WAITING = 64
 
 
 class CacheWatch:
-    """Warns where L1 or L2 moved and no entry explains it, and where a reply read other than was predicted.
+    """Warns where L1 or L2 moved and no entry explains it, and where a reply read or counted other than predicted.
 
     Nothing is predicted before there is a reply to compare with: until then requests only wait.
     """
@@ -141,6 +158,9 @@ class CacheWatch:
                 self._warn(moved)
 
     def on_reply(self, received: Received) -> None:
+        sent, reported = self._newest, received.reply.usage.input_total
+        if sent is not None and sent.request is received.request and far_off(sent.expected_tokens, reported):
+            self._warn(CountEvent(sent.request.target, sent.expected_tokens, reported))
         event = self.compare(received)
         if event is not None and not event.foreseen:
             self._warn(event)

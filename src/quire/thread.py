@@ -255,7 +255,9 @@ class Thread:
     def _tell(self, request: Request, built: Built) -> None:
         """The observers hear of a request that is handed out."""
         since = self._fold.handed_out()
-        sending = Sending(request, built, self.clock(), since, resumed=bool(self._fold.reply_id))
+        fold = self._fold
+        expected = fold.assembly.expected_tokens(built) if fold.assembly is not None else 0
+        sending = Sending(request, built, self.clock(), since, bool(fold.reply_id), expected)
         self._newest = request
         for observer in self.observers:
             observer.on_request(sending)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quire.errors import CallError, FormatError
 from quire.tokens import count, counter, counting, vocabulary_for
-from quire.tokens.counting import BASE, RELATIVE, UNKNOWN, vocabulary
+from quire.tokens.vocabularies import BASE, RELATIVE, UNKNOWN, vocabulary
 from quire.values import Count
 from toolbox import run
 

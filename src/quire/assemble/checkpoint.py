@@ -263,6 +263,7 @@ def _results_in_place(assembly: Assembly, users: Iterable[UserTurn]) -> dict[int
     pending, known = assembly.pending, assembly.carried.results
     seqs = {seq for message in (*assembly.epoch.strip.messages, *pending.late) for seq in message.seqs}
     seqs |= {seq for user in users for seq in user.seqs}
+    seqs |= {entry.seq for group in pending.groups for entry in group.entries}
     pairs = [pair for group in pending.groups for pair in group.pairs] + pending.context
     seqs |= {result.seq for _, result in pairs if result is not None}
     return {seq: known[seq] for seq in sorted(seqs) if seq in known}

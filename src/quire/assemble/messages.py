@@ -11,8 +11,9 @@ import msgspec
 from quire.assemble.policy import Policy
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, say
 from quire.entry import INTERRUPTED, result_text
+from quire.providers.convert import holds_blocks, own_blocks, pairs
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
-from quire.tokens.counting import part_tokens
+from quire.tokens.counting import block_tokens, part_tokens, said
 from quire.values import Call, Entry, JsonObject, Message, Part, Prompt, Result, Text, Think
 
 # A result up to this many tokens is shorter than the handle that would replace it is useful.
@@ -42,18 +43,36 @@ def leaf(
     ids: Mapping[int, str] | None = None,
     user: UserTurn | None = None,
     image_tokens: int = IMAGE_TOKENS,
+    model: str = "",
 ) -> PlacedMessage:
-    """A leaf for a message; `ids` are those of a tool message's result entries, by which handles are named."""
+    """A leaf for a message to a model; `ids` are those of its entries, by which handles are named."""
+    blocks = own_blocks(message, model) if any(map(holds_blocks, message.parts)) else []
     if message.role == "tool":
-        return _results_leaf(message, turn, ids or {})
+        return _results_leaf(message, turn, ids or {}, [sum(map(block_tokens, row)) for row in blocks])
     spelling = sum(_spelling_tokens(part) for part in message.parts)
     tokens = message_tokens(message, image_tokens=image_tokens) + spelling
-    return PlacedMessage(message, tokens, turn, None, tokens, user)
+    if not any(blocks):
+        return PlacedMessage(message, tokens, turn, None, tokens, user)
+    sizes = [sum(map(block_tokens, row)) for row in blocks]
+    tokens += sum(sizes)
+    parts = (
+        _documents_handled(message, user, blocks, sizes) if user else _own_handled(message, ids or {}, blocks)
+    )
+    if parts == message.parts:
+        return PlacedMessage(message, tokens, turn, None, tokens, user)
+    shorter = msgspec.structs.replace(message, parts=parts)
+    handled = message_tokens(shorter, image_tokens=image_tokens) + spelling
+    handled += sum(size for size, old, new in zip(sizes, message.parts, parts, strict=True) if new is old)
+    return PlacedMessage(message, tokens, turn, shorter, min(tokens, handled), user)
 
 
-def _results_leaf(message: Message, turn: int, ids: Mapping[int, str]) -> PlacedMessage:
-    """A leaf of results, each counted once: what it is, and what it shrinks to."""
+def _results_leaf(
+    message: Message, turn: int, ids: Mapping[int, str], beside: Sequence[int] = ()
+) -> PlacedMessage:
+    """A leaf of results, each counted once: what it is, and what it shrinks to; `beside` the text, what else it holds."""
     sizes = [part_tokens(part, counter()) for part in message.parts]
+    if any(beside):
+        sizes = [size + more for size, more in zip(sizes, beside, strict=True)]
     framing = MESSAGE_TOKENS * max(1, len(sizes))
     tokens = framing + sum(sizes)
     if tokens <= SMALL:
@@ -69,6 +88,48 @@ def _results_leaf(message: Message, turn: int, ids: Mapping[int, str]) -> Placed
         for old, new, size in zip(message.parts, parts, sizes, strict=True)
     ]
     return PlacedMessage(message, tokens, turn, Message("tool", parts, message.seqs), framing + sum(shorter))
+
+
+def _documents_handled(
+    message: Message, user: UserTurn, blocks: list[list[JsonObject]], sizes: list[int]
+) -> tuple[Part, ...]:
+    """A user's parts with what they enclose as a handle behind the words."""
+    if sum(sizes) <= SMALL or not user.entry.id:
+        return message.parts
+    handle = handle_of(user.entry.id)
+    return tuple(
+        Text(f"{part.text}\n\n{handle_text(documents_text(row), size, handle)}")
+        if row and isinstance(part, Text)
+        else part
+        for part, row, size in zip(message.parts, blocks, sizes, strict=True)
+    )
+
+
+def documents_text(blocks: Iterable[JsonObject]) -> str:
+    """What can be read of documents, one behind the other."""
+    return "\n\n".join(filter(None, (said(block)[0] for block in blocks)))
+
+
+def _own_handled(
+    message: Message, ids: Mapping[int, str], blocks: list[list[JsonObject]]
+) -> tuple[Part, ...]:
+    """The model's parts with the provider's own calls as words and their results as handles: in pairs, or not at all."""
+    parts = list(message.parts)
+    for places in pairs([row[0] if row else None for row in blocks]):
+        named = [ids.get(message.seqs[place], "") for place in places]
+        sizes = [block_tokens(blocks[place][0]) for place in places]
+        if sum(sizes) > SMALL and all(named):
+            for place, size, entry_id in zip(places, sizes, named, strict=True):
+                parts[place] = Text(own_handle(blocks[place][0], size, entry_id, place == places[-1]))
+    return tuple(parts)
+
+
+def own_handle(block: JsonObject, tokens: int, entry_id: str, result: bool) -> str:
+    """What stands for a call of the provider's own, or for what it gave."""
+    text = said(block)[0]
+    if result or tokens > SMALL:
+        return handle_text(text, tokens, handle_of(entry_id))
+    return f"[Called {' '.join(text.split())}]"
 
 
 def _spelling_tokens(part: Part) -> int:
@@ -92,7 +153,7 @@ def handle_of(entry_id: str) -> str:
 
 def handle_text(text: str, tokens: int, handle: str) -> str:
     """Head and tail of a long text around the handle of the whole."""
-    head, tail = _head(text), _tail(text)
+    head, tail = (_head(text), _tail(text)) if len(text) > _HEAD else (text, "")
     mark = f"[… {tokens} tokens in all; the whole text: recall with handle {handle} …]"
     return "\n".join(part for part in (head, mark, tail) if part)
 
@@ -348,7 +409,7 @@ class Epoch:
     def say(self, turn: UserTurn, number: int, policy: Policy) -> PlacedMessage:
         """Place a user turn, referring to what the model has."""
         self.said = say(turn, self.known, number, policy.promote)
-        one = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens)
+        one = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model)
         self.strip.add(one)
         return one
 

@@ -119,10 +119,11 @@ class Pending:
     def _close_group(self, group: OpenMessage, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
         message = assistant(group.entries, policy)
         if message.parts:
-            epoch.strip.add(self._leaf(message, turn))
+            spoken = {entry.seq: entry.id for entry in group.entries}
+            epoch.strip.add(self._leaf(message, turn, spoken, policy))
         if group.pairs:
             answered = {result.seq: result.id for _, result in group.pairs if result is not None}
-            epoch.strip.add(self._leaf(results(group.pairs), turn, answered))
+            epoch.strip.add(self._leaf(results(group.pairs), turn, answered, policy))
         for call, result in group.pairs:
             if result is None:
                 self.interrupted.setdefault(call.call_id, []).append(call)
@@ -130,12 +131,12 @@ class Pending:
             LeftOut(entry.seq, _unshown(entry)) for entry in group.entries if entry.seq not in message.seqs
         ]
 
-    def _leaf(self, message: Message, turn: int, ids: Mapping[int, str] | None = None) -> PlacedMessage:
+    def _leaf(self, message: Message, turn: int, ids: Mapping[int, str], policy: Policy) -> PlacedMessage:
         """A leaf of the tail; asking for a request and passing it count its tokens once."""
         key = (message.role, message.seqs)
         known = self._leaves.get(key)
         if known is None or known.message != message:
-            known = self._leaves[key] = leaf(message, turn, ids)
+            known = self._leaves[key] = leaf(message, turn, ids, model=policy.model)
         return known
 
 

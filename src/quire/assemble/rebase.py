@@ -43,9 +43,16 @@ class Edit(msgspec.Struct, frozen=True):
         """Whether a result was cut at a line, wherever it was said."""
         return self.action == "cut"
 
+    @property
+    def shortens(self) -> bool:
+        """Whether a shorter text stands in place of what the entry came with."""
+        return self.action in ("handle", "cut") and self.replacement is not None
+
     def applied(self, part: Part) -> Part | None:
         """What is left of a part of the model's or a tool's message."""
-        if self.replacement is None or not isinstance(part, Result):
+        if self.replacement is None or not isinstance(part, Result | Text):
+            return None
+        if isinstance(part, Text) and not self.shortens:
             return None
         return msgspec.structs.replace(part, text=self.replacement, wire={})
 
@@ -123,7 +130,9 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epo
     """The epoch after a recorded rebase: kept leaves said once more behind the folded library."""
     after = Epoch()
     after.number = epoch.number + 1
-    edited = _paired({edit.entry: edit for edit in rebase.edits}, epoch.strip.messages)
+    # A user's older items are superseded whatever else is done to the entry.
+    by_weight = sorted(rebase.edits, key=lambda edit: edit.action != "supersede")
+    edited = _paired({edit.entry: edit for edit in by_weight}, epoch.strip.messages)
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
     after.l2 = tuple(map(state.version, rebase.versions))
@@ -221,12 +230,15 @@ def _carry(
         pairs = [(part, seq) for part, seq in kept if part is not None]
         if pairs:
             parts = tuple(part for part, _ in pairs)
+            if message.role == "assistant" and any(seq in edited for _, seq in pairs):
+                # Citations point into results that are gone.
+                parts = tuple(Text(part.text) if isinstance(part, Text) else part for part in parts)
             if parts == message.parts:
                 after.strip.add(placed)
                 return
             shorter = Message(message.role, parts, tuple(seq for _, seq in pairs))
             ids = {s: state.results[s] for s in shorter.seqs if s in state.results and s not in edited}
-            after.strip.add(leaf(shorter, placed.turn, ids))
+            after.strip.add(leaf(shorter, placed.turn, ids, model=policy.model))
 
 
 def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], state: Outliving) -> None:
@@ -244,17 +256,25 @@ def _carry_user(
 ) -> None:
     assert placed.user is not None  # the caller asked
     context = tuple((call, _cut_result(result, edited)) for call, result in placed.user.context)
+    user = msgspec.structs.replace(placed.user, entry=_shortened(placed.user.entry, edited), context=context)
     if policy.promote == "each-turn" and placed.turn < state.turn:
         alone = leaf(
-            query_alone(placed.user), placed.turn, user=placed.user, image_tokens=policy.image_tokens
+            query_alone(user), placed.turn, user=user, image_tokens=policy.image_tokens, model=policy.model
         )
         after.strip.add(alone)
-    elif placed.user.blocks or context != placed.user.context:
-        user = msgspec.structs.replace(placed.user, context=context)
+    elif user.blocks or user != placed.user:
         # What the current turn brings is never older than the library: it may be an update to it.
         after.say(_current(user, after.l2) if placed.turn < state.turn else user, placed.turn, policy)
     else:
         after.strip.add(placed)
+
+
+def _shortened(entry: Entry, edited: dict[int, Edit]) -> Entry:
+    """A user's entry with its words and the handle of what they came with."""
+    edit = edited.get(entry.seq)
+    if edit is None or not edit.shortens:
+        return entry
+    return msgspec.structs.replace(entry, body={**entry.body, "text": edit.replacement, "wire": {}})
 
 
 def _cut_result(result: Entry | None, edited: dict[int, Edit]) -> Entry | None:
@@ -315,12 +335,20 @@ def _drops(placed: PlacedMessage, action: Action) -> list[Edit]:
 
 def _handles(placed: PlacedMessage, again: dict[int, str]) -> list[Edit]:
     assert placed.handled is not None  # the caller asked
-    out = []
-    for part, short, seq in zip(placed.message.parts, placed.handled.parts, placed.message.seqs, strict=True):
-        if part != short and isinstance(short, Result) and isinstance(part, Result):
-            text = again.get(seq, short.text)
-            freed = text_tokens(part.text) - text_tokens(text)
-            out.append(Edit(seq, "handle", text, freed))
+    whole, short = placed.message, placed.handled
+    if placed.user is not None:
+        said, left = (next(p.text for p in one.parts if isinstance(p, Text)) for one in (whole, short))
+        # Of the message, which holds the turn's context too, the entry keeps its own words.
+        text = placed.user.entry.text + left.removeprefix(said)
+        return [Edit(placed.user.entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
+    out: list[Edit] = []
+    for part, less, seq in zip(whole.parts, short.parts, whole.seqs, strict=True):
+        if part == less or not isinstance(less, Result | Text):
+            continue
+        text = again.get(seq, less.text)
+        own = placed.tokens - placed.handled_tokens if isinstance(less, Text) and not out else 0
+        freed = text_tokens(part.text) - text_tokens(text) if isinstance(part, Result) else own
+        out.append(Edit(seq, "handle", text, freed))
     return out
 
 

@@ -11,7 +11,7 @@ import msgspec
 from quire.assemble.fit import NO_CUT, RUNGS, Cuts, Rung
 from quire.assemble.fit import plan as plan_cut
 from quire.assemble.left_out import holds_context
-from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, handle_of
+from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, documents_text, handle_of, own_handle
 from quire.assemble.pins import pinned_words
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded
@@ -20,7 +20,9 @@ from quire.assemble.summary import Leaving, Summarise, extract, lines_that_fit
 from quire.assemble.user_message import ItemBlock
 from quire.entry import result_text
 from quire.errors import BudgetError
+from quire.providers.convert import holds_blocks, own_blocks, pairs
 from quire.tokens import counter, text_tokens, tools_tokens
+from quire.tokens.counting import block_tokens, far_off, said
 from quire.values import Result, Text
 
 if TYPE_CHECKING:
@@ -159,11 +161,15 @@ def decide(assembly: Assembly) -> Decision:
 def effective(assembly: Assembly) -> Policy:
     """The policy with its budget in our own tokens, where the provider's reports show that it counts otherwise."""
     policy, found = assembly.policy, assembly.asked.calibration(assembly.policy)
-    # A report that would more than double the room is not believed: the ceiling always wins. Nor is one that leaves
-    # no room for what may not be cut: what caused it may be gone, and only another request can tell.
-    limit = found.room(policy.limit)
-    if limit < _least(assembly.epoch) and found.offset > 0:
+    limit, least = found.room(policy.limit), _least(assembly.epoch)
+    if found.offset > 0 and limit < least:
+        # What we do not see leaves no room for what may not be cut: it may be gone, and only another request can tell.
         limit = found.unseen_apart().room(policy.limit)
+        if far_off(found.scale * found.estimate, found.reported):
+            # So much was hardly added by others: each of our own tokens stands for so many of the model's.
+            pinned = sum(text_tokens(pin.words) for pin in assembly.pins)
+            limit = min(limit, max(least + pinned, int(policy.limit * found.estimate / found.reported)))
+    # However little the model counts, the room at most doubles: what it counted less may be gone at the next request.
     limit = min(2 * policy.limit, limit)
     return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
 
@@ -286,49 +292,76 @@ def _with_results_cut(assembly: Assembly, rebase: Rebase) -> Rebase:
         if over <= 0:
             return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens())
         done = {edit.entry for edit in rebase.edits if edit.cuts} | _spared(assembly)
-        largest = _largest_result(after.strip.leaves, assembly.turn, assembly.carried.results, done)
+        largest = _largest_result(after.strip.leaves, assembly, done)
         if largest is None:
             raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
-        others = tuple(edit for edit in rebase.edits if edit.entry != largest[0])
-        rebase = _to(rebase, edits=(*others, _cut(assembly.carried.results, largest, over)))
+        cut = _cut(assembly.carried.results, largest, over)
+        others = tuple(edit for edit in rebase.edits if edit.entry not in {one.entry for one in cut})
+        rebase = _to(rebase, edits=(*others, *cut))
 
 
-def _largest_result(
-    leaves: list[PlacedMessage], turn: int, results: Container[int], done: Container[int]
-) -> tuple[int, str] | None:
+class LongPart(msgspec.Struct, frozen=True):
+    """What a tool, the provider's own or not, gave, or a document: it can be cut at a line."""
+
+    seq: int
+    text: str
+    tokens: int
+    # The user's words, behind which a document stands.
+    words: str = ""
+    # The edits that go with it: the provider's own call becomes words where its result does.
+    beside: tuple[Edit, ...] = ()
+
+
+def _largest_result(leaves: list[PlacedMessage], assembly: Assembly, done: Container[int]) -> LongPart | None:
     found = [
-        (counter().count(text), seq, text)
+        one
         for placed in leaves
-        if placed.turn == turn
-        for seq, text in _results(placed, results)
-        if seq not in done
+        if placed.turn == assembly.turn
+        for one in _long_parts(placed, assembly)
+        if one.seq not in done
     ]
-    size, seq, text = max(found, key=lambda result: (result[0], result[1]), default=(0, 0, ""))
-    return (seq, text) if size > 48 else None
+    largest = max(found, key=lambda one: (one.tokens, one.seq), default=None)
+    return largest if largest is not None and largest.tokens > 48 else None
 
 
-def _results(placed: PlacedMessage, results: Container[int]) -> Iterator[tuple[int, str]]:
-    """What tools gave in a message: as results, beside the user's words, or late, as a note."""
+def _long_parts(placed: PlacedMessage, assembly: Assembly) -> Iterator[LongPart]:
+    """What tools gave in a message, as results, beside the user's words, or late, as a note; and documents."""
+    message, ids = placed.message, assembly.carried.results
+    owned = any(map(holds_blocks, message.parts))
+    blocks = own_blocks(message, assembly.policy.model) if owned else [[]] * len(message.parts)
+    sizes = [sum(map(block_tokens, row)) for row in blocks]
     if placed.user is not None:
-        yield from (
-            (result.seq, result_text(result)) for _, result in placed.user.context if result is not None
-        )
+        for result in (result for _, result in placed.user.context if result is not None):
+            yield LongPart(result.seq, result_text(result), counter().count(result_text(result)))
+        if any(blocks) and (entry := placed.user.entry).seq in ids:
+            text = documents_text(block for row in blocks for block in row)
+            yield LongPart(entry.seq, text, sum(sizes), entry.text)
         return
-    for part, seq in zip(placed.message.parts, placed.message.seqs, strict=True):
-        if isinstance(part, Result) or (isinstance(part, Text) and seq in results):
-            yield seq, part.text
+    for part, seq, size in zip(message.parts, message.seqs, sizes, strict=True):
+        if isinstance(part, Result) or (isinstance(part, Text) and seq in ids and part.text):
+            yield LongPart(seq, part.text, counter().count(part.text) + size)
+    for *asked, given in (
+        pairs([row[0] if row else None for row in blocks]) if message.role == "assistant" else ()
+    ):
+        told = [
+            own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in asked
+        ]
+        beside = tuple(Edit(message.seqs[at], "cut", text) for at, text in zip(asked, told, strict=True))
+        yield LongPart(message.seqs[given], said(blocks[given][0])[0], sizes[given], beside=beside)
 
 
-def _cut(results: dict[int, str], largest: tuple[int, str], over: int) -> Edit:
-    seq, whole = largest
-    tokens = counter().count(whole)
+def _cut(results: dict[int, str], largest: LongPart, over: int) -> tuple[Edit, ...]:
+    tokens = largest.tokens
     wanted = max(0, tokens - over - 40)
     # Characters per token of this very text, with a little air: counting again decides in the end.
-    kept = lines_that_fit(whole, int(len(whole) / tokens * wanted * 0.95))
-    handle = handle_of(results.get(seq, ""))
+    kept = lines_that_fit(largest.text, int(len(largest.text) / tokens * wanted * 0.95))
+    handle = handle_of(results.get(largest.seq, ""))
     mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
     text = f"{kept}\n{mark}" if kept else mark
-    return Edit(seq, "cut", text, tokens - counter().count(text))
+    freed = tokens - counter().count(text)
+    return Edit(
+        largest.seq, "cut", f"{largest.words}\n\n{text}" if largest.words else text, freed
+    ), *largest.beside
 
 
 def _too_large(assembly: Assembly, after: Epoch) -> str:
@@ -358,9 +391,9 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
 def _pinned_results(assembly: Assembly, after: Epoch) -> int:
     spared = _spared(assembly)
     return sum(
-        counter().count(text)
+        one.tokens
         for placed in after.strip.leaves
         if placed.turn == assembly.turn and placed.user is None
-        for seq, text in _results(placed, assembly.carried.results)
-        if seq in spared
+        for one in _long_parts(placed, assembly)
+        if one.seq in spared
     )

@@ -207,6 +207,8 @@ class Assembly:
         self.turn += 1
         self.step = 0
         self.carried.turn = self.turn
+        if "encloses" in entry.wire:
+            self.carried.results[entry.seq] = entry.id
         for seq, item in self.pending.attached:
             self.absent.attach(seq, item)
         attached = [(seq, block(item, self.policy.times)) for seq, item in self.pending.attached]
@@ -228,6 +230,8 @@ class Assembly:
     def _feed_spoken(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
         beside = self.pending.is_context(entry)
+        if "block" in entry.wire and not entry.text.strip():
+            self.carried.results[entry.seq] = entry.id
         self.pending.speak(entry, not self.round.speaking or "message" in entry.wire)
         if not beside:
             self.round = self.round.spoke()
@@ -341,6 +345,10 @@ class Assembly:
     def left_out(self) -> tuple[LeftOut, ...]:
         """What no request holds any more, and why."""
         return self.absent.all
+
+    def expected_tokens(self, built: Built) -> int:
+        """How many tokens the model will count in a request, by what it reported before."""
+        return self.asked.calibration(self.policy).predict(built.tokens).tokens
 
     def copy(self) -> Assembly:
         """A twin to look ahead on."""

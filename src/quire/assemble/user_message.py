@@ -14,7 +14,9 @@ from quire.assemble.policy import Promote
 from quire.entry import result_text
 from quire.items import identity
 from quire.log.hashing import canonical, sha256_hex
+from quire.providers.convert import own_blocks, project
 from quire.tokens import counter
+from quire.tokens.counting import said
 from quire.values import Entry, Image, Json, JsonObject, Message, Part, Text
 
 # An item as the text a model reads: its identity, its block, and how an update to it is written.
@@ -297,6 +299,12 @@ def entry_text(entry: Entry) -> str:
     if entry.kind == "attach":
         return str(entry.body["item"]["content"])
     return entry.text
+
+
+def whole_text(entry: Entry) -> str:
+    """What an entry says, and what can be read of the blocks and documents that it came with."""
+    blocks = [block for message in project([entry]) for row in own_blocks(message) for block in row]
+    return "\n\n".join(filter(None, [entry_text(entry), *(said(block)[0] for block in blocks)]))
 
 
 def call_text(name: str, args: Json) -> str:

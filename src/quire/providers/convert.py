@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
 
 from quire.entry import result_text
 from quire.providers.incoming import without_nulls
-from quire.providers.models import same_model
+from quire.providers.models import model_info, same_model
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import Draft
 from quire.providers.rules.grammar import fits, grammar_of, obj
-from quire.providers.wires import FORMATS, Wire, format_of
+from quire.providers.wires import FORMATS, Wire, format_of, wire_of
+from quire.tokens.counting import is_image, is_text
 from quire.values import (
     SPOKEN,
     Call,
@@ -340,3 +342,103 @@ def _bare(block: JsonObject) -> JsonObject:
     bare = without_nulls(unmarked(block))
     # Citations are the model's to give.
     return {key: bare[key] for key in bare if key != "citations" or bare.get("type") != "text"}
+
+
+# What goes out as it came and that no text of its entry shows: a search of the provider's own, a document, a sound.
+
+
+def holds_blocks(part: Part) -> bool:
+    """Whether a part came with blocks that its text does not show."""
+    match part:
+        case Text() | Think():
+            return "encloses" in part.wire or ("block" in part.wire and not part.text.strip())
+        case Result():
+            return "block" in part.wire or "message" in part.wire
+    return False
+
+
+def own_blocks(message: Message, target: str = "") -> list[list[JsonObject]]:
+    """For each part, the blocks that a model is sent beside its text; without a model, where they came from."""
+    sheet = _sheet(target) if target else None
+    return [_sent(part, message, sheet) if holds_blocks(part) else [] for part in message.parts]
+
+
+@lru_cache(maxsize=64)
+def _sheet(target: str) -> Draft:
+    return Draft(model_info(target), wire_of(target).writer.native)
+
+
+def _sent(part: Part, message: Message, sheet: Draft | None) -> list[JsonObject]:
+    assert isinstance(part, Text | Think | Result)  # the caller asked
+    if "encloses" in part.wire:
+        return _enclosed(part, message, sheet)
+    block = (
+        own_block(part, sheet) if sheet is not None else _kept(part.wire, _native(part.wire.get("format")))
+    )
+    if block is None:
+        return []
+    return [one for one in _inside(block) if not is_text(one)] if isinstance(part, Result) else [block]
+
+
+def _enclosed(part: Text | Think | Result, message: Message, sheet: Draft | None) -> list[JsonObject]:
+    """What a user's message encloses, without the images that its entry lists."""
+    if sheet is None:
+        content = _content(part.wire)
+    elif part.wire.get("format") in sheet.native.formats:
+        draft = sheet.copy()
+        wire_of(sheet.info.wire).writer.write(draft, message)
+        content = _inside(draft.last)
+    else:
+        return []
+    pictures = [block for block in content if is_image(block)]
+    listed = pictures[: sum(isinstance(one, Image) for one in message.parts)]
+    return [block for block in content if not is_text(block) and not any(block is one for one in listed)]
+
+
+def _inside(block: JsonObject) -> list[JsonObject]:
+    """The blocks of a message, or of a tool's result."""
+    inner = obj(block.get("toolResult")) or obj(block.get("functionResponse")) or block
+    listed: list[Json] = next(
+        (inner[name] for name in ("content", "parts", "output") if isinstance(inner.get(name), list)), []
+    )
+    return [one for one in listed if isinstance(one, dict)]
+
+
+def pairs(blocks: Sequence[JsonObject | None]) -> list[tuple[int, ...]]:
+    """The places of the provider's own calls with their results: parted from each other, they would be refused.
+
+    A block that is both in one stands alone; a call whose result stands elsewhere is no pair.
+    """
+    out: list[tuple[int, ...]] = []
+    open_calls: dict[str, int] = {}
+    for place, block in enumerate(blocks):
+        if block is None:
+            continue
+        asked, answered = _asks(block), _answers(block)
+        if asked:
+            open_calls[asked] = place
+        elif answered:
+            out += [(open_calls.pop(answered), place)] if answered in open_calls else []
+        elif kind_of(block).endswith("_call") or kind_of(block) == "mcp_list_tools":
+            out.append((place,))
+    return out
+
+
+def _asks(block: JsonObject) -> str:
+    kind = kind_of(block)
+    if kind in ("server_tool_use", "mcp_tool_use"):
+        return str(block.get("id") or "")
+    if kind in ("toolUse", "toolCall"):
+        inner = obj(block[kind])
+        return str(inner.get("toolUseId") or inner.get("id") or "")
+    return {"executableCode": "code", "tool_search_call": "tools"}.get(kind, "")
+
+
+def _answers(block: JsonObject) -> str:
+    kind = kind_of(block)
+    if kind in ("toolResult", "toolResponse"):
+        inner = obj(block[kind])
+        return str(inner.get("toolUseId") or inner.get("id") or "")
+    if kind.endswith("_tool_result"):
+        return str(block.get("tool_use_id") or "")
+    return {"codeExecutionResult": "code", "tool_search_output": "tools"}.get(kind, "")

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from quire.errors import CallError, nearest
-from quire.tokens.counting import vocabulary
+from quire.tokens.vocabularies import vocabulary
 from quire.values import JsonObject
 
 # Names to rows: which provider a name means, and which row of the dated data files a model's id means.

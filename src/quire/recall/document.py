@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from quire.assemble.user_message import whole_text
 from quire.errors import MissingPart
 from quire.log.store import EntryWords
 from quire.recall.query import VERSION, SpeechSigns, content, speech, stem
@@ -123,7 +124,9 @@ def _text(entry: Entry) -> str:
         return f"{entry.name} {' '.join(_values(entry.args))}"
     if entry.kind == "attach":
         return "\n".join(_item(item) for item in entry.attached)
-    return entry.text
+    # A search of the provider's own says nothing but what it found, in blocks; a user's documents are in blocks too.
+    shows_all = entry.text.strip() and "encloses" not in entry.wire
+    return entry.text if shows_all or not entry.wire else whole_text(entry)
 
 
 def _extra(entry: Entry) -> str:

@@ -17,10 +17,11 @@ from quire.assemble.user_message import references
 from quire.entry import result_text
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
+from quire.providers.convert import holds_blocks
 from quire.recall.query import FORMS, Query, content, stem, tokens
 from quire.recall.search import Hit
 from quire.tokens import counter
-from quire.values import Entry, JsonObject, LeftOut, Message, Prompt, Result
+from quire.values import Entry, JsonObject, LeftOut, Message, Prompt, Result, Text
 
 # Of a long text the part that answers: its first words, then the lines around those a query asks for.
 
@@ -180,11 +181,17 @@ def standing(entries: Iterable[Entry], shown: Collection[int]) -> dict[str, str]
 
 
 def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
-    """The results of a message that stand there as handles, or end before their end."""
-    if message.role != "tool":
+    """The results and documents of a message that stand there as handles, or end before their end."""
+    if message.role == "user":
+        own = [
+            seq for seq in message.seqs if (one := entries.get(seq)) is not None and "encloses" in one.wire
+        ]
+        yield from () if any(map(holds_blocks, message.parts)) else own
         return
-    for part, seq in zip(message.parts, message.seqs, strict=True):
+    for part, seq in zip(message.parts, message.seqs, strict=False):
         entry = entries.get(seq)
+        if isinstance(part, Text) and part.text and entry is not None and not entry.text.strip():
+            yield seq
         whole = result_text(entry) if entry is not None and entry.kind == "result" else None
         if isinstance(part, Result) and whole is not None and part.text != whole:
             yield seq

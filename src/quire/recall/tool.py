@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from quire.assemble import Assembly, Policy
-from quire.assemble.user_message import entry_text
+from quire.assemble.user_message import whole_text
 from quire.errors import CallError, NotFound
 from quire.log.store import Store
 from quire.recall.placement import PLACED, in_prompt, place
@@ -32,7 +32,7 @@ class LineRange(msgspec.Struct, frozen=True):
 def original(store: Store, thread: str, handle: str, start: int, limit: int) -> LineRange:
     """As much of the text behind a handle as `limit` characters hold, from a line on; says where to go on."""
     entry = find_handle(store, thread, handle)
-    lines = _lines(entry_text(entry), limit)
+    lines = _lines(whole_text(entry), limit)
     if not 1 <= start <= len(lines):
         raise CallError(f"the text behind {handle} has {len(lines)} lines, not {start}")
     end, used = start - 1, -1

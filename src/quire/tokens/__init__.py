@@ -15,8 +15,8 @@ from quire.tokens.counting import (
     text_tokens,
     tools_tokens,
     uncalibrated,
-    vocabulary_for,
 )
+from quire.tokens.vocabularies import vocabulary_for
 
 __all__ = [
     "IMAGE_TOKENS",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib.util
 import json
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from quire.errors import CallError, FormatError, MissingPart
 from quire.log.hashing import canonical
 from quire.log.shapes import NOT_UTF8_HINT
+from quire.tokens.vocabularies import BASE, DEFAULT, RELATIVE, UNKNOWN, Vocabulary, vocabulary
 from quire.values import (
     SPOKEN,
     Call,
@@ -30,160 +33,6 @@ from quire.values import (
     Think,
     ToolSet,
 )
-
-# Which vocabulary a model's name stands for, and how sure that is.
-#
-# `exact` is claimed only where the vocabulary of that very model is public and at hand; everything else is an
-# estimate: o200k or a near relative, times a factor measured on English prose, chat and code.
-
-DEFAULT = "o200k_base"
-# These come with the base install; the rest with the extra `tokenizers`.
-BASE = frozenset({"o200k_base", "cl100k_base"})
-
-
-class Vocabulary(msgspec.Struct, frozen=True):
-    """A vocabulary to count with; `factor` scales its count where the model's own is not public."""
-
-    name: str
-    exact: bool = True
-    factor: float = 1.0
-
-
-# How many tokens each vocabulary makes of what o200k makes 1 of: the estimate where the extra is missing.
-RELATIVE: dict[str, float] = {
-    "o200k_base": 1.0,
-    "cl100k_base": 1.02,
-    "llama3": 1.02,
-    "llama2": 1.3,
-    "codellama": 1.3,
-    "deepseek_v3": 1.05,
-    "qwen3": 1.03,
-    "glm4": 1.02,
-    "kimi_k2": 1.0,
-    "kimi_k3": 1.0,
-    "phi4": 1.02,
-    "olmo2": 1.02,
-    "gemma2": 1.14,
-    "gemma3": 1.15,
-    "gemma4": 1.15,
-    "mistral_v1": 1.28,
-    "mistral_v2": 1.28,
-    "mistral_v3": 1.06,
-}
-
-UNKNOWN = Vocabulary(DEFAULT, exact=False, factor=1.1)
-# Claude's vocabularies are not public. Reported usage against o200k gave 1.2 to 1.3 for the older one; from
-# Opus 4.7 on the same text makes about 30 % more tokens.
-CLAUDE_OLDER = Vocabulary(DEFAULT, exact=False, factor=1.2)
-CLAUDE_NEWER = Vocabulary(DEFAULT, exact=False, factor=1.55)
-CLAUDE_NEWER_FROM = (4, 7)
-
-
-def _exactly(name: str) -> Vocabulary:
-    return Vocabulary(name)
-
-
-def _about(name: str, factor: float = 1.0) -> Vocabulary:
-    return Vocabulary(name, exact=False, factor=factor)
-
-
-# The first pattern that matches at a word's start in the name decides; so special cases stand first.
-_FAMILIES: tuple[tuple[str, Vocabulary], ...] = (
-    # A distilled model speaks the vocabulary of the model it was built on.
-    (r"deepseek-r1-distill-llama", _exactly("llama3")),
-    (r"deepseek-r1-distill-qwen", _exactly("qwen3")),
-    (r"gpt-oss", _exactly("o200k_base")),
-    (r"code-?llama", _exactly("codellama")),
-    (r"(meta-)?llama-?(v?3)(?![0-9])", _exactly("llama3")),
-    (r"(meta-)?llama-?(v?2)(?![0-9])|tinyllama|vicuna", _exactly("llama2")),
-    (r"(meta-)?llama", _about("o200k_base", 1.02)),
-    (r"qwen-?(2|2\.5|2p5|3)(?![0-9.p])|qwq|qvq|baichuan-m2", _exactly("qwen3")),
-    (r"qwen", _about("qwen3")),
-    (r"deepseek-?(v3|r1)(?![0-9])", _exactly("deepseek_v3")),
-    (r"deepseek", _about("deepseek_v3")),
-    (r"gemma-?2(?![0-9.b])", _exactly("gemma2")),
-    (r"(embedding)?gemma-?3|embeddinggemma", _exactly("gemma3")),
-    (r"gemma-?4(?![0-9.b])", _exactly("gemma4")),
-    (r"(code)?gemma", _about("gemma2")),
-    # Google counts Gemini locally with Gemma's vocabularies, as an estimate.
-    (r"gemini-(3\.[1-9]|[4-9])", _about("gemma4")),
-    (r"gemini", _about("gemma3")),
-    (r"kimi-?k2|kimi-linear|moonlight", _exactly("kimi_k2")),
-    (r"kimi-?k3", _exactly("kimi_k3")),
-    (r"kimi|moonshot", _about("kimi_k2")),
-    (r"glm-?4", _exactly("glm4")),
-    (r"glm|chatglm", _about("glm4")),
-    (r"mixtral-8x7b|mistral-7b(-instruct)?-v0\.[12]", _exactly("mistral_v1")),
-    (r"mixtral-8x22b|mistral-7b(-instruct)?-v0\.3|codestral-(22b|2405)|mistral-large(-instruct)?-24(07|11)",
-     _exactly("mistral_v2")),
-    (r"mistral-nemo|pixtral-12b|ministral-8b|mistral-small(-3|-24b|-25)|devstral|magistral",
-     _exactly("mistral_v3")),
-    (r"mixtral|mistral:7b", _about("mistral_v1")),
-    (r"mistral|ministral|codestral|pixtral|voxtral", _about("mistral_v3")),
-    (r"phi-?4-(mini|multimodal)", _about("o200k_base")),
-    (r"phi-?4", _exactly("phi4")),
-    (r"olmo-?2", _exactly("olmo2")),
-    (r"smollm", _about("o200k_base", 1.17)),
-)  # fmt: skip
-_FAMILY = tuple((re.compile(rf"(?<![a-z0-9])(?:{pattern})"), choice) for pattern, choice in _FAMILIES)
-
-# OpenAI's own names; they must begin the name, for many other models are called after them.
-_OPENAI: tuple[tuple[re.Pattern[str], Vocabulary], ...] = (
-    (re.compile(r"gpt-(4o|4\.1|4\.5|5)(?![0-9])|chatgpt-4o|o[134](?![a-z0-9])|codex-mini"), _exactly("o200k_base")),
-    (re.compile(r"gpt-(4|3\.5|35)(?![0-9.a-z])|text-embedding-(3-|ada-002)|(davinci|babbage)-002"),
-     _exactly("cl100k_base")),
-    (re.compile(r"gpt-|chatgpt"), _about("o200k_base")),
-)  # fmt: skip
-_CLAUDE = re.compile(r"(?<![a-z0-9])claude(?![a-z0-9])")
-_CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?v?(\d+)(?:[-.](\d{1,2})(?!\d))?")
-# Bedrock's `us.anthropic.` and the like.
-_VENDOR = re.compile(
-    r"^(?:[a-z]{2,6}\.)?(?:anthropic|openai|meta|mistral|deepseek|qwen|google|moonshot(?:ai)?)\."
-)
-
-
-@functools.lru_cache(maxsize=512)
-def vocabulary(model: str | None) -> Vocabulary:
-    """The vocabulary of a model (or of that name): "openai:gpt-4o" -> o200k, exact; "claude-opus-5-5" -> o200k x 1.55."""
-    if not model:
-        return Vocabulary(DEFAULT)
-    if model in RELATIVE:
-        return Vocabulary(model)
-    return next((found for name in _readings(model) if (found := _known(name))), UNKNOWN)
-
-
-def vocabulary_for(model: str | None) -> tuple[str, bool]:
-    """The name of a model's vocabulary, and whether counting with it is exact for that model."""
-    found = vocabulary(model)
-    return found.name, found.exact
-
-
-def _readings(model: str) -> Iterator[str]:
-    """A name without vendor and provider, most specific first: "a:b/qwen3:free" -> "free", "qwen3:free"."""
-    name = model.lower().rsplit("/", 1)[-1].strip()
-    # A colon may end a provider's name (openai:gpt-4o) or begin a size (llama3.1:8b): try both.
-    starts = [0, *(index + 1 for index, char in enumerate(name) if char == ":")]
-    for start in starts[1:] + starts[:1]:
-        yield _VENDOR.sub("", name[start:]).replace("_", "-")
-
-
-def _known(name: str) -> Vocabulary | None:
-    if _CLAUDE.search(name):
-        return _claude(name)
-    for pattern, choice in _OPENAI:
-        # Its open models are a family of their own, below.
-        if pattern.match(name) and not name.startswith("gpt-oss"):
-            return choice
-    return next((choice for pattern, choice in _FAMILY if pattern.search(name)), None)
-
-
-def _claude(name: str) -> Vocabulary:
-    version = _CLAUDE_VERSION.search(name)
-    if version is None:
-        return CLAUDE_NEWER
-    major, minor = int(version[1]), int(version[2] or 0)
-    return CLAUDE_NEWER if (major, minor) >= CLAUDE_NEWER_FROM else CLAUDE_OLDER
-
 
 EXTRA_HINT = "pip install 'quire[tokenizers]'"
 
@@ -326,6 +175,249 @@ def tools_tokens(tools: Iterable[JsonObject], with_: Counter | None = None) -> i
     return (with_ or counter()).count(canonical(listed).decode()) if listed else 0
 
 
+# What a provider's block counts for until the provider has counted it: its texts, its media, what is encrypted in it.
+
+# Encrypted reasoning is base64: four characters hold three bytes, about four of which made a token.
+OPAQUE_CHARACTERS_PER_TOKEN = 5
+# What a search found comes encrypted: of Claude's reported tokens, 0.32 to 0.48 for each of its characters.
+_FOUND_TOKENS_PER_CHARACTER = 0.35
+
+# Blocks that name their kind by their only key (Bedrock, Gemini).
+_KEYED = {
+    "toolUse": "tool_use",
+    "toolResult": "tool_result",
+    "reasoningContent": "thinking",
+    "functionCall": "tool_use",
+    "functionResponse": "tool_result",
+    "image": "image",
+    "document": "document",
+    "video": "video",
+    "audio": "audio",
+    "inlineData": "image",
+    "fileData": "image",
+    "cachePoint": "cachePoint",
+    "toolSpec": "tool",
+}
+
+
+def kind_of(part: JsonObject) -> str:
+    """What a block is: its `type`, or the key that says it."""
+    if isinstance(part.get("type"), str):
+        return str(part["type"])
+    return next((kind for key, kind in _KEYED.items() if key in part), "text")
+
+
+def said(part: JsonObject) -> tuple[str, int]:
+    """What of a block is counted: its text, and the tokens that no text stands for."""
+    found = _Found(_opaque(part))
+    found.look(part)
+    return "\n".join(filter(None, found.texts)), found.tokens
+
+
+def block_tokens(block: JsonObject, with_: Counter | None = None) -> int:
+    """The tokens of a block that goes out as it came."""
+    text, beside = said(block)
+    return (with_ or counter()).count(text) + beside
+
+
+def is_text(block: JsonObject) -> bool:
+    """Whether a block holds words alone, which its entry holds too."""
+    return any(isinstance(block.get(field), str) for field in ("text", "refusal")) or "json" in block
+
+
+def is_image(block: JsonObject) -> bool:
+    """Whether a block is an image that an entry lists."""
+    media = _media(block)
+    return media is not None and media.type.startswith("image/")
+
+
+# Fields that say what a block is or belongs to, and are no text of their own.
+_SILENT = frozenset(
+    {"type", "id", "tool_use_id", "toolUseId", "tool_call_id", "call_id", "signature", "thoughtSignature", "data",
+     "encrypted_content", "encrypted_index", "redactedContent", "status", "role", "index", "phase", "annotations",
+     "is_error", "strict"}
+)  # fmt: skip
+# Fields that hold JSON of the model's or the tool's own, counted as JSON.
+_JSON = frozenset({"input", "args", "response", "json", "toolSpec", "definition", "tools"})
+
+
+class _Found:
+    """The texts of a block: names, arguments, contents; and what has none, in tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        self.texts: list[str] = []
+        self.tokens = tokens
+
+    def look(self, value: Json) -> None:
+        if isinstance(value, str):
+            self._text(value)
+        elif isinstance(value, list):
+            for one in value:
+                self.look(one)
+        elif isinstance(value, dict) and (media := _media(value)) is not None:
+            self.texts.append(media.text)
+            self.tokens += media.tokens()
+            for beside in ("title", "context"):
+                self.look(value.get(beside))
+            self.look(media.blocks)
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                self._field(value, key, inner)
+
+    def _text(self, value: str) -> None:
+        if data := _DATA_URL.match(value):
+            self.tokens += Media(data[1], value[data.end() :]).tokens()
+        else:
+            self.texts.append(value)
+
+    def _field(self, block: JsonObject, key: str, inner: Json) -> None:
+        if key == "encrypted_content" and block.get("type") == "web_search_result" and isinstance(inner, str):
+            self.tokens += int(len(inner) * _FOUND_TOKENS_PER_CHARACTER)
+        elif key == "result" and block.get("type") == "image_generation_call":
+            self.tokens += IMAGE_TOKENS
+        elif key in _JSON and not isinstance(inner, str):
+            self.texts.append(compact(inner))
+        elif key not in _SILENT:
+            self.look(inner)
+
+
+def _opaque(part: JsonObject) -> int:
+    """The tokens of reasoning that is only there encrypted."""
+    inner = _inner(part.get("reasoningContent") or part)
+    thinking = _inner(inner.get("reasoningText") or inner)
+    if thinking.get("thinking") or (thinking.get("text") and "reasoningContent" in part):
+        return 0
+    hidden = part.get("encrypted_content") or inner.get("redactedContent")
+    if part.get("type") in ("thinking", "redacted_thinking"):
+        hidden = part.get("signature") or part.get("data")
+    return len(hidden) // OPAQUE_CHARACTERS_PER_TOKEN if isinstance(hidden, str | bytes) else 0
+
+
+# Media: what a provider charges for a page, a second or an image, as it documents it.
+
+_DATA_URL = re.compile(r"data:([\w.+/-]*);base64,")
+_TEXT_TYPES = re.compile(r"text/|(application/)?(.*\+)?(json|xml|csv|md|markdown|html|txt|plain|yaml)$")
+# A page is read as text and as an image; Gemini charges 258 for it, OpenAI its words and a small image.
+_PAGE = {"anthropic": 3000, "bedrock": 3000, "openai": 1000, "gemini": 258}
+# A second of sound, and of moving images.
+_SOUND = {"openai": 10}
+_SOUND_TOKENS, _VIDEO_TOKENS = 32, 300
+# How many bytes make a second, or a page, where the file does not say it itself.
+_SOUND_BYTES, _VIDEO_BYTES, _PAGE_BYTES = 16_000, 250_000, 50_000
+
+
+class Media(msgspec.Struct, frozen=True):
+    """A file in a block: its type, its bytes as base64 or its text, and whose form the block has."""
+
+    type: str
+    data: str = ""
+    form: str = "openai"
+    words: str = ""
+    # The blocks that a document is made of, where it is no file.
+    blocks: tuple[JsonObject, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What can be read of it as it is."""
+        if self.words or not self.data or not _TEXT_TYPES.match(self.type):
+            return self.words
+        return _decoded(self.data).decode(errors="replace")
+
+    def tokens(self) -> int:
+        """What its bytes count for, beside the text."""
+        if self.blocks or self.text:
+            return 0
+        if self.type.startswith("image/") or not self.data:
+            return IMAGE_TOKENS
+        data = _decoded(self.data)
+        if self.type.startswith("audio/"):
+            return int(_SOUND.get(self.form, _SOUND_TOKENS) * _seconds(data)) + 1
+        if self.type.startswith("video/"):
+            return _VIDEO_TOKENS * (1 + len(data) // _VIDEO_BYTES)
+        if data.startswith(b"%PDF"):
+            return _PAGE[self.form] * _pages(data)
+        return max(IMAGE_TOKENS, len(data) // 4)
+
+
+def _media(block: JsonObject) -> Media | None:
+    """The file that a block encloses; None for any other block."""
+    kind = block.get("type")
+    if kind in ("image", "document") and "source" in block:
+        return _of_source(_inner(block["source"]), f"{kind}/" if kind == "image" else "", "anthropic")
+    if kind in ("input_file", "file"):
+        file = _inner(block.get("file")) or block
+        return _of_data_url(str(file.get("file_data") or file.get("data") or ""))
+    if kind == "input_audio":
+        sound = _inner(block.get("input_audio"))
+        return Media(f"audio/{sound.get('format') or ''}", str(sound.get("data") or ""))
+    if isinstance(kind, str):
+        return (
+            Media("image/")
+            if kind in ("input_image", "image_url", "image_file", "computer_screenshot")
+            else None
+        )
+    for key in ("inlineData", "inline_data", "fileData", "file_data"):
+        if isinstance(blob := block.get(key), dict):
+            type = str(blob.get("mimeType") or blob.get("mime_type") or "")
+            return Media(type, str(blob.get("data") or ""), "gemini")
+    for key in ("image", "document", "video", "audio"):
+        if isinstance(given := block.get(key), dict):
+            return _of_source(
+                {**_inner(given.get("source")), "format": given.get("format")}, f"{key}/", "bedrock"
+            )
+    return None
+
+
+def _of_source(source: JsonObject, prefix: str, form: str) -> Media:
+    """A source in Anthropic's or Bedrock's words: base64, text, or blocks of text."""
+    type = str(source.get("media_type") or prefix.replace("document/", "") + str(source.get("format") or ""))
+    content, text = source.get("content"), source.get("text")
+    if isinstance(content, list):
+        return Media(type, form=form, blocks=tuple(one for one in content if isinstance(one, dict)))
+    if source.get("type") in ("text", "content") or isinstance(text, str):
+        return Media("text/plain", form=form, words=str(source.get("data") or text or content or ""))
+    return Media(type, str(source.get("data") or source.get("bytes") or ""), form)
+
+
+def _of_data_url(url: str) -> Media:
+    found = _DATA_URL.match(url)
+    return Media(found[1], url[found.end() :]) if found else Media("", url)
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return base64.b64decode(
+            data + "=" * (-len(data) % 4), altchars=b"-_" if "-" in data or "_" in data else None
+        )
+    except ValueError:
+        return b""
+
+
+def _seconds(sound: bytes) -> float:
+    """How long it lasts: a WAV file says how many bytes a second has."""
+    rate = int.from_bytes(sound[28:32], "little") if sound.startswith(b"RIFF") else 0
+    return len(sound) / (rate or _SOUND_BYTES)
+
+
+_PAGE_MARK = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
+_PACKED = re.compile(rb"/ObjStm\b.*?stream\r?\n", re.DOTALL)
+
+
+def _pages(pdf: bytes) -> int:
+    """The pages of a PDF: marked in plain, or in packed objects; else about as many as its size makes likely."""
+    found = len(_PAGE_MARK.findall(pdf))
+    for packed in () if found else _PACKED.finditer(pdf):
+        try:
+            found += len(_PAGE_MARK.findall(zlib.decompressobj().decompress(pdf[packed.end() :], 1 << 22)))
+        except zlib.error:
+            continue
+    return found or 1 + len(pdf) // _PAGE_BYTES
+
+
+def _inner(value: Json) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
 # Correcting an estimate from what providers report: a scale (the vocabulary) and an offset (the unseen).
 #
 # The offset is what the log does not hold, such as a foreign system prompt; it is taken afresh from every report,
@@ -389,6 +481,16 @@ class Calibration(msgspec.Struct, frozen=True):
         if not self.prior / PLAUSIBLE <= ratio <= self.prior * PLAUSIBLE:
             return self.steps
         return (*self.steps, (ratio, float(abs(grown))))[-STEPS:]
+
+
+# A report is far off where it differs by more than half, and by so many tokens.
+FAR_TOKENS = 2000
+
+
+def far_off(expected: float, reported: int) -> bool:
+    """Whether a report shows that the count was wrong, not only a little different: 10, 94_032 -> True."""
+    low, high = sorted((expected, float(reported)))
+    return low > 0 and high > 1.5 * low and high - low > FAR_TOKENS
 
 
 class Calibrations(msgspec.Struct, frozen=True):
@@ -475,7 +577,19 @@ def entry_tokens(entry: Entry, with_: Counter | None = None, before: Entry | Non
     if entry.kind == "tools":
         return tools_tokens(entry.tools, chosen)
     joins = entry.kind in SPOKEN and before is not None and before.kind in SPOKEN
-    return sum(map(chosen.count, entry_texts(entry))) + (0 if joins else MESSAGE_TOKENS)
+    own = sum(block_tokens(block, chosen) for block in _entry_blocks(entry))
+    return sum(map(chosen.count, entry_texts(entry))) + own + (0 if joins else MESSAGE_TOKENS)
+
+
+def _entry_blocks(entry: Entry) -> list[JsonObject]:
+    """The blocks that an entry came with and its text does not show: a search of the provider's own, documents."""
+    if "encloses" in entry.wire:
+        message = _inner(entry.wire.get("message"))
+        content = entry.wire.get("content") or message.get("content") or message.get("parts")
+        blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+        return [one for one in blocks if not is_text(one) and not is_image(one)]
+    block = entry.wire.get("block")
+    return [block] if isinstance(block, dict) and not entry_texts(entry) else []
 
 
 def entry_texts(entry: Entry) -> list[str]:

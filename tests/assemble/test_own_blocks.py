@@ -1,0 +1,203 @@
+"""What goes out as a provider wrote it is counted, cut and made a handle like any other result."""
+
+import base64
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from quire import Policy, Thread, Usage, providers, values
+from quire.recall import Recall
+from quire.recall.tool import recall_tool
+from quire.thread import open_store
+from quire.tokens import IMAGE_TOKENS, counter
+from quire.values import JsonObject, Reply
+from toolbox import closed_later
+
+CLAUDE, GPT, GEMINI, NOVA = (
+    "anthropic:claude-opus-4-6",
+    "openai:gpt-5.2",
+    "gemini:gemini-3-pro",
+    "bedrock:amazon.nova-pro-v1:0",
+)
+DIALOG = "alpha beta gamma delta cache prefix token model page line".split()
+
+
+def prose(words: int, seed: int) -> str:
+    rng = random.Random(seed)
+    return "\n".join(" ".join(rng.choices(DIALOG, k=12)) for _ in range(words // 12))
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+PDF = b"%PDF-1.7\n" + b"".join(b"%d 0 obj <</Type /Page /Parent 1 0 R>> endobj\n" % n for n in range(7)) + b"%%EOF"
+WAV = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0" + (8000).to_bytes(4, "little") * 2 + b"\0" * 80_000
+
+
+def claude_fetch(n: int, text: str) -> list[JsonObject]:
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}, "title": "T"}
+    result = {"type": "web_fetch_result", "url": "https://e.test", "content": document, "retrieved_at": "2026-01-01"}
+    return [
+        {"type": "server_tool_use", "id": f"srvtoolu_{n}", "name": "web_fetch", "input": {"url": "https://e.test"}},
+        {"type": "web_fetch_tool_result", "tool_use_id": f"srvtoolu_{n}", "content": result},
+        {"type": "text", "text": f"Read {n}.", "citations": []},
+    ]
+
+
+def claude(n: int, text: str) -> JsonObject:
+    return {"role": "assistant", "content": claude_fetch(n, text)}
+
+
+def gpt_search(n: int, text: str) -> JsonObject:
+    return {
+        "type": "file_search_call", "id": f"fs_{n}", "status": "completed", "queries": ["q"],
+        "results": [{"file_id": "f", "filename": "a.md", "score": 0.9, "text": text, "attributes": {}}],
+    }  # fmt: skip
+
+
+def gemini_code(n: int, text: str) -> JsonObject:
+    code = {"executableCode": {"language": "PYTHON", "code": f"print({n})"}}
+    return {"role": "model", "parts": [code, {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": text}}]}
+
+
+def asked(format: str, words: str) -> JsonObject:
+    if format == "gemini":
+        return {"role": "user", "parts": [{"text": words}]}
+    return {"role": "user", "content": words}
+
+
+FIELD = {"anthropic": "messages", "openai-responses": "input", "gemini": "contents"}
+OWN: list[tuple[str, str, Callable[[int, str], JsonObject]]] = [
+    ("anthropic", CLAUDE, claude),
+    ("openai-responses", GPT, gpt_search),
+    ("gemini", GEMINI, gemini_code),
+]
+
+
+def thread_of(format: str, target: str, messages: list[JsonObject], budget: int = 400_000) -> Thread:
+    thread = Thread(closed_later(open_store(":memory:")), "t", Policy(budget=budget, model=target, image_tokens=1500))
+    body = {"model": target.partition(":")[2], FIELD.get(format, "messages"): messages}
+    thread.append(*providers.import_(format, body))
+    return thread
+
+
+def turns(format: str, own: Callable[[int, str], JsonObject], count: int = 5) -> list[JsonObject]:
+    said = [[asked(format, f"Question {n}?"), own(n, prose(12_000, n))] for n in range(count)]
+    return [message for pair in said for message in pair] + [asked(format, "And now?")]
+
+
+@pytest.mark.parametrize(("format", "target", "own"), OWN, ids=[row[0] for row in OWN])
+def test_results_of_a_providers_own_tools_are_counted_where_they_go(
+    format: str, target: str, own: Callable[[int, str], JsonObject]
+) -> None:
+    thread = thread_of(format, target, turns(format, own))
+    wire = counter().count(json.dumps(thread.request(target).body, ensure_ascii=False))
+    assert 0.9 * wire < thread.build(target).tokens < 1.05 * wire
+    assert thread.build("mistral:mistral-large").tokens < 500, "there they do not go"
+
+
+@pytest.mark.parametrize(("format", "target", "own"), OWN, ids=[row[0] for row in OWN])
+def test_at_a_rebase_they_become_handles_that_recall_answers(
+    format: str, target: str, own: Callable[[int, str], JsonObject]
+) -> None:
+    thread = thread_of(format, target, turns(format, own), budget=50_000)
+    request = thread.request(target, check=True)
+    text = json.dumps(request.body, ensure_ascii=False)
+    assert counter().count(text) <= 50_000
+    handle = text.split("recall with handle ")[1][:12]
+    recall = recall_tool(Recall(thread.store), "t")
+    found = recall(handle=handle)
+    assert any(found.count(prose(12_000, n)[:2000]) for n in range(5))
+    assert recall(handle=handle, start=101) != found
+
+
+@pytest.mark.parametrize(("format", "target", "own"), OWN, ids=[row[0] for row in OWN])
+def test_one_that_is_larger_than_the_budget_is_cut(
+    format: str, target: str, own: Callable[[int, str], JsonObject]
+) -> None:
+    call = {"anthropic": {"type": "tool_use", "id": "t1", "name": "read", "input": {}}}.get(format)
+    message = own(1, prose(40_000, 1))
+    if call:
+        message["content"].append(call)
+    thread = thread_of(format, target, [asked(format, "Read all of it."), message], budget=20_000)
+    request = thread.request(target, check=True)
+    text = json.dumps(request.body, ensure_ascii=False)
+    assert 2000 < counter().count(text) <= 20_000
+    assert "recall with handle" in text
+
+
+SOURCE = {"type": "base64", "media_type": "application/pdf", "data": base64_of(PDF)}
+TEXT = prose(3000, 9)
+WORDS = counter().count(TEXT)
+DOCUMENTS: list[tuple[str, str, JsonObject, int]] = [
+    ("anthropic", CLAUDE, {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": TEXT}}, WORDS),
+    ("anthropic", CLAUDE, {"type": "document", "source": SOURCE}, 7 * 3000),
+    ("anthropic", CLAUDE, {"type": "document", "source": {"type": "file", "file_id": "f"}}, IMAGE_TOKENS),
+    ("openai-responses", GPT,
+     {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{SOURCE['data']}"}, 7 * 1000),
+    ("openai-responses", GPT,
+     {"type": "input_file", "filename": "a.txt", "file_data": f"data:text/plain;base64,{base64_of(TEXT.encode())}"}, WORDS),
+    ("openai-chat", "openai-chat:gpt-audio",
+     {"type": "input_audio", "input_audio": {"format": "wav", "data": base64_of(WAV)}}, 100),
+    ("gemini", GEMINI, {"inlineData": {"mimeType": "application/pdf", "data": SOURCE["data"]}}, 7 * 258),
+    ("gemini", GEMINI, {"inlineData": {"mimeType": "audio/wav", "data": base64_of(WAV)}}, 320),
+    ("bedrock", NOVA, {"document": {"format": "pdf", "name": "a", "source": {"bytes": SOURCE["data"]}}}, 7 * 3000),
+    ("bedrock", NOVA, {"document": {"format": "txt", "name": "a", "source": {"bytes": base64_of(TEXT.encode())}}}, WORDS),
+]  # fmt: skip
+
+
+def with_document(format: str, block: JsonObject, words: str) -> JsonObject:
+    text = {"text": words} if format in ("gemini", "bedrock") else {"type": "text", "text": words}
+    if format == "openai-responses":
+        text["type"] = "input_text"
+    return {"role": "user", ("parts" if format == "gemini" else "content"): [block, text]}
+
+
+@pytest.mark.parametrize(("format", "target", "block", "tokens"), DOCUMENTS)
+def test_a_document_counts_by_its_text_its_pages_or_its_seconds(
+    format: str, target: str, block: JsonObject, tokens: int
+) -> None:
+    thread = thread_of(format, target, [with_document(format, block, "What is it?")])
+    counted = thread.build(target).tokens
+    assert tokens <= counted < 1.05 * tokens + 40
+    assert thread.build("mistral:mistral-large").tokens < 40
+
+
+def test_a_document_becomes_a_handle_or_is_cut_and_the_words_stay() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": prose(30_000, 1)}
+    document = {"type": "document", "source": source}
+    first = with_document("anthropic", document, "Mind this document.")
+    thread = thread_of("anthropic", CLAUDE, [first], budget=30_000)
+    cut = thread.request(CLAUDE, check=True)
+    assert counter().count(json.dumps(cut.body)) <= 30_000
+    assert "Mind this document." in str(cut.body)
+    assert "cut here" in str(cut.body)
+
+    source["data"] = prose(10_000, 1)
+    thread = thread_of("anthropic", CLAUDE, [first], budget=30_000)
+    thread.append(values.respond("Noted."))
+    for n in range(27):
+        thread.append(values.user(f"More {n}: {prose(480, n)}"), values.respond("Yes."))
+    thread.append(values.user("And?"))
+    body = str(thread.request(CLAUDE, check=True).body)
+    assert "Mind this document." in body
+    handle = body.split("recall with handle ")[1][:12]
+    assert prose(10_000, 1)[:3000] in recall_tool(Recall(thread.store), "t")(handle=handle)
+
+
+def test_a_report_that_shows_a_wrong_count_is_believed_and_told() -> None:
+    told: list[object] = []
+    thread = Thread(closed_later(open_store(":memory:")), "t", Policy(budget=20_000, model=GPT), clock=lambda: 0)
+    thread.on_warning = told.append
+    for n in range(6):
+        thread.user(f"Question {n}? {prose(600, n)}")
+        request = thread.request(GPT)
+        size = thread.build(GPT).tokens
+        # The model counts ten times as much as is counted here.
+        thread.record(Reply((values.respond("Yes."),), Usage(input_total=10 * size, output=1)), request)
+    thread.user("And now?")
+    assert 10 * thread.build(GPT).tokens <= 2 * 20_000, "what can be cut was cut"
+    assert any("counted" in str(one) and "expected" in str(one) for one in told)
