@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -17,8 +18,8 @@ from quire import providers, values
 from quire.assemble import Assembly, Built, Policy, Selection, fit
 from quire.assemble.fit import enclose
 from quire.assemble.summary import Summarise, extract
-from quire.errors import CallError
-from quire.items import Window
+from quire.errors import CallError, QuireError
+from quire.items import Window, kept_id, read_again
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.observe import CacheWatch, LayerHashes, Observer, Received, Sending
@@ -33,7 +34,18 @@ from quire.thread_state import (
     policy_for,
     within,
 )
-from quire.values import Entry, Envelope, Item, Json, JsonObject, Prompt, Reply, Request, RequestOptions
+from quire.values import (
+    Entry,
+    Envelope,
+    Item,
+    Json,
+    JsonObject,
+    Prompt,
+    Reply,
+    Request,
+    RequestOptions,
+    item_json,
+)
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
@@ -49,6 +61,8 @@ if TYPE_CHECKING:
 # log ────────▶ select ───────▶ fit ───────▶ render ───────▶ send ───────▶ record ───────▶ log
 
 _logger = logging.getLogger("quire")
+# The state that names where kept items were read.
+_FILES = "window files"
 
 
 def open_store(path: str | Path) -> SqliteStore:
@@ -106,6 +120,8 @@ class Thread:
         self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
         self._recollection: ThreadRecall | None = None
         self.lock = threading.RLock()
+        self._window: Window | None = None
+        self._saved_window: Json = None
         # Whether the store is this thread's own, to be closed with it.
         self.owns_store = False
 
@@ -139,7 +155,7 @@ class Thread:
         self, text: str, attach: Iterable[Item | JsonObject] = (), recall: int = 0, **extra: Json
     ) -> Entry:
         """The user speaks; the window's items, these, and `recall` older entries join this turn's context."""
-        items = [*self.window.get(), *attach]
+        items = [*self._kept_items(), *attach]
         if recall:
             found = self._remembers().for_turn(text, recall, self._selected(self._last_target()))
             extra["meta"] = {**found, **(extra.get("meta") or {})}
@@ -343,20 +359,63 @@ class Thread:
             self._recollection = ThreadRecall(self.store, self.name, self.embedder, self.clock)
         return self._recollection
 
-    @cached_property
+    @property
     def window(self) -> Window:
-        """The items at hand, saved with the thread by `keep`; what it evicts stays in the log."""
+        """The items at hand: every change is saved with the thread, and seen whoever made it.
+
+        What leaves it stays in the log, and in front of the model until the next rebase.
+        """
         saved = self.store.window(self.name) if self._fold.exists() else None
-        return Window.from_json(saved) if saved else Window(clock=self.clock)
+        if self._window is None or saved != self._saved_window:
+            self._window = Window.from_json(saved, clock=self.clock) if saved else Window(clock=self.clock)
+            self._window.on_change, self._saved_window = self._save_window, saved
+        return self._window
 
     @_one_at_a_time
-    def keep(self, item: Item | str, **how: Any) -> Item:
-        """Put an item into the window: it joins every turn until it is evicted or removed."""
-        added = self.window.add(item, **how)
+    def _save_window(self) -> None:
         if not self._fold.exists():
             self.store.create(self.name)
-        self.store.save_window(self.name, self.window.to_json())
-        return added
+        assert self._window is not None  # it is what changed
+        self._saved_window = self._window.to_json()
+        self.store.save_window(self.name, self._saved_window)
+
+    @_one_at_a_time
+    def keep(self, item: Item | str, *, file: str | Path | None = None, **how: Any) -> Item:
+        """Put an item into the window: it joins every turn until it is evicted or removed.
+
+        A file, its lines or a symbol, kept again or changed on disk, is a new version of the same item. `file` says
+        where it was read, where its filename does not; other arguments are those of `Window.add`.
+        """
+        kept = self.window.put(item, **how)
+        meta = kept.metadata or {}
+        path = str(file or meta.get("filename") or meta.get("path") or "")
+        given = item.content if isinstance(item, Item) else item
+        # Only a file that holds these very words now is read again: nobody is shown one that they did not have.
+        with contextlib.suppress(QuireError):
+            now = read_again(kept, path) if path else None
+            if now is not None and now.content == given:
+                self.store.set_state(self.name, _FILES, {**self._files(), kept.id: str(Path(path).resolve())})
+        return kept
+
+    def _files(self) -> dict[str, str]:
+        """Where kept items were read, by their id in the window; a fork begins with its parent's."""
+        name, found = self.name if self._fold.exists() else "", None
+        while name and found is None:
+            found, name = self.store.get_state(name, _FILES), self.store.info(name).parent
+        return found or {}
+
+    def _kept_items(self) -> list[JsonObject]:
+        """The window's items as a turn attaches them: files as they are now, each under what it is known by."""
+        window, unread = self.window, set[str]()
+        files = self._files() if len(window) else {}
+        for kept in window.get():
+            if kept.id in files and kept.id in window:
+                try:
+                    window.put(read_again(kept, files[kept.id]) or kept, truncate=True)
+                except QuireError as error:
+                    unread.add(kept.id)
+                    self.on_warning(f"{kept_id(kept)} is left out of this turn: {error}")
+        return [{**item_json(kept), "id": kept_id(kept)} for kept in window if kept.id not in unread]
 
 
 def _diagnosis(reply: Any) -> JsonObject:

@@ -490,6 +490,26 @@ def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat, db: Path) ->
     assert "there is no file 'a.md'" in err
 
 
+def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, db: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("A")
+    lines = "/window add a.txt\n/pin a.txt\nOne\n/unpin a.txt\n/window\n/window remove ctx-1\nTwo\n/unpin\n/window x\n"
+    with emulator("vllm", ["Un.", "Deux."]) as server:
+        _out, err = talk(server.url, lines, code=1)
+        said = [one.body["messages"][-1]["content"] for one in server.requests]
+    assert said[0].startswith('<context_item id="a.txt" type="file">\nA\n')
+    assert said[1] == "Two"
+    for line in (
+        "kept ctx-1 a.txt",
+        "unpinned ctx-1 a.txt",
+        "removed ctx-1 a.txt",
+        "0 of 50 items",
+        "/unpin needs a name",
+    ):
+        assert line in err
+    assert "/window has no 'x'" in err
+
+
 def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:
     usage = {"input": 0, "cache_read": 0, "cache_write_5m": 0, "cache_write_1h": 0, "output": 0}
     body = {"provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "0" * 64, "segments": []}

@@ -270,7 +270,7 @@ def _completer() -> Any:
             if text.startswith("/") and not space:
                 names = [one for one in COMMANDS if one.startswith(name)]
                 yield from (Completion(one, -len(name)) for one in names)
-            elif name in ("/attach", "/pin", "/export"):
+            elif name in ("/attach", "/pin", "/unpin", "/window", "/export"):
                 yield from paths.get_completions(Document(rest.rpartition(" ")[2]), event)
 
     return Commands()

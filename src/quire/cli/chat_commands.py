@@ -19,15 +19,16 @@ from quire.cli.assemble import LAYERS
 from quire.cli.attachments import Attached, attached_items
 from quire.cli.connection import is_embedded
 from quire.cli.output import counted, shortened
+from quire.cli.window import ACTIONS, COLUMNS, add, capacity, change, keep, rows, told
 from quire.errors import CallError, NotFound, nearest
-from quire.items import item
+from quire.items import kept_id
 from quire.providers.usage import cost
 from quire.send.connect import has_explicit_cache
 from quire.send.protocol import Turn
 from quire.send.summarise import ByModel
 from quire.thread import Thread
 from quire.tokens import counter
-from quire.values import Entry, Usage, item_json
+from quire.values import Entry, Usage
 
 if TYPE_CHECKING:
     from quire.cli.chat import Session
@@ -195,17 +196,17 @@ def _names(session: Session, rest: str) -> list[str]:
 
 
 def _context(session: Session, rest: str) -> None:
-    rows: list[list[object]] = [["next turn", one.label, one.tokens] for one in session.waiting]
+    listed: list[list[object]] = [["next turn", one.label, one.tokens] for one in session.waiting]
     for kept in session.thread.window.get():
-        rows.append(["every turn", block(item_json(kept)).id, counter().count(kept.content)])
+        listed.append(["every turn", kept_id(kept), counter().count(kept.content)])
     if session.entries() and _has_user(session):
         built = session.thread.build(session.target)
-        rows += [["library (L2)", one.id, counter().count(one.text)] for one in built.blocks]
-        rows += [["said above", name, size] for name, size in _given(session).items()]
-    if not rows:
+        listed += [["library (L2)", one.id, counter().count(one.text)] for one in built.blocks]
+        listed += [["said above", name, size] for name, size in _given(session).items()]
+    if not listed:
         session.screen.note("nothing is attached")
         return
-    session.screen.table(["where", "item", "tokens"], rows)
+    session.screen.table(["where", "item", "tokens"], listed)
 
 
 def _given(session: Session) -> dict[str, int]:
@@ -297,15 +298,34 @@ def _like_a_name(word: str) -> bool:
 
 
 def _keep(session: Session, one: Attached) -> None:
-    if one.item is None:
-        raise CallError(
-            f"{one.name} is an image, which cannot be kept in every turn", hint="/attach it instead."
-        )
-    made = item(one.item["content"], one.item.get("type", "text"), one.item.get("metadata"))
-    kept = session.thread.keep(made)
+    kept = keep(session.thread, one, session.kit.vault)
     session.thread.window.pin(kept.id)
-    session.store.save_window(session.thread.name, session.thread.window.to_json())
     session.screen.note(f"{one.name} joins every turn from now on ({kept.id})")
+
+
+def _unpin(session: Session, rest: str) -> None:
+    if not rest:
+        raise CallError("/unpin needs a name", hint="/window lists what is pinned.")
+    _window(session, f"unpin {rest}")
+
+
+def _window(session: Session, rest: str) -> None:
+    """What joins every turn, or a change to it."""
+    action, _, names = rest.partition(" ")
+    listed, window = _names(session, names) if names else [], session.thread.window
+    if action not in ("", *ACTIONS):
+        raise CallError(f"/window has no {action!r}", hint=f"It has {', '.join(ACTIONS)}.")
+    if (action in ("", "show", "clear")) == bool(listed):
+        raise CallError(f"/window {action or 'show'} takes {'no name' if listed else 'a name'}", hint="/help")
+    if action == "add":
+        done = add(session.thread, listed, session.kit.vault)
+    else:
+        done = change(window, action, listed) if action not in ("", "show") else []
+    for line in told(action, done):
+        session.screen.note(line)
+    if action in ("", "show") and len(window):
+        session.screen.table(list(COLUMNS), rows(window))
+    session.screen.note(capacity(window))
 
 
 def _recall(session: Session, rest: str) -> None:
@@ -389,6 +409,8 @@ COMMANDS: dict[str, tuple[Command, str, str]] = {
         "[NAME…|WORDS]",
         "a file, a note or these words in every turn; alone, keep the last answer word for word",
     ),
+    "/unpin": (_unpin, "NAME…", "let a pinned item of the window be evicted again"),
+    "/window": (_window, f"[{'|'.join(ACTIONS)}] [NAME…]", "what joins every turn, or a change to it"),
     "/recall": (_recall, "WORDS", "find what was said earlier, and put it beside the next question"),
     "/model": (_model, "[provider:model [URL]]", "go on with another model; `local` is the embedded one"),
     "/export": (_export, "[FILE]", "write the chat as a markdown file"),

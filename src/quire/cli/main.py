@@ -24,6 +24,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "log",
         "Keep threads: new, append, show, list, fork, verify, export, import, delete.",
     ),
+    "window": (
+        "quire.cli.window",
+        "window",
+        "The items that join every turn: show, add, remove, pin, clear.",
+    ),
     "format": (
         "quire.cli.format",
         "format_",

@@ -9,8 +9,9 @@ from quire.items.sources import (
     from_url,
     identity,
     item,
+    kept_id,
 )
-from quire.items.symbols import from_symbol
+from quire.items.symbols import from_symbol, read_again
 from quire.items.window import Window
 
 __all__ = [
@@ -24,4 +25,6 @@ __all__ = [
     "from_url",
     "identity",
     "item",
+    "kept_id",
+    "read_again",
 ]

@@ -64,6 +64,10 @@ def content_sha256(content: str) -> str:
         ) from error
 
 
+# What `metadata.source` may say; each has an identity and a block of its own.
+SOURCES = ("note", "active_note", "url", "selection", "dataview")
+
+
 def identity(item: JsonObject) -> str:
     """The name under which an item is known: its path, URL, path#Lstart-Lend, path#dataview-hash, or ctx-N."""
     meta = item.get("metadata") or {}
@@ -80,11 +84,32 @@ def identity(item: JsonObject) -> str:
 
 
 def _place(meta: JsonObject) -> str:
-    """The file and lines of an item that came without an id, so that a changed file is known again."""
+    """The file and symbol or lines of an item that came without an id, so that a changed file is known again."""
     path, start, end = meta.get("filename"), meta.get("start_line"), meta.get("end_line")
     if not path:
         return ""
+    if meta.get("symbol"):
+        return f"{path}::{meta['symbol']}"
     return str(path) if start is None or end is None else f"{path}#L{start}-L{end}"
+
+
+def source_id(kept: Item) -> str:
+    """What every version of a kept item is known by: its path, lines, symbol or URL; empty where nothing names it.
+
+    Errors and REPL exchanges happen once, and a piece of a file without its lines may be any piece of it.
+    """
+    meta = kept.metadata or {}
+    if meta.get("source") in SOURCES:
+        return identity({"content": kept.content, "metadata": meta})
+    if kept.type in ("error", "repl-history") or (kept.type == "code" and meta.get("start_line") is None):
+        return ""
+    return _place(meta)
+
+
+def kept_id(kept: Item) -> str:
+    """The id under which a window's item is attached: what it is known by, else its file and ctx-N, else ctx-N."""
+    filename = (kept.metadata or {}).get("filename") if kept.type == "code" else None
+    return source_id(kept) or (f"{filename}#{kept.id}" if filename else kept.id)
 
 
 def _checked(metadata: Json) -> JsonObject | None:

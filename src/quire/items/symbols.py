@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import CallError, FormatError, MissingPart, NotFound
-from quire.items.sources import read_source, region_of
+from quire.items.sources import from_file, from_region, read_source, region_of, source_id
 from quire.values import Item
 
 PYTHON = frozenset({".py", ".pyi", ".pyw"})
@@ -44,6 +44,21 @@ def from_symbol(path: str | Path, symbol: str, *, name: str = "", truncate: bool
     found = resolve(symbol, _definitions(text, Path(path).suffix.lower(), shown), shown)
     more = {"symbol": found.name}
     return region_of(text, shown, found.start, found.end, more=more, truncate=truncate)
+
+
+def read_again(known: Item, path: str | Path) -> Item | None:
+    """An item's file, lines or symbol as they are in the file now; None for an item that is no part of a file."""
+    meta = known.metadata or {}
+    name, cut = str(meta.get("filename") or ""), bool(meta.get("truncated"))
+    if meta.get("source") == "note":
+        return msgspec.structs.replace(from_file(path, truncate=True), type=known.type, metadata=meta)
+    if not source_id(known) or meta.get("source"):
+        return None
+    if meta.get("symbol"):
+        return from_symbol(path, meta["symbol"], name=name, truncate=cut)
+    if known.type == "code":
+        return from_region(path, meta["start_line"], meta["end_line"], name=name, truncate=cut)
+    return msgspec.structs.replace(from_file(path, name=name, truncate=cut), type=known.type)
 
 
 def _definitions(text: str, suffix: str, name: str) -> list[Definition]:

@@ -15,7 +15,7 @@ import msgspec
 
 from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireError
 from quire.items.cut import cut
-from quire.items.sources import item, remade
+from quire.items.sources import item, remade, source_id
 from quire.log.shapes import (
     COUNTED,
     INTEGER,
@@ -197,6 +197,8 @@ class Window:
         self._max_tokens: int | None = None
         self._max_item_tokens: int | None = None
         self._clock = clock
+        # Called behind every change, so that whoever holds the window can save it.
+        self.on_change: Callable[[], None] = lambda: None
         self._items: OrderedDict[str, Item] = OrderedDict()
         # The unpinned ids in order of age: the first is the next to go. (Not a dict: finding the first key of
         # one whose first keys keep being deleted is not O(1).)
@@ -219,28 +221,61 @@ class Window:
         truncate: bool = False,
     ) -> Item:
         """Add an item (its own type and metadata count) or a string, evicting the oldest where needed."""
-        if isinstance(given, Item):
-            made = remade(given)
-        else:
-            made = item(given, type, metadata, timestamp=self._clock() if timestamp is None else timestamp)
+        made = self._made(given, type, metadata, timestamp)
         if made.id:
             self._numbers.check(made.id)
         made, size = self._sized(made, truncate)
         self._refuse_if_all_is_pinned()
-        placed = msgspec.structs.replace(
-            made,
-            id=self._numbers.claim(made.id) if made.id else self._numbers.take(),
-            timestamp=self._not_before_the_newest(made.timestamp),
-        )
-        self._evict(self._max_items - 1, size)
-        self._items[placed.id] = placed
-        self._loose[placed.id] = None
-        self._sizes.put(placed.id, size)
+        placed = self._place(made, self._numbers.claim(made.id) if made.id else self._numbers.take(), size)
+        self.on_change()
         return placed
 
-    def _sized(self, made: Item, truncate: bool) -> tuple[Item, int]:
-        """The item, cut where it is too large and may be, and its tokens."""
-        size, room = self._sizes.count(made.content), self._room()
+    def put(
+        self,
+        given: Item | str,
+        type: str = "code",
+        metadata: JsonObject | None = None,
+        *,
+        timestamp: int | None = None,
+        truncate: bool = False,
+    ) -> Item:
+        """Add an item; one from the same source (path, lines, symbol, URL) becomes it, under its id and pinned as it was.
+
+        A new version stands behind the others, as what came last.
+        """
+        made = self._made(given, type, metadata, timestamp)
+        source = source_id(made)
+        old = next((one for one in self if source and source_id(one) == source), None)
+        if old is None:
+            return self.add(made, truncate=truncate)
+        pinned = old.id in self._pinned
+        made, size = self._sized(made, truncate, self._sizes.count(old.content) if pinned else 0)
+        if (old.content, old.type, old.metadata) == (made.content, made.type, made.metadata):
+            return old
+        self._drop(old.id)
+        placed = self._place(made, old.id, size)
+        if pinned:
+            self._hold(old.id)
+        self.on_change()
+        return placed
+
+    def _made(self, given: Item | str, type: str, metadata: JsonObject | None, timestamp: int | None) -> Item:
+        if isinstance(given, Item):
+            return remade(given)
+        return item(given, type, metadata, timestamp=self._clock() if timestamp is None else timestamp)
+
+    def _place(self, made: Item, id: str, size: int) -> Item:
+        """Put an item behind the others; the oldest make room for it."""
+        placed = msgspec.structs.replace(made, id=id, timestamp=self._not_before_the_newest(made.timestamp))
+        self._evict(self._max_items - 1, size)
+        self._items[id] = placed
+        self._loose[id] = None
+        self._sizes.put(id, size)
+        return placed
+
+    def _sized(self, made: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
+        """The item, cut where it is too large and may be, and its tokens; `freed` are those of a pin that it replaces."""
+        size, room = self._sizes.count(made.content), self._room(freed)
         if room is None or size <= room:
             return made, size
         if not truncate or not room:
@@ -253,11 +288,11 @@ class Window:
         made = item(shorter.content, made.type, metadata, id=made.id, timestamp=made.timestamp)
         return made, self._sizes.count(made.content)
 
-    def _room(self) -> int | None:
+    def _room(self, freed: int) -> int | None:
         """The most tokens one new item may have."""
         if self._max_tokens is None:
             return self._max_item_tokens
-        beside_pins = self._max_tokens - self._sizes.pinned
+        beside_pins = self._max_tokens - self._sizes.pinned + freed
         return beside_pins if self._max_item_tokens is None else min(beside_pins, self._max_item_tokens)
 
     def _refuse_if_all_is_pinned(self) -> None:
@@ -317,19 +352,26 @@ class Window:
 
     def remove(self, id: str) -> Item:
         """Take an item out, pinned or not; its id is not given again."""
-        return self._drop(self[id].id)
+        removed = self._drop(self[id].id)
+        self.on_change()
+        return removed
 
     def clear(self) -> None:
         """Take everything out, pinned or not; numbering goes on."""
         for id in list(self._items):
             self._drop(id)
+        self.on_change()
 
     def pin(self, id: str) -> None:
         """Keep an item: it is never evicted, only removed."""
         if self[id].id not in self._pinned:
-            del self._loose[id]
-            self._pinned.add(id)
-            self._sizes.pin(id, True)
+            self._hold(id)
+            self.on_change()
+
+    def _hold(self, id: str) -> None:
+        del self._loose[id]
+        self._pinned.add(id)
+        self._sizes.pin(id, True)
 
     def unpin(self, id: str) -> None:
         """Let an item be evicted again, in its turn by age."""
@@ -337,6 +379,7 @@ class Window:
             self._pinned.remove(id)
             self._sizes.pin(id, False)
             self._loose = OrderedDict.fromkeys(id for id in self._items if id not in self._pinned)
+            self.on_change()
 
     @property
     def pinned(self) -> list[str]:
@@ -358,6 +401,7 @@ class Window:
             )
         self._max_items = value
         self._evict(value)
+        self.on_change()
 
     @property
     def max_tokens(self) -> int | None:
@@ -375,6 +419,7 @@ class Window:
             )
         self._max_tokens = value
         self._evict(self._max_items)
+        self.on_change()
 
     @property
     def max_item_tokens(self) -> int | None:
@@ -386,6 +431,7 @@ class Window:
         self._max_item_tokens = _limit("max_item_tokens", value)
         if value is not None:
             self._count()
+        self.on_change()
 
     @property
     def tokens(self) -> int:

@@ -1,0 +1,182 @@
+"""`quire window`: the items that join every turn of a thread; `/window`, `/pin` and `/unpin` of a chat do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quire.cli.attachments import Attached, attached_items
+from quire.cli.output import db_option, echo, json_option, print_json, print_table, read_text
+from quire.cli.store import open_db
+from quire.errors import CallError, NotFound
+from quire.items import Window, item, kept_id
+from quire.notes.vault import Vault
+from quire.thread import Thread
+from quire.tokens import counter
+from quire.values import ITEM_TYPES, Item
+
+ACTIONS = ("show", "add", "remove", "pin", "unpin", "clear")
+
+
+def keep(thread: Thread, one: Attached, vault: Vault | None = None) -> Item:
+    """Put what was named into the window; a file or note of a vault is read again when it changes."""
+    if one.item is None:
+        raise CallError(
+            f"{one.name} is an image, which cannot be kept in every turn", hint="/attach it instead."
+        )
+    meta = one.item.get("metadata") or {}
+    of_vault = vault is not None and one.kind != "file" and "path" in meta
+    file = vault.root.path / meta["path"] if vault is not None and of_vault else None
+    return thread.keep(item(one.item["content"], one.item.get("type", "text"), meta or None), file=file)
+
+
+def named(window: Window, name: str) -> Item:
+    """The item that is meant by its ctx-N or by what it is known by."""
+    found = [one for one in window if name in (one.id, kept_id(one))]
+    if not found:
+        holds = ", ".join(f"{one.id} {kept_id(one)}" if kept_id(one) != one.id else one.id for one in window)
+        raise NotFound(
+            f"the window holds no {name!r}", hint=f"It holds {holds}." if holds else "It is empty."
+        )
+    return found[-1]
+
+
+def add(thread: Thread, names: Sequence[str], vault: Vault | None, texts: Sequence[Item] = ()) -> list[Item]:
+    """Keep what is named, and texts that come as they are."""
+    found = [one for name in names for one in attached_items(name, vault)]
+    return [*(keep(thread, one, vault) for one in found), *(thread.keep(text) for text in texts)]
+
+
+def change(window: Window, action: str, names: Sequence[str]) -> list[Item]:
+    """Remove, pin or unpin what is named, or clear the window; what it was done to."""
+    meant = window.get() if action == "clear" else [named(window, name) for name in names]
+    do = {"pin": window.pin, "unpin": window.unpin}.get(action, window.remove)
+    for one in meant:
+        do(one.id)
+    return meant
+
+
+def told(action: str, items: Sequence[Item]) -> list[str]:
+    """What was done, a line for each item."""
+    did = {"add": "kept", "pin": "pinned", "unpin": "unpinned"}.get(action, "removed")
+    return [f"{did} {_called(one)} ({counter().count(one.content):,} tokens)" for one in items]
+
+
+def _called(kept: Item) -> str:
+    known = kept_id(kept)
+    return kept.id if known == kept.id else f"{kept.id} {known}"
+
+
+COLUMNS = ("id", "item", "type", "tokens", "pinned")
+
+
+def rows(window: Window, types: Sequence[str] = (), limit: int | None = None) -> list[list[object]]:
+    """A line for each item, oldest first."""
+    pinned = set(window.pinned)
+    return [
+        [one.id, kept_id(one), one.type, counter().count(one.content), "pinned" if one.id in pinned else ""]
+        for one in window.get(types, limit)
+    ]
+
+
+def capacity(window: Window) -> str:
+    """How full it is: "3 of 50 items, 1,200 of 8,000 tokens"."""
+    tokens = f"{window.tokens:,}" + (f" of {window.max_tokens:,}" if window.max_tokens is not None else "")
+    each = f", {window.max_item_tokens:,} an item" if window.max_item_tokens is not None else ""
+    return f"{len(window)} of {window.max_items} items, {tokens} tokens{each}"
+
+
+def _texts(error: str | None, repl: str | None, language: str) -> list[Item]:
+    """What comes as text: an error with its traceback, a stretch of a REPL's history."""
+    said = {"error": error, "repl-history": repl}
+    meta = {"language": language} if language else None
+    return [
+        item(read_text(file).rstrip("\n"), type, meta if type == "repl-history" else None)
+        for type, file in said.items()
+        if file is not None
+    ]
+
+
+# The options that belong to one action; with another they are an error, never passed over.
+_BELONG = dict.fromkeys(("error", "repl", "language", "pinned", "vault"), "add")
+_BELONG |= {"type": "show", "limit": "show"}
+
+
+def _check(action: str, names: Sequence[str], given: dict[str, Any]) -> None:
+    for name, its in _BELONG.items():
+        if its != action and given[name] not in (None, "", ()) and given[name] is not False:
+            raise CallError(
+                f"--{name} belongs to `{its}`, not to `{action}`", hint="See quire window --help."
+            )
+    takes = action not in ("show", "clear")
+    if names and not takes:
+        raise CallError(f"{action} takes no name, not {names[0]!r}", hint="remove, pin and unpin take names.")
+    if takes and not names and given["error"] is None and given["repl"] is None:
+        more = ", --error FILE or --repl FILE" if action == "add" else ""
+        raise CallError(f"there is nothing to {action}", hint=f"Give a NAME{more}.")
+
+
+@click.command()
+@click.argument("thread")
+@click.argument("action", type=click.Choice(ACTIONS), default="show", metavar=f"[{'|'.join(ACTIONS)}]")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--error", metavar="FILE", help="add: an error with its traceback, from a file or - for stdin.")
+@click.option("--repl", metavar="FILE", help="add: a REPL's history, from a file or - for stdin.")
+@click.option("--language", default="", help="add: the language of --repl.")
+@click.option("--pinned", is_flag=True, help="add: pin it, so that it is never evicted.")
+@click.option("--vault", type=click.Path(exists=True, file_okay=False), help="add: where [[notes]] are.")
+@click.option("--type", multiple=True, type=click.Choice(ITEM_TYPES), help="show: these types alone.")
+@click.option("--limit", type=click.IntRange(min=0), help="show: the last so many.")
+@click.option("--max-items", type=int, help="Hold at most so many items, 1 to 1000; the oldest go.")
+@click.option("--max-tokens", type=int, help="Hold at most so many tokens in all; 0 for no limit.")
+@click.option("--max-item-tokens", type=int, help="Take items of at most so many tokens; 0 for no limit.")
+@db_option
+@json_option
+def window(
+    thread: str, action: str, names: tuple[str, ...], db: Path | None, as_json: bool, **given: Any
+) -> None:
+    """Show or change the window of THREAD: the items that join every turn until they are removed or evicted.
+
+    NAME is a file, file:10-20, file::symbol, [[note]], #tag or folder/ to add, and ctx-N or what the item is known
+    by for the rest. Added again, or changed on disk, an item is a new version of itself. What leaves the window stays
+    in what was sent, and so in front of the model until the next rebase.
+
+    \b
+    Examples:
+      quire window demo add src/agent.lisp src/util.py:10-20 src/util.py::parse
+      make 2>&1 | quire window demo add --error -
+      quire window demo pin src/agent.lisp
+      quire window demo --max-items 20
+    """
+    if thread in ACTIONS:
+        raise CallError("no thread is named", hint=f"quire window THREAD {thread} …")
+    _check(action, names, given)
+    with open_db(db, create=action == "add") as store:
+        if action != "add":
+            store.info(thread)
+        on = Thread(store, thread)
+        for name in ("max_items", "max_tokens", "max_item_tokens"):
+            if given[name] is not None:
+                setattr(on.window, name, given[name] if name == "max_items" else given[name] or None)
+        done: list[Item] = []
+        if action == "add":
+            vault = Vault(given["vault"]) if given["vault"] else None
+            done = add(on, names, vault, _texts(given["error"], given["repl"], given["language"]))
+            change(on.window, "pin", [one.id for one in done] if given["pinned"] else [])
+        elif action != "show":
+            done = change(on.window, action, names)
+        _print(on.window, action, done, given, as_json)
+
+
+def _print(window: Window, action: str, done: list[Item], given: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(window.to_json())
+        return
+    for line in told(action, done):
+        echo(line)
+    if action == "show" and len(window):
+        print_table(COLUMNS, rows(window, given["type"], given["limit"]))
+    echo(capacity(window))
