@@ -1,4 +1,6 @@
-"""What one add costs, by capacity: the window against a plain list that is copied without its oldest item.
+"""What one add costs, by capacity, and what one item's structure costs, by form.
+
+The window stands against a plain list that is copied without its oldest item.
 
 Every window is full before the clock starts, so that each add evicts; the last column pins half of it. Items are one short text, or in turn the texts of the traces given with --data;
 --budget gives every window a limit of tokens too, so that each add is also counted.
@@ -11,9 +13,12 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
+from quire.assemble.user_message import block
 from quire.cli.output import print_json, print_table
-from quire.items import Window, item
-from quire.values import Item
+from quire.formats import markdown
+from quire.items import Window, item, kept_id
+from quire.tokens import counter
+from quire.values import Item, item_json
 from traces import files, parser, texts
 
 ADDS = 100_000
@@ -85,15 +90,46 @@ def by_age(text: Text, adds: int, budget: int | None) -> list[dict[str, Any]]:
     return [{"adds_before": age, "window_us": cost} for age, cost in found.items()]
 
 
+# Where items come from, and what is known of them.
+KNOWN: dict[str, dict[str, Any]] = {
+    "code with file and lines": {
+        "metadata": {"filename": "src/agent.lisp", "start_line": 42, "end_line": 58}
+    },
+    "a whole file": {"type": "file", "metadata": {"filename": "src/agent.lisp"}},
+    "an error": {"type": "error"},
+}
+HELD = 50
+
+
+def structure(text: Text) -> list[dict[str, Any]]:
+    """The tokens that each form adds to one item: those of fifty items, without their content's."""
+    count, rows = counter().count, []
+    for kind, about in KNOWN.items():
+        window = Window(HELD, clock=lambda: 0)
+        for number in range(HELD):
+            window.add(f"{text()}\n;; {number}", **about)
+        content = sum(count(one.content) for one in window)
+        told = [{**item_json(one), "id": kept_id(one)} for one in window]
+        forms = {
+            "seed": markdown.render(markdown.project(window)),
+            "markdown": "\n\n".join(block(one, form="markdown").text for one in told),
+            "xml": "\n\n".join(block(one).text for one in told),
+        }
+        each = {name: round((count(whole) - content) / HELD, 1) for name, whole in forms.items()}
+        rows.append({"item": kind, **each})
+    return rows
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--adds", type=int, default=ADDS)
     options.add_argument("--budget", type=int, help="tokens a window holds at most (default: no limit)")
     given = options.parse_args()
     text = cycle(texts(files(given.data)) if given.data else [CONTENT]).__next__
+    told = structure(text)
     rows, aged = by_capacity(text, given.adds, given.budget), by_age(text, given.adds, given.budget)
     if given.json:
-        print_json({"by_capacity": rows, "by_age": aged})
+        print_json({"by_capacity": rows, "by_age": aged, "structure": told})
         return
     print_table(
         ["capacity", "µs per add", "half of it pinned", "copying a list"],
@@ -104,6 +140,11 @@ def main() -> None:
         ["adds before", "µs per add"],
         [[row["adds_before"], row["window_us"]] for row in aged],
         title="\nCapacity 50, by age",
+    )
+    print_table(
+        ["item", "quire format markdown", "request, markdown", "request, xml"],
+        [[row["item"], row["seed"], row["markdown"], row["xml"]] for row in told],
+        title="\nTokens of structure, an item",
     )
 
 

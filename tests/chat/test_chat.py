@@ -495,9 +495,9 @@ def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, db: Path, tmp_pat
     (tmp_path / "a.txt").write_text("A")
     lines = "/window add a.txt\n/pin a.txt\nOne\n/unpin a.txt\n/window\n/window remove ctx-1\nTwo\n/unpin\n/window x\n"
     with emulator("vllm", ["Un.", "Deux."]) as server:
-        _out, err = talk(server.url, lines, code=1)
+        _out, err = talk(server.url, lines, "--items", "markdown", code=1)
         said = [one.body["messages"][-1]["content"] for one in server.requests]
-    assert said[0].startswith('<context_item id="a.txt" type="file">\nA\n')
+    assert said[0].startswith("### File (from a.txt)\n```text\nA\n```\n")
     assert said[1] == "Two"
     for line in (
         "kept ctx-1 a.txt",

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire import Thread
+from quire import Policy, Thread
 from quire.errors import QuireError
+from quire.formats import markdown
 from quire.items import from_error, from_file, from_region, from_symbol, from_url
 from quire.values import Item
-from toolbox import invoke, run
+from toolbox import invoke, note, run
 
 TARGET = "openai-chat:gpt-5"
 CODE = "def f():\n    return 1\n\n\ndef g():\n    return 2\n"
@@ -138,6 +139,44 @@ def test_what_another_process_changes_is_seen(thread: Thread) -> None:
     thread.window.pin("ctx-2")
     assert [one.content for one in other.window.get()] == ["a", "b"]
     assert other.window.pinned == ["ctx-2"]
+
+
+def test_items_are_told_in_tags_or_under_headings(thread: Thread) -> None:
+    thread.policy = Policy(items="markdown")
+    for kept in (
+        from_region("a.py", 1, 2),
+        from_symbol("a.py", "g"),
+        from_error("Bad ```fence```"),
+        from_url("https://x", "P"),
+    ):
+        thread.keep(kept)
+    told = turn(thread)
+    assert told == (
+        "### Code (from a.py:1-2)\n```python\ndef f():\n    return 1\n```\n\n"
+        "### Code (from a.py::g)\n```python\ndef g():\n    return 2\n```\n\n"
+        "### Error (from ctx-3)\n````text\nBad ```fence```\n````\n\n"
+        "### Url (from https://x)\n```text\nP\n```\n\n---\n\n[User query]:\n\nQ"
+    )
+    value = markdown.parse(markdown.HEADING + told.partition("### Url")[0])
+    assert [one.content for one in value.items] == [one.content for one in thread.window][:3]
+    edit("return 1", "return 4")
+    assert "### Update of a.py#L1-L2 (replaces " in turn(thread)
+    with pytest.raises(QuireError, match="items cannot be told as 'md'"):
+        Policy(items="md")  # type: ignore[arg-type]
+    in_tags, fenced = (
+        json.loads(run("assemble", "t", "--turn", 1, "--items", form, "--json")) for form in ("xml", "markdown")
+    )
+    assert in_tags["tokens"]["L3"] > fenced["tokens"]["L3"]
+
+
+def test_segments_of_new_items_say_what_they_are(thread: Thread) -> None:
+    kept = thread.keep(from_symbol("a.py", "g"))
+    thread.user("Q", [note("Plan.md", "Go.", mtime="now")])
+    code, plan = thread.envelope(TARGET).layer("L3_TURN").segments
+    lines = {"filename": "a.py", "start_line": 5, "end_line": 6, "symbol": "g"}
+    assert (code.id, code.metadata) == ("a.py::g", {"type": "code", "sha256": kept.sha256, **lines})
+    assert (plan.id, plan.metadata["type"], plan.metadata["path"]) == ("Plan.md", "text", "Plan.md")
+    assert "mtime" not in plan.metadata
 
 
 @pytest.mark.moves_prefix(reason="the window's items move into the library at a rebase")

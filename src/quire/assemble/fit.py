@@ -304,9 +304,9 @@ def _turn_segments(built: Built) -> list[Segment]:
     named = [
         segment(f"reference:{name}", f"- {name}", stable=False, reference=True) for name in said.references
     ]
-    texts = [segment(f"item-{n + 1}", text, stable=False) for n, text in enumerate(said.texts)]
+    new = [Segment(item.id, item.text, sha256_hex(item.text), False, item.metadata) for item in said.new]
     fixed = [segment("recalled", said.recalled, False), segment("tools", said.tools, False)]
-    return [segment for segment in fixed if segment.content] + named + texts
+    return [segment for segment in fixed if segment.content] + named + new
 
 
 def layer_tokens(built: Built) -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from quire.assemble.messages import Epoch
+from quire.assemble.policy import Policy
 from quire.assemble.user_message import block, call_text, entry_text, normal
 from quire.items import identity
 from quire.values import Call, Entry, Image, JsonObject, Message, ToolSet
@@ -31,15 +32,15 @@ class Pin(msgspec.Struct, frozen=True):
     folds: bool = False
 
 
-def pins_of(entry: Entry, known: Mapping[int, Entry], pins: Sequence[Pin], times: bool) -> Iterator[Pin]:
+def pins_of(entry: Entry, known: Mapping[int, Entry], pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
     """What an entry pins: itself or a span of it (`meta.pin`), its items, earlier entries (`meta.pins`)."""
     pin = entry.meta.get("pin")
     if pin and entry.kind != "attach":
         yield from _entry_pin(entry, entry.seq, pin)
-    yield from _item_pins(entry, pin, pins, times)
+    yield from _item_pins(entry, pin, pins, policy)
     for seq in entry.meta.get("pins") or ():
         if seq in known:
-            yield from _named(known[seq], entry.seq, times)
+            yield from _named(known[seq], entry.seq, policy)
 
 
 def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
@@ -51,20 +52,25 @@ def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
         yield Pin(entry.seq, by, words, result=result, folds=entry.kind in ("note", "system"))
 
 
-def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], times: bool) -> Iterator[Pin]:
+def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
     """Pinned items, and new versions of items that were pinned before."""
     own = pin if entry.kind == "attach" else None
     for item in _items(entry):
         id = identity(item)
         if own or (item.get("metadata") or {}).get("pin") or any(one.item == id for one in pins):
-            text = block(item, times).text
+            text = block(item, policy.times, policy.items).text
             span = isinstance(own, str) and own in text
             yield Pin(entry.seq, entry.seq, str(own)) if span else Pin(entry.seq, entry.seq, text, id)
 
 
-def _named(entry: Entry, by: int, times: bool) -> Iterator[Pin]:
+def _named(entry: Entry, by: int, policy: Policy) -> Iterator[Pin]:
     if entry.kind == "attach":
-        yield Pin(entry.seq, by, block(entry.body["item"], times).text, identity(entry.body["item"]))
+        yield Pin(
+            entry.seq,
+            by,
+            block(entry.body["item"], policy.times, policy.items).text,
+            identity(entry.body["item"]),
+        )
     else:
         yield from _entry_pin(entry, by)
 

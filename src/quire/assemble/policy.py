@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -11,6 +11,8 @@ from quire.errors import CallError
 from quire.tokens import IMAGE_TOKENS
 
 Promote = Literal["at-rebase", "each-turn"]
+# How items are told: in tags, or under headings with code fences.
+ItemForm = Literal["xml", "markdown"]
 # rent: rebase when keeping has cost as much as cutting would (ski rental); full: only when the budget is reached.
 When = Literal["rent", "full"]
 
@@ -28,6 +30,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     budget: int = 128_000
     reply: int = 0
     promote: Promote = "at-rebase"
+    items: ItemForm = "xml"
     when: When = "rent"
     floor: float = 0.5
     handles: float = 0.125
@@ -54,6 +57,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 f"budget {self.budget} leaves nothing beside {self.reply} tokens for the reply",
                 hint="Raise the budget or ask for a shorter reply.",
             )
+        if self.items not in get_args(ItemForm):
+            raise CallError(f"items cannot be told as {self.items!r}", hint='Use "xml" or "markdown".')
         tiers = {"handles": self.handles, "summary": self.summary, "opening": self.opening}
         if not 0 < self.floor <= 1 or not all(share >= 0 for share in tiers.values()):
             raise CallError(

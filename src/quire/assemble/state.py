@@ -19,7 +19,7 @@ from quire.assemble.policy import Policy
 from quire.assemble.rebase import Outliving, Rebase, apply, parse_rebase
 from quire.assemble.rebase_decision import BREAKER, Decision, decide, effective
 from quire.assemble.summary import Summarise, extract
-from quire.assemble.user_message import block, normal, unique
+from quire.assemble.user_message import ItemBlock, block, normal, unique
 from quire.errors import BudgetError
 from quire.log.entries import usable
 from quire.tokens import Calibration, Calibrations
@@ -163,7 +163,7 @@ class Assembly:
         self.asked = self.asked.at(entry)
         self.entries.add(entry)
         self.fed += 1
-        self.pins += pins_of(entry, self.entries, self.pins, self.policy.times)
+        self.pins += pins_of(entry, self.entries, self.pins, self.policy)
         if entry.kind == "sent":
             self._request_sent(entry, before)
         _FEEDS[entry.kind](self, entry)
@@ -211,8 +211,8 @@ class Assembly:
             self.carried.results[entry.seq] = entry.id
         for seq, item in self.pending.attached:
             self.absent.attach(seq, item)
-        attached = [(seq, block(item, self.policy.times)) for seq, item in self.pending.attached]
-        said = [block(item, self.policy.times) for item in entry.attached]
+        attached = [(seq, self._block(item)) for seq, item in self.pending.attached]
+        said = [self._block(item) for item in entry.attached]
         blocks = tuple(unique([*(item for _, item in attached), *said]))
         self.carried.versions.update({(item.id, item.sha256): item for item in blocks})
         places = [(seq, 0) for seq, _ in attached] + [(entry.seq, n) for n in range(len(said))]
@@ -226,6 +226,9 @@ class Assembly:
             self.absent.leave(seq, "a newer version was attached in the same turn")
         self.pending.attached = [pair for pair in self.pending.attached if pair[0] not in older]
         self.pending.say(entry, blocks)
+
+    def _block(self, item: JsonObject) -> ItemBlock:
+        return block(item, self.policy.times, self.policy.items)
 
     def _feed_spoken(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
@@ -284,7 +287,7 @@ class Assembly:
             key = (named.id, named.sha256)
             if key not in self.carried.versions and key in self.attached_at:
                 seq, place = self.attached_at[key]
-                self.carried.versions[key] = block(self.entries[seq].attached[place], self.policy.times)
+                self.carried.versions[key] = self._block(self.entries[seq].attached[place])
 
     # Closing the tail and passing a request
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from quire.assemble.policy import Promote
+from quire.assemble.policy import ItemForm, Promote
 from quire.entry import result_text
+from quire.formats import markdown
 from quire.items import identity
 from quire.log.hashing import canonical, sha256_hex
 from quire.providers.convert import own_blocks, project
 from quire.tokens import counter
 from quire.tokens.counting import said
-from quire.values import Entry, Image, Json, JsonObject, Message, Part, Text
+from quire.values import Entry, Image, Item, Json, JsonObject, Message, Part, Text
 
 # An item as the text a model reads: its identity, its block, and how an update to it is written.
 
@@ -42,9 +43,12 @@ class ItemBlock(msgspec.Struct, frozen=True):
     id: str
     sha256: str
     text: str
+    # The element it stands in; empty where it stands under a heading.
     tag: str
     content: str
     promotable: bool
+    type: str = "code"
+    metadata: JsonObject = {}
     images: tuple[JsonObject, ...] = ()
 
 
@@ -58,7 +62,7 @@ def shown(id: str) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", id)
 
 
-def block(item: JsonObject, times: bool = False) -> ItemBlock:
+def block(item: JsonObject, times: bool = False, form: ItemForm = "xml") -> ItemBlock:
     """The block of an item; which wrapper it gets is said by metadata.source."""
     meta = item.get("metadata") or {}
     source, id, content = meta.get("source"), identity(item), item["content"]
@@ -67,12 +71,37 @@ def block(item: JsonObject, times: bool = False) -> ItemBlock:
     return ItemBlock(
         id=id,
         sha256=item.get("sha256") or sha256_hex(content),
-        text=normal(_wrapped(item, meta, times)),
-        tag=tag,
+        text=normal(_fenced(item, meta) if form == "markdown" else _wrapped(item, meta, times)),
+        tag="" if form == "markdown" else tag,
         content=content,
         promotable=source != "selection" and not meta.get("images"),
+        type=str(item.get("type", "code")),
+        metadata={name: value for name, value in meta.items() if name not in ("images", "ctime", "mtime")},
         images=images,
     )
+
+
+def _fenced(item: JsonObject, meta: JsonObject) -> str:
+    """An item under a heading that names its source: its file and lines, else its identity."""
+    type, source, language = item.get("type", "code"), meta.get("source"), meta.get("language")
+    name, start, end = identity(item), meta.get("start_line"), meta.get("end_line")
+    known = {"filename": meta.get("filename"), "language": language if _is_tag(language) else None}
+    made = Item(id="", type=type, content=item["content"], metadata=known)
+    if meta.get("symbol") or not (_is_line(start) and _is_line(end)):
+        start = end = None
+    else:
+        name = str(meta.get("filename") or meta.get("path") or name)
+    kind = source.replace("_", "-") if source in _TAGS else type
+    tag = markdown.tag(made, default_language="text")
+    return markdown.block_text(markdown.MarkdownItem(kind, made.content, name, start, end, tag))
+
+
+def _is_tag(value: Json) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_+#.-]*", value) is not None
+
+
+def _is_line(value: Json) -> bool:
+    return isinstance(value, int) and 0 <= value <= markdown.MAX_LINE
 
 
 def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
@@ -120,12 +149,16 @@ def escaped(content: str, *tags: str) -> str:
 def update(new: ItemBlock, old: ItemBlock) -> str:
     """Changed content under a known identity: the new block or a diff, whichever is fewer tokens."""
     count = counter().count
-    whole, diff = _inside_update(new.text), _fenced_diff(old, new)
+    if not new.tag:
+        diff = _fenced_diff(old, new, lambda text: text)
+        inner = diff if count(diff) < count(new.text) else new.text
+        return f"### Update of {shown(new.id)} (replaces {old.sha256[:12]})\n{inner}"
+    whole, diff = _inside_update(new.text), _fenced_diff(old, new, _inside_update)
     inner = diff if count(diff) < count(whole) else whole
     return f'<{_UPDATE} replaces="{old.sha256[:12]}">\n{inner}\n</{_UPDATE}>'
 
 
-def _fenced_diff(old: ItemBlock, new: ItemBlock) -> str:
+def _fenced_diff(old: ItemBlock, new: ItemBlock, escape: Callable[[str], str]) -> str:
     """A unified diff by \\n lines, named by the identity, in a fence that it cannot close."""
     name = shown(new.id)
     lines = difflib.unified_diff(
@@ -133,7 +166,7 @@ def _fenced_diff(old: ItemBlock, new: ItemBlock) -> str:
     )
     diff = "\n".join(lines)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", diff)), default=0))
-    return f"{fence}diff\n{_inside_update(diff)}\n{fence}"
+    return f"{fence}diff\n{escape(diff)}\n{fence}"
 
 
 def _inside_update(text: str) -> str:
@@ -146,6 +179,14 @@ _FIND = {
     "each-turn": "Find them in the Context Library above.",
     "at-rebase": "Find them above in this conversation.",
 }
+
+
+class ToldItem(msgspec.Struct, frozen=True):
+    """An item as a turn tells it, and what is known of it: type, sha256 of its content, metadata."""
+
+    id: str
+    text: str
+    metadata: JsonObject
 
 
 class Library:
@@ -161,24 +202,27 @@ class Library:
         twin.has, twin.used = dict(self.has), dict(self.used)
         return twin
 
-    def place(self, blocks: Iterable[ItemBlock], turn: int, promote: Promote) -> tuple[list[str], list[str]]:
-        """What one turn says of its items: identities referred to, and texts shown in full or as updates.
+    def place(
+        self, blocks: Iterable[ItemBlock], turn: int, promote: Promote
+    ) -> tuple[list[str], list[ToldItem]]:
+        """What one turn says of its items: identities referred to, and what is told in full or as an update.
 
         Refers to an item if and only if the model already has exactly this content.
         """
         references: list[str] = []
-        texts: list[str] = []
+        new: list[ToldItem] = []
         for one in blocks:
             old = self.has.get(one.id)
             if old is not None and old.sha256 == one.sha256:
                 references.append(shown(one.id))
             else:
-                texts.append(one.text if old is None else update(one, old))
+                text = one.text if old is None else update(one, old)
+                new.append(ToldItem(one.id, text, {"type": one.type, "sha256": one.sha256, **one.metadata}))
             # Each-turn takes this turn's context out again at the next one: only promotion makes it known.
             if promote == "at-rebase":
                 self.has[one.id] = one
             self.used[one.id] = turn
-        return references, texts
+        return references, new
 
 
 def references(ids: list[str], promote: Promote) -> str:
@@ -215,19 +259,19 @@ class UserMessage(msgspec.Struct, frozen=True):
 
     message: Message
     references: tuple[str, ...]
-    texts: tuple[str, ...]
+    new: tuple[ToldItem, ...]
     tools: str
     recalled: str
 
 
 def say(turn: UserTurn, library: Library, number: int, promote: Promote) -> UserMessage:
     """The message of a turn, given what the model already has; marks its items as given."""
-    names, texts = library.place(turn.blocks, number, promote)
+    names, new = library.place(turn.blocks, number, promote)
     tools = tool_block(turn.context)
     recalled = str(turn.entry.meta.get("recalled") or "")
-    before = [recalled, tools, references(names, promote), *texts]
+    before = [recalled, tools, references(names, promote), *(item.text for item in new)]
     text = user_text(before, turn.entry.text, str(turn.entry.meta.get("composer") or ""))
-    return UserMessage(_message(turn, text), tuple(names), tuple(texts), tools, recalled)
+    return UserMessage(_message(turn, text), tuple(names), tuple(new), tools, recalled)
 
 
 def query_alone(turn: UserTurn) -> Message:

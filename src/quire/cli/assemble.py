@@ -116,6 +116,7 @@ _POLICY = (
         _DEFAULT.promote,
         "When items move into the library.",
     ),
+    (("--items",), click.Choice(["xml", "markdown"]), _DEFAULT.items, "How items are told."),
     (("--floor",), click.FloatRange(0, 1, min_open=True), _DEFAULT.floor, "Share that stays verbatim."),
     (("--handles",), _SHARE, _DEFAULT.handles, "Share for older turns whose results are handles."),
     (("--summary",), _SHARE, _DEFAULT.summary, "Share for the summary of what went."),

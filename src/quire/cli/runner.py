@@ -65,6 +65,7 @@ _OPTIONS = (
         type=click.Choice(["at-rebase", "each-turn"]),
         help="When items move into the library, from now on.",
     ),
+    click.option("--items", type=click.Choice(["xml", "markdown"]), help="How items are told, from now on."),
     click.option(
         "--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."
     ),
@@ -97,6 +98,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     consumer: str = ""
     budget: int | None = None
     promote: str = ""
+    items: str = ""
     floor: float | None = None
 
     def meta(self) -> JsonObject:
@@ -253,7 +255,11 @@ def _indexed(vault: Vault) -> NoteIndex:
 
 def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
     """The thread under the policy that was asked for, else in the server's window; the rest stays as it was."""
-    asked = {name: getattr(choice, name) for name in ("budget", "promote", "floor") if getattr(choice, name)}
+    asked = {
+        name: getattr(choice, name)
+        for name in ("budget", "promote", "items", "floor")
+        if getattr(choice, name)
+    }
     if "budget" in asked:
         asked["reply"] = min(policy_for(reached.target).reply, asked["budget"] // 8)
         if asked["budget"] != thread.policy_changes.get("budget"):
