@@ -1,8 +1,7 @@
 """Threads as chat files: markdown that people read and edit, with the entries in a comment at its end."""
 
-from quire.archive.autosave import Saved, autosave, file_name
 from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, parse, render
-from quire.archive.load import Loaded, Notes, export_markdown, load, project
+from quire.archive.load import Loaded, Notes, Saved, autosave, export_markdown, file_name, load, project
 
 __all__ = [
     "AttachedNames",
