@@ -6,6 +6,8 @@ import pytest
 from cache_bodies import MINUTE, assistant, claude, text, user
 
 from quire.providers.explain import CacheEvent, Watch
+from quire.providers.models import model_info
+from quire.providers.simulate import simulate
 from quire.values import LIBRARY_HEADING, JsonObject
 from toolbox import many_words
 
@@ -174,3 +176,39 @@ def test_a_reply_that_reports_nothing_says_nothing() -> None:
     assert watch.replied({}) is None
     watch.sent(0, thread(3))
     assert watch.replied({"usage": {}}) is None
+
+
+TITLE = claude(user(text(0) | {"text": "Name this talk."}, text(2500, "t", "5m")), system=[text(40, "titles")])
+
+
+def test_a_question_on_the_side_is_no_loss_and_hides_none() -> None:
+    """A title is asked for between two requests of a thread, of the same model."""
+    watch = Watch(OPUS)
+    first, second = growing()
+    for at, body in enumerate((first, TITLE, second)):
+        predicted = watch.sent(1000 * at, body)
+        assert predicted.cause != "moved"
+        assert watch.replied(reply(predicted.total, predicted.read)) is None
+    lost = Watch(OPUS)
+    for at, body in enumerate((first, TITLE, second)):
+        total = lost.sent(1000 * at, body).total
+        event = lost.replied(reply(total, 0))
+    assert event is not None
+    assert event.cause == "routing", "compared with the request that it goes on with"
+
+
+@pytest.mark.parametrize("target", ["openai-chat:gpt-5", "openai:gpt-5.6", "gemini:gemini-3.8-flash", "xai:grok-4"])
+def test_what_was_too_short_to_be_stored_has_not_moved(target: str) -> None:
+    wire = model_info(target).wire
+    field = {"gemini": "contents", "openai-responses": "input"}.get(wire, "messages")
+
+    def body(*said: str) -> JsonObject:
+        parts = [{"parts": [{"text": one}]} if wire == "gemini" else {"content": one} for one in said]
+        return {"model": "m", field: [{"role": "user", **part} for part in parts]}
+
+    short, long = many_words(40, "a"), many_words(9000, "b")
+    bodies = [body(short), body(short, "more"), body(short, "more", long), body(short, "more", long, "and?")]
+    causes = [one.cause for one in simulate([(1000 * at, one) for at, one in enumerate(bodies)], target)]
+    assert causes == ["first", "minimum", "minimum", ""]
+    moved = simulate([(0, body(long)), (1000, body("at noon: " + long)), (2000, body("at one: " + long))], target)
+    assert [one.cause for one in moved] == ["first", "moved", "moved"]

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from quire import values
+from quire import Reply, Thread, Usage, values
 from quire.assemble import Assembly, Policy
 from quire.log.hashing import chain
+from quire.thread import open_store
 from quire.values import Entry
-from toolbox import note, run, written
+from toolbox import closed_later, note, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="what moves the prefix is to be named")
 
@@ -106,3 +107,17 @@ def test_an_identity_with_control_characters_stays_on_one_line(tmp_path: Path) -
     shown = run("diff", written(tmp_path, [*talk, values.respond("r2")]), "1", "2", *EACH)
     assert shown.count("\n") == 1
     assert shown[:-1].isprintable()
+
+
+def test_after_a_change_of_model_that_is_the_cause(tmp_path: Path) -> None:
+    with Thread(closed_later(open_store(tmp_path / "t.db")), "t") as thread:
+        thread.append(values.system("SYS"), values.tools([tool("read", "Read")]))
+        for n, target in enumerate(["anthropic:claude-opus-5-5"] * 3 + ["openai-chat:gpt-5"] * 2):
+            if n == 2:
+                thread.append(values.tools([tool("write", "Write")]))
+            thread.user(f"q{n}")
+            thread.record(Reply((values.respond("r"),), Usage()), thread.request(target))
+    assert "no byte differs" in run("diff", "t", 2, 3, "--db", tmp_path / "t.db"), "late tools stand behind"
+    found = differs("t", "3", "4", "--db", str(tmp_path / "t.db"))
+    assert found["cause"] == "change of model, anthropic:claude-opus-5-5 to openai-chat:gpt-5 at turn 4.1"
+    assert differs("t", "4", "5", "--db", str(tmp_path / "t.db"))["cause"] is None

@@ -17,10 +17,10 @@ from quire.cli.output import db_option, echo, in_line, json_option, print_json
 from quire.cli.store import load_usable
 from quire.errors import NotFound
 from quire.items import identity
-from quire.log.hashing import sha256_hex
+from quire.log.hashing import canonical, sha256_hex
 from quire.observe import first_difference
 from quire.providers import prefix_parts, render
-from quire.values import Entry, JsonObject
+from quire.values import Entry, JsonObject, Message, Text, ToolSet
 
 # Which segment stands where two requests part, and which entries put it there.
 
@@ -115,16 +115,19 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries, under = seen(load_usable(source, db), policy)
-    made = [one for one, _ in requests_under(entries, under) if isinstance(one, Built)]
+    asked = [(one, how.model) for one, how in requests_under(entries, under) if isinstance(one, Built)]
+    made = [one for one, _ in asked]
     by_turn = _by_turn(made)
     for turn in (first, second):
         if turn not in by_turn:
             raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
     first, second = sorted((first, second))
     found = compare(by_turn[first], by_turn[second], entries)
+    start, end = (made.index(by_turn[turn]) for turn in (first, second))
     if not found["extends"]:
-        between = made[made.index(by_turn[first]) + 1 : made.index(by_turn[second]) + 1]
-        found |= _cause(by_turn[first], between, found["byte"], entries)
+        found |= _cause(asked[start : end + 1], found["byte"], entries)
+    elif asked[start][1] != asked[end][1]:
+        found |= {"cause": _switch(asked[start][1], asked[end][1])}
     print_json(found) if as_json else echo(_sentence(found, first, second))
 
 
@@ -137,7 +140,15 @@ def _turns(by_turn: dict[int, Built]) -> str:
 
 
 def _parts(built: Built) -> list[bytes]:
-    return prefix_parts(render(built.prompt, "openai-chat:").body, "openai-chat")
+    """The request's lines in one provider's form, with late tools where they stand and not in front."""
+    messages = tuple(_late_tools(one) if one.role == "tools" else one for one in built.prompt.messages)
+    prompt = msgspec.structs.replace(built.prompt, messages=messages)
+    return prefix_parts(render(prompt, "openai-chat:").body, "openai-chat")
+
+
+def _late_tools(message: Message) -> Message:
+    tools = [tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools]
+    return Message("note", (Text(canonical(tools).decode()),), message.seqs)
 
 
 def compare(one: Built, other: Built, entries: list[Entry]) -> JsonObject:
@@ -182,11 +193,19 @@ def _place(one: Built, other: Built, index: int, offset: int, entries: list[Entr
     return ("L5" if index == other.user else "L4"), in_messages(other, index)
 
 
-def _cause(before: Built, later: list[Built], byte: int, entries: list[Entry]) -> JsonObject:
-    """What changed a byte: the first request in which it is another, its rebase or the entry that stands there."""
+def _cause(asked: list[tuple[Built, str]], byte: int, entries: list[Entry]) -> JsonObject:
+    """What changed a byte: the first request in which it is another, its model, rebase or the entry that stands there."""
+    before = asked[0][0]
     old = b"".join(_parts(before))
-    at = next(one for one in later if first_difference(old, b"".join(_parts(one))) <= byte)
+    changed = (
+        n for n, (one, _) in enumerate(asked) if n and first_difference(old, b"".join(_parts(one))) <= byte
+    )
+    place = next(changed)
+    at = asked[place][0]
     where: JsonObject = {"turn": at.turn, "step": at.step}
+    if asked[place - 1][1] != asked[place][1]:
+        switch = _switch(asked[place - 1][1], asked[place][1])
+        return {"cause": f"{switch} at turn {at.turn}.{at.step}", "entry": None, **where}
     there = compare(before, at, entries)
     brought = next(iter(there["entries"]), None)
     if at.rebase is None:
@@ -202,6 +221,10 @@ def _cause(before: Built, later: list[Built], byte: int, entries: list[Entry]) -
     }
 
 
+def _switch(before: str, after: str) -> str:
+    return f"change of model, {before or 'none named'} to {after or 'none named'}"
+
+
 def _fate(before: Built, at: Built, entries: list[Entry]) -> str:
     """What became of an item of the library: a.md (entry 2) joined the library."""
     found = in_library(before.blocks, at.blocks, entries)
@@ -213,6 +236,7 @@ def _sentence(found: JsonObject, first: int, second: int) -> str:
     if first == second:
         return f"no byte differs: both are turn {first}"
     if found["extends"]:
-        return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes"
+        cold = f", but nothing of it is cached: {in_line(found['cause'])}" if found["cause"] else ""
+        return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes{cold}"
     cause = f"; cause: {in_line(found['cause'])}" if found["cause"] else ""
     return f"byte {found['byte']:,} differs, in {found['layer']} ({in_line(found['segment'])}){cause}"

@@ -6,6 +6,7 @@ compared and not the counting.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal
@@ -15,6 +16,7 @@ import msgspec
 from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.simulate import Block, Predicted, Simulator
+from quire.providers.simulate.blocks import continues, same_start
 from quire.providers.usage import usage
 from quire.values import LIBRARY_HEADING, Json, JsonObject, Usage
 
@@ -33,7 +35,7 @@ def moved(old: Sequence[Block], new: Sequence[Block]) -> PrefixBreak | None:
     """The first block of `old` that `new` does not repeat in its place; None when it only extends it."""
     for was, now in _side_by_side(old, new):
         if was is not now and (was is None or now is None or was.data != now.data):
-            offset = _shared(was.text, now.text) if was and now else 0
+            offset = same_start(was.text, now.text) if was and now else 0
             place = was or now
             assert place is not None
             return PrefixBreak(_layer(old, place, offset), place.path, offset)
@@ -56,15 +58,6 @@ def _layer(row: Sequence[Block], block: Block, offset: int) -> str:
         return "L2_PREVIOUS" if 0 <= library <= offset else "L1_SYSTEM"
     asked = [place for place in row if place.role == "user" and place.kind != "tool_result"]
     return "L5_USER" if asked and block in row[row.index(asked[-1]) :] else "L4_STRIP"
-
-
-def _shared(one: str, other: str) -> int:
-    """How many leading characters agree, by halving: slices compare fast."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
-    return low
 
 
 Cause = Literal["ttl", "minimum", "marker", "moved", "in-flight", "key", "model", "routing", "first"]
@@ -296,18 +289,20 @@ class Watch:
     def __init__(self, target: str | ModelInfo, frozen: bool = False) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
         self.simulator = Simulator(self.info, frozen=frozen)
-        self._last: SentRequest | None = None
+        # The latest requests; the newest of them that another goes on with is what it is compared with.
+        self._recent: deque[SentRequest] = deque(maxlen=8)
 
     def sent(self, at_ms: int, body: JsonObject) -> Predicted:
         """A request goes out."""
         predicted = self.simulator.step(at_ms, body)
-        before, blocks = self._last, self.simulator.newest
-        if before is None:
-            self._last = SentRequest(at_ms, body, blocks, predicted)
-        else:
-            self._last = SentRequest(
-                at_ms, body, blocks, predicted, before.blocks, before.at_ms, before.predicted.total
+        blocks = self.simulator.newest
+        before = next((one for one in reversed(self._recent) if continues(one.blocks, blocks)), None)
+        sent = SentRequest(at_ms, body, blocks, predicted)
+        if before is not None:
+            sent = msgspec.structs.replace(
+                sent, before=before.blocks, before_at_ms=before.at_ms, before_total=before.predicted.total
             )
+        self._recent.append(sent)
         return predicted
 
     def replied(self, reply: Json) -> CacheEvent | None:
@@ -318,8 +313,8 @@ class Watch:
         self, used: Usage, diagnosis: JsonObject | None = None, served: Served | None = None
     ) -> CacheEvent | None:
         """The same for a reply that was parsed already; `served` is what an explicit cache did for it."""
-        if self._last is None:
+        if not self._recent:
             return None
         if served is not None:
-            return explain_served(self._last, used, self.info, served)
-        return explain(self._last, used, self.info, diagnosis)
+            return explain_served(self._recent[-1], used, self.info, served)
+        return explain(self._recent[-1], used, self.info, diagnosis)

@@ -175,6 +175,47 @@ def _life(part: JsonObject) -> int:
     return next((life for life in lives if life), 0)
 
 
+def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
+    """Whether a request goes on with the conversation of another, wherever its bytes moved.
+
+    One on the side does not, such as a question for a title: its instructions are others, and it repeats one message.
+    """
+    if old and new and old[0].digest == new[0].digest:
+        return True
+    (was, told), (now, tells) = (_head_and_messages(row) for row in (old, new))
+    if not was.keys().isdisjoint(now) or any(
+        _alike(one, other) for one in was.values() for other in now.values()
+    ):
+        return True
+    if was or now:
+        return len(told & tells) > 1
+    # Nothing stands in front of the messages: the first one may be the same with a change in it.
+    return not told.isdisjoint(tells) or bool(old and new and _alike(old[0].text, new[0].text))
+
+
+def _head_and_messages(row: Sequence[Block]) -> tuple[dict[bytes, str], set[bytes]]:
+    """What stands in front of the messages, by its hash, and the hashes of the messages."""
+    head = {block.digest: block.text for block in row if block.section != "messages"}
+    return head, {block.digest for block in row if block.section == "messages"}
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two texts are one with a change in it: half of the longer one at least is the same at both ends."""
+    shorter, longer = sorted((one, other), key=len)
+    front = same_start(one, other)
+    back = same_start(shorter[front:][::-1], longer[front:][::-1])
+    return len(shorter) > 20 and front + back >= len(longer) / 2
+
+
+def same_start(one: str, other: str) -> int:
+    """How many leading characters agree, by halving: slices compare fast."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
 # Tokens of blocks, each text looked at once: as counts for engines that match blocks, as ids for the rest.
 
 Tokenize: TypeAlias = Callable[[str], Sequence[int]]

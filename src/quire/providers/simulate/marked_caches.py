@@ -75,11 +75,9 @@ class Shelf:
         stored = next((place for place in range(same - 1, -1, -1) if hashes[place] in self._entries), None)
         if stored is not None and (hit is None or hit < stored):
             return self._lost(self._entries[hashes[stored]], blocks[stored], at_ms)
-        if same < len(before):
-            return "moved", _moved(blocks, same)
-        return (
-            ("minimum", "the request before had nothing long enough to store") if stored is None else ("", "")
-        )
+        if stored is None and (same == len(before) or self._entries.keys().isdisjoint(before)):
+            return "minimum", "the request before had nothing long enough to store"
+        return ("moved", _moved(blocks, same)) if same < len(before) else ("", "")
 
     def _lost(self, entry: StoredPrefix, block: Block, at_ms: int) -> tuple[Cause, str]:
         if entry.readable_ms > at_ms:
@@ -173,7 +171,7 @@ class AnthropicCache:
     def _why(self, row: MarkedRow, hit: int | None, at_ms: int) -> tuple[Cause, str]:
         if self._shelf.untouched:
             return "first", "nothing was stored before this request"
-        if not row.marked:
+        if not row.marked and (not row.ends or row.ends[-1] >= row.minimum):
             return "marker", "no block carries a mark"
         if not row.marks:
             return "minimum", f"no mark stands behind {row.minimum:,} tokens"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from quire.providers.simulate.blocks import (
     Tokenize,
     TokenTally,
     blocks,
+    continues,
 )
 from quire.providers.simulate.engine_caches import BlockCache, RadixCache, SlotCache
 from quire.providers.simulate.marked_caches import AnthropicCache, BreakpointCache
@@ -114,6 +116,8 @@ class Simulator:
         self._keys: GrowingValues[Block, bytes] = GrowingValues()
         self._gone_through: list[Block] = []
         self._last: tuple[array[int], int] | None = None
+        # The latest requests: one that goes on with none of them, as a question for a title, has lost nothing.
+        self._recent: deque[Sequence[Block]] = deque(maxlen=16)
         # The blocks of the newest body that was read.
         self.newest: Sequence[Block] = ()
 
@@ -123,6 +127,9 @@ class Simulator:
         if self.engine.keeps_answers and self._prompt_ids is None:
             self._presume_answers(seen, at_ms)
         shares = self.engine.look(at_ms, seen, began_ms)
+        if shares.cause == "moved" and not any(continues(old, seen.blocks) for old in self._recent):
+            shares = msgspec.structs.replace(shares, cause="first", note="it goes on with no earlier request")
+        self._recent.append(seen.blocks)
         if self.engine.keeps_answers:
             self._last = (seen.ids, at_ms)
         return self._predicted(seen, shares, at_ms)

@@ -23,6 +23,8 @@ class StepCache:
     def __init__(self, info: ModelInfo) -> None:
         self._cache = info.cache
         self._trees: dict[str, RadixTree] = {}
+        # The lengths of the prompts that were seen, to tell one that was too short from one that differs.
+        self._lengths: dict[str, set[int]] = {}
 
     def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
         """Requests with another key are served elsewhere, and share nothing."""
@@ -32,8 +34,10 @@ class StepCache:
         stored = tree.match(seen.ids)
         found = tree.match(seen.ids, lambda node: _alive(node, at_ms, life_ms))
         read = self._rounded(found)
-        cause, note = self._why(tree, stored, found, len(seen.ids))
+        lengths = self._lengths.setdefault(key, set())
+        cause, note = self._why(tree, stored, found, len(seen.ids), lengths)
         tree.insert(seen.ids, at_ms)
+        lengths.add(len(seen.ids))
         return Shares(read, cause=cause, note=note)
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
@@ -50,18 +54,22 @@ class StepCache:
         longer = seen.setting("prompt_cache_retention") == "24h"
         return self._cache.ttl_s[-1 if longer else 0] * 1000
 
-    def _why(self, tree: RadixTree, stored: int, found: int, total: int) -> tuple[Cause, str]:
+    def _why(
+        self, tree: RadixTree, stored: int, found: int, total: int, lengths: set[int]
+    ) -> tuple[Cause, str]:
         if not tree.size:
             return "first", "nothing was stored before this request"
         if self._rounded(stored) > self._rounded(found):
             return "ttl", f"{stored:,} tokens were stored, but unused for too long"
-        if total < self._cache.min_tokens:
-            return "minimum", f"prompts under {self._cache.min_tokens:,} tokens are not cached"
-        return (
-            ("moved", "the prompt differs early from every earlier one")
-            if not self._rounded(found)
-            else ("", "")
-        )
+        if self._rounded(found):
+            return "", ""
+        least = max(self._cache.min_tokens, self._cache.step)
+        if total < least:
+            return "minimum", f"prompts under {least:,} tokens are not cached"
+        # All of an earlier prompt was found again, or none could be stored.
+        if found in lengths or max(lengths) < least:
+            return "minimum", f"the requests before had less than {least:,} tokens to store"
+        return "moved", "the prompt differs early from every earlier one"
 
 
 def _alive(node: Node, at_ms: int, life_ms: int | None) -> bool:
