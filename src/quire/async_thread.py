@@ -47,6 +47,8 @@ class AsyncThread:
     so_far = _awaited(Thread.so_far)
     envelope = _awaited(Thread.envelope)
     record = _awaited(Thread.record)
+    results = _awaited(Thread.results)
+    tools = _awaited(Thread.tools)
     reported = _awaited(Thread.reported)
     recall = _awaited(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
     keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, wraps
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,10 @@ from quire.assemble import Assembly, Built, Policy, Selection, fit
 from quire.assemble.fit import enclose
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, QuireError
-from quire.items import Window, kept_id, read_again
+from quire.items import Window, from_file, from_image, kept_id, read_again
+from quire.items.sources import IMAGE_TYPES
+from quire.log.off_loop import refuse_loop
+from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.observe import CacheWatch, LayerHashes, Observer, Received, Sending
@@ -40,6 +44,7 @@ from quire.values import (
     Item,
     Json,
     JsonObject,
+    LeftOutRow,
     Prompt,
     Reply,
     Request,
@@ -140,26 +145,69 @@ class Thread:
     ) -> None:
         self.close()
 
+    @property
+    def entries(self) -> list[Entry]:
+        """The log, oldest entry first."""
+        return self.store.read(self.name) if self._fold.exists() else []
+
+    def __len__(self) -> int:
+        return self.store.info(self.name).seq if self._fold.exists() else 0
+
+    def __bool__(self) -> bool:
+        return True  # an empty thread is one, too
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __repr__(self) -> str:
+        return f"<Thread {self.name!r}: {len(self):,} entries>"
+
     # Into the log
 
     @_one_at_a_time
     def append(self, *entries: Entry) -> list[Entry]:
-        """Put entries into the log, durably, behind everything this thread has seen."""
-        kept = self.store.append(self.name, entries, expected_seq=self._fold.catch_up())
+        """Put entries into the log, durably, behind everything this thread has seen.
+
+        The system prompt, or tools, that stand already are not put there again.
+        """
+        for entry in entries:
+            if not isinstance(entry, Entry):
+                raise CallError(
+                    f"append() takes entries, not {short(entry)}",
+                    hint='Write thread.append(quire.user("…")); `quire import` reads messages of other formats.',
+                )
+        expected = self._fold.catch_up()
+        new = [entry for entry in entries if not self._fold.stands(entry)]
+        kept = self.store.append(self.name, new, expected_seq=expected) if new or not entries else []
         self._fold.feed(kept)
         self._fold.keep_checkpoint()
         return kept
 
     @_one_at_a_time
     def user(
-        self, text: str, attach: Iterable[Item | JsonObject] = (), recall: int = 0, **extra: Json
+        self, text: str, attach: Iterable[Item | JsonObject | str | Path] = (), recall: int = 0, **extra: Json
     ) -> Entry:
-        """The user speaks; the window's items, these, and `recall` older entries join this turn's context."""
-        items = [*self._kept_items(), *attach]
+        """The user speaks; the window's items, these, and `recall` older entries join this turn's context.
+
+        `attach` takes items and paths of files, `images` paths of pictures, URLs and base64 data.
+        """
+        if isinstance(attach, str | Path):
+            raise CallError(f"attach is a list, not {short(attach)}", hint=f"Write attach=[{str(attach)!r}].")
+        items = [*self._kept_items(), *map(_as_item, attach)]
+        if extra.get("images"):
+            extra["images"] = [_as_image(given) for given in extra["images"]]
         if recall:
             found = self._remembers().for_turn(text, recall, self._selected(self._last_target()))
             extra["meta"] = {**found, **(extra.get("meta") or {})}
         return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
+
+    def tools(self, *given: Callable[..., Any] | JsonObject) -> list[Entry]:
+        """Tools that the model may call from here on: Python functions, or definitions in any provider's form."""
+        from quire.send.tools import Tool, tool
+
+        made = [each if isinstance(each, Tool) else tool(each) if callable(each) else each for each in given]
+        defined = [each.definition() if isinstance(each, Tool) else each for each in made]
+        return self.append(*providers.tool_entries(defined))
 
     # Out of it: select, fit, render
 
@@ -266,7 +314,8 @@ class Thread:
         how = {"times": self._fold.turn_times, "previous_id": before}
         request = providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
         layers = self._hashes.of(built) if self.observers else {}
-        return msgspec.structs.replace(request, layers=layers)
+        left_out = LeftOutRow(request.left_out, built.left_out)
+        return msgspec.structs.replace(request, layers=layers, left_out=left_out, epoch=built.epoch)
 
     def _tell(self, request: Request, built: Built) -> None:
         """The observers hear of a request that is handed out."""
@@ -290,6 +339,30 @@ class Thread:
         parsed = reply if isinstance(reply, Reply) else providers.parse_reply(sent.target, reply, names)
         kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
         self.reported(sent, parsed, _diagnosis(reply), served)
+        return kept
+
+    def results(self, reply: Any, run: Any) -> list[Entry]:
+        """Carry out the calls of a recorded reply, and record their results; empty where it called nothing.
+
+        `run` are functions, in a list or by the names that the model calls, a `Toolbox`, or one function of a call's
+        name and arguments. Whatever a function raises is a result, too. A call that has its result is not run again.
+        """
+        from quire.send.tools import toolbox_of
+
+        refuse_loop("await AsyncThread(thread).results(…)")
+        toolbox = toolbox_of(run)
+        newest = self.store.read(self.name, after=self._fold.catch_up() and self._fold.sent_seq)
+        answered = {entry.call_id for entry in newest if entry.kind == "result"}
+        target = self._newest.target if self._newest is not None else self._last_target()
+        parsed = reply if isinstance(reply, Reply) else providers.parse_reply(target, reply)
+        asked = {entry.call_id for entry in parsed.entries if entry.kind == "call"}
+        calls = [entry for entry in newest if entry.kind == "call" and entry.call_id in asked]
+        if asked and not calls:
+            raise CallError("the reply is not in the log", hint="Call thread.record(reply) first.")
+        kept: list[Entry] = []
+        for call in calls:
+            if call.call_id not in answered:
+                kept += self.append(asyncio.run(toolbox.run(call)))
         return kept
 
     @_one_at_a_time
@@ -416,6 +489,18 @@ class Thread:
                     unread.add(kept.id)
                     self.on_warning(f"{kept_id(kept)} is left out of this turn: {error}")
         return [{**item_json(kept), "id": kept_id(kept)} for kept in window if kept.id not in unread]
+
+
+def _as_item(given: Item | JsonObject | str | Path) -> Item | JsonObject:
+    """An item; a path is the file there."""
+    return from_file(given) if isinstance(given, str | Path) else given
+
+
+def _as_image(given: Json) -> Json:
+    """An image as entries hold it; a path is the picture there."""
+    if isinstance(given, str) and not given.startswith(("http://", "https://", "data:")):
+        given = Path(given) if Path(given).suffix.lower() in IMAGE_TYPES else given
+    return from_image(given) if isinstance(given, Path) else given
 
 
 def _diagnosis(reply: Any) -> JsonObject:

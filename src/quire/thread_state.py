@@ -12,6 +12,7 @@ from quire.assemble import Assembly, Policy, checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, NotFound, QuireError
+from quire.log.hashing import canonical, sha256_hex
 from quire.log.store import Store
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.wires import wire_of
@@ -40,9 +41,11 @@ class ThreadState:
         self._since: list[Entry] = []
         self._seen = 0
         # The newest `sent` entry; until a request is handed out here, it is the newest request.
-        self._sent_seq, self._handed_out = 0, False
+        self.sent_seq, self._handed_out = 0, False
         # All segment hashes of that entry's request; the log keeps of each request only those that are new.
         self._segments: list[str] = []
+        # The newest system prompt and the tools, by their hash: the same again is no news.
+        self._standing: dict[str, str] = {}
         self.reply_id: str | None = None
         # When requests were sent before this turn, which tells how long caches must live.
         self.turn_times: tuple[int, ...] = ()
@@ -90,8 +93,8 @@ class ThreadState:
             self._since += self._store.read(self._name, unseen, found.seq - unseen)
         self._seen = max(self._seen, found.seq)
         self.seq, self._entry_id, self.reply_id = found.seq, found.entry_id, found.reply_id
-        self._sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
-        self._segments = found.segments[:]
+        self.sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
+        self._segments, self._standing = found.segments[:], dict(found.standing)
         self._times, self.turn_times = found.times[:], tuple(found.times[: found.times_before_turn])
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
@@ -106,8 +109,9 @@ class ThreadState:
             times=self._times,
             times_before_turn=len(self.turn_times),
             reply_id=self.reply_id,
-            sent_seq=self._sent_seq,
+            sent_seq=self.sent_seq,
             segments=self._segments,
+            standing=self._standing,
             unrecorded=self.assembly.unrecorded,
         )
         theirs = self.assembly.unrecorded and self.assembly.summarise is not extract
@@ -153,11 +157,20 @@ class ThreadState:
                 self.turn_times = tuple(self._times)
             elif entry.kind == "sent":
                 self._note_sent(entry)
+            elif entry.kind in ("system", "tools"):
+                if entry.meta.get("replace"):
+                    self._standing = {key: value for key, value in self._standing.items() if key == "system"}
+                self._standing |= _stated(entry)
             self.seq, self._entry_id = entry.seq, entry.id
+
+    def stands(self, entry: Entry) -> bool:
+        """Whether an entry says what the system prompt, or each of these tools, is already."""
+        stated = _stated(entry)
+        return bool(stated) and not entry.meta.get("replace") and stated.items() <= self._standing.items()
 
     def _note_sent(self, entry: Entry) -> None:
         if _is_request(entry):
-            self._segments, self._sent_seq = self._segments_of(entry), entry.seq
+            self._segments, self.sent_seq = self._segments_of(entry), entry.seq
             if entry.at is not None:
                 self._times.append(entry.at)
         self.reply_id = entry.wire.get("id") or self.reply_id
@@ -167,7 +180,7 @@ class ThreadState:
         same = entry.meta.get("same_segments")
         if not isinstance(same, dict):
             return list(entry.body["segments"])
-        if same.get("seq") != self._sent_seq or not isinstance(same.get("count"), int):
+        if same.get("seq") != self.sent_seq or not isinstance(same.get("count"), int):
             return []  # of another request than the one read last: the next one is told whole
         return [*self._segments[: same["count"]], *entry.body["segments"]]
 
@@ -179,8 +192,17 @@ class ThreadState:
         )
         if count is None:
             count = min(len(old), len(segments))
-        same: JsonObject | None = {"seq": self._sent_seq, "count": count} if count else None
+        same: JsonObject | None = {"seq": self.sent_seq, "count": count} if count else None
         return list(segments[count:]), same
+
+
+def _stated(entry: Entry) -> dict[str, str]:
+    """What a system prompt or a list of tools states, by hash."""
+    if entry.kind == "system":
+        return {"system": sha256_hex(canonical([entry.text, entry.meta]))}
+    if entry.kind == "tools":
+        return {f"tool {tool['name']}": sha256_hex(canonical(tool)) for tool in entry.tools}
+    return {}
 
 
 def _is_request(entry: Entry) -> bool:

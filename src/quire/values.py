@@ -6,8 +6,8 @@ Values know their own shape; how they are stored, counted or rendered is for oth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, TypeAlias, TypedDict, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias, TypedDict, get_args, overload
 
 import msgspec
 
@@ -226,8 +226,42 @@ class Lines(msgspec.Struct, frozen=True):
     sha256: str = ""
 
 
+class LeftOutRow(Sequence[JsonObject]):
+    """What a request does not show, and why: {"entry", "reason"}; for a tool in front also "tool".
+
+    A long thread leaves out most of itself: each is put into words when it is looked at.
+    """
+
+    def __init__(self, not_carried: Sequence[JsonObject], cut: Sequence[LeftOut]) -> None:
+        self._not_carried, self._cut = not_carried, cut
+
+    def __len__(self) -> int:
+        return len(self._not_carried) + len(self._cut)
+
+    @overload
+    def __getitem__(self, at: int) -> JsonObject: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[JsonObject]: ...
+    def __getitem__(self, at: int | slice) -> JsonObject | list[JsonObject]:
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        place = range(len(self))[at]
+        if place < len(self._not_carried):
+            return self._not_carried[place]
+        left = self._cut[place - len(self._not_carried)]
+        return {"entry": left.entry, "reason": left.reason}
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+def body_and_headers(request: Request) -> JsonObject:
+    """How most SDKs take a request."""
+    return {**request.body, "extra_headers": request.headers} if request.headers else request.body
+
+
 class Request(msgspec.Struct, frozen=True):
-    """A provider's request: `body` goes into the official SDK's call, `lines` are what caching sees."""
+    """A provider's request: `kwargs` go into the official SDK's call, `lines` are what caching sees."""
 
     provider: str
     model: str
@@ -237,10 +271,19 @@ class Request(msgspec.Struct, frozen=True):
     layers: Mapping[str, str] = {}
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
-    # What could not be carried over to this provider, and why: {"entry", "reason"}; for a tool in front also "tool".
-    left_out: tuple[JsonObject, ...] = ()
+    # What it does not show, and why: cut from the history, or not to be carried over to this provider.
+    left_out: Sequence[JsonObject] = ()
     # How many of the body's messages the request before this one held; 0 where there was none or nobody knows.
     stable: int = 0
+    # Which stretch between two rebases it belongs to: 1 until the first; 0 where it is of no thread.
+    epoch: int = 0
+    # How the provider's SDK takes it.
+    sdk: Callable[[Request], JsonObject] = body_and_headers
+
+    @property
+    def kwargs(self) -> JsonObject:
+        """The keyword arguments of the official SDK's call: `client.messages.create(**request.kwargs)`."""
+        return self.sdk(self)
 
     @property
     def prefix(self) -> bytes:

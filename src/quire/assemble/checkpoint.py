@@ -43,6 +43,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     sent_seq: int
     # The segment hashes of that request, all of them.
     segments: list[str]
+    # What the newest system prompt and each tool are, by their hash.
+    standing: dict[str, str]
     # Whether a rebase in it was made by a summariser and is in no log.
     unrecorded: bool
     fold: msgspec.Raw = msgspec.Raw()

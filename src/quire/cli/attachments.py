@@ -20,8 +20,8 @@ import msgspec
 
 from quire.assemble.user_message import block
 from quire.errors import CallError, FormatError, MissingPart, NotFound, QuireError
-from quire.items import from_file, from_region, from_symbol, from_url
-from quire.items.sources import document_text
+from quire.items import from_file, from_image, from_region, from_symbol, from_url
+from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, document_text
 from quire.notes.note import links, prose
 from quire.notes.vault import Vault
 from quire.thread import Thread
@@ -30,15 +30,7 @@ from quire.values import Item, JsonObject, item_json
 
 Kind = Literal["file", "note", "tags", "folders"]
 _LINES = re.compile(r"(.+):(\d+)-(\d+)\Z")
-_IMAGES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".gif": "image/gif",
-    ".webp": "image/webp",
-}
 _NOTES = (".md", ".markdown")
-_MAX_IMAGE = 5 * 1024 * 1024
 
 attach_option = click.option(
     "--attach",
@@ -156,8 +148,8 @@ def _file(path: Path, name: str) -> Attached:
     suffix = path.suffix.lower()
     # A name with ~ is known by the path it means.
     called = readable(str(path) if name.startswith("~") else name)
-    if suffix in _IMAGES:
-        return Attached(None, called, image=_image(path, suffix))
+    if suffix in IMAGE_TYPES:
+        return Attached(None, called, image=from_image(path))
     made = item_json(from_file(path, name=called, truncate=True))
     if suffix in _NOTES:
         made["metadata"] = {"source": "note", "path": called, "title": readable(path.stem)}
@@ -167,18 +159,6 @@ def _file(path: Path, name: str) -> Attached:
 def readable(name: str) -> str:
     """A file's name as text; bytes that are no UTF-8 are shown by their number."""
     return os.fsencode(name).decode(errors="backslashreplace")
-
-
-def _image(path: Path, suffix: str) -> JsonObject:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CallError(f"cannot read {path}: {error.strerror}", hint="Check the path.") from error
-    if len(data) > _MAX_IMAGE:
-        raise CallError(
-            f"{path} has {len(data):,} bytes; the limit is {_MAX_IMAGE:,}", hint="Make it smaller."
-        )
-    return {"media_type": _IMAGES[suffix], "data": base64.b64encode(data).decode()}
 
 
 # Web pages: fetched as the user named them, within a size and a time, and never led from the web to this machine.
@@ -197,7 +177,7 @@ def _from_web(name: str) -> Attached:
     """A page as an item under its address, an image as an image."""
     url = _without_password(name)
     kind, data, encoding = _fetched(name, url)
-    if kind in _IMAGES.values():
+    if kind in IMAGE_TYPES.values():
         return Attached(None, url, image={"media_type": kind, "data": base64.b64encode(data).decode()})
     title = ""
     if kind in _ENDINGS:
@@ -253,7 +233,7 @@ def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
                             hint="Check the address.",
                         )
                     kind = reply.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
-                    limit = _MAX_IMAGE if kind in _IMAGES.values() else _MAX_PAGE
+                    limit = MAX_IMAGE if kind in IMAGE_TYPES.values() else _MAX_PAGE
                     return kind, _read_within(reply, shown, limit, begin), reply.charset_encoding or "utf-8"
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise CallError(

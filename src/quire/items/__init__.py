@@ -3,6 +3,7 @@
 from quire.items.sources import (
     from_error,
     from_file,
+    from_image,
     from_region,
     from_repl,
     from_text,
@@ -18,6 +19,7 @@ __all__ = [
     "Window",
     "from_error",
     "from_file",
+    "from_image",
     "from_region",
     "from_repl",
     "from_symbol",

@@ -5,6 +5,7 @@ Each is a function from what the caller has to an item without an id; a window g
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
 import traceback
@@ -143,6 +144,33 @@ def from_file(path: str | Path, *, name: str = "", truncate: bool = False) -> It
 def from_region(path: str | Path, start: int, end: int, *, name: str = "", truncate: bool = False) -> Item:
     """Lines start to end of a file, both counted from 1 and included."""
     return region_of(read_source(path), name or str(path), start, end, truncate=truncate)
+
+
+# The images that every provider takes, by the ending of a file's name, and the largest of them.
+IMAGE_TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
+MAX_IMAGE = 5 * 1024 * 1024
+
+
+def from_image(path: str | Path) -> JsonObject:
+    """A picture's file as `user(images=[…])` takes it."""
+    media_type = IMAGE_TYPES.get(Path(path).suffix.lower())
+    if media_type is None:
+        raise CallError(f"{path} is no image", hint=f"Images end in {', '.join(IMAGE_TYPES)}.")
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise CallError(f"cannot read {path}: {error.strerror}", hint="Check the path.") from error
+    if len(data) > MAX_IMAGE:
+        raise CallError(
+            f"{path} has {len(data):,} bytes; the limit is {MAX_IMAGE:,}", hint="Make it smaller."
+        )
+    return {"media_type": media_type, "data": base64.b64encode(data).decode()}
 
 
 def from_url(url: str, text: str, *, title: str = "", truncate: bool = False) -> Item:

@@ -18,7 +18,7 @@ import msgspec
 from quire.errors import CallError, FormatError, NotFound, QuireError
 from quire.items import item
 from quire.items.folder import SKIPPED, Root
-from quire.items.sources import region_of
+from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, region_of
 from quire.notes.dataview import evaluate
 from quire.notes.note import (
     FencedBlock,
@@ -38,15 +38,7 @@ from quire.values import Item, JsonObject
 
 # The images embedded in the active note, as a model takes them.
 
-TYPES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".gif": "image/gif",
-    ".webp": "image/webp",
-}
 # What every provider takes in one request.
-_MAX_BYTES = 5_000_000
 _MOST = 20
 
 
@@ -54,13 +46,13 @@ def embedded_images(vault: Vault, path: str, text: str) -> list[JsonObject]:
     """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
     words = prose(split_front_matter(text)[1])
     names = dict.fromkeys(
-        link.target for link in links(words) if link.embed and _suffix(link.target) in TYPES
+        link.target for link in links(words) if link.embed and _suffix(link.target) in IMAGE_TYPES
     )
     found: list[JsonObject] = []
     for name in list(names)[:_MOST]:
         data = _read(vault, path, name)
         if data is not None:
-            found.append({"media_type": TYPES[_suffix(name)], "data": base64.b64encode(data).decode()})
+            found.append({"media_type": IMAGE_TYPES[_suffix(name)], "data": base64.b64encode(data).decode()})
     return found
 
 
@@ -70,7 +62,7 @@ def _suffix(name: str) -> str:
 
 def _read(vault: Vault, note: str, name: str) -> bytes | None:
     place = vault.file(name, note)
-    return vault.root.content(place, _MAX_BYTES) if place else None
+    return vault.root.content(place, MAX_IMAGE) if place else None
 
 
 ENDINGS = (".md", ".markdown")

@@ -6,6 +6,7 @@ pure: sending is for `quire.send`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.rendering import Options, Rendering
 from quire.providers.wires import FORMATS, StreamReader, format_of, wire_of
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request, RequestOptions
+from quire.values import tools as define_tools
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
@@ -45,6 +47,7 @@ __all__ = [
     "sdk_kwargs",
     "split_target",
     "stream",
+    "tool_entries",
     "wanted",
 ]
 
@@ -127,6 +130,44 @@ def stream(target: str, names: Iterable[str] = ()) -> StreamReader:
 def import_(format: str, value: Any, model: str = "") -> list[Entry]:
     """Entries of a conversation in another format."""
     return format_of(format).imports(value, model)
+
+
+# What only one provider's definition of a tool holds; a name and parameters alone are Quire's own form.
+_TOOL_FORMS = {
+    "toolSpec": "bedrock",
+    "input_schema": "anthropic",
+    "function": "openai-chat",
+    "functionDeclarations": "gemini",
+    "function_declarations": "gemini",
+}
+_DATED = re.compile(r"_\d{8}$")
+
+
+def tool_entries(definitions: Iterable[JsonObject]) -> list[Entry]:
+    """`tools` entries of definitions in any provider's form, or in Quire's: {"name", "description", "parameters"}."""
+    by_form: dict[str, list[JsonObject]] = {}
+    for tool in definitions:
+        by_form.setdefault(_tool_form(tool), []).append(tool)
+    out: list[Entry] = []
+    for form, tools in by_form.items():
+        if not form:
+            out.append(define_tools(tools))
+            continue
+        body: JsonObject = {wire_of(form).layout.field: [], "tools": tools}
+        body = body if form != "bedrock" else {"messages": [], "toolConfig": {"tools": tools}}
+        out += import_(form, body)
+    return out
+
+
+def _tool_form(tool: JsonObject) -> str:
+    for field, form in _TOOL_FORMS.items():
+        if field in tool:
+            return form
+    kind = tool.get("type")
+    if isinstance(kind, str):
+        # A provider's own tools: Anthropic's are dated, "web_search_20250305".
+        return "anthropic" if _DATED.search(kind) else "openai-responses"
+    return "" if "name" in tool else "gemini"
 
 
 def export(format: str, entries: Iterable[Entry]) -> Json:

@@ -245,6 +245,7 @@ class Rendering:
             lines=self.lining.of(self.walk.units(body)),
             headers=self.writer.headers(sheet),
             left_out=tuple(sheet.left_out),
+            sdk=self.wire.call.sdk_kwargs,
             stable=self._stable(prompt, len(sheet.messages), len(body[self.wire.layout.field])),
         )
 

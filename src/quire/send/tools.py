@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import msgspec
@@ -219,7 +219,7 @@ class Toolbox:
 
     async def run(self, call: Entry) -> Entry:
         """The result of a call: unknown tools, wrong arguments, failures and timeouts are results too."""
-        found = self._tools.get(call.name)
+        found = self.get(call.name)
         output = self._unknown(call.name) if found is None else await _output(found, call)
         return values.result(
             call.call_id,
@@ -233,6 +233,31 @@ class Toolbox:
         near = difflib.get_close_matches(name, self._tools, 3) or sorted(self._tools)
         there = f"; there is {', '.join(near)}" if near else ""
         return Output(outcome=f"there is no tool {name!r}{there}", error=True)
+
+
+class OneForAll(Toolbox):
+    """One function of a call's name and arguments carries out whatever is called."""
+
+    def __init__(self, function: Callable[[str, JsonObject], Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def get(self, name: str) -> Tool:
+        async def invoke(args: JsonObject, call: Entry) -> Any:
+            returned = await in_thread(lambda: self._function(call.name, args))
+            return await returned if inspect.isawaitable(returned) else returned
+
+        return Tool(name="any", description="", parameters={}, invoke=invoke)
+
+
+def toolbox_of(run: Any) -> Toolbox:
+    """A toolbox of functions in a list or by name, or of one function for all names."""
+    if isinstance(run, Toolbox):
+        return run
+    if isinstance(run, Mapping):
+        named = {name: given if isinstance(given, Tool) else tool(given) for name, given in run.items()}
+        return Toolbox(*[msgspec.structs.replace(given, name=name) for name, given in named.items()])
+    return OneForAll(run) if callable(run) and not isinstance(run, Tool) else Toolbox(*run)
 
 
 async def _output(found: Tool, call: Entry) -> Output:

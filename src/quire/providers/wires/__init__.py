@@ -11,7 +11,7 @@ import msgspec
 
 from quire.errors import CallError
 from quire.providers.models import resolve
-from quire.values import JsonObject
+from quire.values import JsonObject, body_and_headers
 
 if TYPE_CHECKING:
     from quire.providers.incoming import BlockDelta, Partial
@@ -58,10 +58,6 @@ def _as_named(body: JsonObject) -> str:
     return ""
 
 
-def _body_and_headers(request: Request) -> dict[str, Any]:
-    return {**request.body, "extra_headers": request.headers} if request.headers else request.body
-
-
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """How requests of a format are sent: by a method of the official SDK, or to a path of plain HTTP."""
 
@@ -69,7 +65,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     sdk: str
     method: str
     stream_method: str = ""
-    sdk_kwargs: Callable[[Request], dict[str, Any]] = _body_and_headers
+    sdk_kwargs: Callable[[Request], dict[str, Any]] = body_and_headers
     # What a request holds besides so that its reply is streamed.
     streaming: JsonObject = {}
     # The path behind the version, by the request and whether its reply is streamed; None: only the SDK speaks it.

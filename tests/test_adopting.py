@@ -1,0 +1,154 @@
+"""What someone with an agent of their own does first: tools in any form, results, files, and the same program twice."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from quire.errors import CallError
+from quire.items import from_image
+from quire.values import Reply, Usage
+from toolbox import closed_later
+
+TARGET = "openai-chat:gpt-5"
+SCHEMA = {"type": "object", "properties": {"shelf": {"type": "integer"}}, "required": ["shelf"]}
+
+
+def look(shelf: int) -> str:
+    """Look at a shelf."""
+    if shelf < 0:
+        raise ValueError("there is no such shelf")
+    return f"shelf {shelf}: 42"
+
+
+def opened(folder: Path, **policy: Any) -> quire.Thread:
+    return closed_later(quire.open(folder / "t.db", "t", quire.Policy(**policy) if policy else None))
+
+
+def called(thread: quire.Thread, *calls: tuple[str, str, Any]) -> Reply:
+    """A reply that calls tools, recorded."""
+    thread.request(TARGET)
+    reply = Reply(tuple(quire.call(*given) for given in calls), Usage(10, output=1))
+    thread.record(reply)
+    return reply
+
+
+FUNCTION = {"name": "look", "description": "Look at a shelf.", "parameters": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        look,
+        FUNCTION,
+        {"type": "function", "function": FUNCTION},
+        {"type": "function", **FUNCTION},
+        {"name": "look", "description": "Look at a shelf.", "input_schema": SCHEMA},
+        {"functionDeclarations": [FUNCTION]},
+        {"toolSpec": {"name": "look", "description": "Look at a shelf.", "inputSchema": {"json": SCHEMA}}},
+    ],
+    ids=["function", "quire", "chat", "responses", "anthropic", "gemini", "bedrock"],
+)
+def test_a_tool_may_be_given_in_any_form_and_the_same_again_is_no_news(tmp_path: Path, given: Any) -> None:
+    thread = opened(tmp_path)
+    thread.tools(given)
+    thread.user("What lies there?")
+    body = thread.request("anthropic:claude-opus-5-5", max_tokens=100).body
+    (tool,) = body["tools"]
+    assert (tool["name"], tool["description"]) == ("look", "Look at a shelf.")
+    assert tool["input_schema"]["properties"]["shelf"]["type"] == "integer"
+    assert thread.tools(given) == []
+
+
+def test_a_program_that_runs_twice_adds_no_second_system_prompt_and_no_tools_again(tmp_path: Path) -> None:
+    for turn in range(1, 4):
+        thread = opened(tmp_path)
+        thread.append(quire.system("You know the warehouse."))
+        thread.tools(look)
+        for _ in range(100):  # far enough for a checkpoint, from which the next one goes on
+            thread.user(f"question {turn}")
+            thread.request(TARGET)
+            thread.record(Reply((quire.respond("ok"),), Usage()))
+        thread.close()
+    kinds = [entry.kind for entry in opened(tmp_path)]
+    assert (kinds.count("system"), kinds.count("tools")) == (1, 1)
+
+
+def test_other_words_or_another_definition_are_new(tmp_path: Path) -> None:
+    thread = opened(tmp_path)
+    for text in ("one", "two", "one"):
+        assert len(thread.append(quire.system(text))) == 1
+    thread.tools(FUNCTION)
+    assert len(thread.tools({**FUNCTION, "description": "Look again."})) == 1
+    assert len(thread.append(quire.tools([FUNCTION], meta={"replace": True}))) == 1
+
+
+@pytest.mark.parametrize("run", [[look], {"look": look}, lambda name, args: look(**args)], ids=["list", "names", "one"])
+def test_results_run_each_call_once_and_failures_are_results(tmp_path: Path, run: Any) -> None:
+    thread = opened(tmp_path)
+    thread.tools(look)
+    thread.user("What lies there?")
+    reply = called(thread, ("c1", "look", {"shelf": 7}), ("c2", "look", {"shelf": -1}))
+    first, second = thread.results(reply, run)
+    assert first.body["content"] == "shelf 7: 42"
+    assert second.body["error"] is True
+    assert "there is no such shelf" in second.body["outcome"]
+    assert thread.results(reply, run) == []
+    thread.request(TARGET)
+    spoken = Reply((quire.respond("42."),), Usage(20, output=1))
+    thread.record(spoken)
+    assert thread.results(spoken, run) == []
+
+
+def test_a_reply_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    thread.request(TARGET)
+    with pytest.raises(CallError, match="not in the log") as raised:
+        thread.results(Reply((quire.call("c1", "look", {}),), Usage()), [look])
+    assert "thread.record(reply)" in raised.value.hint
+
+
+def test_paths_are_files_and_pictures(tmp_path: Path) -> None:
+    (tmp_path / "readme.md").write_text("How to begin.")
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG fake")
+    thread = opened(tmp_path)
+    asked = thread.user("?", attach=[str(tmp_path / "readme.md")], images=[tmp_path / "dot.png", "https://a.b/c.png"])
+    assert asked.attached[0]["content"] == "How to begin."
+    assert asked.body["images"] == [from_image(tmp_path / "dot.png"), "https://a.b/c.png"]
+    assert base64.b64decode(asked.body["images"][0]["data"]) == b"\x89PNG fake"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        (lambda thread: thread.append({"role": "user", "content": "hi"}), "quire.user"),
+        (lambda thread: thread.user("?", attach="readme.md"), "attach=['readme.md']"),
+        (lambda thread: thread.user("?", attach=["nothere.md"]), "Check the path"),
+        (lambda thread: thread.user("?", images=["nothere.png"]), "Check the path"),
+    ],
+)
+def test_what_looks_right_and_is_not_says_what_to_write(tmp_path: Path, wrong: Any, hint: str) -> None:
+    thread = opened(tmp_path)
+    with pytest.raises(CallError) as raised:
+        wrong(thread)
+    assert hint in raised.value.hint
+    assert len(thread) == 0
+
+
+@pytest.mark.moves_prefix(reason="a small budget, to leave something out")
+def test_a_request_tells_its_epoch_and_what_it_leaves_out_and_a_thread_what_it_holds(tmp_path: Path) -> None:
+    thread = opened(tmp_path, budget=600)
+    assert (bool(thread), len(thread), list(thread), repr(thread)) == (True, 0, [], "<Thread 't': 0 entries>")
+    for n in range(12):
+        thread.user(f"question {n} " + "word " * 40)
+        request = thread.request(TARGET)
+        thread.record(Reply((quire.respond("answer " * 20),), Usage()))
+    assert request.epoch > 1
+    assert request.left_out[0]["entry"] == 1
+    assert request.left_out[0]["reason"]
+    assert len(request.left_out[1:3]) == 2
+    assert len(thread) == len(thread.entries) == thread.entries[-1].seq
+    assert str(len(thread)) in repr(thread)
