@@ -240,7 +240,7 @@ def test_a_link_swapped_in_while_a_tool_runs_is_never_followed(tool: str, root: 
     assert one is not None
     swapping = subprocess.Popen([sys.executable, "-c", SWAP, str(root)])
     try:
-        answers = [_answer(one, args) for _ in range(4_000)]
+        answers = [_answer(one, args) for _ in range(2_000)]
     finally:
         swapping.kill()
         swapping.wait()

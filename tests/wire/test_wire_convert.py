@@ -168,7 +168,7 @@ def test_every_format_is_tried() -> None:
 @pytest.mark.proves("anthropic openai gemini bedrock", "export")
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@fewer(4)
+@fewer(8)
 def test_a_generated_conversation_comes_back_as_it_was(format: str, data: st.DataObject) -> None:
     messages = data.draw(st.lists(MESSAGES[format], max_size=5))
     assert export(format, _through_the_log(import_(format, messages))) == messages

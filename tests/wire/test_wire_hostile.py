@@ -87,7 +87,7 @@ wires = st.fixed_dictionaries({"format": st.sampled_from(list(FORMATS))}, option
 
 
 @given(drawn=st.lists(wires, min_size=6, max_size=6), target=st.sampled_from(list(REPLIES)))
-@fewer(4)
+@fewer(8)
 def test_a_wire_field_that_somebody_wrote_by_hand_is_passed_over(drawn: list[Any], target: str) -> None:
     made = [user("q"), think("t"), respond("a"), call("c", "f", {}), result("c", content="r"), note("n")]
     entries = [
