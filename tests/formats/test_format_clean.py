@@ -5,7 +5,7 @@ from format_texts import CLEAN, texts
 from format_values import cleans
 from hypothesis import given
 
-from quire.errors import CallError, FormatError
+from quire.errors import CallError
 from quire.formats import clean
 from quire.formats.clean import Clean, CleanMessage, CleanTool, ToolResult
 from quire.values import call, note, respond, result, system, think, tools, user
@@ -132,49 +132,6 @@ def test_a_thread_projects_to_its_conversation_results_and_last_request() -> Non
         ),
         "three",
     )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hello",
-        "# Available Tools",
-        "# Available Tools\nYou have access to 2 tools:\n\n• a (b): c",
-        "# Available Tools\nYou have access to 1 tools:\n\n• a (b): c",
-        "# Available Tools\nYou have access to 1 tool:\n• a (b): c",
-        "# Relevant Conversation\n",
-        "# Relevant Conversation\nuser: a",
-        "# Relevant Conversation\nUser: a\nb",
-        "# Recent Tool Results\n• a",
-        "# Recent Tool Results\n• a: b\n\n# Relevant Conversation\nUser: x",
-        "# Current Request\n",
-    ],
-)
-def test_what_render_does_not_write_is_refused_with_its_place(text: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        clean.parse(text)
-    assert caught.value.line
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"tool": []},
-        {"tools": [{"description": "x"}]},
-        {"tools": [{"name": "a", "outputs": []}]},
-        {"tools": [{"name": "a", "output": "x"}]},
-        {"conversation": [{"role": "user"}]},
-        {"conversation": [{"role": "user", "content": ["x"]}]},
-        {"tool_results": [{"output": "x"}]},
-        {"detail": "long"},
-        {"request": 3},
-        [],
-    ],
-)
-def test_other_json_is_refused(data: object) -> None:
-    with pytest.raises(FormatError):
-        clean.read(data)
 
 
 def test_no_value_holds_details_that_it_would_not_show() -> None:

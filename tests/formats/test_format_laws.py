@@ -1,7 +1,9 @@
 """The two laws, for every format and any text: what is rendered is read back, and rendered the same again."""
 
 import json
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 from format_texts import CLEAN, MARKDOWN, REPLAY, XML, texts
@@ -98,42 +100,149 @@ def test_the_backslash_rule_is_undone(text: str) -> None:
     assert not any(line.lower().startswith(("$user:", "===")) for line in guarded.split("\n"))
 
 
-@pytest.mark.parametrize(
-    ("format", "value"),
-    [
-        (markdown, markdown.Markdown((markdown.MarkdownItem("code", "a\ud800"),))),
-        (markdown, markdown.Markdown((), "\udfff")),
-        (clean, clean.Clean(request="\ud800")),
-        (replay, replay.Replay((replay.User("\ud800"),))),
-        (replay, replay.Replay((replay.ReplayedCall("t", {"a": "\ud800"}, ""),))),
-    ],
-)
-def test_a_lone_surrogate_is_an_error(format: ModuleType, value: object) -> None:
+HALF = "\ud800"
+SURROGATES: list[tuple[Callable[..., object], object]] = [
+    (markdown.render, markdown.Markdown((markdown.MarkdownItem("code", "a" + HALF),))),
+    (markdown.render, markdown.Markdown((), "\udfff")),
+    (clean.render, clean.Clean(request=HALF)),
+    (replay.render, replay.Replay((replay.User(HALF),))),
+    (replay.render, replay.Replay((replay.ReplayedCall("t", {"a": HALF}, ""),))),
+    *((format.parse, HALF) for format in (markdown, clean, replay, xml, json_)),
+    (xml.read, {"items": [{"content": HALF}]}),
+    (xml.read, {"items": [{"content": "", "metadata": {"k": HALF}}]}),
+    (xml.read, {"items": [], "request": HALF}),
+]
+
+
+@pytest.mark.parametrize(("work", "value"), SURROGATES)
+def test_a_lone_surrogate_is_an_error(work: Callable[..., object], value: object) -> None:
     with pytest.raises(FormatError, match="lone surrogate"):
-        format.render(value)
-
-
-@pytest.mark.parametrize("format", [markdown, clean, replay, xml, json_])
-def test_a_lone_surrogate_is_an_error_when_parsing(format: ModuleType) -> None:
-    with pytest.raises(FormatError, match="lone surrogate"):
-        format.parse("\ud800")
-
-
-@pytest.mark.parametrize("field", ["content", "metadata", "request"])
-def test_a_lone_surrogate_in_a_window_is_an_error(field: str) -> None:
-    data = {"items": [{"content": "\ud800" if field == "content" else "", "metadata": {"k": ""}}], "request": ""}
-    if field == "metadata":
-        data["items"][0]["metadata"]["k"] = "\ud800"
-    elif field == "request":
-        data["request"] = "\ud800"
-    with pytest.raises(FormatError, match="lone surrogate"):
-        xml.read(data)
+        work(value)
 
 
 def test_the_place_of_an_error_counts_newlines_alone() -> None:
     with pytest.raises(FormatError) as caught:
         well_formed("a\r\u2028b\nc\ud800")
     assert (caught.value.line, caught.value.column) == (2, 2)
+
+
+REFUSED_TEXTS: dict[ModuleType, list[str]] = {
+    markdown: [
+        "## Context",
+        "## Context\n",
+        "## Context\n\n### Code\n```lisp\nx\n```\n",
+        "## Context\n\n### Nonsense\n```\nx\n```\n\n",
+        "## Context\n\n### Code\n````lisp\nx\n````\n\n",
+        "## Context\n\n### Code\n```lisp\nx\n",
+        "## Context\n\n### Code (from a:01-2)\n```lisp\nx\n```\n\n",
+        "## Context\n\n\n\n## Request\n\nx",
+        "## Context\n\n### Code (from \\x0A)\n```\nx\n```\n\n",
+        "<context-from-manager>\n## Context\n</context-from-manager>\n\n<user>\nx\n</user>",
+        "<context-from-manager>\n## Context\n",
+    ],
+    clean: [
+        "hello",
+        "# Available Tools",
+        "# Available Tools\nYou have access to 2 tools:\n\n• a (b): c",
+        "# Available Tools\nYou have access to 1 tools:\n\n• a (b): c",
+        "# Available Tools\nYou have access to 1 tool:\n• a (b): c",
+        "# Relevant Conversation\n",
+        "# Relevant Conversation\nuser: a",
+        "# Relevant Conversation\nUser: a\nb",
+        "# Recent Tool Results\n• a",
+        "# Recent Tool Results\n• a: b\n\n# Relevant Conversation\nUser: x",
+        "# Current Request\n",
+    ],
+    replay: [
+        "hello",
+        "=== HISTORY ===",
+        "=== HISTORY ===\n$user: x",
+        "=== HISTORY ===\n\n$think: x",
+        "=== HISTORY ===\n(showing last 15 of 73 messages)\n\n$user: x",
+        "=== HISTORY ===\n(showing last 1 of 1 messages)\n\n$user: x",
+        "=== HISTORY ===\n\n$call: {}\n\n$result: x",
+        '=== HISTORY ===\n\n$call: {"name": "t", "args": {}}',
+        '=== HISTORY ===\n\n$call: {"args": {}, "name": "t"}\n\n$result: x',
+        "=== HISTORY ===\n\n$result: x",
+        "=== HISTORY ===\n\n$user: x\n\n=== HISTORY ===\n\n$user: x",
+        "=== CURRENT ===\n\n$user: x",
+        "=== CURRENT ===\n\n$respond: x\n\n$respond: x",
+        "=== CURRENT ===\n\n$user: x\n\n$user: y",
+        "=== CURRENT ===\n\n$user: x\n\n$respond: x\n\n=== HISTORY ===\n\n$user: y",
+        "=== CURRENT ===\n\n$user: x\n\n$respond: a\n$User: b",
+    ],
+    json_: ["", "[", "[]", "{}", '{"items": [{}]}', '{"items": [], "max_items": 0}', "9" * 5000],
+}
+
+
+@pytest.mark.parametrize(("format", "text"), [(form, text) for form, texts in REFUSED_TEXTS.items() for text in texts])
+def test_what_render_does_not_write_is_refused_with_its_place(format: ModuleType, text: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        format.parse(text)
+    assert caught.value.hint
+    assert caught.value.line or format is json_
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not XML"),
+        ("<context>", "not XML"),
+        ("<contexts></contexts>", "unexpected <contexts>"),
+        ("<context><items/></context>", "unexpected <items>"),
+        ('<context size="1"></context>', "unknown attribute 'size'"),
+        ('<context><item name="a"></item></context>', "unknown attribute 'name'"),
+        ("<context>a</context>", "text between elements"),
+        ("<context><item><b/></item></context>", "holds <b>"),
+        ('<context><item encoding="hex">00</item></context>', "unknown encoding"),
+        ('<context><item encoding="base64">0</item></context>', "not base64"),
+        ('<context><item encoding="base64">/w==</item></context>', "not base64"),
+        ('<context><item metadata="[]"></item></context>', "metadata"),
+        ('<context><item metadata="{"></item></context>', "metadata is not JSON"),
+        ('<context><item timestamp="x"></item></context>', "timestamp"),
+        ('<context><item id="a"></item></context>', "id"),
+        ("<context><request/><item>a</item></context>", "behind <request>"),
+        ('<context><item pinned="yes" id="ctx-1"></item></context>', "pinned"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><context>&a;</context>', "document types"),
+    ],
+)
+def test_other_xml_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        xml.parse(text)
+
+
+REFUSED_JSON: dict[ModuleType, list[Any]] = {
+    clean: [
+        {"tool": []},
+        {"tools": [{"description": "x"}]},
+        {"tools": [{"name": "a", "outputs": []}]},
+        {"tools": [{"name": "a", "output": "x"}]},
+        {"conversation": [{"role": "user"}]},
+        {"conversation": [{"role": "user", "content": ["x"]}]},
+        {"tool_results": [{"output": "x"}]},
+        {"detail": "long"},
+        {"request": 3},
+        [],
+    ],
+    replay: [
+        {},
+        {"entries": [{"kind": "user"}]},
+        {"entries": [{"kind": "chat", "text": ""}]},
+        {"entries": [], "window": -1},
+        {"entries": [], "delimiter": "%"},
+        {"entries": [], "left_out": 3},
+        {"entries": [{"kind": "think", "text": ""}], "history": 1},
+        {"entries": [], "history": 0, "window": 3},
+        {"entries": [], "windows": 3},
+    ],
+}
+
+
+@pytest.mark.parametrize(("format", "data"), [(form, data) for form, many in REFUSED_JSON.items() for data in many])
+def test_other_json_is_refused(format: ModuleType, data: Any) -> None:
+    with pytest.raises(FormatError) as caught:
+        format.read(data)
+    assert caught.value.hint
 
 
 FILES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_gpt41mini tau_retail_o4mini".split()

@@ -167,29 +167,6 @@ def test_agent_q_escapes_nothing_and_cannot_be_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "## Context",
-        "## Context\n",
-        "## Context\n\n### Code\n```lisp\nx\n```\n",
-        "## Context\n\n### Nonsense\n```\nx\n```\n\n",
-        "## Context\n\n### Code\n````lisp\nx\n````\n\n",
-        "## Context\n\n### Code\n```lisp\nx\n",
-        "## Context\n\n### Code (from a:01-2)\n```lisp\nx\n```\n\n",
-        "## Context\n\n\n\n## Request\n\nx",
-        "## Context\n\n### Code (from \\x0A)\n```\nx\n```\n\n",
-        "<context-from-manager>\n## Context\n</context-from-manager>\n\n<user>\nx\n</user>",
-        "<context-from-manager>\n## Context\n",
-    ],
-)
-def test_what_render_does_not_write_is_refused_with_its_place(text: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        markdown.parse(text)
-    assert caught.value.line
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
     "metadata", [{"filename": 3}, {"start_line": "1"}, {"end_line": True}, {"language": ["go"]}, {"start_line": 1.5}]
 )
 def test_metadata_of_the_wrong_type_is_an_error(metadata: dict) -> None:

@@ -199,54 +199,6 @@ def test_ids_are_numbered_when_parsing(bodies: list[dict]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rendered",
-    [
-        "hello",
-        "=== HISTORY ===",
-        "=== HISTORY ===\n$user: x",
-        "=== HISTORY ===\n\n$think: x",
-        "=== HISTORY ===\n(showing last 15 of 73 messages)\n\n$user: x",
-        "=== HISTORY ===\n(showing last 1 of 1 messages)\n\n$user: x",
-        "=== HISTORY ===\n\n$call: {}\n\n$result: x",
-        '=== HISTORY ===\n\n$call: {"name": "t", "args": {}}',
-        '=== HISTORY ===\n\n$call: {"args": {}, "name": "t"}\n\n$result: x',
-        "=== HISTORY ===\n\n$result: x",
-        "=== HISTORY ===\n\n$user: x\n\n=== HISTORY ===\n\n$user: x",
-        "=== CURRENT ===\n\n$user: x",
-        "=== CURRENT ===\n\n$respond: x\n\n$respond: x",
-        "=== CURRENT ===\n\n$user: x\n\n$user: y",
-        "=== CURRENT ===\n\n$user: x\n\n$respond: x\n\n=== HISTORY ===\n\n$user: y",
-        "=== CURRENT ===\n\n$user: x\n\n$respond: a\n$User: b",
-    ],
-)
-def test_what_render_does_not_write_is_refused_with_its_place(rendered: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        replay.parse(rendered)
-    assert caught.value.line
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"entries": [{"kind": "user"}]},
-        {"entries": [{"kind": "chat", "text": ""}]},
-        {"entries": [], "window": -1},
-        {"entries": [], "delimiter": "%"},
-        {"entries": [], "left_out": 3},
-        {"entries": [{"kind": "think", "text": ""}], "history": 1},
-        {"entries": [], "history": 0, "window": 3},
-        {"entries": [], "windows": 3},
-    ],
-)
-def test_other_json_is_refused(data: dict) -> None:
-    with pytest.raises(FormatError) as caught:
-        replay.read(data)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
     "fields",
     [
         {"history": (ReplayedThought("x"),)},
