@@ -251,21 +251,20 @@ def test_what_is_no_chat_file_is_an_error() -> None:
         render(Chat(messages=(ChatMessage("user", "x", at=1),)))
 
 
-def test_a_thread_is_saved_to_a_folder_and_edits_are_kept(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store:
-        store.append("lesson", THREAD)
-        first = autosave(store, "lesson", tmp_path / "chats" / "deep")
-        assert first.path.name == "lesson.md"
-        assert first.changed
-        assert not autosave(store, "lesson", first.path.parent).changed
-        store.append("lesson", [values.user("More")])
-        assert autosave(store, "lesson", first.path.parent).kept is None
-        first.path.write_text(first.path.read_text() + "\n**user**: by hand\n")
-        again = autosave(store, "lesson", first.path.parent)
-        assert again.kept is not None
-        assert "by hand" in again.kept.read_text()
-        assert [one.body for one in load(again.path.read_text()).entries] == [one.body for one in store.read("lesson")]
-        assert sorted(one.name for one in first.path.parent.iterdir()) == ["lesson (edited 1).md", "lesson.md"]
+def test_a_thread_is_saved_to_a_folder_and_edits_are_kept(tmp_path: Path, store: SqliteStore) -> None:
+    store.append("lesson", THREAD)
+    first = autosave(store, "lesson", tmp_path / "chats" / "deep")
+    assert first.path.name == "lesson.md"
+    assert first.changed
+    assert not autosave(store, "lesson", first.path.parent).changed
+    store.append("lesson", [values.user("More")])
+    assert autosave(store, "lesson", first.path.parent).kept is None
+    first.path.write_text(first.path.read_text() + "\n**user**: by hand\n")
+    again = autosave(store, "lesson", first.path.parent)
+    assert again.kept is not None
+    assert "by hand" in again.kept.read_text()
+    assert [one.body for one in load(again.path.read_text()).entries] == [one.body for one in store.read("lesson")]
+    assert sorted(one.name for one in first.path.parent.iterdir()) == ["lesson (edited 1).md", "lesson.md"]
 
 
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))

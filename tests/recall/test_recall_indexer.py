@@ -108,16 +108,15 @@ class Telling(HashedWords):
         return super().encode(texts)
 
 
-def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(tmp_path: Path) -> None:
-    with open_store(tmp_path / "q.db") as store:
-        thread = Thread(store, "t")
-        thread.embedder = embedder = Telling()
-        thread.append(values.user("a walrus on the beach"), values.respond("tax forms"))
-        assert thread.recall("the beach", k=1, exclude=())[0].seq == 1
-        assert embedder.made.wait(timeout=30)
-        thread._remembers().close()
-        assert vectors(store) == 2
-        assert thread.recall("the beach", k=1, exclude=())[0].parts["meaning"] > 0
+def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(store: SqliteStore) -> None:
+    thread = Thread(store, "t")
+    thread.embedder = embedder = Telling()
+    thread.append(values.user("a walrus on the beach"), values.respond("tax forms"))
+    assert thread.recall("the beach", k=1, exclude=())[0].seq == 1
+    assert embedder.made.wait(timeout=30)
+    thread._remembers().close()
+    assert vectors(store) == 2
+    assert thread.recall("the beach", k=1, exclude=())[0].parts["meaning"] > 0
 
 
 def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None:

@@ -279,14 +279,13 @@ with open_store({str(tmp_path / "q.db")!r}) as store:
         assert seqs(Recall(store).search("hat", thread="t")) == [1]
 
 
-def test_many_python_threads_may_search_at_once(tmp_path: Path) -> None:
-    with open_store(tmp_path / "q.db") as store:
-        store.append("t", talk())
-        recall = Recall(store)
-        wanted = seqs(recall.search("order puppy", thread="t"))
-        with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda _: seqs(recall.search("order puppy", thread="t")), range(20)))
-        assert found == [wanted] * 20
+def test_many_python_threads_may_search_at_once(store: SqliteStore) -> None:
+    store.append("t", talk())
+    recall = Recall(store)
+    wanted = seqs(recall.search("order puppy", thread="t"))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: seqs(recall.search("order puppy", thread="t")), range(20)))
+    assert found == [wanted] * 20
 
 
 def test_a_damaged_entry_is_named_when_its_words_are_made(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_any_message_survives_the_json_and_the_fence(message: str) -> None:
         assert parse_reply(text).message == message
 
 
-def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next() -> None:
+def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next(store: SqliteStore) -> None:
     def calculator(expression: str) -> str:
         """Perform mathematical calculations."""
         return {"2+2": "4"}[expression]
@@ -139,20 +139,19 @@ def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next()
         {"tool": "calculater", "input": {}, "requestId": "b"},
         {"tool": "calculator", "input": {"expression": "1/0"}, "requestId": "c"},
     ]
-    with SqliteStore(":memory:") as store:
-        records = Records(store)
-        records.create(
-            "context.config.v1",
-            {
-                "consumer_id": "chat",
-                "sources": [{"schema_name": "tool.response.v1", "method": "recent"}],
-                "update_triggers": [{"schema_name": "tool.response.v1"}],
-            },
-        )
-        text = response(message="Let me see", tool_requests=wanted)
-        done = asyncio.run(carry_out(records, text, Toolbox(calculator), tags=["session:a"]))
-        (output,) = done.reaction.outputs
-        shown = records.read(output.id).context["formatted_context"]
+    records = Records(store)
+    records.create(
+        "context.config.v1",
+        {
+            "consumer_id": "chat",
+            "sources": [{"schema_name": "tool.response.v1", "method": "recent"}],
+            "update_triggers": [{"schema_name": "tool.response.v1"}],
+        },
+    )
+    text = response(message="Let me see", tool_requests=wanted)
+    done = asyncio.run(carry_out(records, text, Toolbox(calculator), tags=["session:a"]))
+    (output,) = done.reaction.outputs
+    shown = records.read(output.id).context["formatted_context"]
     assert [one.context for one in done.responses] == [
         {"tool": "calculator", "requestId": "a", "output": "4"},
         {"tool": "calculater", "requestId": "b", "error": "there is no tool 'calculater'; there is calculator"},
@@ -164,8 +163,7 @@ def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next()
     assert shown.splitlines()[:2] == ["# Recent Tool Results", "• calculator: 4"]
 
 
-def test_a_plain_reply_is_kept_as_a_message_and_runs_nothing() -> None:
-    with SqliteStore(":memory:") as store:
-        done = asyncio.run(carry_out(Records(store), "Hello", Toolbox()))
+def test_a_plain_reply_is_kept_as_a_message_and_runs_nothing(store: SqliteStore) -> None:
+    done = asyncio.run(carry_out(Records(store), "Hello", Toolbox()))
     assert (done.record.schema_name, done.record.context) == ("agent.response.v1", {"message": "Hello"})
     assert done.responses == ()

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 
@@ -41,37 +40,34 @@ def filled(store: SqliteStore, seed: int, pairs: int = 200, tools: bool = True) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_request_gives_message_2_of_the_seed(seed: int, tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store:
-        records = filled(store, seed)
-        assert len(records.list()) == 407
-        records.create("context.config.v1", CONFIG)
-        message = say(records, "user", REQUEST)
-        (output,) = react(records, message).outputs
-        shown = records.read(output.id).context
-        # The consumer's own last step.
-        assert shown["formatted_context"] + "\n\n# Current Request\n" + shown["request"] == MESSAGE_2
-        assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
+def test_the_request_gives_message_2_of_the_seed(seed: int, store: SqliteStore) -> None:
+    records = filled(store, seed)
+    assert len(records.list()) == 407
+    records.create("context.config.v1", CONFIG)
+    message = say(records, "user", REQUEST)
+    (output,) = react(records, message).outputs
+    shown = records.read(output.id).context
+    # The consumer's own last step.
+    assert shown["formatted_context"] + "\n\n# Current Request\n" + shown["request"] == MESSAGE_2
+    assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
 
 
-def test_the_direct_path_gives_the_same_bytes_as_the_builder() -> None:
-    with SqliteStore(":memory:") as store:
-        records = filled(store, 9)
-        unsaved = Builder(CONFIG).build(records, request=REQUEST)
-        message = say(records, "user", REQUEST)
-        saved = Builder(CONFIG).build(records, request=REQUEST)
-        triggered = Builder(CONFIG).build(records, trigger=message)
-        kept = Builder(CONFIG).update(records, message)
+def test_the_direct_path_gives_the_same_bytes_as_the_builder(store: SqliteStore) -> None:
+    records = filled(store, 9)
+    unsaved = Builder(CONFIG).build(records, request=REQUEST)
+    message = say(records, "user", REQUEST)
+    saved = Builder(CONFIG).build(records, request=REQUEST)
+    triggered = Builder(CONFIG).build(records, trigger=message)
+    kept = Builder(CONFIG).update(records, message)
     assert unsaved.text == saved.text == triggered.text == MESSAGE_2
     assert clean.with_request(kept.context["formatted_context"], kept.context["request"]) == MESSAGE_2
 
 
-def test_a_consumer_that_formats_by_hand_gets_the_same_bytes() -> None:
+def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: SqliteStore) -> None:
     """The seed's fallback: search, take the catalog's tool_list, join the sections."""
-    with SqliteStore(":memory:") as store:
-        records = filled(store, 4, pairs=50)
-        catalog = records.read("rec-1").context
-        lines = [f"{who.capitalize()}: {text}" for who, text in CONVERSATION]
+    records = filled(store, 4, pairs=50)
+    catalog = records.read("rec-1").context
+    lines = [f"{who.capitalize()}: {text}" for who, text in CONVERSATION]
     by_hand = "\n\n".join(
         [
             "# Available Tools\n" + catalog["tool_list"],
@@ -91,51 +87,47 @@ def test_the_same_bytes_come_out_of_any_store_with_the_same_records() -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_conversation_keeps_to_its_session() -> None:
+def test_a_conversation_keeps_to_its_session(store: SqliteStore) -> None:
     """Messages of another session stand between the seed's lines in the file, not in the text."""
-    with SqliteStore(":memory:") as store:
-        records = Records(store)
-        keep_catalog(records, TOOLS)
-        other = chatter(random.Random(1), 100)
-        for speaker, text in CONVERSATION:
-            say(records, speaker, text, tags=["session:a"])
-            for _ in range(6):
-                say(records, *next(other), tags=["session:b"])
-        message = say(records, "user", REQUEST, tags=["session:a"])
-        assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
+    records = Records(store)
+    keep_catalog(records, TOOLS)
+    other = chatter(random.Random(1), 100)
+    for speaker, text in CONVERSATION:
+        say(records, speaker, text, tags=["session:a"])
+        for _ in range(6):
+            say(records, *next(other), tags=["session:b"])
+    message = say(records, "user", REQUEST, tags=["session:a"])
+    assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
 
 
-def test_what_was_said_after_the_request_is_not_shown_with_it() -> None:
-    with SqliteStore(":memory:") as store:
-        records = filled(store, 2, pairs=30)
-        message = say(records, "user", REQUEST)
-        say(records, "assistant", "The API key is in the vault")
-        say(records, "user", "Which API key do you mean?")
-        assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
+def test_what_was_said_after_the_request_is_not_shown_with_it(store: SqliteStore) -> None:
+    records = filled(store, 2, pairs=30)
+    message = say(records, "user", REQUEST)
+    say(records, "assistant", "The API key is in the vault")
+    say(records, "user", "Which API key do you mean?")
+    assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
 
 
-def test_sources_by_one_schema_bring_the_whole_exchange() -> None:
+def test_sources_by_one_schema_bring_the_whole_exchange(store: SqliteStore) -> None:
     config = {**CONFIG, "sources": [CONFIG["sources"][0], CONFIG["sources"][3]]}  # type: ignore[index]
-    with SqliteStore(":memory:") as store:
-        assert Builder(config).build(filled(store, 5), request=REQUEST).text == MESSAGE_2
+    assert Builder(config).build(filled(store, 5), request=REQUEST).text == MESSAGE_2
 
 
-def test_a_search_finds_the_messages_the_seed_speaks_of() -> None:
-    with SqliteStore(":memory:") as store:
-        records = filled(store, 7)
-        found = records.search(REQUEST)
-        texts = {text for _, text in CONVERSATION}
-        assert len(found) == 5
-        assert [hit.record.context.get("content", hit.record.context.get("message")) in texts for hit in found[:3]] == [
-            True, True, True,
-        ]  # fmt: skip
-        head = found[0].to_json()
-        assert list(head) == ["id", "schema_name", "title", "tags", "version", "score", "relevance", "parts"]
-        (whole,) = records.search(REQUEST, nn=1, include_context=True)
-        assert whole.to_json() == {**head, "context": found[0].record.context}
-        assert [hit.record.schema_name for hit in records.search("api key", schema_name="agent.response.v1", nn=1)] == [
-            "agent.response.v1"
-        ]
-        assert records.search("xylophone") == []
-        with pytest.raises(CallError, match="nn is at least 1"):
-            records.search("x", nn=0)
+def test_a_search_finds_the_messages_the_seed_speaks_of(store: SqliteStore) -> None:
+    records = filled(store, 7)
+    found = records.search(REQUEST)
+    texts = {text for _, text in CONVERSATION}
+    assert len(found) == 5
+    assert [hit.record.context.get("content", hit.record.context.get("message")) in texts for hit in found[:3]] == [
+        True, True, True,
+    ]  # fmt: skip
+    head = found[0].to_json()
+    assert list(head) == ["id", "schema_name", "title", "tags", "version", "score", "relevance", "parts"]
+    (whole,) = records.search(REQUEST, nn=1, include_context=True)
+    assert whole.to_json() == {**head, "context": found[0].record.context}
+    assert [hit.record.schema_name for hit in records.search("api key", schema_name="agent.response.v1", nn=1)] == [
+        "agent.response.v1"
+    ]
+    assert records.search("xylophone") == []
+    with pytest.raises(CallError, match="nn is at least 1"):
+        records.search("x", nn=0)

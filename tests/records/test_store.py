@@ -235,29 +235,28 @@ def test_any_context_comes_back_as_it_was_order_included(context: dict[str, obje
     assert view(found).context == context
 
 
-def test_of_many_writers_each_version_has_one_winner(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store:
-        records = Records(store)
-        records.create("counter.v1", {"n": 0})
+def test_of_many_writers_each_version_has_one_winner(store: SqliteStore) -> None:
+    records = Records(store)
+    records.create("counter.v1", {"n": 0})
 
-        def count(times: int) -> None:
-            done = 0
-            while done < times:
-                seen = records.read_full("rec-1")
-                try:
-                    records.update("rec-1", seen.version, context={"n": seen.context["n"] + 1})
-                    done += 1
-                except ConflictError:
-                    pass
+    def count(times: int) -> None:
+        done = 0
+        while done < times:
+            seen = records.read_full("rec-1")
+            try:
+                records.update("rec-1", seen.version, context={"n": seen.context["n"] + 1})
+                done += 1
+            except ConflictError:
+                pass
 
-        threads = [Thread(target=count, args=(15,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        last = records.read_full("rec-1")
-        assert (last.context, last.version) == ({"n": 60}, 61)
-        assert [one.context["n"] for one in records.history("rec-1")] == list(range(61))
+    threads = [Thread(target=count, args=(15,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    last = records.read_full("rec-1")
+    assert (last.context, last.version) == ({"n": 60}, 61)
+    assert [one.context["n"] for one in records.history("rec-1")] == list(range(61))
 
 
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path: Path) -> None:
@@ -385,34 +384,32 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_record_that_was_changed_is_damage_and_never_a_traceback(change: str, tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store:
-        records = Records(store)
-        made = records.create("note.v1", {"text": "tea"}, tags=["work"])
-        records.update(made.id, 1, context={"text": "tea at five"})
-        assert store.verify().records == 1
-        store.connection().execute("PRAGMA foreign_keys = OFF")
-        store.connection().execute(change)
-        with pytest.raises(DamageError, match="rec-1 is damaged") as caught:
-            store.verify()
+def test_a_record_that_was_changed_is_damage_and_never_a_traceback(change: str, store: SqliteStore) -> None:
+    records = Records(store)
+    made = records.create("note.v1", {"text": "tea"}, tags=["work"])
+    records.update(made.id, 1, context={"text": "tea at five"})
+    assert store.verify().records == 1
+    store.connection().execute("PRAGMA foreign_keys = OFF")
+    store.connection().execute(change)
+    with pytest.raises(DamageError, match="rec-1 is damaged") as caught:
+        store.verify()
+    assert caught.value.hint
+    for read in (
+        lambda: records.read("rec-1"),
+        lambda: records.history("rec-1"),
+        lambda: records.list(),
+        lambda: records.search("tea"),
+        lambda: records.update("rec-1", 2, title="x"),
+    ):
+        with contextlib.suppress(QuireError):
+            assert "gin" not in str(read())
+
+
+def test_a_changed_record_does_not_read_as_true(store: SqliteStore) -> None:
+    records = Records(store)
+    records.create("note.v1", {"text": "tea"})
+    store.connection().execute(CHANGES[0])
+    for read in (lambda: records.read("rec-1"), lambda: records.list(), lambda: records.search("gin")):
+        with pytest.raises(DamageError, match=r"record rec-1 is damaged: .*checksum") as caught:
+            read()
         assert caught.value.hint
-        for read in (
-            lambda: records.read("rec-1"),
-            lambda: records.history("rec-1"),
-            lambda: records.list(),
-            lambda: records.search("tea"),
-            lambda: records.update("rec-1", 2, title="x"),
-        ):
-            with contextlib.suppress(QuireError):
-                assert "gin" not in str(read())
-
-
-def test_a_changed_record_does_not_read_as_true(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store:
-        records = Records(store)
-        records.create("note.v1", {"text": "tea"})
-        store.connection().execute(CHANGES[0])
-        for read in (lambda: records.read("rec-1"), lambda: records.list(), lambda: records.search("gin")):
-            with pytest.raises(DamageError, match=r"record rec-1 is damaged: .*checksum") as caught:
-                read()
-            assert caught.value.hint

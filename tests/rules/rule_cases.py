@@ -2,40 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from rule_bodies import (
-    LONG,
-    OPUS,
-    SHORT,
-    SIGNED,
-    Body,
-    answers,
-    ask,
-    asks,
-    chat,
-    claude,
-    contents,
-    converse,
-    declares,
-    defined,
-    fc,
-    fr,
-    function_call,
-    items,
-    late,
-    model,
-    output,
-    reply,
-    result,
-    say,
-    spoken,
-    thought,
-    tool,
-    tool_result,
-    tool_use,
-    turn,
-    use,
-    user,
-)
+from rule_bodies import *
 
 BUDGET = {"type": "enabled", "budget_tokens": 2000}
 S3 = {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}

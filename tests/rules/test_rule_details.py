@@ -4,32 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from rule_bodies import (
-    LONG,
-    OPUS,
-    SHORT,
-    SIGNED,
-    answers,
-    ask,
-    asks,
-    chat,
-    claude,
-    contents,
-    fc,
-    fr,
-    function_call,
-    items,
-    late,
-    model,
-    output,
-    reply,
-    result,
-    say,
-    thought,
-    tool,
-    use,
-    user,
-)
+from rule_bodies import *
 
 from quire.errors import CallError
 from quire.providers.rules import detect, errors, validate

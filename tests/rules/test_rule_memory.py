@@ -4,26 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from rule_bodies import (
-    Body,
-    ask,
-    claude,
-    contents,
-    converse,
-    fc,
-    fr,
-    function_call,
-    items,
-    output,
-    say,
-    spoken,
-    thought,
-    tool,
-    turn,
-    use,
-    user,
-)
-from rule_bodies import result as answered
+from rule_bodies import *
 
 from quire.providers.rules import ServerMemory, issue, observe, unchecked, validate
 
@@ -43,7 +24,7 @@ def asked(**extra: Any) -> Body:
 
 def followed(content: list[Body] | None = None, **extra: Any) -> Body:
     body = asked(**extra)
-    body["messages"] += [{"role": "assistant", "content": content or REPLY}, user(answered())]
+    body["messages"] += [{"role": "assistant", "content": content or REPLY}, user(result())]
     return body
 
 
@@ -60,9 +41,28 @@ def rows(
     return [(one.row, one.path) for one in validate(body, provider, model, seen=seen)]
 
 
+FIRST = "$.messages[1].content[0]"
+DROP = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+DROPS: Body = {"thinking": DROP, "betas": ["thinking-binding-controls-2026-08-01"]}
+RETURNED: dict[str, tuple[list[Body], Body, list[tuple[str, str]]]] = {
+    "a reply sent back verbatim passes": (REPLY, {}, []),
+    "thinking of the latest message cannot be changed": ([reflect("other"), *REPLY[1:]], {}, [("B2.10", FIRST)]),
+    "nor taken apart": (REPLY[1:], {}, [("B2.10", "$.messages[1]")]),
+    "nor moved": ([REPLY[1], REPLY[0], *REPLY[2:]], {}, [("B2.10", "$.messages[1]")]),
+    "all of it may be left out": (REPLY[2:], {}, []),
+    "a signature that the server never gave is refused even with drop_block": (
+        [reflect(signature="forged"), *REPLY[2:]],
+        DROPS,
+        [("B2.12", FIRST)],
+    ),
+}
+
+
 @pytest.mark.proves("anthropic", "thinking kept")
-def test_a_reply_sent_back_verbatim_passes(seen: ServerMemory) -> None:
-    assert rows(followed(), seen) == []
+@pytest.mark.parametrize("case", RETURNED)
+def test_what_comes_back_of_a_reply_is_as_it_was(seen: ServerMemory, case: str) -> None:
+    content, extra, broken = RETURNED[case]
+    assert rows(followed(content, **extra), seen) == broken
 
 
 def test_marks_effort_and_limits_are_no_part_of_the_binding(seen: ServerMemory) -> None:
@@ -72,58 +72,36 @@ def test_marks_effort_and_limits_are_no_part_of_the_binding(seen: ServerMemory) 
     assert rows(body, seen) == []
 
 
-def test_row_10_thinking_of_the_latest_message_cannot_be_changed(seen: ServerMemory) -> None:
-    changed = [reflect("other"), *REPLY[1:]]
-    assert rows(followed(changed), seen) == [("B2.10", "$.messages[1].content[0]")]
-
-
-def test_row_10_thinking_of_the_latest_message_cannot_be_taken_apart_or_moved(seen: ServerMemory) -> None:
-    assert rows(followed(REPLY[1:]), seen) == [("B2.10", "$.messages[1]")]
-    swapped = [REPLY[1], REPLY[0], *REPLY[2:]]
-    assert rows(followed(swapped), seen) == [("B2.10", "$.messages[1]")]
-
-
-def test_row_10_all_thinking_may_be_left_out(seen: ServerMemory) -> None:
-    assert rows(followed(REPLY[2:]), seen) == []
-
-
-@pytest.mark.parametrize("place", ["system", "tools", "message"])
-def test_row_11_a_changed_prefix_is_refused(seen: ServerMemory, place: str) -> None:
-    body = followed()
-    if place == "system":
-        body["system"] = "S2"
-    elif place == "tools":
-        body["tools"] = [tool("g")]
-    else:
-        body["messages"][0] = user(say("something else"))
-    assert rows(body, seen)[0] == ("B2.11", "$.messages[1].content[0]")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"system": "S2"},
+        {"tools": [tool("g")]},
+        {"messages": [user(say("something else")), *followed()["messages"][1:]]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_row_11_a_changed_prefix_is_refused(seen: ServerMemory, change: Body) -> None:
+    assert rows({**followed(), **change}, seen)[0] == ("B2.11", FIRST)
 
 
 def test_row_11_depends_on_the_model_the_account_and_the_request(seen: ServerMemory) -> None:
     body = {**followed(), "system": "S2"}
     assert rows(body, seen, model=FREE) == []
-    assert ("B2.11", "$.messages[1].content[0]") in rows(body, seen, model=ALWAYS)
+    assert ("B2.11", FIRST) in rows(body, seen, model=ALWAYS)
     seen.enforce = False
     assert rows(body, seen, model=BOUND) == []
-    assert ("B2.11", "$.messages[1].content[0]") in rows(body, seen, model=ALWAYS)
+    assert ("B2.11", FIRST) in rows(body, seen, model=ALWAYS)
     asks = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
     betas = ["thinking-binding-controls-2026-08-01"]
-    assert ("B2.11", "$.messages[1].content[0]") in rows({**body, "thinking": asks, "betas": betas}, seen)
-    drops = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    assert rows({**body, "thinking": drops, "betas": betas}, seen, model=ALWAYS) == []
-
-
-def test_row_12_a_signature_the_server_never_gave_is_refused_even_with_drop_block(seen: ServerMemory) -> None:
-    forged = [reflect(signature="forged"), *REPLY[2:]]
-    drops = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    body = followed(forged, thinking=drops, betas=["thinking-binding-controls-2026-08-01"])
-    assert rows(body, seen) == [("B2.12", "$.messages[1].content[0]")]
+    assert ("B2.11", FIRST) in rows({**body, "thinking": asks, "betas": betas}, seen)
+    assert rows({**body, **DROPS}, seen, model=ALWAYS) == []
 
 
 def test_row_12_older_thinking_cannot_be_changed_either(seen: ServerMemory) -> None:
     body = followed([reflect("other"), *REPLY[1:]])
     body["messages"] += [{"role": "assistant", "content": "done"}, user()]
-    assert ("B2.12", "$.messages[1].content[0]") in rows(body, seen)
+    assert ("B2.12", FIRST) in rows(body, seen)
 
 
 def test_a_linter_tells_changes_but_not_strangers() -> None:
@@ -133,7 +111,7 @@ def test_a_linter_tells_changes_but_not_strangers() -> None:
     assert rows(followed(), log) == []
     moved = copy.deepcopy(followed())
     moved["messages"][0] = user(say("cut"))
-    assert rows(moved, log)[0] == ("B2.11", "$.messages[1].content[0]")
+    assert rows(moved, log)[0] == ("B2.11", FIRST)
 
 
 def test_what_cannot_be_checked_is_said() -> None:
@@ -152,7 +130,7 @@ def test_bedrock_thinking_is_bound_like_claudes() -> None:
     second = converse(turn("user"), turn("assistant", *said), turn("user"))
     assert rows(second, memory, "bedrock") == []
     second["messages"][0]["content"] = [{"text": "changed"}]
-    assert rows(second, memory, "bedrock") == [("B2.11", "$.messages[1].content[0]")]
+    assert rows(second, memory, "bedrock") == [("B2.11", FIRST)]
 
 
 @pytest.mark.proves("gemini", "thinking kept")

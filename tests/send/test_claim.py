@@ -110,11 +110,10 @@ def test_a_lock_file_with_other_content_is_held_elsewhere(content: bytes, tmp_pa
         other.kill()
 
 
-def test_a_lock_file_that_is_no_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "t.db") as store:
-        with store.turn_lock("t"):
-            file = next(file for file in tmp_path.iterdir() if "-turn-" in file.name)
-        file.mkdir()
-        with pytest.raises(QuireError, match="directory") as caught, store.turn_lock("t"):
-            pass
-        assert caught.value.hint
+def test_a_lock_file_that_is_no_file_is_an_error_with_a_hint(tmp_path: Path, store: SqliteStore) -> None:
+    with store.turn_lock("t"):
+        file = next(file for file in tmp_path.iterdir() if "-turn-" in file.name)
+    file.mkdir()
+    with pytest.raises(QuireError, match="directory") as caught, store.turn_lock("t"):
+        pass
+    assert caught.value.hint

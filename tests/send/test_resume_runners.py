@@ -176,20 +176,19 @@ def test_a_summary_that_was_cut_off_is_asked_for_again() -> None:
     assert [cut.entries[-1].kind for cut in cuts] == ["user", "sent", "rebase", "sent", "respond"]
 
 
-def test_a_turn_may_go_on_with_another_model(tmp_path: Path) -> None:
+def test_a_turn_may_go_on_with_another_model(store: SqliteStore) -> None:
     """Half a cycle with one provider, the rest with another: the log is the same, the bodies obey both."""
     ran.clear()
-    with SqliteStore(tmp_path / "t.db") as store:
-        thread = Thread(store, "t")
-        thread.user("Do it.")
-        with emulator("anthropic", calling) as server:
-            one_step = msgspec.structs.replace(agent(TOOLS), limits=Limits(steps=1))
-            assert carry_out(thread, TARGET, server.url, one_step).stop == "steps"
-        with emulator("openai-chat", calling) as server:
-            outcome = carry_out(Thread(store, "t"), TARGETS["openai-chat"], server.url, agent(TOOLS))
-            (body,) = [received.body for received in server.requests]
-        assert outcome.text == "Looked up and written."
-        assert errors(validate(body, "openai-chat", body["model"])) == []
-        assert tool_results(body) == 4
-        store.verify()
+    thread = Thread(store, "t")
+    thread.user("Do it.")
+    with emulator("anthropic", calling) as server:
+        one_step = msgspec.structs.replace(agent(TOOLS), limits=Limits(steps=1))
+        assert carry_out(thread, TARGET, server.url, one_step).stop == "steps"
+    with emulator("openai-chat", calling) as server:
+        outcome = carry_out(Thread(store, "t"), TARGETS["openai-chat"], server.url, agent(TOOLS))
+        (body,) = [received.body for received in server.requests]
+    assert outcome.text == "Looked up and written."
+    assert errors(validate(body, "openai-chat", body["model"])) == []
+    assert tool_results(body) == 4
+    store.verify()
     assert sorted(ran) == ["look_up cup", "look_up pot", "look_up tea", "write tea"]
