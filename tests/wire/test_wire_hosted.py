@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
 
-from quire import providers, values
+from quire import Policy, providers, values
 from quire.log.entries import check
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors, validate
 from quire.send.text_protocol import prompt_sections
-from quire.thread import Thread
+from quire.thread import Thread, open_store
 from quire.values import Entry, JsonObject, Request
-from toolbox import run
+from toolbox import closed_later, run
 
 
 def imported(format: str) -> list[Entry]:
@@ -127,3 +127,79 @@ def test_render_shows_them_by_their_kind(tmp_path: Path, monkeypatch: pytest.Mon
     assert "\nweb_search " in shown(TARGETS["openai-responses"])
     elsewhere = shown(TARGETS["anthropic"])
     assert "left out: tool mcp-2: mcp-2 is a tool of openai-responses's own" in elsewhere
+
+
+def _function(name: str) -> JsonObject:
+    return {"type": "function", "name": name, "description": "d", "parameters": {"type": "object"}, "strict": False}
+
+
+CODEX: JsonObject = {
+    "model": "gpt-6-sol",
+    "tools": [
+        _function("list"),
+        {"type": "namespace", "name": "files", "description": "f", "tools": [_function("read"), _function("list")]},
+        {"type": "custom", "name": "apply_patch", "description": "p", "format": {"type": "text"}},
+    ],
+    "input": [
+        {"type": "additional_tools", "role": "developer", "tools": [
+            {"type": "namespace", "name": "functions", "description": "f", "tools": [
+                {"type": "custom", "name": "exec", "description": "run", "format": {"type": "text"}}]}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go."}]},
+        {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "exec", "namespace": "functions",
+         "input": "ls", "status": "completed"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "a.txt"}]},
+        {"type": "function_call", "id": "fc_2", "call_id": "c2", "name": "read", "namespace": "files",
+         "arguments": "{}", "status": "completed"},
+        {"type": "function_call_output", "call_id": "c2", "output": "hello"},
+        {"type": "tool_search_call", "id": "tsc_1", "call_id": "c3", "execution": "client", "status": "completed",
+         "arguments": {"query": "x"}},
+        {"type": "tool_search_output", "call_id": "c3", "execution": "client", "status": "completed",
+         "tools": [_function(f"found{n}") for n in range(40)]},
+        {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "x", "tools": [
+            {"name": "q", "input_schema": {"type": "object"}}]},
+        {"type": "mcp_call", "id": "mcp_1", "server_label": "x", "name": "q", "arguments": "{}", "output": "said"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+         "content": [{"type": "output_text", "text": "Done.", "annotations": []}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Again."}]},
+    ],
+}  # fmt: skip
+
+
+def test_namespaces_and_custom_tools_go_back_verbatim_and_elsewhere_as_functions() -> None:
+    entries = providers.import_("openai-responses", CODEX)
+    back = request_for(entries, TARGETS["openai-responses"])
+    # Additional tools in front are tools; the last message carries a mark.
+    assert back.body["input"][:-1] == CODEX["input"][1:-1]
+    offered = [*CODEX["tools"], *CODEX["input"][0]["tools"]]
+    assert sorted(map(str, back.body["tools"])) == sorted(map(str, offered))
+    for target in (TARGETS["anthropic"], TARGETS["gemini"], "openai-chat:gpt-5", TARGETS["bedrock"]):
+        request = request_for(entries, target)
+        names = {
+            name
+            for name in ("read", "list", "files__list", "exec", "apply_patch")
+            if f"'{name}'" in str(tools_of(request))
+        }
+        assert names == {"read", "list", "files__list", "exec", "apply_patch"}, target
+        assert request_errors(request) == []
+
+
+def test_a_search_for_tools_that_is_cut_stays_valid() -> None:
+    target = TARGETS["openai-responses"]
+    more = [values.user(f"More. {'word ' * 300}") for _ in range(12)]
+    thread = Thread(closed_later(open_store(":memory:")), "t", Policy(budget=5000, model=target))
+    thread.append(*providers.import_("openai-responses", CODEX))
+    for asked in more:
+        thread.append(asked, values.respond("Yes."))
+    thread.append(values.user("And?"))
+    assert request_errors(thread.request(target, check=True)) == []
+
+
+def request_for(entries: list[Entry], target: str) -> Request:
+    thread = Thread(closed_later(open_store(":memory:")), "t")
+    thread.append(*entries)
+    return thread.request(target)
+
+
+def request_errors(request: Request) -> list[object]:
+    return list(errors(validate(request.body, request.provider, request.model, headers=request.headers)))

@@ -9,7 +9,7 @@ import msgspec
 from quire.providers.convert import project
 from quire.providers.incoming import Original, Whole, regrouped
 from quire.providers.models import ModelInfo
-from quire.providers.provider_tools import answered_by_caller
+from quire.providers.provider_tools import functions_of
 from quire.providers.rendering import Draft, Writer
 from quire.values import Entry, Json, JsonObject
 
@@ -26,8 +26,7 @@ class Exported(msgspec.Struct, frozen=True):
         out: list[JsonObject] = []
         for entry in self.tools:
             came = entry.wire.get("tools") if entry.wire.get("format") == format else None
-            told = [tool for tool in entry.tools if answered_by_caller(tool)]
-            out += came if isinstance(came, list) else [define(tool) for tool in told]
+            out += came if isinstance(came, list) else map(define, functions_of(entry.tools))
         return out
 
     def system_as(self, format: str, anew: Json) -> Json:

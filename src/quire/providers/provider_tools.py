@@ -164,11 +164,51 @@ def _goes_back(own: JsonObject, info: ModelInfo, native: Native) -> bool:
 
 def is_offered(tool: JsonObject, info: ModelInfo, native: Native) -> bool:
     """Whether a model can be told of a tool: it knows it, or the caller answers it."""
-    if "own" not in tool or own_definition(tool, info, native) is not None:
-        return True
-    return answered_by_caller(tool)
+    return own_definition(tool, info, native) is not None or bool(functions_of([tool]))
 
 
-def answered_by_caller(tool: JsonObject) -> bool:
-    """A function; or a custom tool, which is one that takes any text."""
-    return "own" not in tool or tool["own"]["definition"].get("type") == "custom"
+# What a tool that takes any text is elsewhere: its text is the one argument.
+_ANY_TEXT: JsonObject = {
+    "type": "object",
+    "properties": {"arguments": {"type": "string", "description": "The whole input, as plain text."}},
+    "required": ["arguments"],
+}
+
+
+def functions_of(tools: Iterable[JsonObject], others: Iterable[str] = ()) -> list[JsonObject]:
+    """What of tools the caller answers, as functions that any model can be told of beside `others`, by name.
+
+    A custom tool is one that takes any text; a namespace is its members, by their own names where those are free.
+    """
+    given = list(tools)
+    taken = {*others, *(tool["name"] for tool in given)}
+    out: list[JsonObject] = []
+    for tool in given:
+        own = (tool.get("own") or {}).get("definition") or {}
+        if "own" not in tool:
+            out.append(tool)
+        elif own.get("type") == "custom":
+            out.append(_any_text(tool))
+        elif own.get("type") == "namespace":
+            for member in filter(None, map(_member, own.get("tools") or ())):
+                name = member["name"]
+                name = f"{tool['name']}__{name}" if name in taken else name
+                taken.add(name)
+                out.append({**member, "name": name})
+    return out
+
+
+def _any_text(tool: JsonObject) -> JsonObject:
+    return {"name": tool["name"], "description": tool.get("description") or "", "parameters": _ANY_TEXT}
+
+
+def _member(tool: object) -> JsonObject | None:
+    """A function of a namespace, or a custom tool there."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        return None
+    if tool.get("type") == "custom":
+        return _any_text(tool)
+    schema = tool.get("parameters")
+    parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+    told = {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
+    return told if tool.get("type") == "function" else None

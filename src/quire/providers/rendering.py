@@ -15,7 +15,7 @@ import msgspec
 from quire.entry import INTERRUPTED
 from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import PrefixLines, Walk
-from quire.providers.provider_tools import Native, is_offered, own_definition, with_more
+from quire.providers.provider_tools import Native, functions_of, is_offered, own_definition, with_more
 from quire.providers.spelling import Spelling
 from quire.providers.wires import Wire
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
@@ -181,10 +181,13 @@ class Draft:
 
     def offered(self, tools: Iterable[JsonObject], message: Message | None = None) -> list[JsonObject]:
         """The tools that this model can be told of; another provider's own are left out, with the reason."""
-        kept: list[JsonObject] = []
-        for tool in tools:
-            if is_offered(tool, self.info, self.native):
+        given, kept = list(tools), list[JsonObject]()
+        for tool in given:
+            if self.own(tool) is not None:
                 kept.append(tool)
+                continue
+            if functions := functions_of([tool], [one["name"] for one in (*given, *kept)]):
+                kept += functions
                 continue
             reason = f"{tool['name']} is a tool of {tool['own'].get('format')}'s own, which nobody here could answer"
             if message is not None:

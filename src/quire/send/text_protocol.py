@@ -20,7 +20,7 @@ from quire.items.cut import at_lines
 from quire.providers.incoming import BlockDelta, Partial, recordable, refused
 from quire.providers.models import resolve, split_target
 from quire.providers.prefix import hashed, lined
-from quire.providers.provider_tools import answered_by_caller
+from quire.providers.provider_tools import functions_of
 from quire.providers.usage import usage
 from quire.send.protocol import MESSAGES, TurnThread
 from quire.send.turn_state import without_cut
@@ -105,7 +105,7 @@ def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Del
     kept = [_with_context(entry) for entry in without_cut(entries, asking=True)]
     system = [entry.text for entry in kept if entry.kind == "system"]
     known = [tool for entry in kept if entry.kind == "tools" for tool in entry.tools]
-    tools = [tool for tool in known if answered_by_caller(tool)]
+    tools = functions_of(known)
     catalog = clean.render(clean.project(tools=tools)) if tools else ""
     shown = replay.project(kept, window, delimiter)
     sections = [*system, catalog, GUIDANCE.format(d=delimiter), replay.render(shown)]

@@ -24,7 +24,7 @@ from quire.providers.incoming import (
 )
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
-from quire.providers.provider_tools import Offered, answered_by_caller, function, offered
+from quire.providers.provider_tools import Offered, function, functions_of, offered
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.gemini.write import (
@@ -103,7 +103,7 @@ def _came(entry: Entry) -> bool:
 
 
 def _declared(entries: Iterable[Entry]) -> list[JsonObject]:
-    listed = [tool for entry in entries for tool in entry.tools if answered_by_caller(tool)]
+    listed = functions_of(tool for entry in entries for tool in entry.tools)
     return [{"functionDeclarations": [declaration(tool) for tool in listed]}] if listed else []
 
 

@@ -203,21 +203,20 @@ def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
     return {key: value for key, value in item.items() if key != "id"}
 
 
-def output(part: Result, sheet: Draft) -> JsonObject:
+def output(part: Result, message: Message, sheet: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
     asked_by = next((one for one in reversed(sheet.messages) if one.get("call_id") == part.call_id), {})
     own = own_block(part, sheet)
     if own and output_text(own) == part.text:
         return {**own, "call_id": part.call_id}
+    if asked_by.get("type") == "tool_search_call":
+        sheet.leave_out(message, "a search for tools has no place for words: what was cut is not told", part)
+        return {"type": "tool_search_output", "call_id": part.call_id, "execution": "client", "tools": []}
     text: Json = part.text
     if text and in_parts(sheet.info):
         text = [{"type": "input_text", "text": text}]
-    kind = _OUTPUTS.get(asked_by.get("type", ""), f"{asked_by.get('type', 'function_call')}_output")
+    kind = f"{asked_by.get('type', 'function_call')}_output"
     return {"type": kind, "call_id": part.call_id, "output": text}
-
-
-# Outputs that are not called as their calls are.
-_OUTPUTS = {"tool_search_call": "tool_search_output"}
 
 
 def image(part: Image) -> JsonObject | None:
@@ -235,7 +234,9 @@ def write(sheet: Draft, message: Message) -> None:
         case "assistant":
             _assistant(sheet, message)
         case "tool":
-            sheet.messages += [output(part, sheet) for part in message.parts if isinstance(part, Result)]
+            sheet.messages += [
+                output(part, message, sheet) for part in message.parts if isinstance(part, Result)
+            ]
         case "note":
             _note(sheet, message)
         case "tools":
