@@ -175,13 +175,9 @@ def test_namespaces_and_custom_tools_go_back_verbatim_and_elsewhere_as_functions
     assert sorted(map(str, back.body["tools"])) == sorted(map(str, offered))
     for target in (TARGETS["anthropic"], TARGETS["gemini"], "openai-chat:gpt-5", TARGETS["bedrock"]):
         request = request_for(entries, target)
-        names = {
-            name
-            for name in ("read", "list", "files__list", "exec", "apply_patch")
-            if f"'{name}'" in str(tools_of(request))
-        }
-        assert names == {"read", "list", "files__list", "exec", "apply_patch"}, target
-        assert request_errors(request) == []
+        assert request_errors(request) == [], target
+        defined = str(tools_of(request))
+        assert all(f"'{name}'" in defined for name in ("read", "list", "files__list", "exec", "apply_patch")), target
 
 
 def test_a_search_for_tools_that_is_cut_stays_valid() -> None:
