@@ -115,7 +115,15 @@ def test_a_store_that_was_given_stays_open(tmp_path: Path) -> None:
         assert store.info("t").seq == 1
 
 
-def test_no_connection_is_left_to_the_interpreter(tmp_path: Path) -> None:
-    script = "import quire, sys; quire.open(sys.argv[1], 't').user('a'); t = quire.open(sys.argv[1], 't'); t.user('b')"
-    run = [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", script, str(tmp_path / "t.db")]
+NOTES = (
+    "from quire.notes.index import NoteIndex, Vault; NoteIndex(Vault('.'), 'a.db'); n = NoteIndex(Vault('.'), 'b.db')"
+)
+
+
+@pytest.mark.parametrize(
+    "script", ["import quire; quire.open('t.db', 't').user('a'); t = quire.open('t.db', 't'); t.user('b')", NOTES]
+)
+def test_no_connection_is_left_to_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", script]
     assert subprocess.run(run, capture_output=True, text=True, check=True).stderr == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -145,6 +146,7 @@ class NoteIndex:
         self._lock = threading.RLock()
         self._collection: Any = None
         self._conn = _open(self.place)
+        weakref.finalize(self, self._conn.close)  # an index that nobody closes ends with itself
         # What the passages were made of; the vault itself may know more, or newer versions.
         self._indexed: dict[str, str] = {}
         for path, note in self._stored().items():
