@@ -87,11 +87,11 @@ def test_a_file_of_many_conversations_is_taken_line_by_line() -> None:
     assert json.loads(stored) == [{"thread": "t-1", "entries": 1}, {"thread": "t-2", "entries": 1}]
 
 
-def test_importing_again_says_what_was_there_before() -> None:
+def test_importing_again_adds_what_is_new_alone() -> None:
     Path("chat.json").write_text(json.dumps([{"role": "user", "content": "Hello"}]))
     again = ["import", "--from", "openai-chat", "chat.json", "--thread", "twice"]
     assert run(*again) == "twice: 1 entry\n"
-    assert run(*again) == "twice: 1 entry, behind 1 that were there\n"
+    assert run(*again) == "twice: nothing new\n"
 
 
 def test_a_call_is_shown_by_its_name_first() -> None:

@@ -1,0 +1,357 @@
+"""Logs of requests and replies, read as the conversations they belong to: JSON Lines, HAR, LHAR, LiteLLM, Langfuse, OpenTelemetry."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from quire import providers
+from quire.archive.sessions import StoredConversation, SessionStore, SourceFile, milliseconds, text_in
+from quire.errors import FormatError, QuireError
+from quire.log.hashing import canonical, sha256_hex
+from quire.log.shapes import short
+from quire.providers.prefix import unmarked
+from quire.providers.rules.detect import detect
+from quire.providers.wires import wire_of
+from quire.values import Entry, Json, JsonObject
+
+_MESSAGES = {"openai-responses": "input", "gemini": "contents"}
+
+
+class LoggedExchange(msgspec.Struct, frozen=True):
+    """A request and what came back: a reply, its stream as text, or nothing."""
+
+    body: JsonObject
+    reply: Json = None
+    place: str = ""
+    model: str = ""
+    at: int | None = None
+    session: str = ""
+
+
+def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
+    """The conversations that requests belong to: one that begins with all of another's messages goes on with it.
+
+    Each is its longest request with the reply to it; side requests (titles, summaries) stand apart.
+    """
+    newest: dict[str, tuple[int, str, LoggedExchange]] = {}
+    count = 0
+    for exchange in exchanges:
+        format = format_in(exchange)
+        marks = _marks(exchange, format)
+        before = next((mark for mark in reversed(marks) if mark in newest), None)
+        number = newest.pop(before)[0] if before is not None else (count := count + 1)
+        newest[marks[-1]] = (number, format, exchange)
+    return [
+        StoredConversation(f"{name}-{number}", format, one.body, one.model, reply=tuple(_reply(one, format)))
+        for number, format, one in sorted(newest.values(), key=lambda held: held[0])
+    ]
+
+
+def format_in(exchange: LoggedExchange) -> str:
+    """The wire format of a body; one that is none is an error that names its place."""
+    found = detect(exchange.body)
+    if found is None:
+        fields = ", ".join(list(exchange.body)[:6])
+        raise FormatError(
+            f"{exchange.place} holds {fields or 'nothing'}, which is no request of a provider",
+            hint="Force a format with --from.",
+        )
+    return wire_of(found).name
+
+
+def _marks(exchange: LoggedExchange, format: str) -> list[str]:
+    """A hash for each of the first n messages, of its session; cache marks are no part of them."""
+    messages = exchange.body.get(_MESSAGES.get(format, "messages"))
+    listed = messages if isinstance(messages, list) else [messages]
+    marks, before = [], exchange.session
+    for message in listed:
+        line = unmarked(message) if isinstance(message, dict) else message
+        before = sha256_hex(f"{before}\n{canonical(line).decode()}")
+        marks.append(before)
+    return marks or [sha256_hex(f"{exchange.session}\n{exchange.place}")]
+
+
+def _reply(exchange: LoggedExchange, format: str) -> Iterator[Entry]:
+    """The entries of a reply; an error that the provider sent, or half a stream, brings none."""
+    target = f"{format}:{exchange.model or exchange.body.get('model') or ''}"
+    reply = exchange.reply
+    with contextlib.suppress(QuireError):
+        if isinstance(reply, dict) and reply.get("role") == "assistant" and format == "openai-chat":
+            reply = {"choices": [{"message": reply}]}
+        if isinstance(reply, dict):
+            yield from providers.parse_reply(target, reply).entries
+        elif isinstance(reply, str | list) and reply:
+            reader = providers.stream(target)
+            for event in _events(reply):
+                reader.feed(event)
+            yield from reader.partial().entries
+
+
+def _events(stream: str | list[Json]) -> list[Json]:
+    """The events of server-sent text, or those that are listed."""
+    if isinstance(stream, list):
+        return stream
+    lines = [line.removeprefix("data:").strip() for line in stream.split("\n") if line.startswith("data:")]
+    return [json.loads(line) for line in lines if line and line != "[DONE]"]
+
+
+# Requests one a line, alone or with their replies.
+
+
+def _requests(file: SourceFile) -> Iterator[StoredConversation]:
+    def exchanges() -> Iterator[LoggedExchange]:
+        for number, one in file.numbered():
+            place = f"line {number} of {file.path.name}"
+            if not isinstance(one, dict):
+                raise FormatError(f"{file.path.name} holds {short(one)}, no request", line=number, column=1)
+            held = _body_of(one)
+            reply: Json = next((one[key] for key in ("reply", "response", "stream") if one.get(key)), None)
+            reply = (
+                reply.get("body")
+                if isinstance(reply, dict) and isinstance(reply.get("body"), dict)
+                else reply
+            )
+            session = str(one.get("session_id") or one.get("recording") or "")
+            yield LoggedExchange(held, reply, place, str(one.get("model") or ""), session=session)
+
+    yield from grouped(exchanges(), file.name)
+
+
+def _har(file: SourceFile) -> Iterator[StoredConversation]:
+    def exchanges() -> Iterator[LoggedExchange]:
+        for number, one in enumerate(file.value["log"]["entries"]):
+            body = _json((one["request"].get("postData") or {}).get("text"))
+            # A browser asks for much that is no model's.
+            if isinstance(body, dict) and detect(body) is not None:
+                text = (one.get("response") or {}).get("content", {}).get("text") or ""
+                reply = _json(text)
+                place = f"log.entries[{number}] of {file.path.name}"
+                yield LoggedExchange(body, reply if reply is not None else text, place, _url_model(one["request"]["url"]), milliseconds(one.get("startedDateTime")))  # fmt: skip
+
+    yield from grouped(exchanges(), file.name)
+
+
+def _url_model(url: str) -> str:
+    """Gemini and Bedrock name the model in the address."""
+    for word in ("/models/", "/model/"):
+        if word in url:
+            return url.split(word)[1].partition("/")[0].partition(":generate")[0].partition(":stream")[0]
+    return ""
+
+
+def _json(text: Json) -> Json:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return None
+
+
+def _lhar(file: SourceFile) -> Iterator[StoredConversation]:
+    wrapped = file.value["lhar"]["entries"] if isinstance(file.value, dict) else None
+    listed = wrapped if wrapped is not None else [one for one in file.objects() if one.get("type") == "entry"]
+    held = [one for one in listed if isinstance((one.get("raw") or {}).get("request_body"), dict)]
+    if listed and not held:
+        raise FormatError(
+            f"{file.path.name} holds no bodies", hint="Record with bodies: raw.request_body is null."
+        )
+    ordered = sorted(held, key=lambda one: (str(one.get("trace_id")), one.get("sequence") or 0))
+    yield from grouped(
+        (
+            LoggedExchange(one["raw"]["request_body"], one["raw"].get("response_body"), f"entry {number}", str(one["gen_ai"]["request"].get("model") or ""), session=str(one.get("trace_id")))
+            for number, one in enumerate(ordered, 1)
+        ),
+        file.name,
+    )  # fmt: skip
+
+
+def _litellm(file: SourceFile) -> Iterator[StoredConversation]:
+    def exchanges() -> Iterator[LoggedExchange]:
+        for number, held in enumerate(file.objects(), 1):
+            one = held.get("standard_logging_object") or held
+            messages = _json(one.get("messages"))
+            asked = _json(one.get("proxy_server_request")) or {}
+            body: JsonObject = (
+                asked["body"] if isinstance(asked.get("body"), dict) else {"messages": messages}
+            )
+            if isinstance(messages, str):
+                body = {"messages": [{"role": "user", "content": messages}]}
+            tools = (one.get("model_parameters") or {}).get("tools")
+            body = {**({"tools": tools} if tools else {}), **body}
+            if not isinstance(body.get("messages"), list):
+                raise FormatError(f"log {number} of {file.path.name} holds no messages", hint="Turn on message logging.")  # fmt: skip
+            yield LoggedExchange(body, _json(one.get("response")), f"log {number}", str(one.get("model") or ""), session=str(one.get("trace_id") or one.get("session_id") or ""))  # fmt: skip
+
+    yield from grouped(exchanges(), file.name)
+
+
+def _langfuse(file: SourceFile) -> Iterator[StoredConversation]:
+    listed = [one for held in file.objects() for one in _observations(held)]
+    generations = [one for one in listed if one.get("type") == "GENERATION"]
+    generations.sort(key=lambda one: str(one.get("startTime") or ""))
+
+    def exchanges() -> Iterator[LoggedExchange]:
+        for one in generations:
+            given, output = _json(one.get("input")), _json(one.get("output"))
+            body = {"messages": given} if isinstance(given, list) else given
+            if not isinstance(body, dict):
+                body = {"messages": [{"role": "user", "content": str(one.get("input") or "")}]}
+            reply = (
+                output
+                if isinstance(output, dict)
+                else {"role": "assistant", "content": text_in(one.get("output"))}
+            )
+            yield LoggedExchange(body, reply, f"observation {one.get('id')}", str(one.get("model") or ""), session=str(one.get("sessionId") or one.get("traceId") or ""))  # fmt: skip
+
+    yield from grouped(exchanges(), file.name)
+
+
+def _observations(held: JsonObject) -> list[JsonObject]:
+    nested = next((held[key] for key in ("observations", "data") if isinstance(held.get(key), list)), None)
+    return [one for one in nested if isinstance(one, dict)] if nested is not None else [held]
+
+
+# A list of messages, or one message a line, in whichever wire format.
+
+
+def _messages(file: SourceFile) -> Iterator[StoredConversation]:
+    body = _as_request(file.objects())
+    format = format_in(LoggedExchange(body, place=file.path.name))
+    yield StoredConversation(file.name, format, body)
+
+
+def _as_request(messages: list[JsonObject]) -> JsonObject:
+    items = any(
+        one.get("type") in ("function_call", "function_call_output", "reasoning", "message")
+        for one in messages
+    )
+    return {"input" if items else "contents" if "parts" in messages[0] else "messages": messages}
+
+
+def _is_message(one: JsonObject) -> bool:
+    return one.get("role") in ("system", "developer", "user", "assistant", "model", "tool") and bool(
+        {"content", "parts", "tool_calls"} & one.keys()
+    )
+
+
+# OpenTelemetry: spans with the messages of the GenAI conventions.
+
+
+def _otel(file: SourceFile) -> Iterator[StoredConversation]:
+    def exchanges() -> Iterator[LoggedExchange]:
+        for number, (trace, facts) in enumerate(_spans(file), 1):
+            given = _json(facts.get("gen_ai.input.messages"))
+            if not isinstance(given, list):
+                continue
+            told = _json(facts.get("gen_ai.system_instructions")) or []
+            system = [{"role": "system", "content": _otel_text(told)}] if told else []
+            tools = _json(facts.get("gen_ai.tool.definitions"))
+            output = [
+                one
+                for said in _json(facts.get("gen_ai.output.messages")) or []
+                for one in _otel_message(said)
+            ]
+            body = {"messages": [*system, *(one for said in given for one in _otel_message(said))]}
+            body |= {"tools": [one if "function" in one else {"type": "function", "function": one} for one in tools]} if isinstance(tools, list) else {}  # fmt: skip
+            session = str(facts.get("gen_ai.conversation.id") or trace)
+            model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
+            yield LoggedExchange(
+                body, output[0] if output else None, f"span {number}", model, session=session
+            )
+
+    found = grouped(exchanges(), file.name)
+    if not found:
+        raise FormatError(
+            f"the spans of {file.path.name} hold no gen_ai.input.messages",
+            hint="Have the instrumentation record content.",
+        )
+    yield from found
+
+
+def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
+    """(trace id, attributes) of each span: as OTLP writes them, or as the SDK prints them."""
+    for held in file.objects():
+        for resource in held.get("resourceSpans") or ():
+            for scope in resource.get("scopeSpans") or ():
+                for span in scope.get("spans") or ():
+                    facts = {
+                        one["key"]: _otel_value(one.get("value") or {})
+                        for one in span.get("attributes") or ()
+                    }
+                    yield str(span.get("traceId")), facts
+        if isinstance(held.get("attributes"), dict):
+            yield (
+                str((held.get("context") or {}).get("trace_id") or held.get("trace_id") or ""),
+                held["attributes"],
+            )
+
+
+def _otel_value(value: JsonObject) -> Json:
+    if "arrayValue" in value:
+        return [_otel_value(one) for one in value["arrayValue"].get("values") or ()]
+    if "kvlistValue" in value:
+        return {
+            one["key"]: _otel_value(one.get("value") or {})
+            for one in value["kvlistValue"].get("values") or ()
+        }
+    return next(iter(value.values()), None)
+
+
+def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
+    """A message in parts as messages of Chat."""
+    parts = said.get("parts") or []
+    for one in parts:
+        if one.get("type") == "tool_call_response":
+            answer = one.get("response", one.get("result"))
+            yield {"role": "tool", "tool_call_id": str(one.get("id") or ""), "content": text_in(answer)}
+    calls: list[Any] = [
+        {"id": str(one.get("id") or ""), "type": "function", "function": {"name": one.get("name"), "arguments": one["arguments"] if isinstance(one.get("arguments"), str) else json.dumps(one.get("arguments") or {}, ensure_ascii=False)}}
+        for one in parts if one.get("type") == "tool_call"
+    ]  # fmt: skip
+    text = _otel_text([one for one in parts if one.get("type") == "text"])
+    thought = _otel_text([one for one in parts if one.get("type") in ("reasoning", "thinking")])
+    if text or calls or thought:
+        thinking = {"reasoning_content": thought} if thought else {}
+        yield {
+            "role": said.get("role"),
+            "content": text,
+            **thinking,
+            **({"tool_calls": calls} if calls else {}),
+        }
+
+
+def _otel_text(parts: list[JsonObject]) -> str:
+    return "\n".join(str(one.get("content") or one.get("text") or "") for one in parts)
+
+
+def _first(test: Any) -> Any:
+    return lambda file: any(test(one) for one in file.objects()[:20])
+
+
+def _body_of(one: JsonObject) -> JsonObject:
+    """The request of a line: itself, or under `request`, or under `request.body`."""
+    held: JsonObject = one["request"] if isinstance(one.get("request"), dict) else one
+    return held["body"] if isinstance(held.get("body"), dict) else held
+
+
+def _is_request(one: JsonObject) -> bool:
+    held = _body_of(one)
+    return (
+        any(isinstance(held.get(name), list) for name in ("messages", "contents", "input"))
+        and detect(held) is not None
+    )
+
+
+LOGS: tuple[SessionStore, ...] = (
+    SessionStore("har", lambda file: isinstance(file.value, dict) and isinstance(file.value.get("log"), dict) and "entries" in file.value["log"], _har),
+    SessionStore("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or _first(lambda one: one.get("type") == "entry" and "raw" in one and "gen_ai" in one)(file), _lhar),
+    SessionStore("opentelemetry", _first(lambda one: "resourceSpans" in one or any(str(name).startswith("gen_ai.") for name in (one.get("attributes") if isinstance(one.get("attributes"), dict) else ()))), _otel),
+    SessionStore("langfuse", _first(lambda one: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(one))), _langfuse),
+    SessionStore("litellm", _first(lambda one: "standard_logging_object" in one or ("messages" in one and bool({"call_type", "litellm_call_id", "model_map_information"} & one.keys()))), _litellm),
+    SessionStore("requests", lambda file: bool(file.objects()) and not isinstance(file.value, list) and _is_request(file.objects()[0]), _requests),
+    SessionStore("messages", lambda file: bool(file.objects()) and _is_message(file.objects()[0]), _messages),
+)  # fmt: skip

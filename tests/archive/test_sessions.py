@@ -1,0 +1,272 @@
+"""Sessions and logs of other programs become threads: recognised, whole, once."""
+
+import contextlib
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import shared_data
+from quire import providers
+from quire.archive.request_logs import LOGS
+from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
+from quire.errors import FormatError, QuireError
+from quire.log.memory import MemoryStore
+from quire.thread import Thread
+from quire.values import JsonObject
+from toolbox import invoke, run
+
+READERS = (*STORES, *LOGS)
+TARGETS = ("anthropic:claude-opus-4-6", "openai:gpt-5.6", "openai-chat:gpt-5.4", "gemini:gemini-3.1-pro-preview", "bedrock:anthropic.claude-opus-4-6-v1")  # fmt: skip
+# Folder of a real client -> what its sessions are, and what each says: users, thoughts, answers, calls, results.
+REAL = {
+    "aider": ("aider", [(3, 0, 3, 0, 0)]),
+    "claude-code": ("claude-code", [(2, 0, 2, 2, 2)]),
+    "codex/rollout*": ("codex", [(4, 7, 7, 6, 6)]),
+    "gemini-cli": ("gemini-cli", [(4, 24, 8, 6, 6)]),
+    "llm": ("llm", [(3, 8, 8, 6, 6)]),
+    "mini-swe-agent": ("mini-swe-agent", [(1, 2, 4, 5, 5), (1, 0, 4, 5, 5), (1, 2, 4, 5, 5), (1, 2, 4, 5, 5)]),
+    "openai-agents/session.db": ("openai-agents", [(3, 8, 8, 6, 6)]),
+    "opencode": ("opencode", [(3, 8, 8, 6, 6)]),
+    "pi": ("pi", [(4, 10, 10, 8, 8), (4, 10, 10, 8, 8)]),
+    "pydantic-ai": ("pydantic-ai", [(3, 8, 8, 6, 6), (3, 0, 8, 6, 6), (3, 8, 8, 6, 6), (3, 8, 8, 6, 6)]),
+    "langchain": ("langchain", [(3, 8, 8, 6, 6), (3, 0, 8, 6, 6), (3, 8, 8, 6, 6), (3, 0, 8, 6, 6)]),
+    "strands/sessions": ("strands", [(2, 3, 3, 2, 2), (3, 8, 8, 6, 6)]),
+}
+
+
+@pytest.mark.parametrize("folder", REAL)
+def test_sessions_of_real_clients_are_recognised_read_whole_and_go_on_with_any_model(folder: str) -> None:
+    wanted, counts = REAL[folder]
+    root = shared_data("sessions")
+    files = [file for start in sorted(root.glob(folder)) for file in files_under(start)]
+    found = []
+    for file in map(source_file, files):
+        store = recognised(file, READERS)
+        assert store.name == wanted
+        for one in conversations(file, store):
+            entries = one.entries()
+            kinds = Counter(entry.kind for entry in entries)
+            found.append(tuple(kinds[kind] for kind in ("user", "think", "respond", "call", "result")))
+            back = providers.export(one.format, entries)
+            field = next((name for name in ("messages", "input", "contents") if name in one.value), None)
+            assert (back[field] if isinstance(back, dict) else back) == (one.value[field] if field else one.value)
+            for target in TARGETS:
+                thread = Thread(MemoryStore(), "t")
+                thread.append(*entries)
+                thread.user("And?")
+                assert thread.request(target, check=True)
+    assert found == counts
+
+
+def test_codex_items_are_what_was_sent() -> None:
+    (file,) = shared_data("sessions/codex").glob("rollout*")
+    items = json.loads((file.parent / "items.json").read_text())["input"]
+    (made,) = conversations(source_file(file), recognised(source_file(file), READERS))
+    assert made.value["input"] == [{k: v for k, v in one.items() if not k.startswith("internal_")} for one in items]
+    assert made.value["instructions"].startswith("You are a coding agent")
+
+
+def line(kind: str, content: Any, uuid: str, parent: str = "", **more: Any) -> JsonObject:
+    message = {"role": kind, "content": content, **more.pop("message", {})}
+    return {"type": kind, "sessionId": "s", "uuid": uuid, "parentUuid": parent or None, "message": message, **more}
+
+
+def text(said: str) -> list[JsonObject]:
+    return [{"type": "text", "text": said}]
+
+
+CALLS = [{"type": "tool_use", "id": f"t{n}", "name": "read", "input": {}} for n in (1, 2)]
+RESULTS = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": str(n)} for n in (1, 2)]
+CLAUDE = [
+    {"type": "summary", "summary": "x", "leafUuid": "y"},
+    line("user", "Go", "1"),
+    line("assistant", text("I read."), "2", "1", message={"id": "m1", "model": "claude-opus-4-6"}),
+    line("assistant", [CALLS[0]], "3", "2", message={"id": "m1"}),
+    line("assistant", [CALLS[1]], "4", "3", message={"id": "m1"}),
+    line("user", [RESULTS[0]], "5", "3"),
+    line("user", [RESULTS[1]], "6", "4"),
+    line("assistant", text("Wrong."), "7", "6", message={"id": "m2"}),
+    line("user", "Never mind", "8", "7"),
+    line("user", "Elsewhere", "s1", isSidechain=True),
+    line("user", "Again", "9", "6"),
+    line("assistant", text("Right."), "10", "9", message={"id": "m3"}),
+]
+
+
+def write(path: str, values: list[JsonObject]) -> Path:
+    Path(path).write_text("\n".join(map(json.dumps, values)))
+    return Path(path)
+
+
+def test_a_claude_code_session_is_its_replies_whole_without_what_was_left_behind(home: Path) -> None:
+    write("c.jsonl", CLAUDE)
+    said = [json.loads(one) for one in run("import", "c.jsonl", "--line", "1").splitlines()]
+    assert [one.get("text") or one.get("call_id") for one in said] == ["Go", "I read.", "t1", "t2", "t1", "t2", "Again", "Right."]  # fmt: skip
+    assert "Elsewhere" in run("import", "c.jsonl", "--line", "2")
+    told = invoke("import", "c.jsonl", "--into", "c").stderr
+    assert told == "read as claude-code: 2 conversations; it holds no system prompt, no tools\n"
+
+
+@pytest.mark.parametrize("cut", range(4, len(CLAUDE)))
+def test_a_longer_version_of_a_session_adds_what_is_new(home: Path, cut: int) -> None:
+    values = [one for one in CLAUDE if one.get("uuid") not in ("s1", "7", "8")]
+    write("c.jsonl", values[:cut])
+    run("import", "c.jsonl", "--into", "t")
+    write("c.jsonl", values)
+    run("import", "c.jsonl", "--into", "t")
+    assert run("import", "c.jsonl", "--into", "t") == "t: nothing new\n"
+    run("import", "c.jsonl", "--into", "whole")
+    assert run("export", "t", "--to", "openai-chat") == run("export", "whole", "--to", "openai-chat")
+
+
+# One conversation of two requests, as each log writes it down.
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+FIRST = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+MORE = [*ASKED, FIRST, {"role": "tool", "tool_call_id": "c1", "content": "2"}]
+LAST = {"role": "assistant", "content": "Two."}
+TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+BODIES = [{"model": "gpt-5.4", "messages": one, "tools": [{"type": "function", "function": TOOL}]} for one in (ASKED, MORE)]  # fmt: skip
+REPLIES = [{"model": "gpt-5.4", "choices": [{"index": 0, "message": one, "finish_reason": "stop"}]} for one in (FIRST, LAST)]  # fmt: skip
+STREAM = 'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"Two."}}]}\n\ndata: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n'
+PAIRS = list(zip(BODIES, REPLIES, strict=True))
+
+
+def otel(messages: list[JsonObject]) -> list[JsonObject]:
+    parts: list[JsonObject] = []
+    for one in messages:
+        said = [{"type": "text", "content": one["content"]}] if one["content"] and one["role"] != "tool" else []
+        said += [{"type": "tool_call", "id": "c1", "name": "add", "arguments": {"a": 1}}] if "tool_calls" in one else []
+        said += [{"type": "tool_call_response", "id": "c1", "response": "2"}] if one["role"] == "tool" else []
+        parts.append({"role": one["role"], "parts": said})
+    return parts
+
+
+def span(body: JsonObject, reply: JsonObject) -> JsonObject:
+    facts = {
+        "gen_ai.request.model": "gpt-5.4",
+        "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be brief."}]),
+        "gen_ai.input.messages": json.dumps(otel(body["messages"][1:])),
+        "gen_ai.output.messages": json.dumps(otel([reply["choices"][0]["message"]])),
+        "gen_ai.tool.definitions": json.dumps([{"type": "function", "function": TOOL}]),
+    }
+    return {"traceId": "t", "attributes": [{"key": key, "value": {"stringValue": one}} for key, one in facts.items()]}
+
+
+def har(body: JsonObject, reply: Any) -> JsonObject:
+    said = reply if isinstance(reply, str) else json.dumps(reply)
+    request = {"method": "POST", "url": "https://x.y/v1/chat/completions", "postData": {"text": json.dumps(body)}}
+    return {"startedDateTime": "2026-01-01T00:00:00Z", "request": request, "response": {"content": {"text": said}}}
+
+
+def lhar(number: int, body: JsonObject, reply: JsonObject) -> JsonObject:
+    raw = {"request_body": body, "response_body": reply}
+    return {
+        "type": "entry",
+        "trace_id": "t",
+        "sequence": number,
+        "gen_ai": {"request": {"model": "gpt-5.4"}},
+        "raw": raw,
+    }
+
+
+def generation(number: int, body: JsonObject, reply: JsonObject) -> JsonObject:
+    asked = {"messages": body["messages"], "tools": body["tools"]}
+    return {"id": str(number), "type": "GENERATION", "traceId": "t", "startTime": f"2026-01-0{number}", "model": "gpt-5.4", "input": asked, "output": reply["choices"][0]["message"]}  # fmt: skip
+
+
+def litellm(body: JsonObject, reply: JsonObject) -> JsonObject:
+    return {"id": "x", "trace_id": "t", "call_type": "completion", "model": "gpt-5.4", "messages": body["messages"], "model_parameters": {"tools": body["tools"]}, "response": reply}  # fmt: skip
+
+
+WRITTEN: dict[str, tuple[str, Callable[[], str]]] = {
+    "requests.jsonl": ("requests", lambda: "\n".join(json.dumps({"request": b, "response": r}) for b, r in PAIRS)),
+    "streams.jsonl": ("requests", lambda: "\n".join(json.dumps({"request": b, "stream": r}) for b, r in zip(BODIES, ["", STREAM], strict=True))),
+    "a.har": ("har", lambda: json.dumps({"log": {"entries": [har({"q": 1}, "<html>"), *(har(b, r) for b, r in PAIRS)]}})),
+    "stream.har": ("har", lambda: json.dumps({"log": {"entries": [har(BODIES[0], REPLIES[0]), har(BODIES[1], STREAM)]}})),
+    "a.lhar": ("lhar", lambda: "\n".join(map(json.dumps, [{"type": "session", "trace_id": "t"}, *(lhar(n, b, r) for n, (b, r) in enumerate(PAIRS))]))),
+    "wrapped.json": ("lhar", lambda: json.dumps({"lhar": {"version": "1", "sessions": [], "entries": [lhar(n, b, r) for n, (b, r) in enumerate(PAIRS)]}})),
+    "litellm.jsonl": ("litellm", lambda: "\n".join(json.dumps(litellm(b, r)) for b, r in PAIRS)),
+    "langfuse.json": ("langfuse", lambda: json.dumps({"trace": {"id": "t"}, "observations": [generation(n, b, r) for n, (b, r) in enumerate(PAIRS, 1)]})),
+    "langfuse.jsonl": ("langfuse", lambda: "\n".join(json.dumps(generation(n, b, r)) for n, (b, r) in enumerate(PAIRS, 1))),
+    "spans.json": ("opentelemetry", lambda: json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span(b, r) for b, r in PAIRS]}]}]})),
+    "swe.traj": ("swe-agent", lambda: json.dumps({"trajectory": [], "history": [{**one, "agent": "main", **({"tool_call_ids": ["c1"]} if one["role"] == "tool" else {})} for one in [*MORE, LAST]]})),
+    "messages.json": ("messages", lambda: json.dumps([*MORE, LAST])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_log_of_requests_is_one_conversation_with_its_last_reply(home: Path, name: str) -> None:
+    store, made = WRITTEN[name]
+    Path(name).write_text(made())
+    done = invoke("import", name, "--into", "t")
+    assert done.stderr.startswith(f"read as {store}: 1 conversation")
+    said = json.loads(run("export", "t", "--to", "openai-chat"))
+    messages = said["messages"] if isinstance(said, dict) else said
+    kept = [{key: one[key] for key in ("role", "content", "tool_calls", "tool_call_id") if one.get(key)} for one in messages]  # fmt: skip
+    assert kept == [{key: value for key, value in one.items() if value} for one in [*MORE, LAST]]
+    assert isinstance(said, list) == ("no tools" in done.stderr)
+    assert run("import", name, "--into", "t", "--from", store) == "t: nothing new\n"
+
+
+def test_side_requests_are_conversations_of_their_own(home: Path) -> None:
+    title = {"model": "gpt-5.4-mini", "messages": [{"role": "user", "content": "A title, please."}]}
+    write("r.jsonl", [BODIES[0], title, BODIES[1]])
+    stored = json.loads(run("import", "r.jsonl", "--into", "t", "--json"))
+    assert [one["entries"] for one in stored] == [5, 1]
+
+
+def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
+    with sqlite3.connect("logs.db") as conn:
+        conn.execute("CREATE TABLE conversations (id TEXT)")
+        conn.execute("CREATE TABLE responses (id TEXT, conversation_id TEXT, model TEXT, system TEXT, prompt TEXT, response TEXT)")  # fmt: skip
+        conn.executemany("INSERT INTO responses VALUES (?, 'c', 'gpt-5.4', 'Be brief.', ?, ?)", [("1", "Hi", "Hello"), ("2", "And?", "So.")])  # fmt: skip
+    conn.close()
+    kinds = [json.loads(one)["kind"] for one in run("import", "logs.db").splitlines()]
+    assert kinds == ["system", "user", "respond", "user", "respond"]
+
+
+def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> None:
+    Path("all").mkdir()
+    write("all/a.jsonl", CLAUDE[:3])
+    write("all/b.jsonl", [{"some": "thing"}])
+    done = invoke("import", "all", "--into", "t")
+    assert (done.stdout, "left out: line 1, column 1: b.jsonl begins with the fields some" in done.stderr) == ("t: 2 entries\n", True)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "problem"),
+    [
+        ('{"some": 1}\n{"other": 2}', [], "line 1, column 1: x.jsonl begins with the fields some, which nothing known here begins with"),
+        ("no JSON at all", [], "x.jsonl begins with 'no JSON at all'"),
+        ('{"type": "session_meta", "payload": {}}\n{"type": "response_item"}', [], "line 2, column 1: x.jsonl holds the fields type, which is not a line of a Codex rollout"),
+        ('{"type": "session_meta", "payload": {}}\n{"type": "event_msg", "payload": {}}', ["--from", "openai-responses"], "x.jsonl begins with 'session_meta', which openai-responses does not have"),
+        ('{"role": "user", "content": "a"}', ["--from", "codex"], "line 1, column 1: x.jsonl holds the fields role, content, which is not a line of a Codex rollout"),
+        ('{"a": 1}\n{"b"', [], "line 2, column 1: x.jsonl is not JSON"),
+        ('{"trajectory_format": "mini-swe-agent-1.1"}', [], "x.jsonl is not as mini-swe-agent writes it: KeyError 'messages'"),
+        ('{"resourceSpans": []}', [], "hold no gen_ai.input.messages"),
+        ('{"lhar": {"entries": [{"type": "entry", "raw": {"request_body": null}}]}}', [], "holds no bodies"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_its_first_place(
+    home: Path, content: str, options: list[str], problem: str
+) -> None:
+    Path("x.jsonl").write_text(content)
+    with pytest.raises(FormatError) as failed:
+        run("import", "x.jsonl", *options)
+    assert problem in str(failed.value)
+    assert failed.value.hint
+
+
+@pytest.mark.parametrize("store", READERS, ids=lambda store: store.name)
+@pytest.mark.parametrize("content", ["{}", "[]", '{"type": 1}\n{"message": []}', "text", '[{"kind": "request", "parts": [1]}]', '{"log": {"entries": [1]}}'])  # fmt: skip
+def test_no_reader_breaks_on_a_file_of_another_shape(home: Path, store: Any, content: str) -> None:
+    Path("x.json").write_text(content)
+    with contextlib.suppress(QuireError):
+        found = conversations(source_file(Path("x.json")), store)
+        assert all(one.entries() is not None for one in found)
