@@ -19,10 +19,10 @@ from quire.log.sqlite import SqliteStore
 from quire.log.store import EntryWords, Store, ThreadInfo
 from quire.recall import Indexer, Recall, words_of
 from quire.records import Records, Selector, draft, find
+from quire.send.builtin import recall_tool
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, look, resume, run
 from quire.send.protocol import Runner
-from quire.send.recall_tool import recall_tool
 from quire.send.tools import Toolbox, tool
 from quire.send.transport import close
 from quire.testing import MemoryStore, emulator

@@ -16,7 +16,7 @@ from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool
 from quire.recall.placement import in_prompt, standing
-from quire.send.recall_tool import recall_tool as built_in
+from quire.send.builtin import recall_tool as built_in
 from quire.thread import Thread
 from quire.tokens import counter
 from quire.values import Entry, Reply, Usage

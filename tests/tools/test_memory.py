@@ -7,8 +7,7 @@ from quire import values
 from quire.assemble import Policy
 from quire.assemble.messages import handle_of
 from quire.log.sqlite import SqliteStore
-from quire.send.builtin import builtin
-from quire.send.recall_tool import recall_tool
+from quire.send.builtin import builtin, recall_tool
 from quire.send.tools import Tool
 from quire.thread import Thread
 from quire.values import Entry

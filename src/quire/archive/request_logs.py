@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from quire import providers
-from quire.archive.sessions import StoredConversation, SessionStore, SourceFile, milliseconds, text_in
+from quire.archive.sessions import SessionStore, SourceFile, StoredConversation, milliseconds, text_in
 from quire.errors import FormatError, QuireError
 from quire.log.hashing import canonical, sha256_hex
 from quire.log.shapes import short

@@ -7,12 +7,17 @@ import math
 import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import msgspec
 
 from quire.errors import CallError
 from quire.log.store import Store
 from quire.send.files import file_tools
-from quire.send.tools import Tool, tool
+from quire.send.tools import Output, Tool, tool
+
+if TYPE_CHECKING:
+    from quire.recall import Recall
 
 # calculate: arithmetic by the syntax tree, with bounds on size and depth; nothing else can be named or called.
 
@@ -136,11 +141,39 @@ def _bounded(value: Number) -> Number:
     return value
 
 
+# recall: what was said or returned earlier, by a search or by the handle that stands for it.
+
+_LIMIT = 16_000
+_Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
+
+def recall_tool(store: Store, thread: str, searching: Recall | None = None, limit: int = _LIMIT) -> Tool:
+    """The tool `recall` for one thread, as RECALL_TOOL defines it; it finds nothing of any other thread."""
+    from quire.recall import RECALL_TOOL, Recall
+    from quire.recall.tool import MOST, Asking
+
+    asking = Asking(searching or Recall(store), thread, share_tokens=limit // 4)
+
+    def recall(query: str = "", handle: str = "", k: _Positive = 5, start: _Positive = 1) -> Output:
+        if k > MOST:
+            raise CallError(f"k is {k}; at most {MOST} are found at once")
+        answer = asking(query, handle, k, start)
+        return Output(answer.text, answer.about)
+
+    made = tool(
+        name=RECALL_TOOL["name"],
+        description=RECALL_TOOL["description"],
+        idempotent=True,
+        category=RECALL_TOOL["category"],
+        output=RECALL_TOOL["output"],
+        limit=limit * 2,
+    )(recall)
+    return msgspec.structs.replace(made, parameters=RECALL_TOOL["parameters"])
+
+
 def builtin(root: str | Path | None = None, store: Store | None = None, thread: str = "") -> list[Tool]:
     """The built-in tools; those for files where a root folder is given, recall where a thread is."""
     tools = [*(file_tools(root) if root is not None else ()), calculate]
     if store is not None and thread:
-        from quire.send.recall_tool import recall_tool
-
         tools.append(recall_tool(store, thread))
     return tools
