@@ -2,10 +2,12 @@
 
 import asyncio
 import inspect
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -39,6 +41,14 @@ def shared_data(name: str = "") -> Path:
     if not path.exists():
         pytest.skip(f"real traces are not here: {path.name or 'shared/data'}")
     return path
+
+
+TRACES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_gpt41mini tau_retail_o4mini".split()
+
+
+def traces(name: str) -> list[Any]:
+    """Recorded conversations, each with its messages in the form of OpenAI Chat."""
+    return [json.loads(line) for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n") if line]
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -1,16 +1,18 @@
 """What the tests of several folders use: the command line, made threads, a clock, a turn against a server."""
 
 import asyncio
+import copy
 import os
 import pty
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 from hypothesis import settings
+from hypothesis import strategies as st
 
 from quire import values
 from quire.assemble import Built, Policy, Refused, requests
@@ -79,6 +81,38 @@ def close_opened() -> None:
 def fewer(part: int) -> settings:
     """A part of the profile's random cases, where each of them stands for many: `@fewer(5)` is a fifth."""
     return settings(max_examples=max(1, settings.default.max_examples // part))
+
+
+SCALARS = st.none() | st.booleans() | st.integers()
+SHORT_TEXTS = st.text(max_size=5)
+WHOLE_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)  # without half a character
+Place = tuple[str | int, ...]
+
+
+def json_of(
+    leaves: st.SearchStrategy[Any], names: st.SearchStrategy[str] = SHORT_TEXTS, most: int = 10
+) -> st.SearchStrategy[Any]:
+    """Any JSON of at most so many leaves."""
+    return st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3), max_leaves=most
+    )
+
+
+def places(value: Any, path: Place = ()) -> Iterator[Place]:
+    """The way to every part of a JSON value."""
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def put(value: Any, place: Place, part: Any) -> Any:
+    """A copy of the value, with another part at one place."""
+    changed = copy.deepcopy(value)
+    holder = changed
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = part
+    return changed
 
 
 class Clock:

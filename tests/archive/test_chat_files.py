@@ -18,7 +18,7 @@ from quire.log.entries import check, encode_lines
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.values import Entry, Item
-from toolbox import fewer, note
+from toolbox import SCALARS, fewer, json_of, note
 
 AT = 1_737_972_000_000  # 2025-01-27 10:00:00 UTC
 
@@ -90,7 +90,7 @@ times = st.none() | st.integers(-62_135_596_800, 253_402_300_799).map(lambda s: 
 messages = st.builds(
     ChatMessage, st.sampled_from(["user", "ai"]), texts, st.builds(AttachedNames, listed, listed, listed, listed), times
 )
-json_values = st.recursive(st.none() | st.booleans() | st.integers() | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=5)  # fmt: skip
+json_values = json_of(SCALARS | texts, texts, 5)
 chats = st.builds(
     Chat, texts, texts, texts, listed, st.lists(messages, max_size=4).map(tuple), st.none() | st.dictionaries(texts, json_values, max_size=3)
 )  # fmt: skip

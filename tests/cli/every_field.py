@@ -1,10 +1,8 @@
 """A thread with every field that something reads, to be changed field by field."""
 
-import copy
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
-Place: TypeAlias = tuple[str | int, ...]
+from toolbox import Place, places, put
 
 
 def _meta(source: str, **more: Any) -> dict[str, Any]:
@@ -119,23 +117,10 @@ ODD: list[Any] = [None, True, 0, -1, 5, 1.5, 10**30, "", "x", "[/bold]", [], [5]
 ODD += [{"a": 1}, [None]]
 
 
-def places(value: Any, path: Place = ()) -> Iterator[Place]:
-    """Every place in a JSON value."""
-    if path:
-        yield path
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, member in pairs:
-        yield from places(member, (*path, key))
-
-
 PLACES = [path for path in places(THREAD) if len(path) > 1 and path[-1] != "kind"]
 
 
 def changed(path: Place, value: Any) -> list[dict[str, Any]]:
     """The thread with another value at one place."""
-    thread = copy.deepcopy(THREAD)
-    inner: Any = thread
-    for step in path[:-1]:
-        inner = inner[step]
-    inner[path[-1]] = value
+    thread: list[dict[str, Any]] = put(THREAD, path, value)
     return thread

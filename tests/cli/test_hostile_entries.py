@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_field import ODD, PLACES, THREAD, Place, changed
+from every_field import ODD, PLACES, THREAD, changed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from quire.log.entries import check, usable
 from quire.log.hashing import chain
 from quire.thread import chat_messages
 from quire.values import Entry
-from toolbox import fewer, run
+from toolbox import Place, fewer, run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "log"))
 from entry_strategies import json_values

@@ -3,6 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from toolbox import SCALARS, json_of
+
 ANYWHERE = [
     "", " ", "  ", "    ", "\n", "\n\n", "\n\n\n", "\r", "\r\n", "\t", "\x00", "\x0b", "\x0c", "\x1c", "\x7f", "\x85",
     "\u2028", "\u2029", "\u200f", "\u202e", "\ufeff", "\ufffe", "\uffff", "\U0001f600", "é", "\\", "\\\\", "\\n",
@@ -34,12 +36,5 @@ def texts(*grammars: list[str], size: int = 8) -> SearchStrategy[str]:
     return joined | st.text(max_size=4)
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | texts(REPLAY, size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(XML, size=2), inner, max_size=3),
-    max_leaves=6,
-)
+_finite = st.floats(allow_nan=False, allow_infinity=False)
+JSON = json_of(SCALARS | _finite | texts(REPLAY, size=3), texts(XML, size=2), 6)

@@ -11,7 +11,7 @@ from format_values import cleans, entries, markdowns, replays, windows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import shared_data
+from conftest import TRACES, traces
 from quire import providers
 from quire.errors import FormatError, QuireError
 from quire.formats import clean, json_, markdown, protocol_stream, replay, xml
@@ -245,15 +245,10 @@ def test_other_json_is_refused(format: ModuleType, data: Any) -> None:
     assert caught.value.hint
 
 
-FILES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_gpt41mini tau_retail_o4mini".split()
-
-
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TRACES)
 def test_real_threads_with_reused_ids_unanswered_calls_and_carriage_returns_come_back(name: str) -> None:
-    for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n"):
-        if not line:
-            continue
-        entries = list(providers.import_("openai-chat", json.loads(line)["messages"]))
+    for trace in traces(name):
+        entries = list(providers.import_("openai-chat", trace["messages"]))
         for value in (replay.project(entries), replay.project(entries, None, "§")):
             text = replay.render(value)
             assert replay.parse(text) == value

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from quire.values import ITEM_TYPES, KINDS
+from toolbox import json_of
 
 texts = st.one_of(
     st.text(max_size=40),
@@ -15,11 +16,7 @@ texts = st.one_of(
 numbers = st.one_of(
     st.integers(-(2**70), 2**70), st.integers(10**299, 10**300), st.floats(allow_nan=False, allow_infinity=False)
 )
-json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), numbers, texts),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=4,
-)
+json_values = json_of(st.one_of(st.none(), st.booleans(), numbers, texts), texts, 4)
 objects = st.dictionaries(texts, json_values, max_size=2)
 
 

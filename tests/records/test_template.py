@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from quire.errors import DataError, FormatError, QuireError
 from quire.records.paths import HintLimits, Meter
 from quire.records.template import render
+from toolbox import SCALARS, json_of
 
 CONTEXT = {
     "name": "Ada",
@@ -135,14 +136,7 @@ tags = st.one_of(
     st.sampled_from(["{{/each}}", "{{/if}}", "{{else}}", "{{", "}}", "{", "{{{", "\n", "\\", "{{! x }}"]),
     st.text(max_size=5),
 )
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["a", "b", "list", "context", "length"]), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
+json_values = json_of(SCALARS | st.text(max_size=8), st.sampled_from("a b list context length".split()), 12)
 
 
 @given(st.lists(tags, max_size=12).map("".join), json_values)

@@ -1,6 +1,5 @@
 """Any JSON at all gives findings, never an exception; wrong types and missing fields are found."""
 
-import copy
 from time import process_time
 from typing import Any
 
@@ -12,6 +11,7 @@ from rule_cases import CASES
 from quire.errors import CallError
 from quire.providers.models import providers
 from quire.providers.rules import ServerMemory, detect, observe, unchecked, validate
+from toolbox import SCALARS, json_of, places, put
 
 WIRES = (
     "anthropic",
@@ -30,14 +30,8 @@ NAMES = (
     "toolUseId cachePoint reasoningContent reasoning function_call function_call_output call_id compaction "
     "citations config prompt_cache_breakpoint edits status error"
 ).split()
-leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES)
-json_values = st.recursive(
-    leaves,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=2), inner, max_size=4)
-    ),
-    max_leaves=20,
-)
+leaves = SCALARS | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES)
+json_values = json_of(leaves, st.sampled_from(NAMES) | st.text(max_size=2), 20)
 
 
 @settings(max_examples=300)
@@ -57,23 +51,6 @@ def test_any_json_gives_findings_and_never_an_exception(body: Any, provider: str
         validate(body, provider, model, seen=seen)
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where every part of a JSON value is."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
-    return [path, *(place for key in keys for place in places(value[key], (*path, key)))]
-
-
-def put(body: Any, place: tuple[Any, ...], value: Any) -> Any:
-    if not place:
-        return value
-    changed = copy.deepcopy(body)
-    holder = changed
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[place[-1]] = value
-    return changed
-
-
 SMALL = [case for case in CASES if len(str(case.good)) < 2000 and len(str(case.bad)) < 2000]
 
 
@@ -81,7 +58,7 @@ SMALL = [case for case in CASES if len(str(case.good)) < 2000 and len(str(case.b
 @given(st.data())
 def test_good_requests_with_anything_put_anywhere_never_raise(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(SMALL))
-    place = data.draw(st.sampled_from(places(case.good)))
+    place = data.draw(st.sampled_from(list(places(case.good))))
     broken = put(case.good, place, data.draw(json_values))
     validate(broken, case.provider, case.model, seen=ServerMemory())
     validate(broken, case.provider, case.model, seen=ServerMemory(complete=False))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import shared_data
+from conftest import TRACES, traces
 from quire.errors import FormatError
 from quire.log.entries import check, decode_lines, encode_lines
 from quire.providers import FORMATS, export, import_, render
@@ -189,16 +189,11 @@ def _through_the_log(entries: list[Entry]) -> list[Entry]:
     return list(decode_lines(encode_lines([check(entry.body) for entry in entries])))
 
 
-TRACES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_gpt41mini tau_retail_o4mini".split()
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_a_recorded_conversation_survives_a_detour_through_every_format(name: str) -> None:
     """From Chat to another format and back: what was said, called and answered stays the same."""
-    for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n")[:8]:
-        if not line:
-            continue
-        entries = import_("openai-chat", json.loads(line))
+    for trace in traces(name)[:8]:
+        entries = import_("openai-chat", trace)
         for format in FORMATS:
             detour = import_(format, json.loads(json.dumps(export(format, entries))))
             assert _gist(detour) == _gist(entries), format
@@ -268,8 +263,6 @@ def test_the_time_of_a_recorded_message_becomes_its_entries_time() -> None:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_a_recorded_conversation_is_exported_verbatim(name: str) -> None:
-    for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n"):
-        if line:
-            trace = json.loads(line)
-            entries = _through_the_log(import_("openai-chat", trace))
-            assert json.dumps(export("openai-chat", entries)) == json.dumps(trace["messages"])
+    for trace in traces(name):
+        entries = _through_the_log(import_("openai-chat", trace))
+        assert json.dumps(export("openai-chat", entries)) == json.dumps(trace["messages"])

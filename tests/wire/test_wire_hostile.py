@@ -1,7 +1,6 @@
 """One wrong value anywhere in what comes from outside is an error of Quire's, or is carried along; never a crash."""
 
 import contextlib
-import copy
 from typing import Any
 
 import pytest
@@ -18,32 +17,24 @@ from quire.providers import FORMATS, import_, parse_reply, render, stream
 from quire.providers.convert import project
 from quire.providers.rules import errors, validate
 from quire.values import Entry, Prompt, call, note, respond, result, think, user
-from toolbox import fewer
+from toolbox import fewer, json_of, places, put
 
 junk = st.sampled_from([None, 0, -1, 10**9, True, "x", "", [], {}, [None], [3], {"a": 1}, "error", 1.5])
-
-
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path] * bool(path) + [place for key, one in inner for place in _places(one, (*path, key))]
 
 
 @st.composite
 def spoiled(draw: st.DrawFn, value: Any) -> Any:
     """The value with one of its parts replaced or missing."""
-    value = copy.deepcopy(value)
-    places = _places(value)
-    if not places:
+    found = list(places(value))
+    if not found:
         return value
-    *way, last = draw(st.sampled_from(places))
-    holder = value
+    *way, last = place = draw(st.sampled_from(found))
+    changed = holder = put(value, place, draw(junk))
     for key in way:
         holder = holder[key]
     if isinstance(holder, dict) and draw(st.booleans()):
         del holder[last]
-    else:
-        holder[last] = draw(junk)
-    return value
+    return changed
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -77,11 +68,7 @@ def test_spoiled_tools_of_a_providers_own_are_an_error_or_never_spoil_a_request(
 
 
 NAMES = ["format", "type", "text", "role", "thinking", "signature", "data", "name", "input", "toolUse", "parts"]
-values = st.recursive(
-    junk | st.sampled_from(NAMES),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
-    max_leaves=8,
-)
+values = json_of(junk | st.sampled_from(NAMES), st.sampled_from(NAMES), 8)
 FIELDS = ("block", "message", "more", "encloses", "content", "model", "arguments", "effort", "after")
 wires = st.fixed_dictionaries({"format": st.sampled_from(list(FORMATS))}, optional=dict.fromkeys(FIELDS, values))
 

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from quire.values import Call, Image, Message, Part, Prompt, Result, Text, Think, ToolSet
+from toolbox import SCALARS, json_of
 
 TARGETS = (
     "anthropic:claude-opus-5-5 anthropic:claude-sonnet-4-5 openai:gpt-6-sol openai:gpt-4o "
@@ -23,11 +24,7 @@ call_ids = st.one_of(
     st.text(min_size=1, max_size=12),
 )
 names = st.sampled_from(["read", "get.weather", "9lives", "a" * 90, "ünïcode tool", "x-y_z"])
-json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=8)),
-    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=6), inner, max_size=2)),
-    max_leaves=6,
-)
+json_values = json_of(SCALARS | st.text(max_size=8), most=6)
 arguments = st.one_of(
     st.dictionaries(st.sampled_from(["path", "cache_control", "x"]), json_values, max_size=3),
     st.just("not { json"),
