@@ -146,10 +146,10 @@ def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
 
 def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> None:
     with emulator("vllm", [{"status": 400, "message": "no such model"}, "Fine."]) as server:
-        out, err = talk(server.url, "/nope\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
+        out, err = talk(server.url, "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
     assert out == "Fine.\n"
     for says in (
-        "no command /nope\nhint: /help lists them.",
+        "no command /qqqq\nhint: /help lists them.",
         "no file 'none.txt'",
         "/recall needs a query",
         "no answer to pin",

@@ -54,6 +54,7 @@ WORKING = [
     ["--root", "notes", "--project", "prompt.md"],
     ["--root", "notes", "--text-tools"],
     ["--attach", "facts.txt:1-1"],
+    ["--memory", "facts.txt", "--runner", "chat", "--vault", "notes", "--note", "tea"],
     ["--runner", "records", "--root", "notes", "--attach", "facts.txt"],
 ]
 

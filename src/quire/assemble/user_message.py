@@ -204,15 +204,17 @@ class Library:
 
     def place(
         self, blocks: Iterable[ItemBlock], turn: int, promote: Promote
-    ) -> tuple[list[str], list[ToldItem]]:
-        """What one turn says of its items: identities referred to, and what is told in full or as an update.
+    ) -> tuple[list[str], list[ToldItem], list[JsonObject]]:
+        """What one turn says of its items: identities referred to, what is told in full or as an update, new images.
 
         Refers to an item if and only if the model already has exactly this content.
         """
         references: list[str] = []
         new: list[ToldItem] = []
+        images: list[JsonObject] = []
         for one in blocks:
             old = self.has.get(one.id)
+            images += [image for image in one.images if old is None or image not in old.images]
             if old is not None and old.sha256 == one.sha256:
                 references.append(shown(one.id))
             else:
@@ -222,7 +224,7 @@ class Library:
             if promote == "at-rebase":
                 self.has[one.id] = one
             self.used[one.id] = turn
-        return references, new
+        return references, new, images
 
 
 def references(ids: list[str], promote: Promote) -> str:
@@ -266,17 +268,17 @@ class UserMessage(msgspec.Struct, frozen=True):
 
 def say(turn: UserTurn, library: Library, number: int, promote: Promote) -> UserMessage:
     """The message of a turn, given what the model already has; marks its items as given."""
-    names, new = library.place(turn.blocks, number, promote)
+    names, new, images = library.place(turn.blocks, number, promote)
     tools = tool_block(turn.context)
     recalled = str(turn.entry.meta.get("recalled") or "")
     before = [recalled, tools, references(names, promote), *(item.text for item in new)]
     text = user_text(before, turn.entry.text, str(turn.entry.meta.get("composer") or ""))
-    return UserMessage(_message(turn, text), tuple(names), tuple(new), tools, recalled)
+    return UserMessage(_message(turn, text, images), tuple(names), tuple(new), tools, recalled)
 
 
 def query_alone(turn: UserTurn) -> Message:
     """The turn as each-turn promotion keeps it in history: no tool block, no context, no image of a note."""
-    return _message(msgspec.structs.replace(turn, blocks=(), seqs=(turn.entry.seq,)), turn.entry.text)
+    return _message(msgspec.structs.replace(turn, blocks=(), seqs=(turn.entry.seq,)), turn.entry.text, [])
 
 
 def user_text(before: list[str], query: str, composer: str = "") -> str:
@@ -286,15 +288,15 @@ def user_text(before: list[str], query: str, composer: str = "") -> str:
     return "\n\n".join([*parts, composer] if composer else parts)
 
 
-def _message(turn: UserTurn, text: str) -> Message:
-    own = [*(turn.entry.body.get("images") or ()), *(image for one in turn.blocks for image in one.images)]
+def _message(turn: UserTurn, text: str, images: list[JsonObject]) -> Message:
     # Images alone may have come in one message with results: their entry's `wire` tells.
     parts: list[Part] = [Text(text, turn.entry.wire)] if text or "more" in turn.entry.wire else []
-    parts += [_image(image) for image in own]
+    parts += [image_part(image) for image in [*(turn.entry.body.get("images") or ()), *images]]
     return Message("user", tuple(parts), turn.seqs)
 
 
-def _image(image: Json) -> Image:
+def image_part(image: Json) -> Image:
+    """An image of an entry or an item: a URL, or data and its media type."""
     given = {"url": image} if isinstance(image, str) else image
     url = given.get("url", "")
     # A data URL is the image itself: sent as one, and counted as one.

@@ -39,6 +39,11 @@ attach_option = click.option(
 )
 
 
+note_option = click.option(
+    "--note", help="The note being looked at, of --vault: beside every question, with its images."
+)
+
+
 class Attached(msgspec.Struct, frozen=True):
     """An item or an image, and by what name it was asked for."""
 
@@ -67,6 +72,15 @@ def attached_items(name: str, vault: Vault | None) -> list[Attached]:
     if vault is not None and (found := _from_vault(name, vault)):
         return found
     return [_from_files(name, vault)]
+
+
+def note_items(name: str | None, vault: Vault | None) -> list[Attached]:
+    """The note that is being looked at, as it is now, its images with it."""
+    if not name:
+        return []
+    if vault is None:
+        raise CallError(f"{name} is a note of no vault", hint="Name the folder of notes with --vault.")
+    return [Attached(item_json(item), name, "note") for item in vault.active(name)]
 
 
 def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) -> list[Attached]:

@@ -15,7 +15,15 @@ import click
 import platformdirs
 
 from quire.archive import autosave
-from quire.cli.attachments import Attached, attach_option, attached_items, linked_items, question
+from quire.cli.attachments import (
+    Attached,
+    attach_option,
+    attached_items,
+    linked_items,
+    note_items,
+    note_option,
+    question,
+)
 from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run_command, totals
 from quire.cli.chat_screen import RichScreen, Screen
 from quire.cli.connection import Connection, model_options, reach
@@ -47,6 +55,8 @@ class Session:
         self.explicit_cache = False
         # What joins the next user entry: items, and facts for its meta.
         self.waiting: list[Attached] = []
+        # The note that is being looked at: beside every question, as it is then.
+        self.note = ""
         self.meta: JsonObject = {}
         self._loop = asyncio.Runner()
         self.reached: Connection | None = None
@@ -98,8 +108,14 @@ class Session:
         self.waiting += found
         return found
 
+    def look_at(self, name: str) -> None:
+        """Have a note beside every question from now on; without a name, none."""
+        note_items(name, self.kit.vault)  # one that is not there is an error now
+        self.note = name
+
     def turn(self, text: str) -> Outcome:
         """The user speaks, the model answers; notes named in [[brackets]] join the question."""
+        self.waiting += note_items(self.note, self.kit.vault)
         self.waiting += linked_items(text, self.kit.vault, self.screen.note)
         meta = {**self.kit.choice.meta(), **self.meta}
         with self.store.turn_lock(self.thread.name):
@@ -279,6 +295,7 @@ def _completer() -> Any:
 @click.command()
 @click.argument("thread", default="chat")
 @attach_option
+@note_option
 @model_options
 @runner_options
 @click.option(
@@ -288,6 +305,7 @@ def _completer() -> Any:
 def chat(
     thread: str,
     attach: tuple[str, ...],
+    note: str | None,
     model: str | None,
     base_url: str | None,
     explicit_cache: bool,
@@ -314,6 +332,7 @@ def chat(
         session.base_url, session.explicit_cache = base_url, explicit_cache
         with contextlib.closing(session):
             session.attach(attach)
+            session.look_at(note or "")
             session.use_model(model)
             session.resume()
             failed = _talk(session)

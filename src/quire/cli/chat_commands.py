@@ -195,6 +195,13 @@ def _names(session: Session, rest: str) -> list[str]:
         return [rest]
 
 
+def _note(session: Session, rest: str) -> None:
+    session.look_at("" if rest == "none" else rest or session.note)
+    session.screen.note(
+        f"{session.note} is beside every question" if session.note else "no note is looked at"
+    )
+
+
 def _context(session: Session, rest: str) -> None:
     listed: list[list[object]] = [["next turn", one.label, one.tokens] for one in session.waiting]
     for kept in session.thread.window.get():
@@ -395,6 +402,11 @@ COMMANDS: dict[str, tuple[Command, str, str]] = {
         _attach,
         "NAME…",
         "put a file, file:10-20, file::symbol, URL, [[note]], #tag or folder/ beside the next question",
+    ),
+    "/note": (
+        _note,
+        "[NAME|none]",
+        "a note of the vault beside every question, as it is then, with its images",
     ),
     "/context": (_context, "", "what is attached, and what the model has been given"),
     "/layers": (_layers, "", "the tokens of each layer of the request"),

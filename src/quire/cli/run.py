@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from quire.cli.attachments import attach_option, attached_items, linked_items, question
+from quire.cli.attachments import (
+    attach_option,
+    attached_items,
+    linked_items,
+    note_items,
+    note_option,
+    question,
+)
 from quire.cli.connection import Connection, last_model, model_options, reach
 from quire.cli.output import PlainScreen, counted, db_option, echo, json_option, print_json, print_table
 from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
@@ -59,6 +66,7 @@ def outcome_json(outcome: Outcome, target: str) -> JsonObject:
 @click.argument("thread")
 @click.argument("text", required=False)
 @attach_option
+@note_option
 @model_options
 @runner_options
 @db_option
@@ -67,6 +75,7 @@ def run(
     thread: str,
     text: str | None,
     attach: tuple[str, ...],
+    note: str | None,
     model: str | None,
     base_url: str | None,
     explicit_cache: bool,
@@ -87,7 +96,8 @@ def run(
     """
     words, choice, screen = _words(text), chosen(how), PlainScreen(as_json)
     with equipped(choice) as kit:
-        attached = [one for name in attach for one in attached_items(name, kit.vault)]
+        attached = note_items(note, kit.vault)
+        attached += [one for name in attach for one in attached_items(name, kit.vault)]
         attached += linked_items(words, kit.vault, screen.note)
         reached = reach(model, base_url, explicit_cache, last_model(db, thread))
         with open_db(db) as store, store.turn_lock(thread):

@@ -46,6 +46,9 @@ _OPTIONS = (
         help="How turns are carried out (default: by what is given).",
     ),
     click.option("--system", help="The system prompt; without --project, a project's prompt."),
+    click.option(
+        "--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."
+    ),
     click.option("--root", type=_FOLDER, help="planned, agent, records: the folder its file tools may read."),
     click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
     click.option("--project", type=_FILE, help="A file with the project's prompt."),
@@ -88,6 +91,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     runner: str = "chat"
     system: str = ""
+    memory: str = ""
     root: str = ""
     vault: str = ""
     project: str = ""
@@ -135,7 +139,7 @@ def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
             hint="Leave it out, or choose " + " or ".join(one for one in _USES if name in _USES[one]) + ".",
         )
     places: dict[str, str] = {
-        name: os.path.abspath(new[name]) for name in ("root", "vault", "project") if name in new
+        name: os.path.abspath(new[name]) for name in ("memory", "root", "vault", "project") if name in new
     }
     folder = {"folder": os.getcwd()} if "files" in new else {}
     unused = {name: getattr(Choice(), name) for name in _SPECIAL - _USES[runner]}
@@ -176,7 +180,9 @@ class Equipment:
     def runner(self, thread: Thread, reached: Connection) -> Runner:
         """The runner that was chosen, with the options that the model needs."""
         made = self._project(self._base(thread, reached))
-        return msgspec.structs.replace(made, options={**reached.options, **made.options})
+        memory = read_text(self.choice.memory).strip() if self.choice.memory else None
+        options = {**reached.options, **made.options}
+        return msgspec.structs.replace(made, memory=memory, options=options)
 
     def _base(self, thread: Thread, reached: Connection) -> Runner:
         choice, system = self.choice, self.choice.system

@@ -29,6 +29,7 @@ from quire.send.turn_state import (
     Next,
     TurnState,
     check_prices,
+    head_entries,
     is_aside,
     limit_met,
     newest_turn,
@@ -186,12 +187,12 @@ class Cycle:
                 self._on_event(event)
 
     async def _ensure_head(self) -> None:
-        """The runner's system prompt and tools are in the log before anything is asked."""
-        if not (self.runner.system or self._tools):
+        """The runner's memory, system prompt and tools are in the log before anything is asked."""
+        if not (self.runner.system or self.runner.memory is not None or self._tools):
             return
         known = await off_loop(read_head, self.thread.store, self.thread.name)
-        if self.runner.system and self.runner.system not in known.systems:
-            await self._append(values.system(self.runner.system))
+        if told := head_entries(known, self.runner.system, self.runner.memory):
+            await self._append(*told)
         if new := [tool for tool in self._tools if known.tools.get(str(tool["name"])) != tool]:
             await self._append(values.tools(new))
 

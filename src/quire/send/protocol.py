@@ -136,6 +136,8 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = "chat"
     system: str = ""
+    # What is known of the user: in front of the system prompt in L1; a later change of it is told as a note.
+    memory: str | None = None
     tools: ToolRunner | None = None
     prepare: Prepare | None = None
     # Told before each request, and at the end, that everything so far is in the log.

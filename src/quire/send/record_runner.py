@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from quire import providers, values
-from quire.assemble.user_message import block
+from quire.assemble.user_message import block, image_part, user_text
 from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
 from quire.formats.clean import ToolResult
@@ -94,6 +94,7 @@ def records(
     *,
     consumer: str = "chat",
     system: str = "",
+    memory: str | None = None,
     limits: Limits | None = None,
     clock: Callable[[], int] = now_ms,
     **options: Any,
@@ -116,6 +117,7 @@ def records(
     return Runner(
         name="records",
         system=system or SYSTEM,
+        memory=memory,
         tools=box,
         prepare=prepare,
         keep=keep,
@@ -241,7 +243,9 @@ class AgentResponses(msgspec.Struct, frozen=True):
         """The turn so far, within the budget: where it is too long, the longest results are cut."""
         entries = without_cut(newest_turn(thread.store, thread.name), asking=True)
         items = attached(thread.store, thread.name, entries[0])
-        system = "\n\n".join(read_head(thread.store, thread.name).systems)
+        head = read_head(thread.store, thread.name)
+        # What was told in earlier turns holds on; what this one was told stands in its place.
+        system = "\n\n".join([*head.systems, *(text for seq, text in head.notes if seq < entries[0].seq)])
         count, room = counter(split_target(target)[1]).count, thread.room(target)
         messages = _messages(entries, items)
         while (over := count(system) + 4 + _size(messages, count) - room) > 0:
@@ -278,9 +282,10 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
             said.append(("user", entry.text))
         elif text := reply_text(entry):
             said.append(("assistant", text))
-    blocks = [block(item).text for item in items]
-    words = "\n\n".join([*blocks, "---\n\n[User query]:", user.text]) if blocks else user.text
-    images = [msgspec.convert(one, Image) for one in user.body.get("images") or ()]
+    blocks = [block(item) for item in items]
+    words = user_text([one.text for one in blocks], user.text)
+    own = [*(user.body.get("images") or ()), *(image for one in blocks for image in one.images)]
+    images = [image_part(image) for image in own]
     said.insert(0, ("user", clean.with_request(context, words)))
     first, *others = (
         Message(who, (Text(_joined(text for _, text in lines)),))

@@ -174,15 +174,22 @@ NAMES = ("chat", "qa", "planned", "agent", "records", "project")
 AGENT_LIMITS = Limits(steps=25)
 
 
-def chat(system: str = "", *, limits: Limits | None = None, **options: Any) -> Runner:
-    """The model answers from the thread alone."""
-    return Runner(name="chat", system=system, limits=limits or Limits(), options=options)
+def chat(
+    system: str = "", *, memory: str | None = None, limits: Limits | None = None, **options: Any
+) -> Runner:
+    """The model answers from the thread alone.
+
+    In every runner `memory` is what is known of the user: it stands in front of the system prompt, and where it has
+    changed since the thread began, the model is told what did. None leaves it as it is, "" takes it back.
+    """
+    return Runner(name="chat", system=system, memory=memory, limits=limits or Limits(), options=options)
 
 
 def qa(
     index: NoteIndex,
     *,
     system: str = "",
+    memory: str | None = None,
     k: int = 8,
     limit: int = 12_000,
     limits: Limits | None = None,
@@ -202,7 +209,13 @@ def qa(
         return [Entry("call", {**call.body, "meta": meta})]
 
     return Runner(
-        name="qa", system=system, tools=tools, prepare=prepare, limits=limits or Limits(), options=options
+        name="qa",
+        system=system,
+        memory=memory,
+        tools=tools,
+        prepare=prepare,
+        limits=limits or Limits(),
+        options=options,
     )
 
 
@@ -210,6 +223,7 @@ def planned(
     tools: Toolbox | Iterable[Tool | Callable[..., Any]],
     *,
     system: str = "",
+    memory: str | None = None,
     most: int = 6,
     limits: Limits | None = None,
     **options: Any,
@@ -223,6 +237,7 @@ def planned(
     return Runner(
         name="planned",
         system=system,
+        memory=memory,
         tools=hidden,
         prepare=prepare,
         limits=limits or Limits(),
@@ -234,20 +249,23 @@ def agent(
     tools: Toolbox | Iterable[Tool | Callable[..., Any]],
     *,
     system: str = "",
+    memory: str | None = None,
     native: bool = True,
     limits: Limits | None = None,
     **options: Any,
 ) -> Runner:
     """The model calls tools until it answers; without native tools they are told of in L1 and called in words."""
     box = _box(tools)
+    limits = limits or AGENT_LIMITS
     if native:
-        return Runner(name="agent", system=system, tools=box, limits=limits or AGENT_LIMITS, options=options)
+        return Runner(name="agent", system=system, memory=memory, tools=box, limits=limits, options=options)
     told = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
     return Runner(
         name="agent",
         system=told,
+        memory=memory,
         tools=box.hidden(),
-        limits=limits or AGENT_LIMITS,
+        limits=limits,
         options=options,
         speech=TextTools(),
     )
@@ -266,12 +284,13 @@ def project(
     told = "" if native else runner.system
     system = system_text(
         runner.system if native else "",
-        memory,
+        None,
         escaped(prompt, "project_system_prompt") if prompt else None,
         escaped(context, "project_context") if context else None,
         told or None,
     )
-    return msgspec.structs.replace(runner, name="project", system=system.lstrip("\n"))
+    memory = runner.memory if memory is None else memory
+    return msgspec.structs.replace(runner, name="project", system=system.lstrip("\n"), memory=memory)
 
 
 def _file_block(given: str | Path | Item | JsonObject) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
-from quire import providers
+from quire import providers, values
+from quire.assemble.fit import system_text
 from quire.errors import CallError
 from quire.log.off_loop import off_loop
 from quire.log.store import Store
@@ -216,10 +218,17 @@ _FAR = 200
 
 
 class ThreadHead(msgspec.Struct):
-    """Up to entry `seq`: every system prompt, and the tools by name."""
+    """Up to entry `seq`: what a thread was told beside the conversation.
+
+    Every system prompt, with and without the memory in front, late instructions with their place, the memory of the
+    user as it was told last, and the tools by name.
+    """
 
     seq: int = 0
     systems: list[str] = []
+    prompts: list[str] = []
+    notes: list[tuple[int, str]] = []
+    memory: str = ""
     tools: dict[str, JsonObject] = {}
 
     def take(self, entry: Entry) -> None:
@@ -227,9 +236,15 @@ class ThreadHead(msgspec.Struct):
         self.seq = entry.seq
         if entry.kind == "system":
             self.systems = [*self.systems, entry.text]
+            prompt = entry.text.removeprefix(f"{entry.meta.get('memory') or ''}\n")
+            self.prompts = [*self.prompts, prompt if "memory" in entry.meta else entry.text]
         elif entry.kind == "tools":
             before = {} if entry.meta.get("replace") else self.tools
             self.tools = {**before, **{str(tool["name"]): tool for tool in entry.tools}}
+        elif entry.kind == "note" and not entry.meta.get("resumed"):
+            self.notes = [*self.notes, (entry.seq, entry.text)]
+        if entry.kind in ("system", "note") and isinstance(entry.meta.get("memory"), str):
+            self.memory = entry.meta["memory"]
 
 
 def read_head(store: Store, thread: str) -> ThreadHead:
@@ -242,6 +257,29 @@ def read_head(store: Store, thread: str) -> ThreadHead:
     if head.seq - start >= _FAR:
         store.set_state(thread, STATE, msgspec.to_builtins(head))
     return head
+
+
+def head_entries(known: ThreadHead, prompt: str, memory: str | None) -> list[Entry]:
+    """What a thread is to be told before it is asked: memory and prompt in L1, later on what changed of the memory."""
+    new = bool(prompt) and prompt not in (*known.prompts, *known.systems)
+    if memory and not known.memory and (new or not known.systems):
+        return [values.system(system_text(prompt, memory), meta={"memory": memory})]
+    told = [values.system(prompt)] if new else []
+    if memory is None or memory == known.memory:
+        return told
+    return [*told, values.note(memory_change(known.memory, memory), meta={"memory": memory})]
+
+
+def memory_change(old: str, new: str) -> str:
+    """What a model is told when the memory of its user is another: the lines that went and those that came."""
+    if not old or not new:
+        return f"What is known of the user:\n{new}" if new else "Forget what you were told of the user."
+    lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
+    gone, come = ([line[2:] for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
+    parts = ["What is known of the user has changed."]
+    parts += ["No longer:", *gone] if gone else []
+    parts += ["New:", *come] if come else []
+    return "\n".join(parts)
 
 
 # Questions beside the conversation: a plan, a summary. What they used is recorded, their answers are not said.

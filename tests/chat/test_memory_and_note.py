@@ -1,0 +1,151 @@
+"""What is known of the user stands in L1 and is told anew where it changed; the note being looked at brings its images once."""
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.log.sqlite import SqliteStore
+from quire.notes.index import NoteIndex
+from quire.notes.vault import Vault
+from quire.records import Records
+from quire.send import runners
+from quire.send.protocol import Runner
+from quire.testing import emulator
+from quire.thread import Thread, open_store
+from quire.values import JsonObject
+from toolbox import carry_out, closed_later, invoke
+
+TARGET = "openai-chat:gpt-5"
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005050201"
+    "b53ee5f90000000049454e44ae426082"
+)
+
+
+def texts(body: JsonObject) -> list[tuple[str, Any]]:
+    return [(message["role"], message["content"]) for message in body["messages"]]
+
+
+def make(name: str, folder: Path, store: SqliteStore, **how: Any) -> Runner:
+    (folder / "notes").mkdir(exist_ok=True)
+    (folder / "notes" / "tea.md").write_text("Green tea needs 80 degrees.")
+    base = runners.chat("Base.", **how)
+    made: dict[str, Callable[[], Runner]] = {
+        "chat": lambda: base,
+        "qa": lambda: runners.qa(NoteIndex(Vault(folder / "notes")), system="Base.", **how),
+        "planned": lambda: runners.planned([], system="Base.", **how),
+        "agent": lambda: runners.agent([], system="Base.", **how),
+        "words": lambda: runners.agent([], system="Base.", native=False, **how),
+        "records": lambda: runners.records(Records(store), [], system="Base.", **how),
+        "project": lambda: runners.project(base, prompt="Plan."),
+    }
+    return made[name]()
+
+
+@pytest.mark.parametrize("name", [*runners.NAMES, "words"])
+def test_every_runner_puts_the_memory_in_front_and_tells_what_changed_of_it(name: str, tmp_path: Path) -> None:
+    thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t")
+    memories = ["Likes tea.\nLives in Graz.", "Likes tea.\nLives in Graz.", "Likes tea.\nLives in Linz.", None, ""]
+    with emulator("openai-chat", lambda body: "[]" if "response_format" in body else "Yes.") as server:
+        for memory in memories:
+            thread.user("Hello?")
+            carry_out(thread, TARGET, server.url, make(name, tmp_path, thread.store, memory=memory))  # type: ignore[arg-type]
+        bodies = [texts(one.body) for one in server.requests]
+    assert {str(body[0][1]).split("\n\n")[0] for body in bodies} == {"Likes tea.\nLives in Graz.\nBase."}
+    if name != "records":
+        assert all(after[: len(before)] == before for before, after in itertools.pairwise(bodies))
+    told = [entry.text for entry in thread.store.read("t") if entry.kind == "note"]
+    assert told == [
+        "What is known of the user has changed.\nNo longer:\nLives in Graz.\nNew:\nLives in Linz.",
+        "Forget what you were told of the user.",
+    ]
+    assert [sum(note in json.dumps(body) for body in bodies) for note in ("Lives in Linz", "Forget what")] == [3, 1]
+
+
+def test_a_memory_that_comes_later_is_a_note_and_stays_through_rebases(tmp_path: Path) -> None:
+    from quire.assemble import Policy
+
+    thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t", Policy(budget=1200, reply=100))
+    with emulator("openai-chat", lambda body: "Yes. " * 60) as server:
+        for n in range(8):
+            thread.user("word " * 100)
+            carry_out(thread, TARGET, server.url, runners.chat("Base.", memory="Likes tea." if n > 1 else None))
+        bodies = [json.dumps(one.body) for one in server.requests]
+    assert "rebase" in [entry.kind for entry in thread.store.read("t")]
+    assert ["Likes tea." in body for body in bodies] == [False] * 2 + [True] * 6
+
+
+@pytest.fixture
+def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "pot.png").write_bytes(PIXEL)
+    (folder / "tea.md").write_text("Green tea.\n\n![[pot.png]]\n")
+    (folder / "cup.md").write_text("A cup.\n")
+    (tmp_path / "memory.md").write_text("Likes tea.\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def parts(body: JsonObject) -> list[str]:
+    """A word for each text, and `image` for each image, of what the user says in a request."""
+    found = []
+    for role, content in texts(body):
+        if role == "user":
+            listed = content if isinstance(content, list) else [{"type": "text", "text": content}]
+            found += ["image" if one["type"] == "image_url" else one["text"] for one in listed]
+    return found
+
+
+def test_the_images_of_the_note_that_is_looked_at_go_once(vault: Path) -> None:
+    lines = ["One?", "Two?", "/note", "/note cup", "Three?", "/note none", "Four?"]
+    with emulator("openai-chat", lambda body: "Yes.") as server:
+        how = ["--runner", "chat", "--vault", "notes", "--model", TARGET, "--base-url", server.url]
+        said = invoke("chat", "t", "--note", "tea", *how, stdin="\n".join(lines), OPENAI_API_KEY="k")
+        bodies = [parts(one.body) for one in server.requests]
+        (vault / "tea.md").write_text("Black tea.\n\n![[pot.png]]\n")
+        invoke("run", "t", "Five?", "--note", "tea", *how, OPENAI_API_KEY="k")
+        bodies.append(parts(server.requests[-1].body))
+        invoke("run", "u", "Six?", "--note", "tea", "--runner", "records", *how[2:], OPENAI_API_KEY="k")
+        bodies.append(parts(server.requests[-1].body))
+    assert [body.count("image") for body in bodies] == [1, 1, 1, 1, 1, 1]
+    assert "<active_note>\n<title>tea</title>\n<path>tea.md</path>" in bodies[0][0]
+    assert (
+        bodies[1][-1]
+        == "Context attached:\n- tea.md\nFind them above in this conversation.\n\n---\n\n[User query]:\n\nTwo?"
+    )
+    assert "<path>cup.md</path>" in bodies[2][-1]
+    assert bodies[3][-1] == "Four?"
+    assert "Black tea." in bodies[4][-1]
+    assert "tea is beside every question" in said.stderr
+    assert "no note is looked at" in said.stderr
+    assert "is a note of no vault" in str(invoke_failing("run", "t", "Hi", "--note", "tea"))
+
+
+def invoke_failing(*words: str) -> BaseException | None:
+    from click.testing import CliRunner
+
+    from quire.cli.main import quire
+
+    return CliRunner().invoke(quire, list(words)).exception
+
+
+def test_a_memory_file_is_read_every_turn(vault: Path) -> None:
+    file = vault.parent / "memory.md"
+
+    def answer(body: JsonObject) -> str:
+        file.write_text("Likes coffee.\n")
+        return "Yes."
+
+    with emulator("openai-chat", answer) as server:
+        how = ["--memory", "memory.md", "--model", TARGET, "--base-url", server.url]
+        invoke("chat", "t", *how, stdin="One?\nTwo?\n", OPENAI_API_KEY="k")
+        first, second = (texts(one.body) for one in server.requests)
+    assert first == [("system", "Likes tea."), ("user", "One?")]
+    assert second[-1][1].endswith("No longer:\nLikes tea.\nNew:\nLikes coffee.")
