@@ -34,7 +34,7 @@ REAL = {
     "opencode": ("opencode", [(3, 8, 8, 6, 6)]),
     "pi": ("pi", [(4, 10, 10, 8, 8), (4, 10, 10, 8, 8)]),
     "pydantic-ai": ("pydantic-ai", [(3, 8, 8, 6, 6), (3, 0, 8, 6, 6), (3, 8, 8, 6, 6), (3, 8, 8, 6, 6)]),
-    "langchain": ("langchain", [(3, 8, 8, 6, 6), (3, 0, 8, 6, 6), (3, 8, 8, 6, 6), (3, 0, 8, 6, 6)]),
+    "langchain": ("langchain", [(3, 8, 8, 6, 6), (3, 0, 8, 6, 6), (3, 8, 8, 6, 6), (3, 8, 8, 6, 6)]),
     "strands/sessions": ("strands", [(2, 3, 3, 2, 2), (3, 8, 8, 6, 6)]),
 }
 
@@ -229,6 +229,11 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
     conn.close()
     kinds = [json.loads(one)["kind"] for one in run("import", "logs.db").splitlines()]
     assert kinds == ["system", "user", "respond", "user", "respond"]
+    with sqlite3.connect("logs.db") as conn:
+        conn.execute("ALTER TABLE responses DROP COLUMN system")
+    conn.close()
+    with pytest.raises(FormatError, match=r"logs.db is not as llm writes it: OperationalError no such column: system"):
+        run("import", "logs.db")
 
 
 def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> None:

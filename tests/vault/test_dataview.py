@@ -1,11 +1,18 @@
 """Query blocks answered as Dataview's own documentation answers them."""
 
+import contextlib
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from quire.errors import FormatError, NotFound
+from quire.notes.dataview import evaluate
+from quire.notes.dataview_values import FUNCTIONS as FUNCTION_TABLE
+from quire.notes.note import read_note
 from quire.notes.vault import Vault
 
 TODAY = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -67,6 +74,7 @@ TASKS = ["- [ ] Finish the math assignment", "    - [x] Finish Paper 1 [due:: 20
         ('TASK WHERE completion = date("2022-08-22")', ["- [x] Hand in physics ✅2022-08-22 ([[2022-07-30]])"]),
         ('task where meta(section).subpath = "Next Actions" and completed and !due', ["- [x] Hand in physics ✅2022-08-22 ([[2022-07-30]])"]),
         ("TASK WHERE !completed SORT created ASC LIMIT 1 GROUP BY file.link SORT rows.file.ctime ASC", ["[[2022-07-30]] (1)", "", *TASKS]),
+        ("TASK WHERE checked GROUP BY file.name AS n GROUP BY true", ["true (3)", "", "2022-07-30 (2)", "", "- [x] Finish Paper 1 [due:: 2022-08-13]", "- [x] Hand in physics ✅2022-08-22", "", "2022-09-21 (1)", "", "- [-] Mail Paul"]),
         ("LIST WHERE any(file.tasks, (t) => !t.fullyCompleted)", ["- [[2022-07-30]]", "- [[2022-09-21]]"]),
         ('TABLE L.text AS "My lists" FROM "dailys" FLATTEN file.lists AS L WHERE contains(L.author, "Surname")', ["| File | My lists |", "| --- | --- |", "| [[2022-09-21]] | quote [author:: Ann Surname] |"]),
         ("TABLE authors WHERE authors FLATTEN authors", ["| File | authors |", "| --- | --- |", "| [[Git Basics]] | Steg, L. |", "| [[Git Basics]] | Robert Lamb |"]),
@@ -214,3 +222,41 @@ def test_a_note_is_found_by_its_alias_unless_a_file_has_the_name(vault: Vault, t
 def test_rows_that_are_left_away_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("- [ ] one\n" * 203)
     assert answer(Vault(tmp_path), "TASK", "a.md").endswith("- [ ] one ([[a]])\n(and 3 more)")
+
+
+VALUES = """rating due l o file file.name file.tasks file.inlinks file.day rows key this row x 1 2.5 "a" [[a]] [[]] null true
+date(today) dur(1d) completed text tags children section {a:1} -1 #x""".split()
+EXPRESSIONS = st.recursive(
+    st.sampled_from(VALUES),
+    lambda inner: st.one_of(
+        st.builds("({} {} {})".format, inner, st.sampled_from("+ - * / % = < >= and or".split()), inner),
+        st.builds("{}[{}]".format, inner, inner),
+        st.builds("(x) => {}".format, inner),
+        st.builds(lambda name, args: f"{name}({', '.join(args)})", st.sampled_from([*FUNCTION_TABLE, "link"]), st.lists(inner, max_size=3)),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+STEPS = st.sampled_from(["WHERE {}", "SORT {} DESC", "LIMIT 2", "GROUP BY {}", "FLATTEN {} AS x", "FLATTEN rows"])
+QUERIES = st.builds(
+    lambda kind, shown, steps: " ".join([kind, shown, *(step.format(one) for step, one in steps)]),
+    st.sampled_from(["LIST", "TABLE", "TASK", "LIST WITHOUT ID"]),
+    EXPRESSIONS,
+    st.lists(st.tuples(STEPS, EXPRESSIONS), max_size=3),
+)
+ODD = {
+    "a.md": '---\ntags: [x]\nrating: 3\ndue: 2024-01-02\nl: [1, b, "[[b]]"]\no: {p: 1}\n---\n# H\n- [ ] t [due:: 2024-02-01]\n  - [x] s\n[[b]] k:: v',
+    "b.md": "- [x] d\n- e\n[[a]] [[gone]]",
+}
+
+
+@given(QUERIES | st.text(st.sampled_from('LISTABEFROMWHERE #"[]()=<>!,.-&|1a\n'), max_size=40))
+def test_no_query_breaks_the_vault(query: str) -> None:
+    notes = [read_note(path, text, 10**18, len(text)) for path, text in ODD.items()]
+
+    def resolve(name: str) -> str:
+        if f"{name}.md" not in ODD:
+            raise NotFound(name)
+        return f"{name}.md"
+
+    with contextlib.suppress(FormatError):
+        assert isinstance(evaluate(query, notes, resolve, ODD.__getitem__, "a.md"), str)

@@ -1,7 +1,6 @@
 """A vault: notes by name, what they say about themselves, and as items of context."""
 
 import base64
-import contextlib
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.assemble.user_message import block
-from quire.errors import CallError, FormatError, NotFound
+from quire.errors import CallError, NotFound
 from quire.items import identity
 from quire.items.folder import Root
 from quire.log.hashing import sha256_hex
@@ -226,17 +225,6 @@ def test_a_querys_answer_is_kept_until_its_note_or_the_vault_changes(
     os.utime(vault.root.path / path, (9, 9))
     vault.answer(path, "LIST FROM #piano")
     assert len(made) == 3
-
-
-@given(st.text(st.sampled_from('LISTABEFROMWHERE #"[]()=<>!,.-&|1a\n'), max_size=40))
-def test_no_query_breaks_the_vault(text: str) -> None:
-    from quire.notes.dataview import evaluate
-
-    def resolve(name: str) -> str:
-        raise NotFound(name)
-
-    with contextlib.suppress(FormatError, NotFound):
-        assert isinstance(evaluate(text, [], resolve, lambda path: ""), str)
 
 
 def test_links_and_tags_in_code_and_comments_do_not_count() -> None:

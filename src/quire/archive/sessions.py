@@ -796,7 +796,7 @@ def conversations(file: SourceFile, store: SessionStore) -> list[StoredConversat
     """What a store holds, each conversation with what is missing from it."""
     try:
         found = list(store.read(file))
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, sqlite3.Error) as error:
         problem = f"{file.path.name} is not as {store.name} writes it: {type(error).__name__} {error}"
         raise FormatError(problem, hint="Check the file, or force another reader with --from.") from error
     return [msgspec.structs.replace(one, lacks=(*store.lacks, *one.lacks)) for one in found]

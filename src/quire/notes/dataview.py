@@ -531,7 +531,7 @@ class DataviewReader:
         def call(data: Data) -> Value:
             try:
                 return function(*(one(data) for one in args))
-            except (TypeError, ValueError, AttributeError, OverflowError, TimeoutError):
+            except (TypeError, ValueError, AttributeError, LookupError, OverflowError, TimeoutError):
                 return None  # a value of another type than the function takes: nothing is known
 
         return call
@@ -674,24 +674,41 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _tasks(query: DataviewQuery, rows: Sequence[DataviewRow]) -> list[str]:
-    if not query.grouped:
-        return [line for task in _topmost([row.data for row in rows]) for line in _task(task, named=True)]
+    return _grouped_tasks([row.data for row in rows], named=True)
+
+
+def _grouped_tasks(rows: Sequence[Data], named: bool = False) -> list[str]:
+    """Tasks, or groups of them, each under its name and how many there are."""
+    groups = [row for row in rows if isinstance(row.get("rows"), list)]
+    if not groups:
+        return [line for task in _topmost(rows) for line in _task(task, named=named)]
     lines: list[str] = []
-    for row in rows:
-        own = _topmost(row.data["rows"])
-        lines += [*([""] if lines else []), f"{show(row.id)} ({len(own)})", ""]
-        lines += [line for task in own for line in _task(task)]
+    for group in groups:
+        own = [row for row in group["rows"] if isinstance(row, Mapping)]
+        lines += [*([""] if lines else []), f"{show(group['key'])} ({_count(own)})", ""]
+        lines += _grouped_tasks(own)
     return lines
 
 
-def _topmost(tasks: Sequence[Data]) -> list[Data]:
+def _count(rows: Sequence[Data]) -> int:
+    groups = [row["rows"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("rows"), list)]
+    return sum(map(_count, groups)) if groups else len(_topmost(rows))
+
+
+def _topmost(rows: Sequence[Data]) -> list[Data]:
     """Tasks without those that come with a task above them."""
+    tasks = [row for row in rows if isinstance(row, Mapping) and "task" in row]
     within = {(task["path"], line) for task in tasks for line in _lines_below(task)}
     return [task for task in tasks if (task["path"], task["line"]) not in within]
 
 
+def _children(task: Data) -> list[Data]:
+    listed = task["children"] if isinstance(task["children"], list) else []
+    return [child for child in listed if isinstance(child, Mapping) and "task" in child]
+
+
 def _lines_below(task: Data) -> Iterator[int]:
-    for child in task["children"]:
+    for child in _children(task):
         yield child["line"]
         yield from _lines_below(child)
 
@@ -700,7 +717,7 @@ def _task(task: Data, depth: int = 0, named: bool = False) -> Iterator[str]:
     box = f"[{task['status']}] " if task["task"] else ""
     where = f" ({show(LinkValue(task['path']))})" if named else ""
     yield f"{'    ' * depth}- {box}{task['text']}{where}".replace("\n", f"\n{'    ' * depth}  ")
-    for child in task["children"]:
+    for child in _children(task):
         yield from _task(child, depth + 1)
 
 

@@ -221,6 +221,8 @@ def member(value: Value, name: Value, page: Callable[[LinkValue], Value]) -> Val
     if isinstance(name, int | float):
         inside = isinstance(value, list | str) and 0 <= name < len(value)
         return value[int(name)] if inside else None
+    if not isinstance(name, str):
+        return None
     if isinstance(value, list):
         return [member(one, name, page) for one in value]
     if isinstance(value, Mapping):
@@ -305,7 +307,12 @@ def _date_format(day: Value, form: str) -> str | None:
 def _date_by(text: str, form: str) -> datetime | None:
     if form in ("x", "X"):
         return datetime.fromtimestamp(int(text) / (1000 if form == "x" else 1))
-    return datetime.strptime(text, re.sub("|".join(_LUXON), lambda match: _LUXON[match[0]], form))
+    try:
+        return datetime.strptime(
+            text, re.sub("|".join(_LUXON), lambda match: _LUXON[match[0]], form.replace("%", "%%"))
+        )
+    except re.error as error:  # a part of the date that is asked for twice
+        raise ValueError(str(error)) from error
 
 
 def _span_format(span: Duration, form: str) -> str:

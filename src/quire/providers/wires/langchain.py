@@ -146,9 +146,16 @@ def _ai(data: JsonObject) -> list[Entry]:
 def _thoughts(content: Json) -> list[str]:
     blocks = [block for block in (content if isinstance(content, list) else ()) if isinstance(block, dict)]
     texts = [
-        block.get("thinking") or block.get("reasoning") or block.get("reasoning_content") for block in blocks
+        block.get("thinking") or block.get("reasoning") or block.get("reasoning_content") or _summary(block)
+        for block in blocks
     ]
     return [text for text in texts if isinstance(text, str) and text]
+
+
+def _summary(block: JsonObject) -> str:
+    """What a reasoning item of the Responses API says of itself."""
+    parts = block.get("summary") if block.get("type") == "reasoning" else None
+    return text_of(parts) if isinstance(parts, list) else ""
 
 
 def text_of(content: Json) -> str:
