@@ -62,6 +62,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "models",
         "What is known of each model: window, vocabulary, prices, minimum.",
     ),
+    "audit": (
+        "quire.cli.audit",
+        "audit",
+        "What recorded requests lost of the provider's cache, why, and what it cost.",
+    ),
     "emulate": ("quire.cli.models", "emulate", "Run a strict local stand-in for a provider."),
     "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
     "index": ("quire.cli.recall", "index", "Bring the search index up to date."),

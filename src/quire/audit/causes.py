@@ -1,0 +1,352 @@
+"""Why a request read less from the cache than the one before it had left there: the first moved byte, or what else.
+
+Bytes are compared as they were sent, without cache marks. Where no bodies were kept, times, models and sizes must do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from quire.audit.read import SentCall
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.prefix import Unit, written
+from quire.providers.usage import cost
+from quire.values import Json, JsonObject, Usage
+
+Confidence = Literal["certain", "likely", "unknown"]
+
+# cause -> what it is, and what to change
+CAUSES: dict[str, tuple[str, str]] = {
+    "clock": ("a date or time stands in the head", "Say the time in the newest message, or not at all."),
+    "random-id": ("an id that changes stands in the head", "Leave it out, or send it as metadata."),
+    "tools-reordered": ("the same tools came in another order", "Sort the tools once, by name."),
+    "tools-changed": ("tools came or went", "Offer all tools from the start; forbid by tool_choice."),
+    "key-order": ("the same JSON came with its keys in another order", "Write JSON with sorted keys."),
+    "trimmed": (
+        "the oldest messages were dropped",
+        "Cut deep and rarely instead of every turn: quire.fit().",
+    ),
+    "compaction": ("the history was summed up", "Nothing, if it is rare; else give it more room."),
+    "retrieval": (
+        "context stands in front of the history and changes",
+        "Put what was retrieved behind the history.",
+    ),
+    "edited": ("an earlier message was changed", "Append what is new; leave what was sent as it was."),
+    "growing-system": ("the system prompt grows", "Say what is new in a message."),
+    "system-changed": ("the system prompt was changed", "Keep it; say what is new in a message."),
+    "marks-absent": ("no cache mark was set", "Mark the end of the system prompt and the newest message."),
+    "marks-moved": ("the marks leave out what was cached", "Keep a mark where the request before ended."),
+    "minimum": ("the prompt is below the smallest that is cached", "Nothing."),
+    "ttl": ("the cache had expired", "Ask sooner, or mark with the longer life where pauses are long."),
+    "model": ("another model was asked", "Stay with one model; each has a cache of its own."),
+    "settings": ("thinking, effort or another setting was switched", "Choose it once for the conversation."),
+    "first": ("the first request of a conversation", "Nothing."),
+    "provider": (
+        "the bytes are the same, in time and marked",
+        "Nothing; give a cache key where there is one.",
+    ),
+    "unknown": ("no reason is seen", "Keep the requests' bodies to learn more."),
+}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a request lost, and why; `path` and `offset` are where its first byte moved."""
+
+    cause: str
+    confidence: Confidence
+    lost: int
+    usd: float | None
+    source: str
+    path: str = ""
+    offset: int = 0
+    note: str = ""
+
+    @property
+    def what(self) -> str:
+        return CAUSES[self.cause][0]
+
+    @property
+    def fix(self) -> str:
+        return CAUSES[self.cause][1]
+
+
+# Less than this, or than this share of a prompt, is no loss: providers cache in steps.
+_TOKENS, _SHARE = 1024, 0.05
+Sizes = Callable[[Unit], int]
+
+
+def verdict(
+    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes
+) -> Verdict | None:
+    """Why `now` read less than `before` had left; None where it read all, or where the provider does not say."""
+    if now.usage is None or before.usage is None:
+        return None
+    info = model_info(f"{now.provider}:{now.model}")
+    could = min(before.usage.input_total, now.usage.input_total)
+    lost = could - now.usage.cache_read
+    if lost < max(_TOKENS, _SHARE * could):
+        return None
+    cause, confidence, place, note = _cause(before, now, units, size, info)
+    return Verdict(
+        cause=cause,
+        confidence=confidence,
+        lost=lost,
+        usd=_lost_usd(now.usage, lost, info, now.at_ms),
+        source=now.source,
+        path=_where(place[0]) if place else "",
+        offset=place[2] if place else 0,
+        note=note,
+    )
+
+
+def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> float | None:
+    """What the same reply would have cost less, had it read what it could."""
+    unwritten = min(lost, used.cache_write_5m)
+    better = msgspec.structs.replace(
+        used,
+        cache_read=used.cache_read + lost,
+        cache_write_5m=used.cache_write_5m - unwritten,
+        cache_write_1h=max(0, used.cache_write_1h - (lost - unwritten)),
+        charged=None,
+    )
+    paid, less = (
+        cost(each, info, at_ms).amount_usd for each in (msgspec.structs.replace(used, charged=None), better)
+    )
+    return paid - less if paid is not None and less is not None else None
+
+
+# (unit before, unit now, characters into its text)
+Moved = tuple[Unit, Unit | None, int]
+
+
+def _cause(
+    before: SentCall,
+    now: SentCall,
+    units: tuple[Sequence[Unit], Sequence[Unit]],
+    size: Sizes,
+    info: ModelInfo,
+) -> tuple[str, Confidence, Moved | None, str]:
+    if before.model != now.model:
+        return "model", "certain", None, f"{before.model}, then {now.model}"
+    if not now.body or not before.body:
+        return _from_usage(before, now, info)
+    old, new = units
+    place = first_moved(old, new)
+    if place is not None:
+        # What stands in front of the moved byte can still be read: less than that has another reason besides.
+        standing = sum(map(size, old[: list(old).index(place[0])]))
+        known = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
+        cause, note = _moved_cause(old, new, place)
+        return cause, "certain" if known else "likely", place, note
+    return _same_bytes(before, now, info)
+
+
+def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
+    """The first unit that the later request does not repeat, and how far into it; None where it extends the earlier."""
+    order = {"tools": 0, "system": 1, "messages": 2}
+    for section in sorted(order, key=lambda name: order[name]):
+        was = [unit for unit in old if unit.section == section]
+        now = [unit for unit in new if unit.section == section]
+        for place, unit in enumerate(was):
+            other = now[place] if place < len(now) else None
+            if other is None or _bytes(unit) != _bytes(other):
+                return unit, other, _shared(_text(unit), _text(other) if other else "")
+        if section != "messages" and len(now) > len(was):
+            return (was[-1] if was else now[0]), now[len(was)], 0
+    return None
+
+
+def _bytes(unit: Unit) -> bytes:
+    """What was sent of a unit, marks left out, its keys in the order they came."""
+    return b"\n".join(map(written, unit.compared))
+
+
+def _text(unit: Unit) -> str:
+    return "\n".join(_texts(list(unit.compared)))
+
+
+def _texts(value: Json) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [text for inner in value for text in _texts(inner)]
+    inner = [value[key] for key in value if key not in ("type", "role")] if isinstance(value, dict) else []
+    return [text for each in inner for text in _texts(each)]
+
+
+def _shared(old: str, new: str) -> int:
+    most = min(len(old), len(new))
+    return next((at for at in range(most) if old[at] != new[at]), most)
+
+
+# What moved, by where it stands and what it says there.
+
+
+def _moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
+    was, now, offset = place
+    if now is not None and was.lines == now.lines:
+        return "key-order", _where(was)
+    if was.section == "tools":
+        return _tools(old, new)
+    if now is not None and was.section == "system":
+        return _system(was, now, offset)
+    return _history(old, new, place)
+
+
+def _tools(old: Sequence[Unit], new: Sequence[Unit]) -> tuple[str, str]:
+    lines = [sorted(b"".join(unit.lines) for unit in row if unit.section == "tools") for row in (old, new)]
+    names = [{_name(unit.value) for unit in row if unit.section == "tools"} for row in (old, new)]
+    if lines[0] == lines[1]:
+        return "tools-reordered", ""
+    changed = sorted(names[0] ^ names[1])
+    return "tools-changed", ", ".join(changed[:5]) or "a definition"
+
+
+def _name(tool: Json) -> str:
+    inner = tool.get("function") or tool.get("toolSpec") or tool if isinstance(tool, dict) else {}
+    return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
+
+
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d?:\d\d(:\d\d)?|\b1[5-9]\d{8,11}\b"
+    r"|\b\d{1,2}(st|nd|rd|th)?\.? (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w*|\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
+    r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* \d{1,2}\b"
+)
+_ID = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{13,}|\b(?=\w*\d)(?=\w*[a-zA-Z])[\w-]{8,}\b|\b[0-9a-f]{8,}\b|\b\d{6,}\b"
+)
+
+
+def _volatile(old: str, new: str, offset: int) -> str:
+    """Whether a time or an id stands where two texts part, in both of them."""
+    for cause, pattern in (("clock", _TIME), ("random-id", _ID)):
+        if all(
+            any(
+                found.start() <= offset <= found.end()
+                for found in pattern.finditer(text, max(0, offset - 60), offset + 60)
+            )
+            for text in (old, new)
+        ):
+            return cause
+    return ""
+
+
+def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
+    old, new = _text(was), _text(now)
+    if found := _volatile(old, new, offset):
+        return found, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+    if new.startswith(old) or (offset >= 0.9 * len(old) and len(new) > len(old)):
+        return "growing-system", f"{len(new) - len(old):,} characters were added"
+    return "system-changed", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+
+
+def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
+    was, now, offset = place
+    before = [b"".join(unit.lines) for unit in old if unit.section == "messages"]
+    after = [b"".join(unit.lines) for unit in new if unit.section == "messages"]
+    at = [unit for unit in old if unit.section == "messages"].index(was)
+    rest, said = before[at:], after[at:]
+    if now is not None and len(rest) > 1 and said[1 : len(rest)] == rest[1:]:
+        if found := _volatile(_text(was), _text(now), offset):
+            return (
+                found,
+                f"{_where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}",
+            )
+        return ("retrieval" if at < 2 and len(_text(now)) > 200 else "edited"), _where(was)
+    # The same messages, some of the oldest gone: what follows is found further back in the earlier request.
+    for gone in range(1, len(rest)):
+        tail = rest[gone:]
+        if len(tail) >= min(2, len(rest) - 1) and said[: len(tail)] == tail:
+            return "trimmed", f"{gone} of {len(before)} messages"
+        if gone > 1 and len(tail) >= 2 and said[1 : 1 + len(tail)] == tail:
+            return "compaction", f"{gone} messages became one"
+    if len(after) < 0.6 * len(before):
+        return "compaction", f"{len(before)} messages became {len(after)}"
+    if said[1 : 1 + len(rest)] == rest and rest:
+        return "retrieval", f"a message was put in front of {_where(was)}"
+    return "edited", _where(was)
+
+
+def _where(unit: Unit) -> str:
+    return ".".join(map(str, unit.path)) or "system"
+
+
+def _around(text: str, offset: int) -> str:
+    return " ".join(text[max(0, offset - 12) : offset + 24].split())
+
+
+# Where no byte moved.
+
+_SETTINGS = (
+    "thinking",
+    "reasoning",
+    "reasoning_effort",
+    "output_config",
+    "tool_choice",
+    "text",
+    "verbosity",
+    "speed",
+)
+
+
+def _same_bytes(
+    before: SentCall, now: SentCall, info: ModelInfo
+) -> tuple[str, Confidence, Moved | None, str]:
+    changed = [name for name in _SETTINGS if before.body.get(name) != now.body.get(name)]
+    if changed:
+        return "settings", "likely", None, ", ".join(changed)
+    if now.usage is not None and now.usage.input_total < info.min_cache_tokens:
+        return "minimum", "certain", None, f"{info.min_cache_tokens:,} tokens"
+    if found := _expired(before, now, info, _longest(before.body, info)):
+        return "ttl", "certain", None, found
+    if info.max_breakpoints and info.engine == "anthropic":
+        if not _marks(now.body):
+            return "marks-absent", "certain", None, ""
+        if not _marks(before.body):
+            return "marks-absent", "certain", None, "in the request before"
+    return "provider", "likely", None, ""
+
+
+def _from_usage(
+    before: SentCall, now: SentCall, info: ModelInfo
+) -> tuple[str, Confidence, Moved | None, str]:
+    assert before.usage is not None
+    assert now.usage is not None
+    if now.compacted:
+        return "compaction", "certain", None, "the client says so"
+    if found := _expired(
+        before, now, info, info.ttl_s[-1] if before.usage.cache_write_1h else min(info.ttl_s, default=0)
+    ):
+        return "ttl", "likely", None, found
+    if now.usage.input_total < 0.6 * before.usage.input_total:
+        return (
+            "compaction",
+            "likely",
+            None,
+            f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}",
+        )
+    if now.usage.input_total < info.min_cache_tokens:
+        return "minimum", "certain", None, f"{info.min_cache_tokens:,} tokens"
+    return "unknown", "unknown", None, ""
+
+
+def _expired(before: SentCall, now: SentCall, info: ModelInfo, life_s: int) -> str:
+    if before.at_ms is None or now.at_ms is None or not life_s:
+        return ""
+    gap = (now.at_ms - before.at_ms) // 1000
+    return f"{gap:,} s after the request before; kept for {life_s:,} s" if gap >= 0.95 * life_s else ""
+
+
+def _longest(body: JsonObject, info: ModelInfo) -> int:
+    """The longest life that a mark of the body asks for; without one the provider's usual."""
+    usual = min(info.ttl_s, default=0)
+    return max(info.ttl_s, default=0) if b'"ttl":"1h"' in written(body) else usual
+
+
+def _marks(body: JsonObject) -> int:
+    data = written(body)
+    return data.count(b'"cache_control":{') + data.count(b'"cachePoint":{')

@@ -1,0 +1,312 @@
+"""Each cause is planted into real-shaped conversations at different places, and named; where none is, none is named."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.audit import SentCall, audit, read_calls
+from quire.errors import QuireError
+from quire.providers.simulate import Simulator
+from quire.values import Usage
+from toolbox import invoke, run
+
+MODEL = "claude-opus-5-5"
+Body = dict[str, Any]
+WORDS = "harbour ledger copper window thistle orbit lantern marble saddle anchor velvet cinder meadow cobalt".split()
+
+
+def words(rng: random.Random, count: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(count))
+
+
+def healthy(seed: int, turns: int = 9) -> list[tuple[int, Body]]:
+    """Requests of a coding agent's shape, each extending the one before, marked, a minute apart."""
+    rng = random.Random(seed)
+    schema = {"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}}
+    tools = [{"name": name, "description": words(rng, 40), "input_schema": schema} for name in ("read", "edit", "grep")]
+    system = [{"type": "text", "text": f"You help with a project. {words(rng, 900)}"}]
+    messages: list[Body] = []
+    out = []
+    for turn in range(turns):
+        messages.append({"role": "user", "content": [{"type": "text", "text": f"Task {turn}: {words(rng, 60)}"}]})
+        use = {
+            "type": "tool_use",
+            "id": f"toolu_{seed}_{turn}",
+            "name": "read",
+            "input": {"path": f"src/{turn}.py", "limit": 9},
+        }
+        result = {"type": "tool_result", "tool_use_id": use["id"], "content": words(rng, 250)}
+        messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        body = {
+            "model": MODEL,
+            "max_tokens": 500,
+            "system": system,
+            "tools": tools,
+            "messages": json.loads(json.dumps(messages)),
+        }
+        out.append((1_794_000_000_000 + turn * 60_000, body))
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": words(rng, 30)}]})
+    return out
+
+
+def marked(body: Body) -> Body:
+    """The body with marks at the end of the system prompt and of the newest message."""
+    copied: Body = json.loads(json.dumps(body))
+    copied["system"][-1]["cache_control"] = {"type": "ephemeral"}
+    copied["messages"][-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    return copied
+
+
+def played(requests: list[tuple[int, Body]], session: str = "") -> list[SentCall]:
+    """The requests with the usage that the provider's cache would report for them."""
+    simulators: dict[str, Simulator] = {}
+    calls = []
+    for place, (at, body) in enumerate(requests):
+        # The simulation compares JSON, a provider the text that it is written as.
+        text = [{**tool, "description": json.dumps(tool)} for tool in body["tools"]]
+        simulator = simulators.setdefault(body["model"], Simulator(f"anthropic:{body['model']}"))
+        found = simulator.step(at, {**body, "tools": text})
+        usage = Usage(found.total, found.read, found.write_5m, found.write_1h, output=20)
+        calls.append(SentCall(f"log:{place}", "anthropic", body["model"], body, usage, at, session))
+    return calls
+
+
+# What is planted from the request `at` on: each changes the bodies of a healthy conversation.
+
+
+def each_body(change: Callable[[Body, int, random.Random], None], at_least: int = 0) -> Callable[..., Any]:
+    def plant(requests: list[tuple[int, Body]], at: int, rng: random.Random) -> list[tuple[int, Body]]:
+        for place, (_, body) in enumerate(requests):
+            if place >= max(at, at_least):
+                change(body, place, rng)
+        return requests
+
+    return plant
+
+
+def clock(body: Body, place: int, rng: random.Random) -> None:
+    form = "The time is 2026-11-15 {:02}:{:02}:{:02}."
+    body["system"] = [
+        {"type": "text", "text": form.format(place + 1, place * 7 % 60, place * 13 % 60)},
+        *body["system"],
+    ]
+
+
+def random_id(body: Body, place: int, rng: random.Random) -> None:
+    id = f"{rng.getrandbits(128):032x}"
+    body["system"] = [{"type": "text", "text": f"Session {id}. {body['system'][0]['text']}"}]
+
+
+def reordered(body: Body, place: int, rng: random.Random) -> None:
+    body["tools"] = body["tools"][place % 3 :] + body["tools"][: place % 3]
+
+
+def toggled(body: Body, place: int, rng: random.Random) -> None:
+    body["tools"] = body["tools"][: 2 + place % 2]
+
+
+def key_order(body: Body, place: int, rng: random.Random) -> None:
+    turn = dict(body["tools"][0])
+    body["tools"] = [turn if place % 2 else dict(reversed(turn.items())), *body["tools"][1:]]
+
+
+def trimmed(body: Body, place: int, rng: random.Random) -> None:
+    body["messages"] = body["messages"][4 * max(1, place - 2) :]
+
+
+def retrieved(body: Body, place: int, rng: random.Random) -> None:
+    context = {"role": "user", "content": [{"type": "text", "text": f"Context: {words(rng, 120)}"}]}
+    body["messages"] = [context, *body["messages"]]
+
+
+def growing(body: Body, place: int, rng: random.Random) -> None:
+    more = " ".join(f"Fact {n}: {WORDS[n]}." for n in range(place))
+    body["system"] = [{"type": "text", "text": body["system"][0]["text"] + more}]
+
+
+def edited(body: Body, place: int, rng: random.Random) -> None:
+    body["messages"][5 if len(body["messages"]) > 8 else -1]["content"] = [{"type": "text", "text": words(rng, 40)}]
+
+
+def expire(requests: list[tuple[int, Body]], at: int, rng: random.Random) -> list[tuple[int, Body]]:
+    return [(time + (1_000_000 if place >= at else 0), body) for place, (time, body) in enumerate(requests)]
+
+
+def switch_model(requests: list[tuple[int, Body]], at: int, rng: random.Random) -> list[tuple[int, Body]]:
+    for place, (_, body) in enumerate(requests):
+        body["model"] = MODEL if place < at else "claude-sonnet-4-5"
+    return requests
+
+
+def compact(requests: list[tuple[int, Body]], at: int, rng: random.Random) -> list[tuple[int, Body]]:
+    summary = {"role": "user", "content": [{"type": "text", "text": f"So far: {words(rng, 80)}"}]}
+    at = max(at, 5)
+    gone = len(requests[at][1]["messages"]) - 11
+    for _, body in requests[at:]:
+        body["messages"] = [summary, *body["messages"][gone:]]
+    return requests
+
+
+PLANTS: dict[str, Callable[..., Any]] = {
+    "clock": each_body(clock),
+    "random-id": each_body(random_id),
+    "tools-reordered": each_body(reordered),
+    "tools-changed": each_body(toggled),
+    "key-order": each_body(key_order),
+    "trimmed": each_body(trimmed, 3),
+    "retrieval": each_body(retrieved),
+    "growing-system": each_body(growing),
+    "edited": each_body(edited, 3),
+    "ttl": expire,
+    "model": switch_model,
+    "compaction": compact,
+}
+
+
+def causes_of(requests: list[tuple[int, Body]]) -> list[str]:
+    report = audit(played([(at, marked(body)) for at, body in requests]))
+    return [found.cause for conversation in report.conversations for found in conversation.verdicts]
+
+
+@pytest.mark.parametrize("cause", PLANTS)
+def test_a_planted_cause_is_named_wherever_it_stands(cause: str) -> None:
+    right = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        named = causes_of(PLANTS[cause](healthy(seed), 2 + seed % 6, rng))
+        # Where it is planted first, something comes that was not there: that is a change of its own.
+        right += cause in named and set(named[1:]) <= {cause}
+    assert right >= 19
+
+
+def test_marks_that_are_missing_are_named() -> None:
+    calls = played([(at, body) for at, body in healthy(1)])
+    found = [found.cause for each in audit(calls).conversations for found in each.verdicts]
+    assert set(found) == {"marks-absent"}
+
+
+def test_where_nothing_is_planted_nothing_is_named() -> None:
+    for seed in range(20):
+        assert causes_of(healthy(seed, 5 + seed % 5)) == []
+
+
+# The files that are read, and what is told of them.
+
+
+def recorded(place: Path, calls: list[SentCall], **about: Any) -> Path:
+    """Calls as a log keeps them, a line each with the reply's usage."""
+    lines = []
+    for call in calls:
+        assert call.usage is not None
+        used = call.usage
+        usage = {
+            "input_tokens": used.input_total - used.cache_read - used.cache_write_5m,
+            "cache_read_input_tokens": used.cache_read,
+            "cache_creation_input_tokens": used.cache_write_5m,
+            "output_tokens": used.output,
+        }
+        line = {"request": call.body, "reply": {"usage": usage}, "at": call.at_ms, "host": "api.anthropic.com"}
+        lines.append(json.dumps({**line, **about}))
+    place.write_text("\n".join(lines))
+    return place
+
+
+def test_the_command_names_the_cause_the_place_and_the_money(tmp_path: Path) -> None:
+    planted = PLANTS["clock"](healthy(3), 2, random.Random(3))
+    log = recorded(tmp_path / "log.jsonl", played([(at, marked(body)) for at, body in planted]))
+    shown = run("audit", log)
+    assert "9 requests in 1 conversation" in shown
+    assert "clock: a date or time stands in the head. Say the time in the newest message" in shown
+    report = json.loads(run("audit", log, "--json"))
+    (cause, *_) = report["causes"]
+    assert cause["cause"] == "clock"
+    assert cause["lost_usd"] > 0
+    assert report["total"]["reuse"] < 0.9
+    first = report["conversations"][0]["losses"][-1]
+    assert first["confidence"] == "certain"
+    assert "2026-11-15" in first["note"]
+    invoke("audit", log, "--fail-under", "90", code=1)
+    invoke("audit", log, "--fail-under", "1", "--top", "0")
+
+
+def test_har_files_and_sessions_of_clients_are_read(tmp_path: Path) -> None:
+    calls = played([(at, marked(body)) for at, body in healthy(4)])
+    entries = [
+        {
+            "startedDateTime": "2026-11-15T10:00:00Z",
+            "request": {"url": "https://api.anthropic.com/v1/messages", "postData": {"text": json.dumps(call.body)}},
+            "response": {"status": 200, "content": {"text": json.dumps({"usage": {"input_tokens": 5}})}},
+        }
+        for call in calls
+    ]
+    har = tmp_path / "a.har"
+    har.write_text(json.dumps({"log": {"entries": entries}}))
+    assert [call.provider for call in read_calls(har)] == ["anthropic"] * 9
+    usage = {
+        "input_tokens": 10,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 40_000,
+        "output_tokens": 5,
+    }
+    reply = {
+        "type": "assistant",
+        "sessionId": "s",
+        "uuid": "u",
+        "message": {"id": "m1", "model": MODEL, "usage": usage},
+    }
+    later = {**reply, "timestamp": "2026-11-15T12:00:00Z", "message": {**reply["message"], "id": "m2"}}
+    lines = [{**reply, "timestamp": "2026-11-15T10:00:00Z"}, {**reply, "timestamp": "2026-11-15T10:00:01Z"}, later]
+    store = tmp_path / "session.jsonl"
+    store.write_text("\n".join(map(json.dumps, lines)))
+    report = audit(read_calls(store))
+    assert report.total.requests == 2  # one reply in two lines counts once
+    assert [found.cause for found in report.conversations[0].verdicts] == ["ttl"]
+    assert not report.conversations[0].bodies
+
+
+def test_side_questions_and_helpers_stand_apart() -> None:
+    main = played([(at, marked(body)) for at, body in healthy(5)], "s")
+    title = {"model": MODEL, "max_tokens": 20, "messages": [{"role": "user", "content": "Give this talk a title."}]}
+    side = SentCall("log:t", "anthropic", MODEL, title, Usage(2_000), main[2].at_ms, "s")
+    report = audit([*main[:3], side, *main[3:]])
+    assert sorted(each.kind for each in report.conversations) == ["main", "side"]
+    assert report.total.lost == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "is not JSON"),
+        ('{"a": 1}', "holds no requests that are known here"),
+        ('{"messages": []}\n{"b": 2}', "holds no request"),
+        ("[]", "no request in what was given"),
+    ],
+)
+def test_what_is_no_record_of_requests_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "x.jsonl").write_text(text)
+    done = invoke_error("audit", tmp_path / "x.jsonl")
+    assert said in str(done)
+    assert done.hint
+
+
+def invoke_error(*words: object) -> Any:
+    with pytest.raises(QuireError) as raised:
+        run(*words)
+    return raised.value
+
+
+def test_without_a_path_the_stores_in_the_home_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "no sessions" in str(invoke_error("audit"))
+    store = tmp_path / ".claude" / "projects" / "p"
+    store.mkdir(parents=True)
+    usage = {"input_tokens": 10, "output_tokens": 5}
+    reply = {"type": "assistant", "sessionId": "s", "uuid": "u", "message": {"id": "m", "model": MODEL, "usage": usage}}
+    (store / "s.jsonl").write_text(json.dumps(reply))
+    done = invoke("audit")
+    assert "1 request in 1 conversation" in done.stdout
+    assert "reading Claude Code" in done.stderr
