@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
@@ -188,6 +189,31 @@ def _moved(before: Built, now: Built, since: Iterable[Entry]) -> MovedLayer | No
     if before.prompt.l1 == now.prompt.l1 and before.blocks == now.blocks:
         return None
     return watch(enclose(before, ()), enclose(now, ()), since)
+
+
+_logger = logging.getLogger("quire")
+
+
+class RequestLog:
+    """Tells the log `quire`, at level debug, each request's layer hashes and what its reply read from the cache."""
+
+    def __init__(self, thread: str) -> None:
+        self._thread = thread
+
+    def on_request(self, sending: Sending) -> None:
+        if not _logger.isEnabledFor(logging.DEBUG):
+            return
+        request, built = sending.request, sending.built
+        hashes = {**request.layers, "request": request.lines.sha256}
+        told = " ".join(f"{name}={sha256[:12]}" for name, sha256 in hashes.items())
+        place = f"turn {built.turn} step {built.step}, epoch {built.epoch}, {built.tokens:,} tokens"
+        _logger.debug("%s: %s to %s: %s", self._thread, place, request.target, told)
+
+    def on_reply(self, received: Received) -> None:
+        used = received.reply.usage
+        written = used.cache_write_5m + used.cache_write_1h
+        said = f"{used.cache_read:,} of {used.input_total:,} tokens cached, {written:,} written, {used.output:,} out"
+        _logger.debug("%s: %s: %s", self._thread, received.request.target, said)
 
 
 # The layers of a thread's requests, hashed one request after the other: what stands is not hashed again.

@@ -26,7 +26,7 @@ from quire.log.off_loop import refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
-from quire.observe import CacheWatch, LayerHashes, Observer, Received, Sending
+from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLog, Sending
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.thread_state import (
@@ -100,7 +100,7 @@ class Thread:
     """One conversation: append to it, ask for its next request, record what came back.
 
     OS threads may share one. `with quire.open(…) as thread:` closes the file at the end. `observers` are told of what
-    is sent and what comes back; without any given, caches are watched. `observers=()`: nobody, and no layer is hashed.
+    is sent and what comes back; without any given, caches are watched and the log `quire` is told. `observers=()`: nobody, and no layer is hashed.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class Thread:
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
         watch = CacheWatch(lambda what: self.on_warning(what))
-        self.observers: tuple[Observer, ...] = (watch,) if observers is None else tuple(observers)
+        usual = (watch, RequestLog(name))
+        self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._fold, self._hashes = ThreadState(store, name), LayerHashes()
         self._newest: Request | None = None
         self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}

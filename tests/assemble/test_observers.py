@@ -57,6 +57,18 @@ def test_each_request_and_reply_is_told_in_order(tmp_path: Path) -> None:
     ]
 
 
+def test_the_debug_log_has_each_requests_hashes_and_cached_tokens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "quire")
+    requests = talk(thread_with(tmp_path / "t.db"), 2, Usage(input_total=5_000, cache_read=4_000, output=7))
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "DEBUG"]
+    for request, asked, used in zip(requests, lines[::2], lines[1::2], strict=True):
+        for name, sha256 in {**request.layers, "request": request.lines.sha256}.items():
+            assert f"{name}={sha256[:12]}" in asked
+        assert used == f"t: {TARGET}: 4,000 of 5,000 tokens cached, 0 written, 7 out"
+
+
 def test_without_observers_the_bytes_are_the_same_and_nothing_is_hashed(tmp_path: Path) -> None:
     watched, bare = thread_with(tmp_path / "a.db"), thread_with(tmp_path / "b.db", ())
     assert [one.body for one in talk(watched)] == [one.body for one in talk(bare)]

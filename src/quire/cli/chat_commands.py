@@ -422,7 +422,7 @@ COMMANDS: dict[str, tuple[Command, str, str]] = {
         "a file, a note or these words in every turn; alone, keep the last answer word for word",
     ),
     "/unpin": (_unpin, "NAME…", "let a pinned item of the window be evicted again"),
-    "/window": (_window, f"[{'|'.join(ACTIONS)}] [NAME…]", "what joins every turn, or a change to it"),
+    "/window": (_window, "[ACTION NAME…]", "what joins every turn; add, remove, pin, unpin, clear"),
     "/recall": (_recall, "WORDS", "find what was said earlier, and put it beside the next question"),
     "/model": (_model, "[provider:model [URL]]", "go on with another model; `local` is the embedded one"),
     "/export": (_export, "[FILE]", "write the chat as a markdown file"),

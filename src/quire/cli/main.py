@@ -143,6 +143,24 @@ def quire() -> None:
       quire log append demo --user "Hello"
       quire assemble demo
     """
+    if level := os.environ.get("QUIRE_LOG"):
+        _log_at(level)
+
+
+def _log_at(level: str) -> None:
+    """Show the log `quire` on standard error from this level on; debug has each request's hashes and cached tokens."""
+    import logging
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+
+    named = logging.getLevelNamesMapping().get(level.upper())
+    if named is None:
+        raise CallError(f"QUIRE_LOG is {level!r}", hint="Use debug, info, warning or error.")
+    logger = logging.getLogger("quire")
+    logger.handlers, logger.propagate = [Told()], False
+    logger.setLevel(named)
 
 
 def main() -> None:
