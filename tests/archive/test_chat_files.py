@@ -11,9 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import values
-from quire.archive import AttachedNames, Chat, ChatMessage, autosave, export_markdown, file_name, load, parse, render
+from quire.archive import (
+    AttachedNames,
+    Chat,
+    ChatMessage,
+    autosave,
+    export_markdown,
+    file_name,
+    load,
+    parse,
+    read_back,
+    render,
+)
 from quire.errors import CallError, FormatError, NotFound
-from quire.items import item
+from quire.items import from_file, from_url, identity, item
 from quire.log.entries import check, encode_lines
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
@@ -233,6 +244,91 @@ def test_old_turns_come_from_the_comment_and_an_edit_is_told() -> None:
     assert shortened.warnings == ("1 message was removed from the file; the comment still has it",)
 
 
+def test_what_was_edited_is_read_back_as_a_fork_that_says_so(tmp_path: Path) -> None:
+    text = export_markdown(THREAD, thread="lesson")
+    cases = [
+        # What the fork says, how many entries it shares: the request and the thoughts of an edited answer are not among them.
+        (text.replace("What is due?\n", "What was due?\n"), 2, ["What was due?", "Scales.\n**user**: not me\n[Timestamp: never]", "Thanks"]),
+        (text.replace("**ai**: Scales.", "**ai**: Chords."), 6, ["Chords.\n**user**: not me\n[Timestamp: never]", "Thanks"]),
+        (text.replace("\n\n**user**: Thanks", ""), 8, []),
+        (text.replace("**user**: Thanks", "**user**: Thank you\n\n**ai**: Gladly."), 8, ["Thank you", "Gladly."]),
+    ]  # fmt: skip
+    for number, (edited, behind, said) in enumerate(cases):
+        loaded = load(edited, Vault())
+        assert [one.body for one in loaded.entries[: len(THREAD)]] == [one.body for one in THREAD]
+        assert loaded.fork is not None
+        assert (loaded.fork.behind, [one.text for one in loaded.fork.entries]) == (behind, said)
+        assert all("edited" in one.meta for one in loaded.fork.entries[:1])
+        with SqliteStore(tmp_path / f"{number}.db") as store:
+            store.append("lesson", THREAD)
+            name = read_back(store, "lesson", loaded)
+            assert (store.info(name).parent, store.info(name).forked_at) == ("lesson", behind)
+            assert [one.text for one in store.read(name)][behind:] == said
+            assert read_back(store, "lesson", loaded) == ""
+    # A question keeps its attachments when its words change, and reads others when they do.
+    fork = load(cases[0][0]).fork
+    assert fork is not None
+    assert fork.entries[0].body == {
+        **THREAD[2].body,
+        "text": "What was due?",
+        "meta": {**THREAD[2].meta, "edited": {"message": 1}},
+    }
+    other = load(text.replace("Notes: Piano Lessons/Lesson 4.md, ", "Notes: b.md, "), Vault()).fork
+    assert other is not None
+    assert other.entries[0].attached[0]["content"] == "fresh b.md"
+    assert load(text).fork is None
+
+
+def test_attachments_are_named_where_they_can_be_read_and_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("def f(): ...\n")
+    page = values.item_json(from_url("https://x", "a page"))
+    items = [values.item_json(from_file("a.py")), *map(values.item_json, Vault().attach("n.md")), page]
+    thread = [values.attach(items[0]), values.user("One", items), values.respond("1"), values.user("Two", items)]
+    window = {"items": [{**items[0], "id": "ctx-1"}], "max_items": 50, "pinned": ["ctx-1"]}
+    text = export_markdown(thread, window=window, refer=True, notes=Vault())
+    assert [text.count(words) for words in ("def f()", "fresh n.md", "a page")] == [0, 0, 1]
+    loaded = load(text, Vault())
+    assert encode_lines(loaded.entries) == encode_lines(thread)
+    assert (loaded.window, loaded.warnings) == (window, ())
+    # A file is opened for what it held, a note also for what it says now; other texts may be handed in.
+    Path("a.py").write_text("def g(): ...\n")
+    moved = load(text.replace("n.md", "m.md"), Vault())
+    assert [one["content"] for one in moved.entries[-1].attached] == ["fresh m.md", "a page"]
+    assert moved.window == {"items": [], "max_items": 50, "pinned": []}
+    assert moved.warnings == (
+        "a.py was skipped: it cannot be read as it was attached",
+        "m.md has changed since it was attached; it is read as it is now",
+    )
+    assert encode_lines(load(text, Vault(), {items[0]["sha256"]: items[0]["content"]}).entries) == encode_lines(thread)
+
+
+def test_what_an_older_comment_holds_is_used(tmp_path: Path) -> None:
+    block = "<note_context>\n<title>a</title>\n<path>a.md</path>\n<content>\nas it was\n</content>\n</note_context>"
+    held = {
+        "layers": [
+            {"id": "L1_SYSTEM", "text": "Be kind.", "segments": [{"id": "system", "content": "Be kind."}]},
+            {"id": "L3_TURN", "segments": [{"id": "a.md", "content": block}, {"id": "https://x.y", "content": "page"}]},
+            {"id": "L5_USER", "segments": [{"id": "query", "content": "Summarize this"}]},
+        ],
+        "entries": [{"id": "extra.md", "type": "note", "content": "unnamed"}],
+    }
+    text = OLD.replace('{"layers": [1,\n2]}', json.dumps(held))
+    loaded = load(text, Vault())
+    system, user, _ = loaded.entries
+    assert system.text == "Be kind."
+    assert [(identity(one), one["content"]) for one in user.attached] == [
+        ("https://x.y", "page"),
+        ("a.md", "as it was"),
+        ("tagged#t.md", "fresh tagged#t.md"),
+        ("F/in.md", "fresh F/in.md"),
+        ("extra.md", "unnamed"),
+    ]
+    assert len(loaded.warnings) == 2
+
+
 def test_a_damaged_comment_leaves_the_text() -> None:
     text = export_markdown(THREAD, thread="t")
     cut = load(text[: text.index("<!-- quire") + 200])
@@ -293,7 +389,15 @@ def test_the_commands_write_and_read_chat_files(
         [str(tmp_path / "chat.md"), "--from", "markdown", "--thread", "again", "--vault", str(tmp_path / "vault")],
         standalone_mode=False,
     )
+    edited = tmp_path / "edited.md"
+    edited.write_text(written.replace("**user**: Thanks", "**user**: Thanks a lot"))
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+    import_.main([str(edited), "--from", "markdown", "--thread", "third"], standalone_mode=False)
+    told = sys.stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert told.endswith("third@8: 1 entry behind the first 8 of third, as edited in the file\n")
+    export.main(["lesson", "--to", "markdown", "--vault", str(tmp_path / "vault")], standalone_mode=False)
     with SqliteStore(tmp_path / "q.db") as store:
+        assert store.read("third@8")[-1].text == "Thanks a lot"
         old, (new,) = store.read("again")[:-1], store.read("again")[-1:]
         assert [one.id for one in old] == [one.id for one in store.read("lesson")]
     assert [one["content"] for one in new.attached] == ["fresh"]

@@ -25,6 +25,7 @@ from quire.cli.chat_commands import totals
 from quire.cli.chat_screen import OpenMarkdown, RichScreen, finished_blocks, tail, with_notes
 from quire.cli.output import line_of
 from quire.errors import CallError
+from quire.notes.vault import Vault
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.prefix_caches import StepCache
 from quire.send.events import Event
@@ -121,7 +122,7 @@ def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: P
     assert "[[none]] was not attached: there is no note '[[none]]'" in err
     assert re.search(r"^next turn +black.md +\d+$", out, re.M)
     assert re.search(r"^said above +Tea/green.md +\d+$", out, re.M)
-    saved = load((tmp_path / "chats" / "t.md").read_text())
+    saved = load((tmp_path / "chats" / "t.md").read_text(), Vault("vault"))
     assert [one.body for one in saved.entries] == [one.body for one in entries(db)]
     assert saved.chat.messages[-2].context.tags == ("#tea",)
     assert saved.chat.messages[-2].context.folders == ("Tea",)
@@ -508,6 +509,25 @@ def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, db: Path, tmp_pat
     ):
         assert line in err
     assert "/window has no 'x'" in err
+
+
+def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(
+    talk: Chat, db: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("Attached words.")
+    with emulator("vllm", ["Red.", "Blue.", "Blue it is."]) as server:
+        talk(server.url, "Which colour?\n", "--attach", "a.txt", "--save", "chats")
+        saved = Path("chats/t.md")
+        assert "Attached words." not in saved.read_text()
+        saved.write_text(saved.read_text().replace("**ai**: Red.", "**ai**: Green."))
+        _out, err = talk(server.url, "Sure?\n", "--save", "chats")
+        said = [one["content"] for one in server.requests[1].body["messages"]]
+    assert "this is thread t@1, a fork of t; the file is kept as t (edited 1).md" in err
+    assert "Attached words." in said[0]
+    assert said[1:] == ["Green.", "Sure?"]
+    assert [one.text for one in entries(db) if one.kind == "respond"] == ["Red."]
+    assert "**ai**: Green." in Path("chats/t@1.md").read_text()
 
 
 def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:

@@ -1,20 +1,37 @@
 """Threads as chat files, markdown that people read and edit; and sessions and logs of other programs as threads."""
 
 from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, parse, render
-from quire.archive.load import Loaded, Notes, Saved, autosave, export_markdown, file_name, load, project
+from quire.archive.load import (
+    Fork,
+    Loaded,
+    Notes,
+    Saved,
+    autosave,
+    edited_file,
+    export_markdown,
+    file_name,
+    load,
+    project,
+    read_back,
+    set_aside,
+)
 
 __all__ = [
     "AttachedNames",
     "Chat",
     "ChatMessage",
+    "Fork",
     "Loaded",
     "Notes",
     "Saved",
     "autosave",
+    "edited_file",
     "export_markdown",
     "file_name",
     "load",
     "parse",
     "project",
+    "read_back",
     "render",
+    "set_aside",
 ]

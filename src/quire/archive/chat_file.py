@@ -185,8 +185,8 @@ _START = re.compile(r"^\*\*(user|ai)\*\*:(?: |$)", re.M)
 _TIMESTAMP = re.compile(r"\[Timestamp: (.*)\]")
 _CONTEXT = re.compile(r"\[Context: (.*)\]")
 _OURS = re.compile(rf"^{re.escape(COMMENT)}(.*){re.escape(COMMENT_END)}$", re.M)
-# The comment of older chats: it says nothing that the messages do not.
-_OLDER = re.compile(r"^<!-- copilot-context:.*?-->\n*", re.M | re.S)
+# The comment of older chats, behind the message whose context it holds.
+_OLDER = re.compile(r"^<!-- copilot-context:(.*?)-->\n*", re.M | re.S)
 _ESCAPED = re.compile(r"\\(.)")
 
 
@@ -211,6 +211,18 @@ def parse(text: str) -> Chat:
         messages=messages,
         comment=comment,
     )
+
+
+def older_contexts(text: str) -> list[tuple[int, Json]]:
+    """What the comments of older chats hold, each with the number of messages in front of it; bad JSON is passed over."""
+    found: list[tuple[int, Json]] = []
+    for match in _OLDER.finditer(text.replace("\r\n", "\n")):
+        try:
+            value = json.loads(match[1])
+        except (ValueError, RecursionError):
+            continue
+        found.append((len(_START.findall(match.string, 0, match.start())), value))
+    return found
 
 
 def _text(value: Json) -> str:

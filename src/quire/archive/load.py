@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from quire import values
-from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, iso, parse, render, whole_second
+from quire.archive.chat_file import (
+    AttachedNames,
+    Chat,
+    ChatMessage,
+    iso,
+    older_contexts,
+    parse,
+    render,
+    whole_second,
+)
 from quire.assemble.summary import truncate
 from quire.errors import CallError, FormatError, QuireError
+from quire.items import identity, item, read_again
 from quire.log.entries import check
-from quire.log.hashing import sha256_hex
+from quire.log.hashing import chain, sha256_hex
 from quire.log.store import Store
 from quire.send.turn_state import without_cut
-from quire.values import Entry, Item, Json, JsonObject
+from quire.values import Entry, Item, Json, JsonObject, item_json
 
 # From a thread to what its chat file shows, and back to entries.
 
@@ -48,20 +57,34 @@ def export_markdown(
     tags: Sequence[str] = (TAG,),
     comment: bool = True,
     window: Json = None,
+    refer: bool = False,
+    notes: Notes | None = None,
 ) -> str:
-    """A thread as a chat file; with the comment, loading it gives back the same thread."""
+    """A thread as a chat file; with the comment, loading it gives back the same thread.
+
+    `refer=True` names attached notes and files instead of copying them, where they can be read as they were attached:
+    from `notes`, or by their filename. What is attached again is copied once.
+    """
     listed = list(entries)
     chat = project(listed, topic, tags)
     if comment:
-        held: JsonObject = {"version": VERSION, "thread": thread, "entries": [one.body for one in listed]}
-        held |= {"window": window} if window is not None else {}
+        refers = References(notes) if refer else None
+        bodies = [refers.written(one.body) if refers is not None else one.body for one in listed]
+        held: JsonObject = {"version": VERSION, "thread": thread, "entries": bodies}
+        if window is not None:
+            held["window"] = refers.written(window) if refers is not None else window
         chat = Chat(chat.created, chat.model, chat.topic, chat.tags, chat.messages, held)
     return render(chat)
 
 
 def project_messages(entries: Iterable[Entry]) -> list[ChatMessage]:
     """One message for each user entry and each answer that says something; what broke off and came again, once."""
-    out: list[ChatMessage] = []
+    return [message for message, _ in _told(entries)]
+
+
+def _told(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
+    """Each message with the entry that says it."""
+    out: list[tuple[ChatMessage, Entry]] = []
     waiting: list[JsonObject] = []
     untimed = 0
     for entry in without_cut(entries):
@@ -69,13 +92,14 @@ def project_messages(entries: Iterable[Entry]) -> list[ChatMessage]:
         if entry.kind == "attach":
             waiting += entry.attached
         elif entry.kind == "user":
-            out.append(ChatMessage("user", entry.text, _context(entry, [*waiting, *entry.attached]), at))
+            context = _context(entry, [*waiting, *entry.attached])
+            out.append((ChatMessage("user", entry.text, context, at), entry))
             waiting, untimed = [], len(out)
         elif entry.kind == "respond" and entry.text.strip():
-            out.append(ChatMessage("ai", entry.text, AttachedNames(), at))
+            out.append((ChatMessage("ai", entry.text, AttachedNames(), at), entry))
         elif entry.kind == "sent" and "usage" in entry.body:
             # An answer has no time of its own; it was said by when its reply had ended.
-            out[untimed:] = [_timed(one, at) for one in out[untimed:]]
+            out[untimed:] = [(_timed(one, at), said) for one, said in out[untimed:]]
             untimed = len(out)
     return out
 
@@ -87,10 +111,10 @@ def _timed(message: ChatMessage, at: int | None) -> ChatMessage:
 def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
     notes: dict[str, None] = {}
     urls: dict[str, None] = {}
-    for item in items:
-        meta = item.get("metadata") or {}
+    for one in items:
+        meta = one.get("metadata") or {}
         if meta.get("source") == "url":
-            urls[str(meta.get("url") or item.get("id", ""))] = None
+            urls[str(meta.get("url") or one.get("id", ""))] = None
         elif name := meta.get("path") or meta.get("filename"):
             notes[str(name)] = None
     return AttachedNames(tuple(notes), tuple(urls), _named(entry, "tags"), _named(entry, "folders"))
@@ -127,32 +151,197 @@ class Notes(Protocol):
         """The notes in a folder."""
 
 
+# Attachments by reference: what can be read where it was, and what stands earlier in the file, is named by its hash.
+
+
+class References:
+    """Leaves out the content of items that need not be copied, and puts it back; `content` is null where it was."""
+
+    def __init__(self, notes: Notes | None, known: Mapping[str, str] | None = None) -> None:
+        self._notes = notes
+        # Contents by their sha256: what stands earlier in the file, or is known from elsewhere.
+        self._known = dict(known or {})
+
+    def written(self, body: JsonObject) -> JsonObject:
+        """An entry or a window as the comment holds it."""
+        return _with_items(body, lambda item: [self._named(item)])
+
+    def _named(self, item: JsonObject) -> JsonObject:
+        sha256, content = item.get("sha256"), item["content"]
+        if not sha256 or sha256_hex(content) != sha256:
+            return item
+        now = self._known.get(sha256) or self._now(item)
+        self._known[sha256] = content
+        return {**item, "content": None} if now == content else item
+
+    def read(self, body: JsonObject, warnings: list[str]) -> JsonObject:
+        """An entry or a window with its contents; what can no longer be read is left out with a warning."""
+        return _with_items(body, lambda item: self._found(item, warnings))
+
+    def _found(self, item: JsonObject, warnings: list[str]) -> list[JsonObject]:
+        content, sha256 = item.get("content"), str(item.get("sha256"))
+        if content is not None:
+            self._known[sha256] = content
+            return [item]
+        meta = item.get("metadata") or {}
+        name = meta.get("filename") or meta.get("path") or item.get("id")
+        now = self._known.get(sha256) or self._now(item)
+        if now is not None and sha256_hex(now) == sha256:
+            self._known[sha256] = now
+            return [{**item, "content": now}]
+        # A note may have changed since. Any other file is opened for what it held, never for what it holds now.
+        if now is None or meta.get("source") != "note" or self._notes is None:
+            warnings.append(f"{name} was skipped: it cannot be read as it was attached")
+            return []
+        warnings.append(f"{name} has changed since it was attached; it is read as it is now")
+        return [{**item, "content": now, "sha256": sha256_hex(now)}]
+
+    def _now(self, item: JsonObject) -> str | None:
+        """An item's content as it can be read now: a note of the vault, else a file by its name."""
+        meta = item.get("metadata") or {}
+        name = meta.get("filename") or meta.get("path")
+        try:
+            if self._notes is not None and meta.get("source") == "note":
+                found = self._notes.attach(str(name))
+                return next(
+                    (one.content for one in found if (one.metadata or {}).get("source") == "note"), None
+                )
+            known = msgspec.convert({"id": "", **item, "content": ""}, Item)
+            now = read_again(known, str(name)) if name else None
+        except (QuireError, msgspec.ValidationError, KeyError):
+            return None
+        return now.content if now is not None else None
+
+
+def _with_items(body: JsonObject, each: Callable[[JsonObject], list[JsonObject]]) -> JsonObject:
+    """An entry or a window whose items are what `each` makes of them."""
+    for name in ("attach", "items"):
+        if isinstance(body.get(name), list):
+            made = [found for one in body[name] for found in each(one)]
+            ids = {one.get("id") for one in made}
+            pins = {"pinned": [id for id in body["pinned"] if id in ids]} if "pinned" in body else {}
+            return {**body, name: made, **pins}
+    made = each(body["item"]) if isinstance(body.get("item"), dict) else []
+    return {**body, "item": made[0]} if made else body
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """What an edited file says from the edit on: entries that follow the first `behind` of the original."""
+
+    behind: int
+    entries: tuple[Entry, ...]
+
+
 class Loaded(msgspec.Struct, frozen=True):
-    """A thread's entries, and what could not be taken over."""
+    """A thread's entries, and what could not be taken over; the first `known` come from the comment.
+
+    `fork` is there where old turns were edited in the text: the originals stay, and the fork says what the text says.
+    """
 
     entries: tuple[Entry, ...]
     chat: Chat
     warnings: tuple[str, ...] = ()
     thread: str = ""
     window: Json = None
+    known: int = 0
+    fork: Fork | None = None
 
 
-def load(text: str, notes: Notes | None = None) -> Loaded:
-    """The entries of a chat file; nothing that is merely missing stops it, everything missing is a warning."""
+def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | None = None) -> Loaded:
+    """The entries of a chat file; nothing that is merely missing stops it, everything missing is a warning.
+
+    `contents` are texts of attachments by their sha256, for those that the file only names.
+    """
     chat = parse(text)
     warnings: list[str] = []
-    old = _old(chat, warnings)
-    shown = project_messages(old)
-    _compare(shown, chat.messages, warnings)
-    new = [one for message in chat.messages[len(shown) :] for one in _entries(message, notes, warnings)]
+    references = References(notes, contents)
+    old = _old(chat, references, warnings)
+    # As the comment has them, with the names of attachments that can no longer be read.
+    before = project_messages(_unread(chat)) if old else []
+    _compare(before, chat.messages, warnings)
+    fresh = Fresh(notes, warnings, chat.messages, older_contexts(text))
+    fork = _fork(old, before, chat.messages, fresh)
+    new = [one for n in range(len(before), len(chat.messages)) for one in fresh.entries(chat.messages[n], n)]
     held = chat.comment if old and chat.comment else {}
-    name = held.get("thread")
+    name, window = held.get("thread"), held.get("window")
+    window = references.read(window, warnings) if isinstance(window, dict) else window
     return Loaded(
-        (*old, *new), chat, tuple(warnings), name if isinstance(name, str) else "", held.get("window")
+        entries=(*(fresh.system() if not old else ()), *old, *new),
+        chat=chat,
+        warnings=tuple(dict.fromkeys(warnings)),
+        thread=name if isinstance(name, str) else "",
+        window=window,
+        known=len(old),
+        fork=fork,
     )
 
 
-def _old(chat: Chat, warnings: list[str]) -> list[Entry]:
+def _fork(
+    old: Sequence[Entry], before: Sequence[ChatMessage], shown: Sequence[ChatMessage], fresh: Fresh
+) -> Fork | None:
+    """What the text says from the first message on that is not as it was; None where all are.
+
+    Questions that are as they were keep their attachments; what tools did behind the edit is not part of it.
+    """
+    as_said = [(one.role, one.text, one.context) for one in before]
+    now = [(one.role, one.text, one.context) for one in shown]
+    same = next((n for n, one in enumerate(as_said) if now[n : n + 1] != [one]), len(before))
+    if same == len(before):
+        return None
+    said = [entry for _, entry in _told(old)]
+    cut = next(n for n, entry in enumerate(old) if entry is said[same])
+    # A reply begins with its request and its thoughts, which are those of other words.
+    while before[same].role == "ai" and cut and _begins_reply(old[cut - 1]):
+        cut -= 1
+    entries: list[Entry] = []
+    for n, message in enumerate(shown[same:], same):
+        asked = n < len(before) and before[n].role == message.role == "user"
+        as_before = asked and before[n].context == message.context
+        entries += [_asked_again(said[n], message)] if as_before else fresh.entries(message, n)
+    return Fork(cut, tuple(_marked(entries, same + 1)))
+
+
+def _asked_again(entry: Entry, message: ChatMessage) -> Entry:
+    """A question with the words of the text and the attachments that it had."""
+    body = {name: value for name, value in entry.body.items() if name != "wire"}
+    return Entry("user", {**body, "text": message.text})
+
+
+def _begins_reply(entry: Entry) -> bool:
+    return entry.kind == "think" or (entry.kind == "sent" and "usage" not in entry.body)
+
+
+def _marked(entries: Sequence[Entry], number: int) -> Iterator[Entry]:
+    """The first entry says which message of the file was edited."""
+    for n, one in enumerate(entries):
+        meta = {"meta": {**one.meta, "edited": {"message": number}}} if n == 0 else {}
+        yield Entry(one.kind, {**one.body, **meta})
+
+
+def read_back(store: Store, thread: str, loaded: Loaded) -> str:
+    """Take what was written into a chat file by hand into the store; the thread that holds it, empty where nothing was.
+
+    Turns that were added go behind the thread; what was edited becomes a fork of it.
+    """
+    fork = loaded.fork or Fork(loaded.known, loaded.entries[loaded.known :])
+    shared = [one.id for one in chain(loaded.entries[: fork.behind])]
+    if [one.id for one in store.read(thread, limit=fork.behind)] != shared or not (
+        loaded.fork or fork.entries
+    ):
+        return ""
+    said = [one.body for one in fork.entries]
+    for one in store.threads():
+        if (one.parent, one.forked_at) == (thread, fork.behind):
+            begun = store.read(one.name, after=fork.behind, limit=len(said))
+            if [entry.body for entry in begun] == said:
+                return ""  # it was read back before
+    name = thread if fork.behind == store.info(thread).seq else store.fork(thread, fork.behind)
+    if fork.entries:
+        store.append(name, fork.entries)
+    return name
+
+
+def _old(chat: Chat, references: References, warnings: list[str]) -> list[Entry]:
     """The entries of the comment; one that cannot be read leaves the text to speak for itself."""
     held = chat.comment
     if held is None:
@@ -163,10 +352,15 @@ def _old(chat: Chat, warnings: list[str]) -> list[Entry]:
             hint="Upgrade Quire, or remove the comment to load the text alone.",
         )
     try:
-        return [check(body) for body in _bodies(held)]
+        return [check(body) for body in _read_bodies(_bodies(held), references, warnings)]
     except FormatError as error:
         warnings.append(f"the comment cannot be read ({error}); the text is loaded instead")
         return []
+
+
+def _unread(chat: Chat) -> list[Entry]:
+    """The entries of the comment as they stand there, without the contents that it only names."""
+    return [Entry(body["kind"], body) for body in _bodies(chat.comment or {})]
 
 
 def _bodies(held: JsonObject) -> Sequence[Json]:
@@ -174,6 +368,14 @@ def _bodies(held: JsonObject) -> Sequence[Json]:
     if not isinstance(entries, list):
         raise FormatError("it holds no list of entries")
     return entries
+
+
+def _read_bodies(bodies: Sequence[Json], references: References, warnings: list[str]) -> Iterator[Json]:
+    for body in bodies:
+        read = references.read(body, warnings) if isinstance(body, dict) else body
+        # An attachment that was skipped leaves no entry.
+        if not (isinstance(read, dict) and (read.get("item") or {}).get("content", "") is None):
+            yield read
 
 
 def _compare(old: Sequence[ChatMessage], shown: Sequence[ChatMessage], warnings: list[str]) -> None:
@@ -192,57 +394,101 @@ def _compare(old: Sequence[ChatMessage], shown: Sequence[ChatMessage], warnings:
         warnings.append(told)
 
 
-def _entries(message: ChatMessage, notes: Notes | None, warnings: list[str]) -> Iterator[Entry]:
-    at = {} if message.at is None else {"at": message.at}
-    if message.role == "ai":
-        yield values.respond(message.text, **at)
+class Fresh:
+    """Makes the entries of new turns: their attachments are read now, or are what an older comment holds of them."""
+
+    def __init__(
+        self,
+        notes: Notes | None,
+        warnings: list[str],
+        messages: Sequence[ChatMessage],
+        contexts: Sequence[tuple[int, Json]] = (),
+    ) -> None:
+        self._notes, self._warnings, self._contexts = notes, warnings, contexts
+        named = {name for one in messages for name in (*one.context.notes, *one.context.urls)}
+        self._held: dict[str, Item] = {}
+        # What no message names belongs to the last question in front of the comment.
+        self._unnamed: dict[int, list[Item]] = {}
+        for behind, value in contexts:
+            asked = [n for n, one in enumerate(messages[:behind]) if one.role == "user"]
+            for one in held_items(value):
+                self._held[identity(item_json(one))] = one
+                if asked and identity(item_json(one)) not in named:
+                    self._unnamed.setdefault(asked[-1], []).append(one)
+
+    def system(self) -> Iterator[Entry]:
+        """The system prompt that an older comment holds."""
+        texts = [text for _, value in self._contexts for text in system_texts(value)]
+        yield from (values.system(text) for text in texts[-1:])
+
+    def entries(self, message: ChatMessage, number: int) -> Iterator[Entry]:
+        """The entry of the message with this number, from 0."""
+        at = {} if message.at is None else {"at": message.at}
+        if message.role == "ai":
+            yield values.respond(message.text, **at)
+            return
+        items = [*self._items(message.context, self._held), *self._unnamed.get(number, ())]
+        named = {key: list(value) for key, value in _shown(message.context).items() if value}
+        yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
+
+    def _items(self, context: AttachedNames, held: Mapping[str, Item]) -> Iterator[Item]:
+        """The attachments of a new turn, read now; what cannot be read is skipped with a warning."""
+        for url in context.urls:
+            if url in held:
+                yield held[url]
+            else:
+                self._warnings.append(f"{url} was not fetched: attach its text again")
+        names = {"attach": context.notes, "tagged": context.tags, "within": context.folders}
+        for read, listed in names.items():
+            for name in listed:
+                if name in held:
+                    yield held[name]
+                elif self._notes is None:
+                    self._warnings.append(f"{name} was not attached: no vault was given")
+                else:
+                    try:
+                        yield from getattr(self._notes, read)(name)
+                    except QuireError as error:
+                        self._warnings.append(f"{name} was skipped: {error}")
+
+
+# What the comment of another program holds: layers of segments, or a list of entries, each with an id and its content.
+
+_BLOCK = re.compile(r"<(\w+)>\n(?:.*\n)*?<content>\n(.*)\n</content>\n</\1>\s*", re.S)
+_KEPT_APART = frozenset({"L1_SYSTEM", "L4_STRIP", "L5_USER"})
+
+
+def held_items(value: Json) -> Iterator[Item]:
+    """Every object with an id, path or URL and a content, as an item; a block around the content is taken off."""
+    if isinstance(value, list):
+        for one in value:
+            yield from held_items(one)
+    if not isinstance(value, dict) or value.get("id") in _KEPT_APART:
         return
-    items = list(_items(message.context, notes, warnings))
-    named = {key: list(value) for key, value in _shown(message.context).items() if value}
-    yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
+    name, content = value.get("id") or value.get("path") or value.get("url"), value.get("content")
+    if not (isinstance(name, str) and name and isinstance(content, str)):
+        for one in value.values():
+            yield from held_items(one)
+        return
+    block = _BLOCK.fullmatch(content)
+    is_url = re.match(r"https?://", name) is not None
+    meta = {"source": "url", "url": name} if is_url else {"source": "note", "path": name}
+    yield item(block[2] if block else content, "text", meta, id=name)
+
+
+def system_texts(value: Json) -> Iterator[str]:
+    """The texts of the first layer."""
+    if isinstance(value, dict) and value.get("id") == "L1_SYSTEM":
+        yield from (
+            text for text in (value.get("text"), value.get("content")) if isinstance(text, str) and text
+        )
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from system_texts(one)
 
 
 def _shown(context: AttachedNames) -> dict[str, tuple[str, ...]]:
     return {"tags": context.tags, "folders": context.folders}
-
-
-def _items(context: AttachedNames, notes: Notes | None, warnings: list[str]) -> Iterator[Item]:
-    """The attachments of a new turn, read now; what cannot be read is skipped with a warning."""
-    for url in context.urls:
-        warnings.append(f"{url} was not fetched: attach its text again")
-    if notes is None:
-        named = [*context.notes, *context.tags, *context.folders]
-        warnings.extend(f"{name} was not attached: no vault was given" for name in named)
-        return
-    reading = [(notes.attach, context.notes), (notes.tagged, context.tags), (notes.within, context.folders)]
-    for read, names in reading:
-        for name in names:
-            try:
-                yield from read(name)
-            except QuireError as error:
-                warnings.append(f"{name} was skipped: {error}")
-
-
-# Chat files as one of the formats that `quire import` and `quire export` know.
-
-
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
-
-
-def import_messages(
-    text: str, notes: Notes | None = None, warn: Callable[[str], None] = _warn
-) -> list[Entry]:
-    """The entries of a chat file; what could not be taken over is told."""
-    loaded = load(text, notes)
-    for warning in loaded.warnings:
-        warn(warning)
-    return list(loaded.entries)
-
-
-def export_messages(entries: Iterable[Entry], thread: str = "") -> str:
-    """A thread as a chat file."""
-    return export_markdown(entries, thread=thread)
 
 
 # Keeping a thread's chat file in a folder up to date; a file that someone edited is never written over.
@@ -259,23 +505,31 @@ class Saved(msgspec.Struct, frozen=True):
     kept: Path | None = None
 
 
-def autosave(store: Store, thread: str, folder: str | Path) -> Saved:
-    """Write a thread's chat file into a folder, whole or not at all."""
+def autosave(store: Store, thread: str, folder: str | Path, notes: Notes | None = None) -> Saved:
+    """Write a thread's chat file into a folder, whole or not at all; it names its attachments where they can be read."""
     place = Path(folder)
     path = place / file_name(thread)
-    text = export_markdown(store.read(thread), thread=thread, window=store.window(thread))
+    text = export_markdown(
+        store.read(thread), thread=thread, window=store.window(thread), refer=True, notes=notes
+    )
     try:
         place.mkdir(parents=True, exist_ok=True)
         before = path.read_bytes().decode(errors="replace") if path.exists() else None
         if before == text:
             return Saved(path, False)
-        kept = _keep(path) if before is not None and _is_edited(before) else None
+        kept = set_aside(path) if before is not None and _is_edited(before) else None
         _write(path, text)
     except OSError as error:
         raise CallError(
             f"cannot save the chat in {place}: {error.strerror}", hint="Choose another folder."
         ) from error
     return Saved(path, True, kept)
+
+
+def edited_file(thread: str, folder: str | Path) -> Path | None:
+    """A thread's chat file if someone has edited it since it was saved."""
+    path = Path(folder) / file_name(thread)
+    return path if path.is_file() and _is_edited(path.read_bytes().decode(errors="replace")) else None
 
 
 def file_name(thread: str) -> str:
@@ -289,16 +543,15 @@ def file_name(thread: str) -> str:
 def _is_edited(text: str) -> bool:
     """Whether a file says something else than the entries in its comment."""
     try:
-        found = load(text)
-    except QuireError:
+        chat = parse(text)
+        shown = msgspec.structs.replace(project(_unread(chat), chat.topic, chat.tags), comment=chat.comment)
+        return render(shown) != text
+    except (QuireError, KeyError, TypeError):
         return True
-    if found.chat.comment is None:
-        return True
-    again = export_markdown(found.entries, thread=found.thread, window=found.window)
-    return bool(found.warnings) or again != text
 
 
-def _keep(path: Path) -> Path:
+def set_aside(path: Path) -> Path:
+    """Move an edited file out of the way; where to."""
     number = 1
     while (to := path.with_name(f"{path.stem} (edited {number}).md")).exists():
         number += 1

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import platformdirs
 
-from quire.archive import autosave
+from quire.archive import autosave, edited_file, load, read_back, set_aside
 from quire.cli.attachments import (
     Attached,
     attach_option,
@@ -176,11 +176,33 @@ class Session:
         doubt = f"{call.name}({call.args}) may have run before the interruption. Run it again?"
         return "run" if confirm(doubt) else "interrupted"
 
+    def read_back(self) -> None:
+        """Take up what was written into the saved chat file by hand: added turns as they are, edits as a fork."""
+        path = edited_file(self.thread.name, self.save) if self.save is not None and self.entries() else None
+        if path is None:
+            return
+        known = {
+            one["sha256"]: one["content"]
+            for entry in self.entries()
+            for one in entry.attached
+            if "sha256" in one
+        }
+        loaded = load(path.read_text("utf-8"), self.kit.vault, known)
+        name = read_back(self.store, self.thread.name, loaded)
+        if not name:
+            return
+        forked = name != self.thread.name
+        what = f"this is thread {name}, a fork of {self.thread.name}" if forked else "its turns were added"
+        self.screen.note(f"the chat file had been edited; {what}; the file is kept as {set_aside(path).name}")
+        if forked:
+            self.go_to(name)
+        self._save()
+
     def _save(self) -> None:
         if self.save is None:
             return
         try:
-            saved = autosave(self.store, self.thread.name, self.save)
+            saved = autosave(self.store, self.thread.name, self.save, self.kit.vault)
         except QuireError as error:
             self.screen.note(f"the chat file was not saved: {error}")
             return
@@ -333,6 +355,7 @@ def chat(
         with contextlib.closing(session):
             session.attach(attach)
             session.look_at(note or "")
+            session.read_back()
             session.use_model(model)
             session.resume()
             failed = _talk(session)

@@ -376,6 +376,8 @@ def _export(session: Session, rest: str) -> None:
         session.entries(),
         thread=session.thread.name,
         window=session.store.window(session.thread.name) if session.entries() else None,
+        refer=True,
+        notes=session.kit.vault,
     )
     if path.exists():
         raise CallError(f"{path} is there already", hint="Give another name: /export FILE.")

@@ -25,6 +25,7 @@ from quire.cli.output import (
     called,
     counted,
     db_option,
+    default_db,
     echo,
     json_option,
     print_json,
@@ -48,11 +49,29 @@ _HOLDERS = ("messages", "input", "contents")
 
 
 class Imported(NamedTuple):
-    """A conversation as entries, the store that it was recognised as, and what that leaves out."""
+    """A conversation as entries, the store that it was recognised as, what that leaves out; a chat file as loaded."""
 
     entries: list[Entry]
     store: str = ""
     lacks: tuple[str, ...] = ()
+    chat: Any = None  # a Loaded: chat files may not be installed
+
+
+class Stored(NamedTuple):
+    """How many entries a thread has gained, and how many it had; of a fork, of which thread it is one."""
+
+    thread: str
+    entries: int
+    before: int = 0
+    fork_of: str = ""
+
+    def told(self) -> str:
+        """One line for people."""
+        came = counted(self.entries, "entry", "entries") if self.entries else "nothing new"
+        if self.fork_of:
+            return f"{self.thread}: {came} behind the first {self.before} of {self.fork_of}, as edited in the file"
+        behind = f", behind {self.before} that were there" if self.before and self.entries else ""
+        return f"{self.thread}: {came}{behind}"
 
 
 @click.command("import")
@@ -103,7 +122,7 @@ def import_(
       quire import --from anthropic request.json | quire assemble -
       quire import --from markdown chat.md --vault ~/notes --into demo
     """
-    found = [one for path in paths for one in _read(path, format, model, vault)]
+    found = [one for path in paths for one in _read(path, format, model, ChatFiles(vault, db))]
     shown = ", ".join(paths)
     if line is not None:
         found = _at_line(found, line, shown)
@@ -113,23 +132,46 @@ def import_(
         return
     stored = _store(found, thread, db)
     if as_json:
-        print_json([{"thread": name, "entries": count} for name, count, _ in stored])
+        print_json([{"thread": one.thread, "entries": one.entries} for one in stored])
         return
-    for name, count, before in stored:
-        behind = f", behind {before} that were there" if before and count else ""
-        echo(f"{name}: {counted(count, 'entry', 'entries') if count else 'nothing new'}{behind}")
+    for one in stored:
+        echo(one.told())
 
 
-def _read(path: str, format: str | None, model: str, vault: Path | None) -> list[Imported]:
+class ChatFiles(NamedTuple):
+    """Reads chat files: notes from the vault, and what they only name from the database that they came from."""
+
+    vault: Path | None
+    db: Path | None
+
+    def read(self, text: str) -> Imported:
+        archive = _chat_files()
+        held = archive.parse(text).comment or {}
+        loaded = archive.load(text, _notes(self.vault), self._attached(held.get("thread")))
+        for warning in loaded.warnings:
+            echo(f"warning: {warning}", err=True)
+        return Imported(list(loaded.entries), chat=loaded)
+
+    def _attached(self, thread: object) -> dict[str, str]:
+        """The texts that a thread of the database attached, by sha256."""
+        if not (self.db or default_db()).exists():
+            return {}
+        with open_db(self.db, create=False) as store:
+            known = thread in {one.name for one in store.threads()}
+            items = [one for entry in store.read(str(thread)) for one in entry.attached] if known else []
+        return {one["sha256"]: one["content"] for one in items if one.get("sha256")}
+
+
+def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[Imported]:
     """The conversations at a path, as entries that the log takes."""
     store = next((one for one in READERS if one.name == format), None)
     if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
-        return _in_format(path, format, model, vault)
+        return _in_format(path, format, model, chats)
     found: list[Imported] = []
     for file in [Path("-")] if path == "-" else files_under(Path(path).expanduser()):
         try:
             found += _sessions(
-                source_file(file, read_text("-") if path == "-" else None), store, model, vault
+                source_file(file, read_text("-") if path == "-" else None), store, model, chats
             )
         except FormatError as error:
             if file == Path(path).expanduser() or path == "-":
@@ -145,20 +187,20 @@ def _is_of(store: SessionStore, path: str) -> bool:
     return place.exists() and store.recognises(source_file(place))
 
 
-def _sessions(file: SourceFile, store: SessionStore | None, model: str, vault: Path | None) -> list[Imported]:
+def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: ChatFiles) -> list[Imported]:
     if store is None and file.text.startswith("---\n"):
-        return [Imported(_chat_files().import_messages(file.text, _notes(vault)), MARKDOWN)]
+        return [chats.read(file.text)._replace(store=MARKDOWN)]
     store = store or recognised(file, READERS)
     held = [msgspec.structs.replace(one, model=model or one.model) for one in conversations(file, store)]
     made = [Imported(one.entries(), store.name, one.lacks) for one in held]
     return [one for one in made if one.entries]
 
 
-def _in_format(path: str, format: str, model: str, vault: Path | None) -> list[Imported]:
+def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imported]:
     """A file in a wire format, or a chat file."""
     text = read_text(path)
     if format == MARKDOWN:
-        return [Imported(_chat_files().import_messages(text, _notes(vault)))]
+        return [chats.read(text)]
     found = []
     for value in _values(text, path):
         entries = [check(entry.body) for entry in providers.import_(format, value, model)]
@@ -215,8 +257,8 @@ def _only(found: list[Imported], file: str) -> list[Entry]:
     return found[0].entries
 
 
-def _store(found: list[Imported], thread: str, db: Path | None) -> list[tuple[str, int, int]]:
-    """Each thread's name, how many entries came, and how many were there before."""
+def _store(found: list[Imported], thread: str, db: Path | None) -> list[Stored]:
+    """What each thread has gained; what was edited in a chat file is a fork of its own."""
     many = len(found) > 1
     out = []
     with open_db(db) as store:
@@ -226,7 +268,11 @@ def _store(found: list[Imported], thread: str, db: Path | None) -> list[tuple[st
             before = store.read(name) if name in threads else []
             fresh = one.entries[_known(before, one.entries) :]
             store.append(name, fresh)
-            out.append((name, len(fresh), len(before)))
+            out.append(Stored(name, len(fresh), len(before)))
+            if one.chat is not None and one.chat.fork is not None:
+                forked = _chat_files().read_back(store, name, one.chat)
+                fork = one.chat.fork
+                out += [Stored(forked, len(fork.entries), fork.behind, name)] if forked else []
     return out
 
 
@@ -251,8 +297,13 @@ def _content(entry: Entry) -> JsonObject:
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
 @click.option("--to", "format", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option(
+    "--vault",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="markdown: the folder of notes that are named instead of copied.",
+)
 @db_option
-def export(source: str, format: str, db: Path | None) -> None:
+def export(source: str, format: str, vault: Path | None, db: Path | None) -> None:
     """Write a thread in another format.
 
     Messages that were imported from that format go out as they came in; all others are written from
@@ -267,7 +318,8 @@ def export(source: str, format: str, db: Path | None) -> None:
     entries = load_entries(source, db)
     if format == MARKDOWN:
         thread = "" if source == "-" or Path(source).is_file() else source
-        print_text(_chat_files().export_messages(entries, thread=thread))
+        chat = _chat_files().export_markdown(entries, thread=thread, refer=True, notes=_notes(vault))
+        print_text(chat)
     else:
         print_json(providers.export(format, entries))
 
@@ -282,7 +334,7 @@ def _notes(vault: Path | None) -> Any:
 
 def _chat_files() -> ModuleType:
     try:
-        return importlib.import_module("quire.archive.load")
+        return importlib.import_module("quire.archive")
     except ModuleNotFoundError as error:
         raise MissingPart(
             "chat files are not part of this installation", hint="pip install 'quire[vault]'"
