@@ -1,6 +1,7 @@
 """Sessions and logs of other programs become threads: recognised, whole, once."""
 
 import contextlib
+import gzip
 import json
 import sqlite3
 from collections import Counter
@@ -240,8 +241,10 @@ def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> N
     Path("all").mkdir()
     write("all/a.jsonl", CLAUDE[:3])
     write("all/b.jsonl", [{"some": "thing"}])
+    Path("all/c.json.gz").write_bytes(b"\x1f\x8bno")
+    Path("all/d.jsonl.gz").write_bytes(gzip.compress(Path("all/a.jsonl").read_bytes()))
     done = invoke("import", "all", "--into", "t")
-    assert (done.stdout, "left out: line 1, column 1: b.jsonl begins with the fields some" in done.stderr) == ("t: 2 entries\n", True)  # fmt: skip
+    assert (done.stdout, "left out: line 1, column 1: b.jsonl begins with the fields some" in done.stderr) == ("t-1: 2 entries\nt-2: 2 entries\n", True)  # fmt: skip
 
 
 @pytest.mark.parametrize(

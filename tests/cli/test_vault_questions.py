@@ -67,6 +67,8 @@ def test_notes_are_searched_by_meaning_where_it_is_installed(notes: Path, monkey
     if find_weights() is None:
         pytest.skip("the embedding model is not installed")
     assert found("a doctor and medicine", folder=notes)[0] == "a.md"
+    (notes / "c.md").write_text("---\naliases: [Zanzibar]\n---\nAn island.")
+    assert found("Zanzibar", folder=notes)[0] == "c.md"
     monkeypatch.setattr("quire.cli.runner.embedder", lambda: None)
     (message,), said = asked("a doctor and medicine", "--vault", str(notes))
     assert "No relevant documents found." in message["content"]
@@ -142,7 +144,7 @@ class Pages(BaseHTTPRequestHandler):
     """A few pages, and some that behave badly."""
 
     def do_GET(self) -> None:
-        html = b"<html><head><title>Tea &amp; more</title><script>no()</script></head><body><h1>Tea</h1><p>Hot <b>water</b>.</p><ul><li>one<li>two</ul></body></html>"
+        html = b"<html><head><title>Tea &amp; more</title><script>no()</script><body><h1>Tea</h1><p>Hot <b>water</b>.</p><ul><li>one<li>two</ul></body></html>"
         kind, body = {
             "/page": ("text/html; charset=utf-8", html),
             "/latin": ("text/plain; charset=latin-1", "Käse".encode("latin-1")),

@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -95,8 +96,11 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
     """A file, opened as what it is."""
     if text is None and path.is_dir():
         return SourceFile(path)
-    data = path.read_bytes() if text is None else text.encode()
-    data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+    try:
+        data = path.read_bytes() if text is None else text.encode()
+        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{path} cannot be read: {error}", hint="Check the file.") from error
     if data.startswith(b"SQLite format 3\0"):
         with contextlib.closing(_database(path)) as conn:
             names = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -352,7 +356,8 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         chain.append(one)
     for name, chain in chains.items():
         merged = _merged(chain)
-        model = next((m["message"]["model"] for m in reversed(chain) if str(m["message"].get("model") or "<").strip("<") == m["message"].get("model")), "")  # fmt: skip
+        models = [str(one["message"].get("model") or "<") for one in reversed(chain)]
+        model = next((one for one in models if not one.startswith("<")), "")
         times = tuple(milliseconds(at) for at, _ in merged)
         yield StoredConversation(name, "anthropic", [message for _, message in merged], model, times=times)
 

@@ -328,7 +328,9 @@ class _Page(HTMLParser):
         self._in_title = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._in_title = tag == "title"
+        self._in_title = tag == "title" and not self.title
+        if "head" in self._silent and (tag == "body" or tag in self._BREAKS):
+            self._silent.clear()  # its end need not be written
         if tag in self._SILENT:
             self._silent.append(tag)
         self._pre += tag == "pre"
