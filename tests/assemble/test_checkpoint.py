@@ -94,7 +94,7 @@ places = st.sets(st.integers(0, 60), min_size=1, max_size=4)
 
 
 @given(logs, policies(), places)
-@fewer(3)
+@fewer(5)
 def test_a_fold_goes_on_from_any_cut_as_if_it_had_not_stopped(
     entries: list[Entry], policy: Policy, cuts: set[int]
 ) -> None:

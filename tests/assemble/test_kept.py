@@ -26,7 +26,7 @@ pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
 
 
 @given(any_thread, policies())
-@fewer(2)
+@fewer(4)
 def test_what_is_pinned_stands_in_every_request_after_it_was_first_shown(entries: list[Entry], policy: Policy) -> None:
     numbered, shown = list(chain(entries)), set[int]()
     made = [one for one in requests(numbered, policy) if isinstance(one, Built)]
@@ -76,6 +76,7 @@ def _text(one: Built) -> str:
 
 
 @given(logs, policies())
+@fewer(2)
 def test_what_is_left_out_or_cut_is_found_behind_its_handle(entries: list[Entry], policy: Policy) -> None:
     numbered = list(chain(entries))
     made = [one for one in requests(numbered, policy) if isinstance(one, Built)]

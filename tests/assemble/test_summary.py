@@ -12,6 +12,7 @@ from quire.assemble.summary import Leaving, Line, Untold, earlier, extract, firs
 from quire.log.hashing import chain
 from quire.tokens import counter
 from quire.values import Entry
+from toolbox import fewer
 
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
 phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)
@@ -121,6 +122,7 @@ def test_a_summary_is_never_longer_than_its_limit(said: list[str], limit: int, b
 
 
 @given(st.lists(st.tuples(st.lists(asked, max_size=6), st.lists(decided, max_size=6), limits), max_size=12))
+@fewer(3)
 def test_what_is_told_and_what_is_not_listed_are_all_that_went(rebases: list[tuple[list[str], list[str], int]]) -> None:
     text, requested, settled = "", 0, 0
     for said, decisions, limit in rebases:
