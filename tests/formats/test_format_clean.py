@@ -143,3 +143,5 @@ def test_the_json_of_a_value_is_read_back() -> None:
     tools = [{"name": "t", "description": "d", "input": ["a"], "output": ["b"]}]
     value = clean.project(tools, [{"role": "user", "content": "Hi"}], [{"tool": "t", "output": 1}], "Why?")
     assert clean.read(clean.to_json(value)) == value
+    bare = Clean(conversation=(CleanMessage("user", ""),), tool_results=(ToolResult("t", ""),), request="Why?")
+    assert clean.read(clean.to_json(bare)) == bare

@@ -125,3 +125,12 @@ def test_items_that_nobody_knows_are_kept_and_named() -> None:
     told = invoke("import", "--from", "openai-responses", "items.json", "--thread", "demo")
     assert told.stderr.startswith("not known here: levitation_call")
     assert json.loads(run("export", "demo", "--to", "openai-responses")) == items
+
+
+def test_a_call_with_a_field_of_another_programs_is_sent_and_not_said_to_be_left_out() -> None:
+    call = {"toolUseId": "t1", "name": "read", "input": {}, "reasoningSignature": "abc"}
+    said = [{"role": "user", "content": [{"text": "Hi"}]}, {"role": "assistant", "content": [{"toolUse": call}]}]
+    Path("talk.json").write_text(json.dumps({"messages": said}))
+    done = invoke("import", "--from", "bedrock", "talk.json", "--thread", "b")
+    assert "not sent" not in done.stderr
+    assert "toolUse" in run("render", "b", "--provider", "bedrock", "--model", "anthropic.claude-opus-4-8")

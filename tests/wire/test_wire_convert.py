@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import TRACES, traces
+from conftest import TRACES, shared_data, traces
 from quire.errors import FormatError
 from quire.log.entries import check, decode_lines, encode_lines
 from quire.providers import FORMATS, export, import_, render
@@ -266,3 +266,35 @@ def test_a_recorded_conversation_is_exported_verbatim(name: str) -> None:
     for trace in traces(name):
         entries = _through_the_log(import_("openai-chat", trace))
         assert json.dumps(export("openai-chat", entries)) == json.dumps(trace["messages"])
+
+
+@pytest.mark.parametrize(
+    ("format", "body"),
+    [
+        ("anthropic", {"system": "", "messages": [{"role": "user", "content": "Hi"}]}),
+        ("openai-responses", {"instructions": "", "input": [{"role": "user", "content": "Hi"}]}),
+        ("gemini", {"systemInstruction": {"parts": []}, "contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}),
+        ("bedrock", {"system": [], "messages": [{"role": "user", "content": [{"text": "Hi"}]}]}),
+    ],
+)
+def test_an_empty_system_prompt_is_kept(format: str, body: dict[str, Any]) -> None:
+    assert export(format, import_(format, body)) == body
+
+
+def test_langchains_reasoning_goes_back_to_the_model_that_thought_it() -> None:
+    for name, target in (("responses", "openai:gpt-5.4"), ("anthropic", "anthropic:claude-opus-5-5")):
+        messages = json.loads((shared_data("sessions") / f"langchain/messages-{name}.json").read_text())
+        entries = import_("langchain", messages)
+        assert export("langchain", entries) == messages
+        thoughts = [entry.text for entry in entries if entry.kind == "think"]
+        assert thoughts
+        assert all(thoughts)
+        body = str(render(Prompt("", "", (), tuple(project(entries))), target).body)
+        signed = [block.get("encrypted_content") or block.get("signature") for message in messages
+                  for block in message["data"]["content"] if isinstance(block, dict) and block["type"] != "text"]  # fmt: skip
+        assert all(one in body for one in signed if one)
+        assert all(
+            one not in str(render(Prompt("", "", (), tuple(project(entries))), "mistral:m").body)
+            for one in signed
+            if one
+        )

@@ -36,6 +36,23 @@ def test_a_stream_gives_the_reply_it_brings(target: str, data: st.DataObject) ->
     assert reader.partial().unknown == 0
 
 
+@given(data=st.data())
+@fewer(4)
+def test_items_of_a_response_stand_by_their_index_however_their_events_arrive(data: st.DataObject) -> None:
+    """Events of one item keep their order; those of different items may come in any."""
+    reply, events = data.draw(REPLIES["openai:gpt-6-sol"])
+    placed = [event for event in events if "output_index" in event]
+    order = data.draw(st.permutations([event["output_index"] for event in placed]))
+    queues = {index: [event for event in placed if event["output_index"] == index] for index in set(order)}
+    shuffled = iter([queues[index].pop(0) for index in order])
+    reader = stream("openai:gpt-6-sol")
+    gathered = [
+        entry for event in events for entry in reader.feed(next(shuffled) if "output_index" in event else event)
+    ]
+    assert reader.reply() == parse_reply("openai:gpt-6-sol", reply)
+    assert tuple(gathered) == reader.reply().entries
+
+
 @every_provider
 @given(data=st.data())
 @fewer(8)

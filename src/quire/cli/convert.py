@@ -38,6 +38,7 @@ from quire.errors import CallError, FormatError, MissingPart
 from quire.log.entries import check, encode_lines
 from quire.log.shapes import short
 from quire.providers.convert import strange_kinds
+from quire.tokens.counting import entry_texts
 from quire.values import Entry, JsonObject
 
 # Chat files are text, not JSON; everything else is a wire format.
@@ -214,7 +215,9 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
 
 def _warn(found: list[Imported]) -> None:
     """Say what was kept although nobody knows it, and what the source did not hold."""
-    kinds = strange_kinds(entry for one in found for entry in one.entries)
+    entries = (entry for one in found for entry in one.entries)
+    # Words, calls and results are written anew, without what is strange in their blocks.
+    kinds = strange_kinds(entry for entry in entries if entry.kind == "think" or not entry_texts(entry))
     if kinds:
         kept = ", ".join(kinds)
         echo(f"not known here: {kept}; exported as it came, but not sent to any provider", err=True)

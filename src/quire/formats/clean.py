@@ -305,19 +305,24 @@ INPUT = Fields(
         "tool_results": Listed(_RESULT),
         "request": _TEXT,
         "detail": one_of(DETAILS),
+        "shown": BOOLEAN,
     },
 )
 
 
 def read(data: Json) -> Clean:
     """The value of the JSON object that `quire format clean` takes."""
-    return project(**checked(INPUT, data))
+    given = dict(checked(INPUT, data))
+    if given.pop("shown", False):
+        return msgspec.convert(given, Clean)
+    return project(**given)
 
 
 def to_json(value: Clean) -> JsonObject:
     """A value as JSON that `read` takes back."""
     out: JsonObject = msgspec.json.decode(msgspec.json.encode(value))  # lists, where the value has tuples
-    return out
+    # What projecting would leave out or fill in, such as an empty message, is taken as it stands.
+    return out if project(**out) == value else {**out, "shown": True}
 
 
 def project(

@@ -178,8 +178,10 @@ def begins_imported(message: Message, format: str) -> bool:
 def own_block(part: Text | Think | Call | Result, sheet: Draft) -> JsonObject | None:
     """The block as this provider and model wrote it, if there is one."""
     native = sheet.native
-    block = _kept(part.wire, native)
-    if block is None or not is_from(part.wire, native.formats, sheet) or _is_strange(block, native):
+    # A message that another program kept names whose words it holds.
+    wire = obj(part.wire.get("from")) or part.wire
+    block = _kept(wire, native)
+    if block is None or not is_from(wire, native.formats, sheet) or _is_strange(block, native):
         return None
     # Marks of an earlier request are no part of it: each request is marked anew.
     return unmarked(block)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json, to_url
 from quire.providers.incoming import listed, objects, sub, tagged, whole_message
@@ -16,6 +18,8 @@ from quire.providers.outgoing import exported
 from quire.providers.rendering import Draft, Writer
 from quire.providers.spelling import Spelling, object_of
 from quire.providers.wires import Format
+from quire.providers.wires.openai_responses.read import entries_of
+from quire.providers.wires.openai_responses.write import FORMAT as RESPONSES
 from quire.values import (
     Call,
     Entry,
@@ -128,13 +132,17 @@ def _image(block: JsonObject) -> Image:
 def _ai(data: JsonObject) -> list[Entry]:
     """Thinking, text and calls in that order; a message with none of them is an empty respond."""
     content, extra = data.get("content"), sub(data, "additional_kwargs")
-    out = [think(text) for text in _thoughts(content)]
-    if not out and extra.get("reasoning_content"):
-        out = [think(str(extra["reasoning_content"]))]
-    if text := text_of(content):
-        out.append(respond(text))
+    out = _responses_items(data)
+    if not out:
+        out = _thoughts(data)
+        if not out and extra.get("reasoning_content"):
+            out = [think(str(extra["reasoning_content"]))]
+        if text := text_of(content):
+            out.append(respond(text))
+    called = {entry.call_id for entry in out if entry.kind == "call"}
     for given in objects(data, "tool_calls"):
-        out.append(call(str(given.get("id") or ""), str(given.get("name") or ""), given.get("args")))
+        if str(given.get("id") or "") not in called or not called:
+            out.append(call(str(given.get("id") or ""), str(given.get("name") or ""), given.get("args")))
     for given in objects(data, "invalid_tool_calls"):
         raw = str(given.get("args") or "")
         out.append(
@@ -143,19 +151,62 @@ def _ai(data: JsonObject) -> list[Entry]:
     return out or [respond("")]
 
 
-def _thoughts(content: Json) -> list[str]:
-    blocks = [block for block in (content if isinstance(content, list) else ()) if isinstance(block, dict)]
-    texts = [
-        block.get("thinking") or block.get("reasoning") or block.get("reasoning_content") or _summary(block)
-        for block in blocks
-    ]
-    return [text for text in texts if isinstance(text, str) and text]
+def _blocks(content: Json) -> list[JsonObject]:
+    return [block for block in (content if isinstance(content, list) else ()) if isinstance(block, dict)]
 
 
-def _summary(block: JsonObject) -> str:
-    """What a reasoning item of the Responses API says of itself."""
-    parts = block.get("summary") if block.get("type") == "reasoning" else None
-    return text_of(parts) if isinstance(parts, list) else ""
+def _model(data: JsonObject) -> str:
+    answered = sub(data, "response_metadata")
+    return str(answered.get("model_name") or answered.get("model") or "")
+
+
+def _thoughts(data: JsonObject) -> list[Entry]:
+    """What the model thought; signed, in the form that its provider takes back."""
+    out = []
+    for block in _blocks(data.get("content")):
+        text = block.get("thinking") or block.get("reasoning") or block.get("reasoning_content")
+        signed = {key: block[key] for key in ("type", "thinking", "signature", "data") if block.get(key)}
+        own = {"format": "anthropic", "model": _model(data), "block": signed}
+        if block.get("signature") or block.get("type") == "redacted_thinking":
+            out.append(think(text if isinstance(text, str) else "", wire={"from": own}))
+        elif isinstance(text, str) and text:
+            out.append(think(text))
+    return out
+
+
+# Of a block that LangChain made of an item, what is its own.
+_LANGCHAINS = ("index", "extras")
+
+
+def _responses_items(data: JsonObject) -> list[Entry]:
+    """The entries of a message whose content is the Responses API's items: reasoning goes back as it came."""
+    blocks = _blocks(data.get("content"))
+    if not any(block.get("type") == "reasoning" and "summary" in block for block in blocks):
+        return []
+    out = []
+    for entry in entries_of(_item(block) for block in blocks):
+        kept = {key: entry.wire[key] for key in ("after", "arguments") if key in entry.wire}
+        own = {"format": RESPONSES, "model": _model(data), "block": entry.wire.get("block")}
+        out.append(msgspec.structs.replace(entry, body={**entry.body, "wire": {**kept, "from": own}}))
+    return out
+
+
+def _item(block: JsonObject) -> JsonObject:
+    item = {key: value for key, value in block.items() if key not in _LANGCHAINS and value is not None}
+    if block.get("type") == "reasoning":
+        told = [
+            {"type": "summary_text", "text": str(one.get("text") or "")} for one in objects(block, "summary")
+        ]
+        return {**{key: value for key, value in item.items() if key != "status"}, "summary": told}
+    if block.get("type") == "text":
+        said = {
+            "type": "output_text",
+            "text": str(block.get("text") or ""),
+            "annotations": block.get("annotations") or [],
+        }
+        named = {"id": block["id"]} if block.get("id") else {}
+        return {"type": "message", **named, "role": "assistant", "status": "completed", "content": [said]}
+    return item
 
 
 def text_of(content: Json) -> str:

@@ -53,7 +53,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
             out.append(
                 offered(typed(defined, tool_entry, tool_definition), model, format=FORMAT, tools=defined)
             )
-        if value.get("system"):
+        if value.get("system") is not None:
             out.append(system(text_of(value["system"]), wire={"format": FORMAT, "system": value["system"]}))
         value = value.get("messages")
     if not isinstance(value, list):

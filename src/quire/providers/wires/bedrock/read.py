@@ -64,7 +64,8 @@ def _head(request: JsonObject) -> list[Entry]:
     out = []
     if defined := objects(sub(request, "toolConfig"), "tools"):
         out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
-    if told := objects(request, "system"):
+    if request.get("system") is not None:
+        told = objects(request, "system")
         out.append(system(text_of(told), wire={"format": FORMAT, "system": told}))
     return out
 

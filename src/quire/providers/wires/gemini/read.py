@@ -68,7 +68,8 @@ def _head(request: JsonObject) -> list[Entry]:
     given = request.get("tools")
     if defined := objects({"tools": [given] if isinstance(given, dict) else given}, "tools"):
         out.append(offered(_offers(defined), format=FORMAT, tools=defined))
-    if told := request.get("systemInstruction") or request.get("system_instruction"):
+    told = request.get("systemInstruction", request.get("system_instruction"))
+    if told is not None:
         parts = (
             [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
         )

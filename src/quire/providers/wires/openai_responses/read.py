@@ -54,7 +54,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
             out.append(
                 offered(typed(defined, tool_entry, tool_definition), model, format=format, tools=defined)
             )
-        if told := value.get("instructions"):
+        if (told := value.get("instructions")) is not None:
             out.append(system(str(told), wire={"format": format, "system": told}))
         value = value.get("input")
         value = [{"role": "user", "content": value}] if isinstance(value, str) else value
