@@ -130,7 +130,9 @@ def test_items_that_nobody_knows_are_kept_and_named() -> None:
 def test_a_call_with_a_field_of_another_programs_is_sent_and_not_said_to_be_left_out() -> None:
     call = {"toolUseId": "t1", "name": "read", "input": {}, "reasoningSignature": "abc"}
     said = [{"role": "user", "content": [{"text": "Hi"}]}, {"role": "assistant", "content": [{"toolUse": call}]}]
+    said += [{"role": "user", "content": [{"toolResult": {"toolUseId": "t1", "content": [{"text": "ok"}]}}]}]
+    said += [{"role": "assistant", "content": [{"text": "Done."}]}]
     Path("talk.json").write_text(json.dumps({"messages": said}))
     done = invoke("import", "--from", "bedrock", "talk.json", "--thread", "b")
     assert "not sent" not in done.stderr
-    assert "toolUse" in run("render", "b", "--provider", "bedrock", "--model", "anthropic.claude-opus-4-8")
+    assert "toolUse" in run("render", "b", "--provider", "bedrock", "--model", "anthropic.claude-opus-4-8", "--json")
