@@ -132,7 +132,7 @@ def play(digest: Any, database: str, talk: list[quire.Entry], target: str, polic
             dict(request.layers),
         ):
             digest.update(json.dumps(part).encode())
-        digest.update(request.prefix + json.dumps([request.left_out, request.stable]).encode())
+        digest.update(request.prefix + json.dumps([list(request.left_out), request.stable]).encode())
         if made % 8 == 1:
             digest.update(thread.envelope(target).sha256.encode())
         used = quire.Usage(input_total=len(request.prefix) // 4, output=20) if made % 2 else quire.Usage()

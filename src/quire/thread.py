@@ -29,6 +29,7 @@ from quire.log.store import Store
 from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLog, Sending
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
+from quire.providers.rules import GrowingCheck, require
 from quire.thread_state import (
     CHECKPOINT_EVERY_READ,
     ThreadState,
@@ -123,7 +124,7 @@ class Thread:
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._fold, self._hashes = ThreadState(store, name), LayerHashes()
         self._newest: Request | None = None
-        self._renderings: dict[str, tuple[providers.Rendering, Marker]] = {}
+        self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
         self.lock = threading.RLock()
         self._window: Window | None = None
@@ -213,11 +214,11 @@ class Thread:
     # Out of it: select, fit, render
 
     @_one_at_a_time
-    def request(self, target: str, *, check: bool = False, **options: Unpack[RequestOptions]) -> Request:
+    def request(self, target: str, *, check: bool = True, **options: Unpack[RequestOptions]) -> Request:
         """The next request for "provider:model"; a rebase that is due is recorded first.
 
-        `check=True` raises a RuleError with the rule, the place and the repair where the provider would refuse it, as
-        the built-in transports do before they send; it looks at the whole request, so it costs what that is long.
+        Where the provider would refuse it, a RuleError names the rule, the place and the repair; `check=False` leaves
+        that to the provider. What was looked at for an earlier request is not looked at again.
 
         `max_tokens`, `effort` and the other options are named in `RequestOptions`; what only one provider knows goes
         under `extra`: `request(target, extra={"logit_bias": {…}})`.
@@ -226,11 +227,7 @@ class Thread:
         if built.rebase is not None:
             self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
             built = fit(self._select(target))
-        request = self._render(built, target, options)
-        if check:
-            from quire.providers.rules import require
-
-            require(request)
+        request = self._render(built, target, options, check)
         self._tell(request, built)
         self._fold.keep_checkpoint(CHECKPOINT_EVERY_READ)
         return request
@@ -304,16 +301,18 @@ class Thread:
         last = self._fold.assembly
         return last.policy.model if last is not None else "openai-chat:"
 
-    def _render(self, built: Built, target: str, options: RequestOptions) -> Request:
-        """Render from where the last request left it: what stands already is not written again."""
+    def _render(self, built: Built, target: str, options: RequestOptions, check: bool) -> Request:
+        """Render from where the last request left it: what stands already is neither written nor checked again."""
         key = f"{target} {options!r}"
         if key not in self._renderings:
             rendering = providers.rendering(target, providers.wanted(options, self.name))
-            self._renderings = {key: (rendering, providers.marker(target))}
-        rendering, marker = self._renderings[key]
+            self._renderings = {key: (rendering, providers.marker(target), GrowingCheck())}
+        rendering, marker, growing = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
         how = {"times": self._fold.turn_times, "previous_id": before}
         request = providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
+        if check:
+            require(request, growing)
         layers = self._hashes.of(built) if self.observers else {}
         left_out = LeftOutRow(request.left_out, built.left_out)
         return msgspec.structs.replace(request, layers=layers, left_out=left_out, epoch=built.epoch)

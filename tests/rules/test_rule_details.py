@@ -128,6 +128,26 @@ def test_a_request_breaks_these_rows_and_no_other(case: str) -> None:
         assert rows(body, target, *headers) == broken
 
 
+SPOKEN_BLANK = converse(turn("user", {"text": "q"}), turn("assistant", {"text": " "}), turn("user", {"text": "q"}))
+# What providers were recorded to take is advice; the nearest thing that they refuse is an error.
+SEVERITIES = {
+    "a system message behind the assistant": (claude(user(), model(), late()), "anthropic", "B2.14", "warning"),
+    "a system message before the user": (claude(user(), late(), user()), "anthropic", "B2.14", "warning"),
+    "a system message in front": (claude(late(), user()), "anthropic", "B2.14", "error"),
+    "a blank text of the model": (SPOKEN_BLANK, "bedrock", "B2.35", "warning"),
+    "a blank text of the user": (converse(turn("user", {"text": " "})), "bedrock", "B2.35", "error"),
+    "words of the model in front": (contents(reply(), ask()), FLASH, "B2.28", "warning"),
+    "a call in front": (contents(reply(fc(**SIGNED)), ask(fr())), FLASH, "B2.28", "error"),
+}
+
+
+@pytest.mark.parametrize("case", SEVERITIES)
+def test_what_providers_take_is_a_warning_and_what_they_refuse_an_error(case: str) -> None:
+    body, target, row, severity = SEVERITIES[case]
+    provider, _, name = target.partition(":")
+    assert [(one.row, one.severity) for one in validate(body, provider, name or None)] == [(row, severity)]
+
+
 @pytest.mark.proves("azure xai groq openrouter sglang llamacpp", "rules")
 @pytest.mark.parametrize("provider", ["azure-chat", "xai", "groq", "openrouter", "sglang", "llamacpp", "local", "vllm"])
 def test_every_server_that_speaks_chat_wants_results_behind_their_calls(provider: str) -> None:

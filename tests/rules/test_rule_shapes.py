@@ -89,7 +89,7 @@ def converse_model() -> Any:
 
 def test_converse_requests_have_the_members_that_the_sdk_knows() -> None:
     shapes = data("shapes")["bedrock"]
-    waiting = [("body", converse_model())]
+    waiting = [("body", converse_model()), ("message", converse_model().members["messages"].member)]
     seen = set()
     while waiting:
         name, shape = waiting.pop()

@@ -21,9 +21,8 @@ from quire.emulate.script import (
 )
 from quire.providers.models import ModelInfo
 from quire.providers.rules import ServerMemory
-from quire.providers.rules.check import where
+from quire.providers.rules.check import conversation, where
 from quire.providers.rules.claude_blocks import signed
-from quire.providers.rules.claude_turns import anthropic_talk
 from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think
 
@@ -250,7 +249,7 @@ def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
 
 def _mismatched(body: JsonObject, seen: ServerMemory) -> Iterator[str]:
     """Paths as errors write them: messages.1.content.0."""
-    for one in signed(anthropic_talk(body)):
+    for one in signed(conversation(body, "anthropic")):
         issued = seen.signed.get(one.key)
         if issued is not None and issued.prefix != one.prefix:
             yield where(one.block.path)

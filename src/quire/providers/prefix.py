@@ -260,7 +260,7 @@ def as_block(value: Json) -> JsonObject:
     return value if isinstance(value, dict) else {"type": "text", "text": str(value)}
 
 
-_THINKING = frozenset({"thinking", "redacted_thinking"})
+_THINKING = ("thinking", "redacted_thinking")
 
 
 def may_carry(block: Json) -> bool:

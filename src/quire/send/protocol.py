@@ -12,7 +12,6 @@ from quire.assemble import Built
 from quire.assemble.summary import Summarise
 from quire.log.store import Store
 from quire.providers.gemini_cache import Served
-from quire.providers.rules import require
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
 from quire.values import Entry, JsonObject, Prompt, Reply, Request, RequestOptions
@@ -76,9 +75,7 @@ class Messages(msgspec.Struct, frozen=True):
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request; one that the provider would refuse is an error here."""
-        request = thread.request(target, **providers.request_options(options))
-        require(request)
-        return request
+        return thread.request(target, **providers.request_options(options))
 
     def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         return thread.sent_entry(request, reply)

@@ -7,20 +7,42 @@ by `unchecked`; a server that remembers what it issued passes that memory as `se
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from operator import is_not
+from typing import TypeVar
 
 import msgspec
 
 from quire.errors import CallError, RuleError
-from quire.providers.rules.accepts import accepts
-from quire.providers.rules.check import Check, Finding, ServerMemory, Unchecked, errors, found, make_check
+from quire.providers.rules.accepts import accepted, accepted_in
+from quire.providers.rules.check import (
+    Check,
+    Conversation,
+    Finding,
+    Mark,
+    Sequel,
+    ServerMemory,
+    TurnMessage,
+    Unchecked,
+    at,
+    conversation,
+    errors,
+    found,
+    heads,
+    make_check,
+    turn_at,
+    where,
+)
 from quire.providers.rules.detect import detect
 from quire.providers.rules.grammar import obj, shape
-from quire.providers.wires import wire_of
+from quire.providers.wires import Wire, wire_of
 from quire.values import Json, JsonObject, Request
 
 __all__ = [
     "Finding",
+    "GrowingCheck",
     "ServerMemory",
     "Unchecked",
     "detect",
@@ -52,26 +74,24 @@ def validate(
     seen: ServerMemory | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """What a provider would refuse in a request, and what it would better not hold, in the order of the rules.
+    """What a provider would refuse in a request, and what it would better not hold.
 
+    First what stands around the messages, then message by message, then how they follow each other.
     `request` is a body, or a rendered Request, which brings its provider, model and headers along.
     """
     body = request.body if isinstance(request, Request) else request
     if not isinstance(body, dict):
         return [shape("$", "the request is no JSON object", "Send an object.")]
-    check = _check(request, provider, model, seen, headers)
-    encoded, unfit = _encode(body)
-    if encoded is None:
-        return unfit
-    return list(
-        dict.fromkeys([*unfit, *wire_of(check.info.wire).rules.check(check, encoded), *accepts(check)])
-    )
+    return GrowingCheck().findings(_check(request, provider, model, seen, headers))
 
 
-def require(request: Request) -> None:
-    """Raise what a provider would refuse: the rule, the place and how to mend it."""
-    if found := errors(validate(request)):
-        first = found[0]
+def require(request: Request, check: GrowingCheck | None = None) -> None:
+    """Raise what a provider would refuse: the rule, the place and how to mend it.
+
+    `check` is kept from request to request of one thread, so that only what is new is looked at.
+    """
+    if refused := errors((check or GrowingCheck()).of(request)):
+        first = refused[0]
         raise RuleError(
             f"the request breaks rule {first.row} of {request.provider} at {first.path}: {first.message}",
             hint=first.fix,
@@ -82,9 +102,121 @@ def malformed(request: Json, provider: str, model: str | None = None) -> list[Fi
     """What keeps a body from being a request at all: fields of the wrong type, or missing ones."""
     if not isinstance(request, dict):
         return validate(request, provider)
-    check = _check(request, provider, model, None, None)
-    encoded, unfit = _encode(request)
-    return [*unfit, *(() if encoded is None else errors(wire_of(check.info.wire).rules.shape(check)))]
+    return errors(GrowingCheck(shape_only=True).findings(_check(request, provider, model, None, None)))
+
+
+# Settings that say nothing about messages, and may be others in every request.
+_APART = frozenset({"diagnostics", "prompt_cache_options", "prompt_cache_retention"})
+
+
+class GrowingCheck:
+    """Checks one thread's requests as they grow: messages that stand as they stood are not looked at again.
+
+    Bodies must not be changed in place: the very same message is taken to be what it was. What was found in it is
+    found again.
+    """
+
+    def __init__(self, *, shape_only: bool = False) -> None:
+        self._shape_only = shape_only
+        # What all findings in messages rest on, and what stood around the messages.
+        self._ground: object = None
+        self._around: JsonObject | None = None
+        self._head = Conversation()
+        self._head_size, self._head_findings = 0, list[Finding]()
+        self._begin(())
+
+    def of(self, request: Request) -> list[Finding]:
+        """What is wrong with the next request."""
+        return self.findings(_check(request, None, None, None, None), request.lines.each)
+
+    def findings(self, check: Check, lines: Sequence[bytes] = ()) -> list[Finding]:
+        """What is wrong with a body; by their `lines` it is told which messages only have other marks than before."""
+        try:
+            return list(dict.fromkeys(self._findings(check, lines)))
+        except RecursionError:
+            self._ground = None
+            return [found("B.json", "$", problem="nested too deeply")]
+
+    def _begin(self, sequels: Iterable[Callable[[], Sequel]]) -> None:
+        self._messages: Sequence[Json] = ()
+        self._lines: Sequence[bytes] = ()
+        self._turns: list[TurnMessage] = []
+        self._sizes: list[int] = []
+        # By place, where there is any: what is wrong with a message, and its cache marks.
+        self._wrong: dict[int, list[Finding]] = {}
+        self._marks: dict[int, list[Mark]] = {}
+        # How messages follow each other, and what is wrong with that whatever follows.
+        self._sequels = [make() for make in sequels]
+        self._settled: list[Finding] = []
+
+    def _findings(self, check: Check, lines: Sequence[bytes]) -> Iterator[Finding]:
+        wire = wire_of(check.info.wire)
+        messages, field = wire.layout.messages(check.body), wire.layout.field
+        around = {**check.body, field: []} if isinstance(check.body.get(field), list | tuple) else check.body
+        steady = {name: value for name, value in around.items() if name not in _APART}
+        ground = (check.info.provider, check.info.model, check.info.wire, check.betas, check.version, steady)
+        changed = list(compress(range(len(self._turns)), map(is_not, self._messages, messages)))
+        lines = lines[len(lines) - len(messages) :] if len(lines) >= len(messages) else ()
+        if ground != self._ground or not self._stands(changed, messages, lines):
+            self._begin(() if self._shape_only else wire.rules.along)
+            self._ground, self._around, changed = ground, None, []
+        known = len(self._turns)
+        self._messages, self._lines = messages, lines
+        for place in (*changed, *range(known, len(messages))):
+            self._look(check, wire, place)
+        for turn in self._turns[known:]:
+            if turn.raw or wire.rules.bare_texts:
+                self._settled += (one for sequel in self._sequels for one in sequel.take(check, turn))
+        check = self._whole(check, wire, around)
+        yield from self._head_findings
+        yield from (one for place in sorted(self._wrong) for one in self._wrong[place])
+        yield from self._settled
+        if not self._shape_only:
+            yield from (one for sequel in self._sequels for one in sequel.end(check))
+            yield from wire.rules.end(check)
+
+    def _stands(self, changed: list[int], messages: Sequence[Json], lines: Sequence[bytes]) -> bool:
+        """Whether what was looked at is what the messages begin with, marks aside."""
+        if len(messages) < len(self._turns):
+            return False
+        return not changed or (bool(lines) and all(lines[place] == self._lines[place] for place in changed))
+
+    def _look(self, check: Check, wire: Wire, place: int) -> None:
+        """Look at one message by itself."""
+        value = self._messages[place]
+        turn = turn_at(check.info.wire, value, place)
+        size, wrong = _encoded(value, turn.path)
+        wrong += wire.rules.message(check, turn)
+        if not self._shape_only and (turn.raw or wire.rules.bare_texts):
+            wrong += wire.rules.each(check, turn)
+            wrong += accepted_in(check, turn)
+        self._turns[place : place + 1], self._sizes[place : place + 1] = [turn], [size]
+        _put(self._wrong, place, wrong)
+        _put(self._marks, place, list(wire.rules.marks(turn)))
+
+    def _whole(self, check: Check, wire: Wire, around: JsonObject) -> Check:
+        """The check with all that is around the messages and in them."""
+        if around != self._around:
+            self._head = Conversation(*heads(check.body, check.info.wire))
+            self._head_size, wrong = _encoded(around, "$")
+            headed = msgspec.structs.replace(check, talk=self._head)
+            wrong += wire.rules.body(headed)
+            if not self._shape_only:
+                wrong += (*wire.rules.head(headed), *accepted(headed))
+            self._around, self._head_findings = around, wrong
+        marks = [mark for place in sorted(self._marks) for mark in self._marks[place]]
+        talk = msgspec.structs.replace(self._head, messages=self._turns, marks=marks)
+        commas = max(0, len(self._turns) - 1)
+        return msgspec.structs.replace(check, talk=talk, size=self._head_size + sum(self._sizes) + commas)
+
+
+_Held = TypeVar("_Held")
+
+
+def _put(places: dict[int, list[_Held]], place: int, held: list[_Held]) -> None:
+    places.pop(place, None)
+    if held:
+        places[place] = held
 
 
 def unchecked(
@@ -100,7 +232,11 @@ def unchecked(
     if not isinstance(body, dict):
         return []
     check = _check(request, provider, model, seen, headers)
-    notes = list(wire_of(check.info.wire).rules.unchecked(check))
+    try:
+        whole = msgspec.structs.replace(check, talk=conversation(body, check.info.wire))
+    except RecursionError:
+        return []  # what `validate` says
+    notes = list(wire_of(check.info.wire).rules.unchecked(whole))
     if check.model_named:
         return notes
     return [Unchecked("model", "no model is named: rules about single models were not checked"), *notes]
@@ -123,16 +259,30 @@ def _check(
     return make_check(request, whose, model, seen, headers)
 
 
-def _encode(body: Json) -> tuple[bytes | None, list[Finding]]:
-    """The body as it goes over the wire; None when it cannot be walked at all."""
+def _encoded(value: Json, path: str) -> tuple[int, list[Finding]]:
+    """The size of a value as it goes over the wire, and what in it is no JSON."""
     try:
-        return msgspec.json.encode(body), []
-    except RecursionError:
-        return None, [found("B.json", "$", problem="nested too deeply")]
+        written = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
-        problem = found("B.json", "$", problem=f"not JSON text: {error}")
+        problem = found("B.json", path, problem=f"not JSON text: {error}")
+    else:
+        # What is no number is written as null.
+        return len(written), list(_no_numbers(value, path)) if b"null" in written else []
     try:
         # Integers of any size are JSON, though the fast encoder takes 64 bits only.
-        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode(), []
+        return len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()), []
     except (TypeError, ValueError):
-        return b"", [problem]
+        return 0, [problem]
+
+
+def _no_numbers(value: Json, path: str) -> Iterator[Finding]:
+    """NaN and the infinities, which JSON does not have."""
+    waiting = [(path, value)]
+    while waiting:
+        place, one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += [(at(place, str(name)), inner) for name, inner in one.items()]
+        elif isinstance(one, list | tuple):
+            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(one)]
+        elif isinstance(one, float) and not math.isfinite(one):
+            yield found("B.json", place, problem=f"{where(place)}: {one} is no number that JSON has")

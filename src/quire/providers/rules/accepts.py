@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quire.errors import nearest
 from quire.providers.models import data
-from quire.providers.rules.check import Check, Finding, advice, at, found, where
-from quire.providers.rules.grammar import obj, objects, snake, text
+from quire.providers.rules.check import Check, Finding, TurnMessage, advice, at, found, where
+from quire.providers.rules.grammar import obj, snake, text
 from quire.values import Json, JsonObject
 
 # Who has a table of models that means something: elsewhere a model may have any name.
 _LISTED = ("anthropic", "openai", "gemini", "bedrock", "deepseek", "xai", "groq", "mistral")
 
 
-def accepts(check: Check) -> Iterator[Finding]:
-    """Everything that the model table and the list of fields tell of a request."""
+def accepted(check: Check) -> Iterator[Finding]:
+    """What the model table and the list of fields tell of a request, its messages aside."""
     yield from _fields(check)
+    if check.model_named:
+        yield from advice(_name(check))
+        yield from _by_family(check, _effort(check, _levels(check.body)))
+
+
+def accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """What the model table tells of a message."""
     if not check.model_named:
         return
-    yield from advice(_name(check))
-    # Of a model that is not listed only its family is known.
-    for finding in (*_effort(check), *_media(check), *_roles(check)):
-        yield from [finding] if check.info.known or finding.row == "B.role" else advice([finding])
+    level = obj(turn.raw.get("output_config")).get("effort")
+    yield from _by_family(check, _effort(check, [(f"{turn.path}.output_config.effort", level)]))
+    yield from _by_family(check, _media(check, turn))
+    if not check.info.features.system_role and turn.raw.get("role") in ("system", "developer"):
+        place = turn.path.removeprefix("$.")
+        yield found("B.role", f"{turn.path}.role", place=place, role=turn.raw["role"])
+
+
+def _by_family(check: Check, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Of a model that is not listed only its family is known."""
+    return findings if check.info.known else advice(findings)
 
 
 def _name(check: Check) -> Iterator[Finding]:
@@ -35,30 +49,17 @@ def _name(check: Check) -> Iterator[Finding]:
     yield found("B.model", "$.model", name=info.model, provider=info.provider, fix=fix)
 
 
-def _effort(check: Check) -> Iterator[Finding]:
+def _effort(check: Check, given: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
     levels = check.info.features.effort
-    for path, level in _levels(check.body):
+    for path, level in given:
         if levels and isinstance(level, str) and level not in levels:
             yield found("B.effort", path, level=level, levels=", ".join(levels))
 
 
 def _levels(body: JsonObject) -> Iterator[tuple[str, Json]]:
-    for holder, name in (("output_config", "effort"), ("outputConfig", "effort"), ("reasoning", "effort")):
-        if obj(body.get(holder)).get(name) is not None:
-            yield f"$.{holder}.{name}", obj(body[holder])[name]
-    if body.get("reasoning_effort") is not None:
-        yield "$.reasoning_effort", body["reasoning_effort"]
-    for path, message in objects(body.get("messages"), "$.messages"):
-        if obj(message.get("output_config")).get("effort") is not None:
-            yield f"{path}.output_config.effort", message["output_config"]["effort"]
-
-
-def _roles(check: Check) -> Iterator[Finding]:
-    if check.info.features.system_role:
-        return
-    for path, message in objects(check.body.get("messages"), "$.messages"):
-        if message.get("role") in ("system", "developer"):
-            yield found("B.role", f"{path}.role", place=path.removeprefix("$."), role=message["role"])
+    for holder in ("output_config", "outputConfig", "reasoning"):
+        yield f"$.{holder}.effort", obj(body.get(holder)).get("effort")
+    yield "$.reasoning_effort", body.get("reasoning_effort")
 
 
 # How each wire format says what it encloses.
@@ -78,11 +79,11 @@ _BY_FIELD = ("image", "document", "video", "audio")
 _OPAQUE = frozenset({"input", "args", "arguments", "json", "input_schema", "parameters"})
 
 
-def _media(check: Check) -> Iterator[Finding]:
+def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     takes, info = check.info.features.media, check.info
     if takes is None:
         return
-    for path, kind, block in _enclosed(check):
+    for path, kind, block in _enclosed(check, turn):
         if kind not in takes:
             yield found(
                 "B.media",
@@ -108,11 +109,9 @@ def _bedrock(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[
         yield found("B.place", path, problem=problem, fix="Send the video in the user's message.")
 
 
-def _enclosed(check: Check) -> Iterator[tuple[str, str, JsonObject]]:
-    """Everything in the messages that is no text: its path, its kind, and the block itself."""
-    waiting: list[tuple[str, Json]] = [
-        (f"$.{name}", check.body[name]) for name in ("messages", "contents", "input") if name in check.body
-    ]
+def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:
+    """Everything in a message that is no text: its path, its kind, and the block itself."""
+    waiting: list[tuple[str, Json]] = [(turn.path, turn.value)]
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, list | tuple):

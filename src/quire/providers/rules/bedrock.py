@@ -3,74 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 from quire.providers.rules.check import (
     Check,
     Finding,
+    Mark,
     ServerMemory,
-    Unchecked,
+    TurnBlock,
+    TurnMessage,
     WireRules,
     advice,
+    conversation,
     found,
     where,
 )
-from quire.providers.rules.claude import forced, late_system, modes, prefill, unverified
-from quire.providers.rules.claude_blocks import TTLS, Mark, out_of_order, remember, thinking, too_many, ttl_of
-from quire.providers.rules.claude_turns import Conversation, TurnBlock, converse_talk, names, pairs, speakers
+from quire.providers.rules.claude import LateSystem, forced, modes, prefill, unverified
+from quire.providers.rules.claude_blocks import (
+    TTLS,
+    out_of_order,
+    remember,
+    thinking,
+    too_many,
+    ttl_of,
+    unsigned,
+)
+from quire.providers.rules.claude_turns import Pairs, converse_block, names, speakers
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
 
-def bedrock_shape(check: Check) -> Iterator[Finding]:
-    """Types of everything in a request, and that there is something to answer."""
+def bedrock_body(check: Check) -> Iterator[Finding]:
+    """Types of everything around the messages, and that there is something to answer."""
     body = check.body
     yield from misfits(body, "@body", "$", grammar_of("bedrock"))
     # A stored prompt brings its own messages.
     if not body.get("messages") and ":prompt/" not in text(body.get("modelId")):
         yield shape("$.messages", "A conversation must start with a user message.", "Send a user message.")
-    for path, message in objects(body.get("messages"), "$.messages"):
-        if message.get("content") == []:
-            problem = f"The content field in the Message object at {where(path)} is empty."
-            yield shape(f"{path}.content", problem, "Add a content block, or leave the message out.")
 
 
-def tools_defined(check: Check, talk: Conversation) -> Iterator[Finding]:
+def bedrock_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Types of everything in a message, and that there is something."""
+    yield from misfits(turn.value, "@message", turn.path, grammar_of("bedrock"))
+    if turn.raw.get("content") == []:
+        problem = f"The content field in the Message object at {where(turn.path)} is empty."
+        yield shape(f"{turn.path}.content", problem, "Add a content block, or leave the message out.")
+
+
+class ToolsDefined:
     """Calls and results are taken only where toolConfig defines tools."""
-    if check.body.get("toolConfig") is not None:
-        return
-    for message in talk.messages:
-        for block in message.blocks:
-            if block.type in ("tool_use", "tool_result"):
-                problem = (
-                    "The toolConfig field must be defined when using toolUse and toolResult content blocks."
-                )
-                fix = "Define the tools that were called in toolConfig, or tell calls and results as text."
-                yield found("B.converse", block.path, problem=problem, fix=fix)
-                return
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        block = next(iter(turn.of("tool_use", "tool_result")), None)
+        if block is not None and not self._said and check.body.get("toolConfig") is None:
+            self._said = True
+            problem = "The toolConfig field must be defined when using toolUse and toolResult content blocks."
+            fix = "Define the tools that were called in toolConfig, or tell calls and results as text."
+            yield found("B.converse", block.path, problem=problem, fix=fix)
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        yield from ()
 
 
-def blank_blocks(talk: Conversation) -> Iterator[Finding]:
-    """Row 35, in messages and system blocks; what a model said without a word is taken back by most."""
-    yield from _blank(talk.system)
-    for message in talk.messages:
-        blank = _blank(message.blocks)
-        yield from advice(blank) if message.role == "assistant" else blank
-
-
-def _blank(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+    """Row 35."""
     for block in blocks:
         said = block.raw.get("text")
         if block.type == "text" and isinstance(said, str) and not said.strip():
             yield found("B2.35", block.path)
 
 
-def empty_errors(talk: Conversation) -> Iterator[Finding]:
+def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
     """Row 36."""
-    for message in talk.messages:
-        for block in message.blocks:
-            if block.type == "tool_result" and block.raw["is_error"] and not _says(block.raw.get("content")):
-                yield found("B2.36", block.path)
+    for block in turn.of("tool_result"):
+        if block.raw["is_error"] and not _says(block.raw.get("content")):
+            yield found("B2.36", block.path)
 
 
 def _says(content: Json) -> bool:
@@ -78,24 +87,37 @@ def _says(content: Json) -> bool:
     return any(not isinstance(one.get("text"), str) or one["text"].strip() for one in kept)
 
 
-def converse_order(check: Check, talk: Conversation) -> Iterator[Finding]:
+class ConverseOrder(Pairs):
     """Roles take turns, the user first, and calls are answered in the next message."""
-    spoken = [message for message in talk.messages if message.role in ("user", "assistant")]
-    if spoken and spoken[0].role != "user":
-        problem = "A conversation must start with a user message. Try again with a conversation that starts with a user message."
-        unasked = [found("B.converse", spoken[0].path, problem=problem, fix="Begin with a user message.")]
-        yield from advice(unasked) if "claude" in check.info.model else unasked
-    for before, message in pairwise(spoken):
-        if before.role == message.role:
-            problem = "A conversation must alternate between user and assistant roles."
-            yield found(
-                "B.converse", message.path, problem=problem, fix="Join it with the message before it."
-            )
-    for finding in pairs(check, talk):
-        yield _converse_pair(finding) if finding.row != "B2.3" else finding
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ""
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if turn.role == "assistant" and not self._last:
+            problem = "A conversation must start with a user message. Try again with a conversation that starts with a user message."
+            unasked = [found("B.converse", turn.path, problem=problem, fix="Begin with a user message.")]
+            yield from advice(unasked) if _is_claude(check) else unasked
+        if turn.role in ("user", "assistant"):
+            if turn.role == self._last:
+                problem = "A conversation must alternate between user and assistant roles."
+                fix = "Join it with the message before it."
+                yield found("B.converse", turn.path, problem=problem, fix=fix)
+            self._last = turn.role
+        yield from map(_converse_pair, super().take(check, turn))
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        yield from map(_converse_pair, super().end(check))
+
+
+def _is_claude(check: Check) -> bool:
+    return "claude" in check.info.model
 
 
 def _converse_pair(finding: Finding) -> Finding:
+    if finding.row == "B2.3":
+        return finding
     if finding.row == "B2.1":
         problem = f"Expected toolResult blocks behind {where(finding.path)} for its toolUse id."
     else:
@@ -103,14 +125,24 @@ def _converse_pair(finding: Finding) -> Finding:
     return found("B.converse", finding.path, problem=problem, fix=finding.fix)
 
 
-def cache_points(check: Check, talk: Conversation) -> Iterator[Finding]:
-    """Rows 6 and 7 for cache points, and a point's own fields."""
-    points = [block for block in _all(talk) if block.type == "cache_point"]
-    marks = [Mark(block.path, ttl_of(block.raw)) for block in points]
+def points_of(turn: TurnMessage) -> Iterator[Mark]:
+    """The cache points of a message."""
+    return (Mark(block.path, ttl_of(block.raw)) for block in turn.of("cache_point"))
+
+
+def point_fields(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+    """A cache point's own fields."""
+    for block in blocks:
+        if block.type == "cache_point":
+            yield from _point(obj(block.raw["point"]), f"{block.path}.cachePoint")
+
+
+def cache_points(check: Check) -> Iterator[Finding]:
+    """Rows 6 and 7 for cache points."""
+    heads = [block for block in (*check.talk.tools, *check.talk.system) if block.type == "cache_point"]
+    marks = [*(Mark(block.path, ttl_of(block.raw)) for block in heads), *check.talk.marks]
     yield from too_many(check, marks)
     yield from out_of_order(marks)
-    for block in points:
-        yield from _point(obj(block.raw["point"]), f"{block.path}.cachePoint")
 
 
 def _point(point: JsonObject, path: str) -> Iterator[Finding]:
@@ -121,13 +153,6 @@ def _point(point: JsonObject, path: str) -> Iterator[Finding]:
     if point.get("ttl") is not None and point["ttl"] not in TTLS:
         problem = f"ttl should be '5m' or '1h', not {point['ttl']!r}"
         yield found("A3.mark", path, problem=problem, type="default", ttls=ttls)
-
-
-def _all(talk: Conversation) -> Iterator[TurnBlock]:
-    yield from talk.tools
-    yield from talk.system
-    for message in talk.messages:
-        yield from message.blocks
 
 
 def converse_model(check: Check) -> Iterator[Finding]:
@@ -141,49 +166,64 @@ def converse_model(check: Check) -> Iterator[Finding]:
     yield from modes(check, mode, "$.additionalModelRequestFields.thinking", most)
 
 
-def converse_names(talk: Conversation) -> Iterator[tuple[str, Json]]:
-    """Every tool name with its path."""
-    yield from (
-        (f"{block.path}.toolSpec.name", block.raw.get("name"))
-        for block in talk.tools
-        if block.type == "custom"
-    )
-    for message in talk.messages:
-        for block in message.blocks:
-            if block.type == "tool_use":
-                yield f"{block.path}.toolUse.name", text(block.raw.get("name"))
-
-
-def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
-    talk = converse_talk(check.body)
-    yield from bedrock_shape(check)
-    yield from speakers(talk)
-    yield from blank_blocks(talk)
-    yield from empty_errors(talk)
-    yield from converse_order(check, talk)
-    yield from tools_defined(check, talk)
-    yield from cache_points(check, talk)
-    yield from names(converse_names(talk))
-    if "claude" in check.info.model:
-        yield from prefill(check, talk)
-        yield from thinking(check, talk)
-        yield from late_system(check, talk)
+def _head(check: Check) -> Iterator[Finding]:
+    yield from blank_blocks(check.talk.system)
+    yield from point_fields((*check.talk.tools, *check.talk.system))
+    defined = [block for block in check.talk.tools if block.type == "custom"]
+    yield from names((f"{block.path}.toolSpec.name", block.raw.get("name")) for block in defined)
+    if _is_claude(check):
         yield from converse_model(check)
+
+
+def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    yield from speakers(turn)
+    # What a model said without a word is taken back by most.
+    blank = blank_blocks(turn.blocks)
+    yield from advice(blank) if turn.role == "assistant" else blank
+    yield from empty_errors(turn)
+    yield from point_fields(turn.blocks)
+    called = turn.of("tool_use")
+    yield from names((f"{block.path}.toolUse.name", text(block.raw.get("name"))) for block in called)
+    if _is_claude(check):
+        yield from unsigned(check, turn)
+
+
+class ConverseLateSystem(LateSystem):
+    """Row 14 for Claude."""
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if _is_claude(check):
+            yield from super().take(check, turn)
+
+
+def _end(check: Check) -> Iterator[Finding]:
+    yield from cache_points(check)
+    if _is_claude(check):
+        yield from prefill(check)
+        yield from thinking(check)
 
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     message = obj(obj(reply.get("output")).get("message"))
     messages = [one for _, one in objects(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": message.get("content")}]}
-    remember(seen, converse_talk(whole), since=len(messages))
+    remember(seen, conversation(whole, "bedrock"), since=len(messages))
 
 
 def _observed(seen: ServerMemory, body: JsonObject) -> None:
-    remember(seen, converse_talk(body))
+    remember(seen, conversation(body, "bedrock"))
 
 
-def _unchecked(check: Check) -> Iterator[Unchecked]:
-    yield from unverified(check, converse_talk(check.body))
-
-
-RULES = WireRules(check=_rules, shape=bedrock_shape, issued=_issued, observed=_observed, unchecked=_unchecked)
+RULES = WireRules(
+    body=bedrock_body,
+    message=bedrock_message,
+    head=_head,
+    each=_each,
+    along=(ConverseOrder, ToolsDefined, ConverseLateSystem),
+    end=_end,
+    block=converse_block,
+    marks=points_of,
+    issued=_issued,
+    observed=_observed,
+    unchecked=unverified,
+)

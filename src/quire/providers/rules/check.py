@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -14,6 +14,9 @@ from quire.log.hashing import canonical
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject
+
+if TYPE_CHECKING:
+    from quire.providers.prefix import Path, Unit
 
 # What a server has given out: signatures with the prefix they are bound to, and items that belong together.
 #
@@ -75,11 +78,112 @@ def _bare(piece: Json) -> Json:
     return bare
 
 
+# A conversation as the rules read it, from the wire format's own walk through the body.
+
+
+class TurnBlock(msgspec.Struct, frozen=True):
+    """A block of a message, with its JSON path; `raw` is in Anthropic's words where Claude's rules read it."""
+
+    type: str
+    raw: JsonObject
+    path: str
+
+
+class TurnMessage(msgspec.Struct, frozen=True):
+    """One message."""
+
+    index: int
+    role: str
+    path: str
+    # As it stands in the body.
+    value: Json
+    blocks: tuple[TurnBlock, ...] = ()
+
+    @property
+    def raw(self) -> JsonObject:
+        """The message, if it is an object."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    def of(self, *kinds: str) -> list[TurnBlock]:
+        """The blocks of some types."""
+        return [block for block in self.blocks if block.type in kinds]
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A cache mark in hashing order; `path` is the marked block's."""
+
+    path: str
+    ttl: str
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """A conversation in the order it is hashed: tools, system, messages; and the marks in the messages."""
+
+    tools: tuple[TurnBlock, ...] = ()
+    system: tuple[TurnBlock, ...] = ()
+    messages: Sequence[TurnMessage] = ()
+    marks: Sequence[Mark] = ()
+
+
+def plain_block(value: JsonObject, path: str) -> TurnBlock:
+    """A block in its own words."""
+    return TurnBlock(str(value.get("type")), value, path)
+
+
+def conversation(body: JsonObject, wire: str) -> Conversation:
+    """The whole conversation of a body."""
+    walked = wire_of(wire).layout.messages(body)
+    turns = [turn_at(wire, message, index) for index, message in enumerate(walked)]
+    return Conversation(*heads(body, wire), turns)
+
+
+def heads(body: JsonObject, wire: str) -> tuple[tuple[TurnBlock, ...], tuple[TurnBlock, ...]]:
+    """The tools and the blocks of the system prompt in front of the messages."""
+    tools: list[TurnBlock] = []
+    system: list[TurnBlock] = []
+    format = wire_of(wire)
+    for unit in format.layout.head(body):
+        if unit.section == "system":
+            system += _blocks(unit, format.rules.block)
+        elif not unit.kind:
+            tools += _blocks(unit, format.rules.block)
+        elif unit.kind != "schema":
+            tools.append(format.rules.block(unit.value, json_path(unit.path)))
+    return tuple(tools), tuple(system)
+
+
+def turn_at(wire: str, message: Json, index: int) -> TurnMessage:
+    """A message; one that cannot be any says nothing."""
+    format = wire_of(wire)
+    if not isinstance(message, dict) and not (isinstance(message, str) and format.rules.bare_texts):
+        return TurnMessage(index, "", f"$.{format.layout.field}[{index}]", message)
+    unit = format.layout.message(message, index)
+    return TurnMessage(
+        index, unit.role, json_path(unit.path), message, tuple(_blocks(unit, format.rules.block))
+    )
+
+
+def _blocks(unit: Unit, read: Callable[[JsonObject, str], TurnBlock]) -> Iterator[TurnBlock]:
+    for part in unit.parts:
+        holder = unit.value.get(part.path[0]) if part.path and isinstance(unit.value, dict) else unit.value
+        # A text in place of a list is one block, which has no place of its own.
+        inner = part.path[:1] if isinstance(holder, str) else part.path
+        yield read(part.value, json_path((*unit.path, *inner)))
+
+
+def json_path(path: Path) -> str:
+    """("messages", 3, "content") -> $.messages[3].content"""
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
 class Check(msgspec.Struct, frozen=True):
     """A request to be checked. `betas` is None where the HTTP headers are not known."""
 
     body: JsonObject
     info: ModelInfo
+    talk: Conversation = Conversation()
+    # The bytes of the body as it goes over the wire.
+    size: int = 0
     betas: frozenset[str] | None = None
     version: str = ""
     seen: ServerMemory | None = None
@@ -145,13 +249,38 @@ class Unchecked(msgspec.Struct, frozen=True):
     why: str
 
 
-class WireRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider would refuse, and what its server remembers of what it gave out."""
+class Sequel(Protocol):
+    """Rules about how messages follow each other: it is given one after the other and remembers what it needs.
 
-    # Everything, given the body as it goes over the wire too.
-    check: Callable[[Check, bytes], Iterator[Finding]]
-    # Types alone: what keeps a body from being a request at all.
-    shape: Callable[[Check], Iterator[Finding]]
+    Marks on messages may come and go, so it does not look at them.
+    """
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterable[Finding]:
+        """One more message: what is wrong by now, whatever follows."""
+
+    def end(self, check: Check) -> Iterable[Finding]:
+        """What is wrong if nothing follows; it remembers nothing of this."""
+
+
+class WireRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider would refuse, and what its server remembers of what it gave out.
+
+    Rules are apart by what they look at, so that of a growing conversation only what is new is looked at.
+    """
+
+    # Types alone, of what stands around the messages and of each message: what keeps a body from being a request.
+    body: Callable[[Check], Iterable[Finding]]
+    message: Callable[[Check, TurnMessage], Iterable[Finding]]
+    # What else is wrong around the messages, in each of them, along them, and where they end.
+    head: Callable[[Check], Iterable[Finding]] = lambda check: ()
+    each: Callable[[Check, TurnMessage], Iterable[Finding]] = lambda check, turn: ()
+    along: tuple[Callable[[], Sequel], ...] = ()
+    end: Callable[[Check], Iterable[Finding]] = lambda check: ()
+    # How a block is read, and the cache marks of a message.
+    block: Callable[[JsonObject, str], TurnBlock] = plain_block
+    marks: Callable[[TurnMessage], Iterable[Mark]] = lambda turn: ()
+    # A message may be a text alone.
+    bare_texts: bool = False
     # What a reply gave out in answer to a body; what a body shows to have been given out.
     issued: Callable[[ServerMemory, JsonObject, JsonObject], None] = lambda seen, body, reply: None
     observed: Callable[[ServerMemory, JsonObject], None] = lambda seen, body: None

@@ -5,7 +5,8 @@ Rows 9, 13 to 16 and 20, sampling parameters and the betas that late changes nee
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -14,28 +15,37 @@ from quire.providers.rules.check import (
     Check,
     Finding,
     ServerMemory,
+    TurnBlock,
+    TurnMessage,
     Unchecked,
     WireRules,
     advice,
+    conversation,
     fingerprint,
     found,
     limit,
 )
-from quire.providers.rules.claude_blocks import marks, remember, thinking
+from quire.providers.rules.claude_blocks import (
+    marks,
+    marks_of,
+    misplaced,
+    misplaced_in,
+    remember,
+    thinking,
+    unsigned,
+)
 from quire.providers.rules.claude_turns import (
-    Conversation,
-    TurnBlock,
-    TurnMessage,
-    anthropic_names,
-    anthropic_shape,
-    anthropic_talk,
-    blank,
-    ids,
+    Blanks,
+    CallIds,
+    Pairs,
+    anthropic_body,
+    anthropic_message,
+    blank_texts,
+    called_names,
+    last_turn,
     names,
-    pairs,
     speakers,
     tool_names,
-    turns,
     unique,
     version,
 )
@@ -43,76 +53,69 @@ from quire.providers.rules.grammar import obj, objects, text
 from quire.values import JsonObject
 
 
-def prefill(check: Check, talk: Conversation) -> Iterator[Finding]:
+def prefill(check: Check) -> Iterator[Finding]:
     """Row 9: newer models do not continue a last assistant message."""
-    if not check.model_named or check.info.features.prefill or not talk.messages:
+    messages = check.talk.messages
+    if not check.model_named or check.info.features.prefill or not messages:
         return
     # A compaction request may end on the assistant; this token allows one prefill.
     if check.body.get("compaction") or check.body.get("fallback_credit_token"):
         return
-    last = turns(talk.messages)[-1:]
-    if (
-        last
-        and last[0].role == "assistant"
-        and talk.messages[-1].role == "assistant"
-        and _is_prefill(last[0])
-    ):
-        yield found("B2.9", talk.messages[-1].path)
+    if messages[-1].role == "assistant" and _is_prefill(last_turn(messages)[1]):
+        yield found("B2.9", messages[-1].path)
 
 
-def _is_prefill(message: TurnMessage) -> bool:
+def _is_prefill(blocks: list[TurnBlock]) -> bool:
     """Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1."""
-    calls = any(block.type == "tool_use" for block in message.blocks)
-    ends = message.blocks[-1].type if message.blocks else "text"
+    calls = any(block.type == "tool_use" for block in blocks)
+    ends = blocks[-1].type if blocks else "text"
     return not calls and ends in ("text", "thinking", "redacted_thinking", "image", "document")
 
 
-def late_system(check: Check, talk: Conversation) -> Iterator[Finding]:
+class LateSystem:
     """Row 14: where a system message may stand, and on which models."""
-    for index, message in enumerate(talk.messages):
-        if message.role != "system":
-            continue
-        if check.model_named and not check.info.features.late_system:
-            problem = f"messages.{index}: role 'system' is not supported on this model"
-            fix = "Put its text into the next user message."
-            unknown = [found("B2.14", message.path, problem=problem, fix=fix)]
-            yield from unknown if check.info.known else advice(unknown)
-            continue
-        problem = _place(talk.messages, index)
-        if problem:
-            fix = "Move it behind a user message, before the assistant's next one or to the end."
-            misplaced = [found("B2.14", message.path, problem=f"messages.{index}: {problem}", fix=fix)]
+
+    def __init__(self) -> None:
+        self._before: TurnMessage | None = None
+        # A system message that stands well, if the model speaks next.
+        self._waits = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        before, waited = self._before, self._waits
+        self._before, self._waits = turn, False
+        if before is not None and waited and turn.role != "assistant":
             # Where it parts nothing, the API has been seen to take it.
-            yield from advice(misplaced) if problem in _TAKEN else misplaced
+            yield from advice(
+                [_misplaced(before, "role 'system' must come before an assistant message or last")]
+            )
+        if turn.role != "system":
+            return
+        if check.model_named and not check.info.features.late_system:
+            problem = f"messages.{turn.index}: role 'system' is not supported on this model"
+            fix = "Put its text into the next user message."
+            unknown = [found("B2.14", turn.path, problem=problem, fix=fix)]
+            yield from unknown if check.info.known else advice(unknown)
+        elif before is None:
+            yield _misplaced(turn, "role 'system' cannot be the first message")
+        elif before.of("tool_use") and before.role == "assistant":
+            yield _misplaced(turn, "role 'system' cannot stand between tool_use and tool_result")
+        elif before.role != "user" and not _ends_in_server_result(before):
+            yield from advice([_misplaced(turn, "role 'system' must follow a user message")])
+        else:
+            self._waits = True
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        yield from ()
 
 
-_TAKEN = (
-    "role 'system' must follow a user message",
-    "role 'system' must come before an assistant message or last",
-)
+def _misplaced(turn: TurnMessage, problem: str) -> Finding:
+    fix = "Move it behind a user message, before the assistant's next one or to the end."
+    return found("B2.14", turn.path, problem=f"messages.{turn.index}: {problem}", fix=fix)
 
 
-def _place(messages: tuple[TurnMessage, ...], index: int) -> str:
-    before = messages[index - 1] if index else None
-    after = messages[index + 1] if index + 1 < len(messages) else None
-    if before is None:
-        return "role 'system' cannot be the first message"
-    if _has(before, "tool_use") and before.role == "assistant":
-        return "role 'system' cannot stand between tool_use and tool_result"
-    if before.role != "user" and not _ends_in_server_result(before):
-        return "role 'system' must follow a user message"
-    if after is not None and after.role != "assistant":
-        return "role 'system' must come before an assistant message or last"
-    return ""
-
-
-def _has(message: TurnMessage, kind: str) -> bool:
-    return any(block.type == kind for block in message.blocks)
-
-
-def _ends_in_server_result(message: TurnMessage) -> bool:
-    last = message.blocks[-1].type if message.blocks else ""
-    return message.role == "assistant" and last.endswith("_tool_result")
+def _ends_in_server_result(turn: TurnMessage) -> bool:
+    last = turn.blocks[-1].type if turn.blocks else ""
+    return turn.role == "assistant" and last.endswith("_tool_result")
 
 
 def tool_choice(check: Check) -> Iterator[Finding]:
@@ -155,11 +158,11 @@ def _budget(budget: object, max_tokens: object, path: str) -> Iterator[Finding]:
         yield found("B2.16", path, problem=problem, fix="Raise max_tokens or lower budget_tokens.")
 
 
-def size(check: Check, encoded: bytes) -> Iterator[Finding]:
+def size(check: Check) -> Iterator[Finding]:
     """Row 20: the body as it goes over the wire."""
     most = limit("anthropic_bytes")
-    if len(encoded) > most:
-        yield found("B2.20", "$", size=len(encoded), most=most)
+    if check.size > most:
+        yield found("B2.20", "$", size=check.size, most=most)
 
 
 def sampling(check: Check) -> Iterator[Finding]:
@@ -198,10 +201,10 @@ class Beta(msgspec.Struct, frozen=True):
     path: str
 
 
-def betas(check: Check, talk: Conversation) -> Iterator[Finding]:
+def betas(check: Check, uses: Iterable[Beta]) -> Iterator[Finding]:
     """Row 13, and the other betas where the headers are known."""
     headers = data("rules")["betas"]
-    for use in beta_uses(check.body, talk):
+    for use in uses:
         beta = headers[use.feature]
         if beta in (check.betas or ()):
             continue
@@ -212,21 +215,24 @@ def betas(check: Check, talk: Conversation) -> Iterator[Finding]:
             yield found("B.beta", use.path, beta=beta)
 
 
-def beta_uses(body: JsonObject, talk: Conversation) -> Iterator[Beta]:
+def betas_around(body: JsonObject) -> Iterator[Beta]:
+    """Uses of beta features around the messages."""
     if obj(body.get("thinking")).get("block_binding") is not None:
         yield Beta("block_binding", "$.thinking.block_binding")
     for name in ("context_management", "compaction", "thread"):
         if body.get(name):
             yield Beta(name, f"$.{name}")
-    for message in talk.messages:
-        if message.raw.get("clear_at"):
-            yield Beta("clear_at", f"{message.path}.clear_at")
-        if message.role == "system" and message.raw.get("output_config"):
-            yield Beta("output_config", f"{message.path}.output_config")
-        for block in message.blocks:
-            if block.type in ("tool_addition", "tool_removal"):
-                inline = obj(block.raw.get("tool")).get("type") == "tool_definition"
-                yield Beta("inline_tools" if inline else "tool_changes", block.path)
+
+
+def betas_in(turn: TurnMessage) -> Iterator[Beta]:
+    """Uses of beta features in a message."""
+    if turn.raw.get("clear_at"):
+        yield Beta("clear_at", f"{turn.path}.clear_at")
+    if turn.role == "system" and turn.raw.get("output_config"):
+        yield Beta("output_config", f"{turn.path}.output_config")
+    for block in turn.of("tool_addition", "tool_removal"):
+        inline = obj(block.raw.get("tool")).get("type") == "tool_definition"
+        yield Beta("inline_tools" if inline else "tool_changes", block.path)
 
 
 # Claude's context management: order of edits, and the compaction block first, alone, verbatim (rows 18, 19).
@@ -247,33 +253,36 @@ def edits(check: Check) -> Iterator[Finding]:
         yield found("B2.18", "$.compaction", problem=problem, fix="Leave one of the two out.")
 
 
-def compaction(check: Check, talk: Conversation) -> Iterator[Finding]:
+class Compaction:
     """Row 19. A threshold compaction's blocks stand behind what they summarise and are left alone."""
-    if check.body.get("compaction"):
-        yield from _request(talk)
-    if _by_threshold(check.body):
-        return
-    held = [block for message in talk.messages for block in message.blocks if _holds(block)]
-    first = next((block for message in talk.messages[:1] for block in message.blocks[:1]), None)
-    for block in held[1:]:
-        yield _row19(
-            block.path, "ambiguous", "more than one compaction block with content", "Send only the last one."
-        )
-    if held and (held[0] is not first or talk.messages[0].role == "system"):
-        problem = "the compaction block is not the first block of the conversation"
-        yield _row19(held[0].path, "misplaced", problem, "Put it first and leave out what it summarises.")
-    for block in held:
-        yield from _verbatim(check.seen, block)
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        # A block with null content is a compaction that failed; the server passes over it.
+        held = [block for block in turn.of("compaction") if block.raw.get("content") is not None]
+        if not held or _by_threshold(check.body):
+            return
+        for block in held:
+            if self._held:
+                problem = "more than one compaction block with content"
+                yield _row19(block.path, "ambiguous", problem, "Send only the last one.")
+            elif turn.index or turn.role == "system" or block is not turn.blocks[0]:
+                problem = "the compaction block is not the first block of the conversation"
+                fix = "Put it first and leave out what it summarises."
+                yield _row19(block.path, "misplaced", problem, fix)
+            self._held = True
+            yield from _verbatim(check.seen, block)
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        if check.body.get("compaction"):
+            yield from _request(check)
 
 
 def _by_threshold(body: JsonObject) -> bool:
     listed = objects(obj(body.get("context_management")).get("edits"), "")
     return any(edit.get("type") == _THRESHOLD for _, edit in listed)
-
-
-def _holds(block: TurnBlock) -> bool:
-    # A block with null content is a compaction that failed; the server passes over it.
-    return block.type == "compaction" and block.raw.get("content") is not None
 
 
 def _verbatim(seen: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
@@ -290,20 +299,16 @@ def _verbatim(seen: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
         yield _row19(block.path, "signature_invalid", problem, "Send it as it came.", code="compaction")
 
 
-def _request(talk: Conversation) -> Iterator[Finding]:
-    joined = turns(talk.messages)
-    if not any(turn.blocks for turn in joined):
+def _request(check: Check) -> Iterator[Finding]:
+    role, blocks = last_turn(check.talk.messages)
+    kinds = [block.type for block in blocks]
+    if not any(turn.blocks for turn in check.talk.messages if turn.role in ("user", "assistant")):
         problem, fix = "no user or assistant content to summarise", "Send the conversation."
         yield _row19("$.messages", "nothing_to_summarize", problem, fix, code="compaction")
-    elif joined[-1].role == "assistant" and _unfinished(joined[-1]):
+    elif role == "assistant" and ("tool_use" in kinds or kinds[-1:] == ["server_tool_use"]):
         problem = "the request ends on an assistant turn that is not finished"
-        fix = "Add the tool results first."
-        yield _row19(talk.messages[-1].path, "incomplete_turn", problem, fix, code="compaction")
-
-
-def _unfinished(turn: TurnMessage) -> bool:
-    kinds = [block.type for block in turn.blocks]
-    return "tool_use" in kinds or (bool(kinds) and kinds[-1] == "server_tool_use")
+        path, fix = check.talk.messages[-1].path, "Add the tool results first."
+        yield _row19(path, "incomplete_turn", problem, fix, code="compaction")
 
 
 def _row19(path: str, what: str, problem: str, fix: str, *, code: str = "compaction_block") -> Finding:
@@ -317,9 +322,9 @@ def remember_compaction(seen: ServerMemory, blocks: list[JsonObject]) -> None:
             seen.sealed.setdefault(block["signature"], fingerprint(block))
 
 
-def unverified(check: Check, talk: Conversation) -> Iterator[Unchecked]:
+def unverified(check: Check) -> Iterator[Unchecked]:
     """What needs the replies that issued it."""
-    kinds = {block.type for message in talk.messages for block in message.blocks}
+    kinds = {block.type for message in check.talk.messages for block in message.blocks}
     if kinds & {"thinking", "redacted_thinking"} and check.seen is None:
         yield Unchecked(
             "B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it"
@@ -331,51 +336,66 @@ def unverified(check: Check, talk: Conversation) -> Iterator[Unchecked]:
 # A request in Anthropic's format, rule by rule.
 
 
-def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
-    talk = anthropic_talk(check.body)
-    yield from anthropic_shape(check)
-    yield from speakers(talk)
-    yield from pairs(check, talk)
-    yield from ids(talk)
-    yield from blank(check, talk)
-    yield from marks(check, talk)
-    yield from prefill(check, talk)
-    yield from thinking(check, talk)
-    yield from betas(check, talk)
-    yield from late_system(check, talk)
+def _head(check: Check) -> Iterator[Finding]:
+    yield from blank_texts(check, check.talk.system)
+    yield from misplaced((*check.talk.tools, *check.talk.system))
+    yield from betas(check, betas_around(check.body))
     yield from tool_choice(check)
     yield from thinking_mode(check)
-    yield from names(anthropic_names(talk))
-    yield from unique(tool_names(talk))
+    yield from names(tool_names(check.talk))
+    yield from unique(tool_names(check.talk))
     yield from edits(check)
-    yield from compaction(check, talk)
-    yield from size(check, encoded)
     yield from sampling(check)
     yield from prewarm(check)
-    yield from version(check, talk)
+
+
+def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    yield from speakers(turn)
+    yield from misplaced_in(turn)
+    yield from unsigned(check, turn)
+    yield from betas(check, betas_in(turn))
+    yield from names(called_names(turn))
+    yield from version(check, turn)
+
+
+def _end(check: Check) -> Iterator[Finding]:
+    yield from marks(check)
+    yield from prefill(check)
+    yield from thinking(check)
+    yield from size(check)
 
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = [block for _, block in objects(reply.get("content"), "")]
     messages = [one for _, one in objects(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
-    remember(seen, anthropic_talk(whole), since=len(messages))
+    remember(seen, conversation(whole, "anthropic"), since=len(messages))
     remember_compaction(seen, content)
 
 
 def _observed(seen: ServerMemory, body: JsonObject) -> None:
-    remember(seen, anthropic_talk(body))
+    remember(seen, conversation(body, "anthropic"))
 
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:
-    talk = anthropic_talk(check.body)
-    yield from unverified(check, talk)
-    if check.betas is None and any(use.feature != "block_binding" for use in beta_uses(check.body, talk)):
+    yield from unverified(check)
+    uses = (use for turn in check.talk.messages for use in betas_in(turn))
+    around = (use for use in betas_around(check.body) if use.feature != "block_binding")
+    if check.betas is None and any(chain(around, uses)):
         yield Unchecked("B.beta", "whether the beta headers are sent needs the request's headers")
     if check.body.get("max_tokens") is None:
         yield Unchecked("max_tokens", "the API requires max_tokens; it is not in this body")
 
 
 RULES = WireRules(
-    check=_rules, shape=anthropic_shape, issued=_issued, observed=_observed, unchecked=_unchecked
+    body=anthropic_body,
+    message=anthropic_message,
+    head=_head,
+    each=_each,
+    along=(Pairs, CallIds, Blanks, LateSystem, Compaction),
+    end=_end,
+    marks=marks_of,
+    issued=_issued,
+    observed=_observed,
+    unchecked=_unchecked,
 )

@@ -5,13 +5,24 @@ Without a server's memory (`seen`) only a missing signature can be told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import msgspec
 
-from quire.providers.rules.check import Check, Finding, Issued, ServerMemory, chain, found
-from quire.providers.rules.claude_turns import Conversation, TurnBlock, TurnMessage, pieces
+from quire.providers.rules.check import (
+    Check,
+    Conversation,
+    Finding,
+    Issued,
+    Mark,
+    ServerMemory,
+    TurnBlock,
+    TurnMessage,
+    chain,
+    found,
+)
+from quire.providers.rules.claude_turns import pieces
 from quire.providers.rules.grammar import obj, objects, text
 from quire.values import JsonObject
 
@@ -30,30 +41,32 @@ class Signed(msgspec.Struct, frozen=True):
     content: str
 
 
-def thinking(check: Check, talk: Conversation) -> Iterator[Finding]:
-    """Rows 10, 11 and 12."""
+def unsigned(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Row 12: thinking without a signature."""
+    if check.info.provider in _SIGNERS:
+        missing = (block for block in turn.of("thinking") if not text(block.raw.get("signature")))
+        yield from (found("B2.12", block.path) for block in missing)
+
+
+def thinking(check: Check) -> Iterator[Finding]:
+    """Rows 10, 11 and 12, and 12b: the calls that the request answers stand behind their thinking, if enabled."""
     if check.info.provider not in _SIGNERS:
         return
-    for message in talk.messages:
-        for block in message.blocks:
-            if block.type == "thinking" and not text(block.raw.get("signature")):
-                yield found("B2.12", block.path)
-    yield from _in_front(check, talk)
-    if check.seen is not None:
-        yield from _against(check, check.seen, talk)
-
-
-def _in_front(check: Check, talk: Conversation) -> Iterator[Finding]:
-    """Row 12b: the calls that the request answers stand behind their thinking, where that is enabled."""
     extra = obj(check.body.get("additionalModelRequestFields"))
-    mode = obj(check.body.get("thinking", extra.get("thinking"))).get("type")
-    spoken = [message for message in talk.messages if message.role != "system"]
-    if mode != "enabled" or len(spoken) < 2 or spoken[-1].role != "user":
+    if obj(check.body.get("thinking", extra.get("thinking"))).get("type") == "enabled":
+        yield from _in_front(check.talk)
+    if check.seen is not None:
+        yield from _against(check, check.seen, check.talk)
+
+
+def _in_front(talk: Conversation) -> Iterator[Finding]:
+    newest_first = (message for message in reversed(talk.messages) if message.role != "system")
+    last, before = next(newest_first, None), next(newest_first, None)
+    if last is None or before is None or last.role != "user" or not last.of("tool_result"):
         return
-    answered = any(block.type == "tool_result" for block in spoken[-1].blocks)
-    blocks = [block for block in spoken[-2].blocks if block.type != "cache_point"]
+    blocks = [block for block in before.blocks if block.type != "cache_point"]
     called = next((block for block in blocks if block.type == "tool_use"), None)
-    if answered and called is not None and blocks[0].type not in _THINKING:
+    if called is not None and blocks[0].type not in _THINKING:
         yield found("B2.12b", called.path)
 
 
@@ -100,7 +113,7 @@ def signed(talk: Conversation) -> Iterator[Signed]:
     heads = sum(block.type != "cache_point" for block in (*talk.tools, *talk.system))
     hashes = iter(list(chain(pieces(talk)))[heads:])
     role = before = ""
-    for index, message in enumerate(talk.messages):
+    for message in talk.messages:
         for block in message.blocks:
             if block.type == "cache_point":
                 continue
@@ -109,7 +122,7 @@ def signed(talk: Conversation) -> Iterator[Signed]:
             if message.role != role:
                 role, before = message.role, prefix
             if block.type in _THINKING and (key := _key(block.raw)):
-                yield Signed(key, block, index, before, content)
+                yield Signed(key, block, message.index, before, content)
 
 
 def _key(raw: JsonObject) -> str:
@@ -119,8 +132,7 @@ def _key(raw: JsonObject) -> str:
 
 
 def _latest(talk: Conversation) -> int | None:
-    spoken = [index for index, message in enumerate(talk.messages) if message.role == "assistant"]
-    return spoken[-1] if spoken else None
+    return next((turn.index for turn in reversed(talk.messages) if turn.role == "assistant"), None)
 
 
 def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
@@ -140,31 +152,27 @@ _DEFAULT_TTL = "5m"
 TTLS = ("5m", "1h")
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """A cache mark in hashing order; `path` is the marked block's."""
-
-    path: str
-    ttl: str
-
-
-def marks(check: Check, talk: Conversation) -> Iterator[Finding]:
-    """Rows 6 to 8, A3 on what cannot be marked, on a mark's own fields and on the top-level mark."""
-    yield from _misplaced(talk)
-    explicit = list(explicit_marks(talk))
+def marks(check: Check) -> Iterator[Finding]:
+    """Rows 6 to 8, and A3 on the top-level mark."""
+    heads = (mark for block in (*check.talk.tools, *check.talk.system) for mark in _mark(block))
+    explicit = [*heads, *check.talk.marks]
     top = check.body.get("cache_control")
     if isinstance(top, dict):
         yield from _fields(top, "$.cache_control")
-        yield from _top_level(check, talk, explicit, ttl_of(top))
+        yield from _top_level(check, explicit, ttl_of(top))
     yield from too_many(check, explicit)
     yield from out_of_order(explicit)
 
 
-def explicit_marks(talk: Conversation) -> Iterator[Mark]:
-    """Every marked block, tools first, then system, then messages."""
-    for block in _all_blocks(talk):
-        mark = block.raw.get("cache_control")
-        if isinstance(mark, dict):
-            yield Mark(block.path, ttl_of(mark))
+def marks_of(turn: TurnMessage) -> Iterator[Mark]:
+    """The marks of a message's blocks and of what stands in them."""
+    return (mark for block in _all_blocks(turn.blocks) for mark in _mark(block))
+
+
+def _mark(block: TurnBlock) -> Iterator[Mark]:
+    mark = block.raw.get("cache_control")
+    if isinstance(mark, dict):
+        yield Mark(block.path, ttl_of(mark))
 
 
 def too_many(check: Check, found_marks: list[Mark]) -> Iterator[Finding]:
@@ -188,23 +196,17 @@ def ttl_of(mark: dict[str, object]) -> str:
     return text(mark.get("ttl")) or _DEFAULT_TTL
 
 
-def _all_blocks(talk: Conversation) -> Iterator[TurnBlock]:
-    yield from talk.tools
-    yield from talk.system
-    for message in talk.messages:
-        for block in message.blocks:
-            yield from _inner(block)
-            yield block
+def _all_blocks(blocks: Iterable[TurnBlock]) -> Iterator[TurnBlock]:
+    """Blocks, and before each the blocks inside it: those of a tool result may carry a mark of their own."""
+    for block in blocks:
+        for path, inner in objects(block.raw.get("content"), f"{block.path}.content"):
+            yield TurnBlock(text(inner.get("type")), inner, path)
+        yield block
 
 
-def _inner(block: TurnBlock) -> Iterator[TurnBlock]:
-    """Blocks inside a tool result; they may carry a mark of their own."""
-    for path, inner in objects(block.raw.get("content"), f"{block.path}.content"):
-        yield TurnBlock(text(inner.get("type")), inner, path)
-
-
-def _misplaced(talk: Conversation) -> Iterator[Finding]:
-    for block in _all_blocks(talk):
+def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+    """A3: marks on what cannot be marked, and a mark's own fields."""
+    for block in _all_blocks(blocks):
         mark = block.raw.get("cache_control")
         if mark is not None and block.type in _UNMARKABLE:
             yield found("A3.markable", block.path)
@@ -213,10 +215,14 @@ def _misplaced(talk: Conversation) -> Iterator[Finding]:
         for path, citation in objects(block.raw.get("citations"), f"{block.path}.citations"):
             if citation.get("cache_control") is not None:
                 yield found("A3.markable", path)
-    for message in talk.messages:
-        if _is_passing(message):
-            marked = (block for block in message.blocks if block.raw.get("cache_control") is not None)
-            yield from (found("A3.markable", block.path) for block in marked)
+
+
+def misplaced_in(turn: TurnMessage) -> Iterator[Finding]:
+    """A3 in a message; one that passes cannot be marked at all."""
+    yield from misplaced(turn.blocks)
+    if _is_passing(turn):
+        marked = (block for block in turn.blocks if block.raw.get("cache_control") is not None)
+        yield from (found("A3.markable", block.path) for block in marked)
 
 
 def _is_passing(message: TurnMessage) -> bool:
@@ -234,13 +240,13 @@ def _fields(mark: dict[str, object], path: str) -> Iterator[Finding]:
         yield found("A3.mark", path, problem=problem, type="ephemeral", ttls=ttls)
 
 
-def _top_level(check: Check, talk: Conversation, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
+def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
     """Row 8 and A3: the mark goes to the last block that can carry one."""
     if check.via_bedrock and check.info.features.legacy_bedrock:
         problem = "cache_control: Extra inputs are not permitted"
         yield found("A3.top-level", "$.cache_control", problem=problem, fix="Mark the last block instead.")
         return
-    target = _target(talk)
+    target = _target(check.talk)
     held = obj(target.raw.get("cache_control")) if target else {}
     if held and ttl_of(held) != ttl:
         yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(held))

@@ -5,35 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import msgspec
-
 from quire.providers.models import data
 from quire.providers.rules.check import (
     Check,
     Finding,
     ServerMemory,
+    TurnBlock,
+    TurnMessage,
     Unchecked,
     WireRules,
     advice,
     at,
+    conversation,
     fingerprint,
     found,
     limit,
 )
-from quire.providers.rules.grammar import Grammar, grammar_of, misfits, obj, objects, shape, snake, text
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, snake, text
 from quire.tokens import count
 from quire.values import Json, JsonObject
-
-
-class Content(msgspec.Struct, frozen=True):
-    """One turn; `parts` with their paths."""
-
-    role: str
-    path: str
-    parts: tuple[tuple[str, JsonObject], ...]
-
-    def having(self, name: str) -> list[tuple[str, JsonObject]]:
-        return [(path, part) for path, part in self.parts if get(part, name) is not None]
 
 
 def get(value: JsonObject, name: str) -> Json:
@@ -50,58 +40,39 @@ def setting(body: JsonObject, name: str) -> tuple[str, Json]:
     return f"$.{name}", None
 
 
-def contents(body: JsonObject) -> list[Content]:
-    """The turns of a request; the SDK also takes texts and single parts, which are the user's."""
-    given = setting(body, "contents")[1]
-    path = setting(body, "contents")[0]
-    if isinstance(given, str | dict):
-        given = [given]
-    found_contents = []
-    for index, one in enumerate(given if isinstance(given, list | tuple) else ()):
-        place = f"{path}[{index}]"
-        if isinstance(one, str):
-            found_contents.append(Content("user", place, ((place, {"text": one}),)))
-        elif isinstance(one, dict) and "parts" in one:
-            parts = tuple(objects(one["parts"], f"{place}.parts"))
-            found_contents.append(Content(text(one.get("role")) or "user", place, parts))
-        elif isinstance(one, dict):
-            found_contents.append(Content(text(one.get("role")) or "user", place, ((place, one),)))
-    return found_contents
+def having(turn: TurnMessage, name: str) -> list[TurnBlock]:
+    """The parts of a content that hold something: a functionCall, a thoughtSignature."""
+    return [part for part in turn.blocks if get(part.raw, name) is not None]
 
 
-def gemini_shape(check: Check) -> Iterator[Finding]:
-    """Types of contents, parts, calls and declarations."""
+def gemini_body(check: Check) -> Iterator[Finding]:
+    """Types of what stands around the contents."""
     grammar = grammar_of("gemini")
     yield from misfits(check.body, "@body", "$", grammar)
     path, given = setting(check.body, "contents")
     # An explicit cache may hold an instruction or tools alone.
     if given in (None, []) and not (setting(check.body, "cachedContent")[1] or _creates(check.body)):
         yield shape(path, "contents is not specified", "Send at least one content.")
-    elif isinstance(given, list | tuple):
-        for index, one in enumerate(given):
-            yield from _content_shape(one, f"{path}[{index}]", grammar)
-    for turn in contents(check.body):
-        if turn.role == "user":
-            for place, _ in turn.having("functionCall"):
-                yield shape(
-                    place, "functionCall parts can only be in model turns", "Move it to a model turn."
-                )
     # The SDK's call holds settings under `config`.
     yield from misfits(obj(check.body.get("config")), "@settings", "$.config", grammar)
+
+
+def gemini_content(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Types of a content, its parts, calls and responses; the SDK also takes a text, or a part alone."""
+    grammar = grammar_of("gemini")
+    if not isinstance(turn.value, str):
+        alone = not turn.raw.keys() & {"role", "parts"}
+        alone = alone and any(get(turn.raw, name) is not None for name in grammar.shapes["part"]["$data"])
+        yield from misfits(turn.value, "@part" if alone else "@content", turn.path, grammar)
+    if turn.role == "user":
+        for part in having(turn, "functionCall"):
+            problem = "functionCall parts can only be in model turns"
+            yield shape(part.path, problem, "Move it to a model turn.")
 
 
 def _creates(body: JsonObject) -> bool:
     held = any(setting(body, name)[1] for name in ("systemInstruction", "tools"))
     return held and any(setting(body, name)[1] is not None for name in ("ttl", "expireTime"))
-
-
-def _content_shape(one: Json, path: str, grammar: Grammar) -> Iterator[Finding]:
-    """A content; the SDK also takes a text, or a part alone."""
-    if isinstance(one, str):
-        return
-    alone = isinstance(one, dict) and not one.keys() & {"role", "parts"}
-    alone = alone and any(get(one, name) is not None for name in grammar.shapes["part"]["$data"])
-    yield from misfits(one, "@part" if alone else "@content", path, grammar)
 
 
 def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -112,67 +83,81 @@ def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
         yield from objects(tool.get(name), f"{place}.{name}")
 
 
-def _joined(turns: list[Content]) -> list[Content]:
-    """The turns as the API reads them: neighbours of the model are one."""
-    out: list[Content] = []
-    for turn in turns:
-        if out and turn.role == out[-1].role == "model":
-            out[-1] = msgspec.structs.replace(out[-1], parts=(*out[-1].parts, *turn.parts))
-        else:
-            out.append(turn)
-    return out
-
-
-def order(check: Check) -> Iterator[Finding]:
+def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 28. Behind a cached content the conversation has already begun."""
-    first = next(iter(contents(check.body)), None)
-    if first is None or first.role != "model" or setting(check.body, "cachedContent")[1] is not None:
+    if turn.index or turn.role != "model" or setting(check.body, "cachedContent")[1] is not None:
         return
-    unasked = [found("B2.28", first.path, fix="Begin contents with a user turn.")]
+    unasked = [found("B2.28", turn.path, fix="Begin contents with a user turn.")]
     # Words of the model in front are taken, calls are not.
-    yield from unasked if first.having("functionCall") else advice(unasked)
+    yield from unasked if having(turn, "functionCall") else advice(unasked)
 
 
-def responses(check: Check) -> Iterator[Finding]:
-    """Row 29: calls and responses turn by turn."""
-    turns = _joined(contents(check.body))
-    cached = setting(check.body, "cachedContent")[1] is not None
-    asked = None if cached else 0
-    for index, turn in enumerate(turns):
-        given = len(turn.having("functionResponse"))
+class Responses:
+    """Row 29: calls and responses turn by turn; neighbours of the model are one turn."""
+
+    def __init__(self) -> None:
+        # The turn before, and how many responses are due; unknown where the calls may be in the cached content.
+        self._before = ""
+        self._due: int | None = None
+        # The model's newest turn: where it begins, its calls and the responses in it.
+        self._spoken: tuple[str, int, int] | None = None
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if not self._before and self._spoken is None:
+            self._due = None if setting(check.body, "cachedContent")[1] is not None else 0
+        given = len(having(turn, "functionResponse"))
+        if turn.role == "model":
+            path, calls, inside = self._spoken or (turn.path, 0, 0)
+            self._spoken = (path, calls + len(having(turn, "functionCall")), inside + given)
+            return
+        if self._spoken is not None:
+            yield from self._answered(self._spoken[0], self._spoken[2])
+            self._before, self._due, self._spoken = self._spoken[0], self._spoken[1], None
+        yield from self._answered(turn.path, given)
+        self._before, self._due = turn.path, 0
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        if self._spoken is not None:
+            path, calls, inside = self._spoken
+            yield from self._answered(path, inside)
+            if calls:
+                yield found("B2.29", path, calls=calls, responses=0)
+
+    def _answered(self, path: str, given: int) -> Iterator[Finding]:
         # A model turn behind calls leaves them unanswered.
-        if asked is not None and given != asked:
-            at = turn.path if given or not index else turns[index - 1].path
-            yield found("B2.29", at, calls=asked, responses=given)
-        asked = len(turn.having("functionCall")) if turn.role == "model" else 0
-    if asked:
-        yield found("B2.29", turns[-1].path, calls=asked, responses=0)
+        if self._due is not None and given != self._due:
+            place = path if given or not self._before else self._before
+            yield found("B2.29", place, calls=self._due, responses=given)
 
 
-def signatures(check: Check) -> Iterator[Finding]:
-    """Rows 30 and 31."""
-    if not check.model_named or not check.info.features.signatures:
-        return
-    turns = contents(check.body)
-    for turn in turns[_current(turns) :]:
-        calls = turn.having("functionCall") if turn.role == "model" else []
-        if calls and not get(calls[0][1], "thoughtSignature"):
-            path, part = calls[0]
-            name = text(obj(get(part, "functionCall")).get("name"))
-            yield found("B2.30", path, name=name)
-    for turn in turns:
-        for path, part in turn.having("thoughtSignature"):
-            problem = _foreign(check.seen, part)
-            if problem:
-                yield found("B2.31", path, problem=problem)
+class Signatures:
+    """Row 30, since the user last spoke."""
+
+    def __init__(self) -> None:
+        self._missing: list[Finding] = []
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if turn.role == "user" and not having(turn, "functionResponse"):
+            self._missing = []
+        calls = having(turn, "functionCall") if turn.role == "model" else []
+        if calls and not get(calls[0].raw, "thoughtSignature"):
+            name = text(obj(get(calls[0].raw, "functionCall")).get("name"))
+            self._missing.append(found("B2.30", calls[0].path, name=name))
+        yield from ()
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        yield from self._missing if _signs(check) else ()
 
 
-def _current(turns: list[Content]) -> int:
-    """Where the current turn begins: the last user content that is no function response."""
-    starts = [
-        i for i, turn in enumerate(turns) if turn.role == "user" and not turn.having("functionResponse")
-    ]
-    return starts[-1] if starts else 0
+def _signs(check: Check) -> bool:
+    return check.model_named and check.info.features.signatures
+
+
+def foreign(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Row 31."""
+    for part in having(turn, "thoughtSignature") if _signs(check) else ():
+        if problem := _foreign(check.seen, part.raw):
+            yield found("B2.31", part.path, problem=problem)
 
 
 def _foreign(seen: ServerMemory | None, part: JsonObject) -> str:
@@ -201,13 +186,13 @@ def _call_print(call: Json) -> str:
     return fingerprint({"name": obj(call).get("name"), "args": obj(call).get("args") or {}})
 
 
-def remember_parts(seen: ServerMemory, turns: list[Content]) -> None:
+def _observed(seen: ServerMemory, body: JsonObject) -> None:
     """Record the thought signatures of contents as given out with these parts."""
-    for turn in turns:
-        for _, part in turn.having("thoughtSignature"):
-            signature = get(part, "thoughtSignature")
+    for turn in conversation(body, "gemini").messages:
+        for part in having(turn, "thoughtSignature"):
+            signature, call = get(part.raw, "thoughtSignature"), get(part.raw, "functionCall")
             if isinstance(signature, str):
-                seen.sealed.setdefault(_one_alphabet(signature), _call_print(get(part, "functionCall") or {}))
+                seen.sealed.setdefault(_one_alphabet(signature), _call_print(call or {}))
 
 
 # Gemini around the turns: explicit caches, schemas and function names (rows 32 to 34).
@@ -232,7 +217,7 @@ def least(check: Check) -> Iterator[Finding]:
     """Row 33, for a body that creates an explicit cache; media are not counted."""
     if not is_creation(check.body) or not check.model_named:
         return
-    parts = [part for turn in contents(check.body) for _, part in turn.parts]
+    parts = [part.raw for turn in check.talk.messages for part in turn.blocks]
     system = setting(check.body, "systemInstruction")[1]
     parts += [part for _, part in objects(obj(system).get("parts"), "")]
     if any(get(part, name) is not None for part in parts for name in ("inlineData", "fileData")):
@@ -291,34 +276,41 @@ def function_names(check: Check) -> Iterator[Finding]:
             yield found("B.gemini-name", f"{path}.name", name=name)
 
 
-def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
-    yield from gemini_shape(check)
-    yield from order(check)
-    yield from responses(check)
-    yield from signatures(check)
+def _head(check: Check) -> Iterator[Finding]:
     yield from cached(check)
-    yield from least(check)
     yield from schemas(check)
     yield from function_names(check)
 
 
+def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    yield from order(check, turn)
+    yield from foreign(check, turn)
+
+
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     for _, candidate in objects(reply.get("candidates"), ""):
-        remember_parts(seen, contents({"contents": [obj(candidate.get("content"))]}))
-
-
-def _observed(seen: ServerMemory, body: JsonObject) -> None:
-    remember_parts(seen, contents(body))
+        _observed(seen, {"contents": [obj(candidate.get("content"))]})
 
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:
     if setting(check.body, "cachedContent")[1] is not None:
         yield Unchecked("B2.33", "whether the cached content is large enough needs the cached content")
-    signed = any(turn.having("thoughtSignature") for turn in contents(check.body))
+    signed = any(having(turn, "thoughtSignature") for turn in check.talk.messages)
     if signed and check.seen is None:
         yield Unchecked(
             "B2.31", "whether thought signatures are the server's own needs the replies that issued them"
         )
 
 
-RULES = WireRules(check=_rules, shape=gemini_shape, issued=_issued, observed=_observed, unchecked=_unchecked)
+RULES = WireRules(
+    body=gemini_body,
+    message=gemini_content,
+    head=_head,
+    each=_each,
+    along=(Responses, Signatures),
+    end=least,
+    bare_texts=True,
+    issued=_issued,
+    observed=_observed,
+    unchecked=_unchecked,
+)

@@ -35,16 +35,11 @@ def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Options | No
 
 def other_format(body: JsonObject) -> str:
     """Bedrock takes Anthropic's own format too: `anthropic_version`, or blocks with a `type`."""
-    messages = body.get("messages")
-    said = (
-        [one.get("content") for one in messages if isinstance(one, dict)]
-        if isinstance(messages, list)
-        else []
-    )
-    blocks = [block for content in said if isinstance(content, list) for block in content]
-    typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in blocks)
-    told = typed or any(isinstance(content, str) for content in said)
-    return "anthropic" if "anthropic_version" in body or told else ""
+    said = (one.get("content") for one in listed(body.get("messages")) if isinstance(one, dict))
+    # The first message that says something tells.
+    first = next((content for content in said if content), None)
+    typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in listed(first))
+    return "anthropic" if "anthropic_version" in body or typed or isinstance(first, str) else ""
 
 
 # Where a request keeps what is cached; bytes, which boto3 takes, are base64 as on the wire.
@@ -70,7 +65,7 @@ def _message(message: Json, index: int) -> Unit:
 
 
 def _unpointed(blocks: Iterable[JsonObject]) -> list[JsonObject]:
-    return [block for block in blocks if "cachePoint" not in block]
+    return [block for block in blocks if not isinstance(block, dict) or "cachePoint" not in block]
 
 
 def _without_bytes(value: Json) -> Json:

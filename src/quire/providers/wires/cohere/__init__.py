@@ -15,7 +15,7 @@ from quire.providers.prefix import (
     parts_of,
     schema,
 )
-from quire.providers.rules.check import Check, Finding, WireRules
+from quire.providers.rules.check import Check, Finding, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects, shape, text
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.cohere.read import Stream, export_messages, import_messages, parse_reply, usage_of
@@ -43,32 +43,32 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(("messages", index), section, role, message, tuple(parts), (message,))
 
 
-def _shape(check: Check) -> Iterator[Finding]:
+def _body(check: Check) -> Iterator[Finding]:
     yield from misfits(check.body, "@body", "$", grammar_of(FORMAT))
 
 
-def _rules(check: Check, encoded: bytes) -> Iterator[Finding]:
-    yield from _shape(check)
-    yield from _pairs(check)
+def _typed(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    yield from misfits(turn.value, "@message", turn.path, grammar_of(FORMAT))
 
 
-def _pairs(check: Check) -> Iterator[Finding]:
+class _Answers:
     """Calls are answered by the tool messages right behind them, and by nothing else."""
-    waiting: dict[str, str] = {}
-    for path, message in objects(check.body.get("messages"), "$.messages"):
-        if message.get("role") == "tool":
-            if waiting.pop(text(message.get("tool_call_id")), None) is None:
-                yield shape(path, "a tool message answers no call before it", "Send it behind its call.")
-            continue
-        yield from _unanswered(waiting)
-        calls = objects(message.get("tool_calls"), f"{path}.tool_calls")
-        waiting = {text(call.get("id")): place for place, call in calls}
-    yield from _unanswered(waiting)
 
+    def __init__(self) -> None:
+        self._waiting: dict[str, str] = {}
 
-def _unanswered(waiting: dict[str, str]) -> Iterator[Finding]:
-    for id, path in waiting.items():
-        yield shape(path, f"the call {id!r} has no tool message behind it", "Answer every call.")
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if turn.role == "tool":
+            if self._waiting.pop(text(turn.raw.get("tool_call_id")), None) is None:
+                yield shape(turn.path, "a tool message answers no call before it", "Send it behind its call.")
+            return
+        yield from self.end(check)
+        calls = objects(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")
+        self._waiting = {text(call.get("id")): place for place, call in calls}
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        for id, path in self._waiting.items():
+            yield shape(path, f"the call {id!r} has no tool message behind it", "Answer every call.")
 
 
 WIRE = Wire(
@@ -80,7 +80,7 @@ WIRE = Wire(
     read=parse_reply,
     stream=Stream,
     usage=usage_of,
-    rules=WireRules(check=_rules, shape=_shape),
+    rules=WireRules(body=_body, message=_typed, along=(_Answers,)),
     call=ModelCall(
         sdk="cohere",
         method="chat",

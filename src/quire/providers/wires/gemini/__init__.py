@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from quire.providers.models import model_info
 from quire.providers.prefix import Layout, Unit, UnitPart, as_block, definition, listed
 from quire.providers.rendering import Options, Rendering
-from quire.providers.rules.gemini import RULES, contents, setting
+from quire.providers.rules.gemini import RULES, setting
 from quire.providers.usage import gemini_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.read import Stream, export_messages, import_messages, parse_reply
@@ -65,12 +65,15 @@ def _contents(body: JsonObject) -> Sequence[Json]:
 
 
 def _content(content: Json, index: int) -> Unit:
-    found = contents({"contents": [content]})
-    given = [part for turn in found for _, part in turn.parts]
-    parts = tuple(UnitPart(("parts", at), part) for at, part in enumerate(given))
-    return Unit(
-        ("contents", index), "messages", found[0].role if found else "user", content, parts, (content,)
-    )
+    """A content; the SDK also takes a text, or a part alone, which are the user's."""
+    if isinstance(content, dict) and "parts" in content:
+        given = enumerate(listed(content["parts"]))
+        parts = tuple(UnitPart(("parts", at), part) for at, part in given if isinstance(part, dict))
+    else:
+        parts = (UnitPart((), content if isinstance(content, dict) else {"text": str(content)}),)
+    role = content.get("role") if isinstance(content, dict) else ""
+    who = role if role and isinstance(role, str) else "user"
+    return Unit(("contents", index), "messages", who, content, parts, (content,))
 
 
 def _path(request: Request, streamed: bool) -> str:

@@ -21,7 +21,7 @@ from quire.providers.prefix import (
     with_control,
 )
 from quire.providers.rendering import Options, Rendering
-from quire.providers.rules.openai import RESPONSES_RULES
+from quire.providers.rules.openai_responses import RESPONSES_RULES
 from quire.providers.usage import responses_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_responses.read import Stream, export_messages, import_messages, parse_reply

@@ -1,0 +1,279 @@
+"""OpenAI Responses: items that belong together (rows 23 to 25), and where state may come from (row 27)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from quire.providers.rules.check import (
+    Check,
+    Finding,
+    ServerMemory,
+    TurnMessage,
+    Unchecked,
+    WireRules,
+    advice,
+    found,
+)
+from quire.providers.rules.claude_turns import names
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
+from quire.providers.rules.openai import is_openais, marks_around, marks_in
+from quire.values import Json, JsonObject
+
+_CALLS = frozenset({"function_call", "custom_tool_call"})
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+# The parts of messages and outputs, by who speaks.
+_SPOKEN = ("output_text", "refusal")
+_ASKED = ("input_text", "input_image", "input_file", "input_audio")
+# What a model's turn is made of; a reasoning item is followed by one of these.
+_NOT_SPOKEN = _OUTPUTS | {
+    "additional_tools",
+    "configuration_update",
+    "compaction_trigger",
+    "apply_patch_call_output",
+    "computer_call_output",
+    "local_shell_call_output",
+    "shell_call_output",
+    "mcp_approval_response",
+    "tool_search_output",
+    "program_output",
+}
+_NO_INPUT = "Send input items or text; messages are for Chat (-p openai-chat)."
+
+
+def responses_body(check: Check) -> Iterator[Finding]:
+    """Types of what stands around the items."""
+    body = check.body
+    if body.get("input") is None and not (_has_state(body) or body.get("prompt")):
+        yield shape("$.input", "Field required", _NO_INPUT)
+    yield from misfits(body, "@body", "$", grammar_of("openai-responses"))
+
+
+def responses_item(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Types of an item and its parts."""
+    yield from misfits(turn.value, "@item", turn.path, grammar_of("openai-responses"))
+    if kind_of(turn.raw) == "message" or kind_of(turn.raw) in _OUTPUTS:
+        yield from _parts(turn.raw, turn.path)
+
+
+def _parts(item: JsonObject, path: str) -> Iterator[Finding]:
+    """The model's words are output parts, all else is input parts."""
+    allowed = _SPOKEN if item.get("role") == "assistant" else _ASKED
+    for name in ("content", "output"):
+        for place, part in objects(item.get(name), f"{path}.{name}"):
+            kind = part.get("type")
+            if kind in _SPOKEN + _ASKED and kind not in allowed:
+                values = ", ".join(allowed)
+                problem = f"Invalid value: '{kind}'. Supported values are: {values}."
+                yield shape(f"{place}.type", problem, f"Use one of {values}.")
+
+
+def kind_of(item: JsonObject) -> str:
+    """An item's type; a message may leave it out."""
+    kind = item.get("type")
+    return kind if isinstance(kind, str) else ("message" if "role" in item else "")
+
+
+class CallsAndOutputs:
+    """Row 25: every call has its output behind it, and every output its call."""
+
+    def __init__(self) -> None:
+        # The paths of the calls that wait for their outputs, by id; all ids that were called; outputs without a call.
+        self._waiting: dict[str, deque[str]] = {}
+        self._asked: set[str] = set()
+        self._orphans: list[tuple[str, str]] = []
+        # Whether something stands elsewhere, and whether a message that parts calls was told.
+        self._elsewhere = self._parted = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        kind, id = kind_of(turn.raw), text(turn.raw.get("call_id"))
+        self._elsewhere = self._elsewhere or kind in ("item_reference", "compaction")
+        if kind.endswith("_call"):
+            self._asked.add(id)
+        # DeepSeek takes the calls of a turn side by side.
+        if kind == "message" and self._waiting and "deepseek" in check.info.model and not self._parted:
+            self._parted = True
+            yield found("B2.25", turn.path, id=next(iter(self._waiting)))
+        if kind in _CALLS:
+            self._waiting.setdefault(id, deque()).append(turn.path)
+        elif kind in _OUTPUTS and id in self._waiting:
+            self._waiting[id].popleft()
+            if not self._waiting[id]:
+                del self._waiting[id]
+        elif kind in _OUTPUTS:
+            self._orphans.append((turn.path, id))
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        for path, id in () if self._elsewhere or _has_state(check.body) else self._orphans:
+            missing = [found("B2.25b", path, id=id)]
+            # An output too many is not refused by everybody, nor is one that stands before its call.
+            yield from missing if id not in self._asked and is_openais(check) else advice(missing)
+        for id, paths in self._waiting.items():
+            yield from (found("B2.25", path, id=id) for path in paths)
+
+
+class Reasoning:
+    """Rows 23 and 24: reasoning and what it led to go back together."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        # Reasoning that nothing follows yet, and calls whose reasoning has not come.
+        self._open: list[TurnMessage] = []
+        self._missing: list[tuple[TurnMessage, str]] = []
+        self._reasoned = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        # A local engine holds nothing that could be missing.
+        if check.info.features.template:
+            return
+        kind = kind_of(turn.raw)
+        self._known.add(text(turn.raw.get("id")))
+        if kind == "reasoning":
+            self._reasoned = True
+            self._open.append(turn)
+            return
+        for reasoning in self._open:
+            yield from _follower(check.seen, reasoning.raw, reasoning.path, turn.raw)
+        self._open = []
+        if kind == "message" and turn.raw.get("role") == "user":
+            self._reasoned = False
+        elif kind == "function_call":
+            needed = check.seen.reasoning_of.get(text(turn.raw.get("id"))) if check.seen else None
+            if needed:
+                self._missing.append((turn, needed))
+            else:
+                yield from _reason(check, turn, self._reasoned)
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        for turn, needed in self._missing:
+            if needed not in self._known:
+                yield found("B2.23", turn.path, id=text(turn.raw.get("id")), reasoning=needed)
+        for reasoning in self._open:
+            yield from _follower(check.seen, reasoning.raw, reasoning.path, None)
+
+
+def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding]:
+    """Row 23 where no server tells: a call with an id and no reasoning in its turn."""
+    id = text(turn.raw.get("id"))
+    if check.seen and check.seen.complete:
+        return
+    if id.startswith("fc_") and not reasoned and _reasons(check):
+        # Not every call of such a model follows from reasoning.
+        yield from advice([found("B2.23", turn.path, id=id, reasoning="rs_...")])
+
+
+def _reasons(check: Check) -> bool:
+    """Whether this model's calls come from reasoning that this request would have to hold."""
+    effort = obj(check.body.get("reasoning")).get("effort")
+    thinks = (
+        check.model_named and check.info.features.reasoning and check.info.provider in ("openai", "azure")
+    )
+    return thinks and effort != "none" and not _has_state(check.body)
+
+
+def followers(items: list[JsonObject]) -> list[JsonObject | None]:
+    """For each item the next one behind it that is no reasoning."""
+    found_items: list[JsonObject | None] = []
+    behind: JsonObject | None = None
+    for item in reversed(items):
+        found_items.append(behind)
+        behind = behind if kind_of(item) == "reasoning" else item
+    return found_items[::-1]
+
+
+def _follower(
+    seen: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None
+) -> Iterator[Finding]:
+    """Row 24: what follows must be the model's own, and the item that was issued."""
+    id = text(item.get("id"))
+    issued = seen.follower_of.get(id, "") if seen else ""
+    spoken = behind is not None and _is_spoken(behind)
+    moved = bool(behind and issued and text(behind.get("id")) and behind["id"] != issued)
+    if not spoken or moved:
+        yield found("B2.24", path, id=id or "rs_...")
+    elif seen is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
+        # OpenAI knows what followed by its id; without one it may not be that.
+        yield from advice([found("B2.24", path, id=id)])
+
+
+def _is_spoken(item: JsonObject) -> bool:
+    kind = kind_of(item)
+    return item.get("role") == "assistant" if kind == "message" else kind not in _NOT_SPOKEN
+
+
+class Trigger:
+    """Row 27: a compaction trigger comes last."""
+
+    def __init__(self) -> None:
+        self._newest = ""
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if self._newest:
+            problem = "compaction_trigger must be the final input item."
+            yield found("B2.27", self._newest, problem=problem, fix="Move it to the end of input.")
+        self._newest = turn.path if kind_of(turn.raw) == "compaction_trigger" else ""
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        yield from ()
+
+
+def _tool_names(holder: JsonObject, path: str) -> Iterator[tuple[str, Json]]:
+    """The names of the tools that the body or an item defines."""
+    for place, tool in objects(holder.get("tools"), f"{path}.tools"):
+        if tool.get("type") in ("function", "custom"):
+            yield f"{place}.name", tool.get("name")
+
+
+def _has_state(body: JsonObject) -> bool:
+    """Whether the server holds what came before."""
+    return bool(body.get("previous_response_id") or body.get("conversation"))
+
+
+def remember_items(seen: ServerMemory, output: Json) -> None:
+    """Record which reasoning each item of a reply belongs to, and what follows it."""
+    items = [item for _, item in objects(output, "")]
+    last = ""
+    for item, behind in zip(items, followers(items), strict=True):
+        id = text(item.get("id"))
+        if kind_of(item) == "reasoning":
+            last = id
+            seen.follower_of.setdefault(id, text((behind or {}).get("id")))
+        elif kind_of(item) == "function_call" and id and last:
+            seen.reasoning_of.setdefault(id, last)
+
+
+def _head(check: Check) -> Iterator[Finding]:
+    yield from marks_around(check)
+    if check.body.get("previous_response_id") and check.body.get("conversation"):
+        problem = "Cannot specify both 'previous_response_id' and 'conversation'."
+        yield found("B2.27", "$.conversation", problem=problem, fix="Leave one of the two out.")
+    yield from names(_tool_names(check.body, "$"))
+
+
+def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    yield from marks_in(check, turn)
+    if kind_of(turn.raw) in _CALLS:
+        yield from names([(f"{turn.path}.name", turn.raw.get("name"))])
+    if kind_of(turn.raw) == "additional_tools":
+        yield from names(_tool_names(turn.raw, turn.path))
+
+
+def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+    remember_items(seen, reply.get("output"))
+
+
+def _unchecked(check: Check) -> Iterator[Unchecked]:
+    reasoned = any(kind_of(turn.raw) == "reasoning" for turn in check.talk.messages)
+    if check.seen is None and reasoned:
+        yield Unchecked("B2.23, B2.24", "which reasoning led to which item needs the reply that issued them")
+
+
+RESPONSES_RULES = WireRules(
+    body=responses_body,
+    message=responses_item,
+    head=_head,
+    each=_each,
+    along=(Reasoning, CallsAndOutputs, Trigger),
+    issued=_issued,
+    unchecked=_unchecked,
+)
