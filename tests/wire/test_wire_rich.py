@@ -199,3 +199,28 @@ def test_what_only_the_model_says_is_not_sent_in_the_users_name() -> None:
         request = render(prompt, "gemini:gemini-3.8-flash")
         assert errors(validate(request)) == []
         assert request.body["contents"][0]["parts"][0] == sent
+
+
+@pytest.mark.parametrize(
+    ("format", "target", "field", "content", "image"),
+    [
+        ("openai-chat", "openai-chat:gpt-5", "messages", "text", {"type": "image_url", "image_url": {"url": "https://a/b"}}),
+        ("anthropic", "anthropic:claude-opus-5-5", "messages", "text",
+         {"type": "image", "source": {"type": "url", "url": "https://a/b"}}),
+        ("openai-responses", "openai:gpt-5.6", "input", "input_text", {"type": "input_image", "image_url": "https://a/b"}),
+        ("gemini", "gemini:gemini-3-pro", "contents", "",
+         {"fileData": {"fileUri": "https://a/b", "mimeType": "image/webp"}}),
+    ],
+)  # fmt: skip
+def test_a_null_text_says_nothing_and_images_stay_between_the_words(
+    format: str, target: str, field: str, content: str, image: dict[str, Any]
+) -> None:
+    def said(text: str | None) -> dict[str, Any]:
+        return {"type": content, "text": text} if content else {"text": text}
+
+    parts = [said(None), said("one"), image, said("two")]
+    body = {"model": target.partition(":")[2], field: [{"role": "user", "parts" if not content else "content": parts}]}
+    prompt = Prompt("", "", (), tuple(project(import_(format, body))))
+    sent = render(prompt, target).body[field][0]
+    assert sent.get("parts" if not content else "content") == parts[1:]
+    assert "None" not in str(render(prompt, "mistral:pixtral").body)

@@ -331,8 +331,8 @@ def normal(text: str) -> str:
 
 
 def _is_void(block: JsonObject) -> bool:
-    text = block.get("text")
-    blank = isinstance(text, str) and not text.strip() and block.keys() <= _PLAIN_TEXT
+    text = block.get("text", ...)
+    blank = (text is None or (isinstance(text, str) and not text.strip())) and block.keys() <= _PLAIN_TEXT
     return blank or block.get("type") == "tool_result" or bool(block.keys() & _OTHERS)
 
 

@@ -271,7 +271,7 @@ def _named(part: JsonObject) -> str:
 
 def _kind(part: JsonObject) -> str:
     """What an entry cannot hold of a user's part."""
-    if "text" in part or "functionResponse" in part or is_image(part):
+    if not part or "text" in part or "functionResponse" in part or is_image(part):
         return ""
     held = part.get("inlineData") or part.get("fileData") or {}
     return str(held.get("mimeType") or next(iter(part), "part"))

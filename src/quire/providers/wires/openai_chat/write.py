@@ -61,7 +61,9 @@ def _part_text(part: Json) -> str:
 def _kind(part: JsonObject) -> str:
     """What an entry cannot hold of a user's part."""
     kind = str(part.get("type") or "part")
-    return "" if part.get("text") is not None or kind in ("image_url", "thinking", "refusal") else kind
+    return (
+        "" if part.get("text") is not None or kind in ("text", "image_url", "thinking", "refusal") else kind
+    )
 
 
 ENCLOSURE = Enclosure(_kind, text_of)
