@@ -118,8 +118,11 @@ def test_a_thread_of_a_long_name_is_saved() -> None:
     name = "é" * 200
     with open_store("quire.db") as store:
         store.append(name, [values.user("Hi")])
+        store.append(name, [values.respond("Hello")])
         saved = autosave(store, name, "chats")
     assert saved.path.read_text().startswith("---")
+    for words in (("export", name, "--to", "markdown"), ("render", name, "-p", "openai-chat", "-m", "gpt-5")):
+        assert run(*words)[2] is None, "no file can have this name, and a thread has it"
 
 
 class Page(BaseHTTPRequestHandler):

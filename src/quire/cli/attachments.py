@@ -137,14 +137,14 @@ def _from_vault(name: str, vault: Vault) -> list[Attached]:
         if name.startswith("[[") and isinstance(error, NotFound) and (place := vault.file(name)):
             return [_file(vault.root.path / place, place)]
         # A file may be meant; a name in brackets is always a note's.
-        if name.startswith("[[") or not (isinstance(error, NotFound) or Path(name).is_file()):
+        if name.startswith("[[") or not (isinstance(error, NotFound) or os.path.isfile(name)):
             raise
         return []
 
 
 def _from_files(name: str, vault: Vault | None) -> Attached:
     path = Path(name).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):
         return _file(path, name)
     if match := _LINES.match(name):
         file, start, end = match[1], int(match[2]), int(match[3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -187,7 +188,7 @@ def _attach(session: Session, rest: str) -> None:
 
 def _names(session: Session, rest: str) -> list[str]:
     """One name with spaces, or several; quotes keep a name together."""
-    if Path(rest).expanduser().is_file() or rest.startswith("[["):
+    if os.path.isfile(Path(rest).expanduser()) or rest.startswith("[["):
         return [rest]
     try:
         return shlex.split(rest.replace("#", "\\#"))
@@ -301,7 +302,7 @@ def _to_pin(session: Session, rest: str) -> list[Attached]:
 
 
 def _like_a_name(word: str) -> bool:
-    return word.startswith(("[[", "#")) or "/" in word or bool(Path(word).suffix[1:]) or Path(word).exists()
+    return word.startswith(("[[", "#")) or "/" in word or bool(Path(word).suffix[1:]) or os.path.exists(word)
 
 
 def _keep(session: Session, one: Attached) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -320,7 +321,7 @@ def export(source: str, format: str, vault: Path | None, db: Path | None) -> Non
     """
     entries = load_entries(source, db)
     if format == MARKDOWN:
-        thread = "" if source == "-" or Path(source).is_file() else source
+        thread = "" if source == "-" or os.path.isfile(source) else source
         chat = _chat_files().export_markdown(entries, thread=thread, refer=True, notes=_notes(vault))
         print_text(chat)
     else:

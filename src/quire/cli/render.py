@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +87,7 @@ def render(
 
 def _key(source: str) -> str:
     """A thread's name routes its requests to one cache; a file has none."""
-    return "" if Path(source).is_file() or source == "-" else source
+    return "" if os.path.isfile(source) or source == "-" else source
 
 
 def _print(request: Request, built: Built | Refused, as_bytes: bool, as_json: bool) -> None:
