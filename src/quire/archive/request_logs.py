@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
 from quire import providers
-from quire.archive.sessions import SessionStore, SourceFile, StoredConversation, milliseconds, text_in
+from quire.archive.sessions import (
+    SessionStore,
+    SourceFile,
+    StoredConversation,
+    holding,
+    milliseconds,
+    text_in,
+)
 from quire.errors import FormatError, QuireError
 from quire.log.hashing import canonical, sha256_hex
 from quire.log.shapes import short
@@ -283,11 +289,17 @@ def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
                         for one in span.get("attributes") or ()
                     }
                     yield str(span.get("traceId")), facts
-        if isinstance(held.get("attributes"), dict):
+        if _attributes(held):
             yield (
                 str((held.get("context") or {}).get("trace_id") or held.get("trace_id") or ""),
                 held["attributes"],
             )
+
+
+def _attributes(span: JsonObject) -> JsonObject:
+    """The attributes of a span that the SDK printed."""
+    found = span.get("attributes")
+    return found if isinstance(found, dict) else {}
 
 
 def _otel_value(value: JsonObject) -> Json:
@@ -308,7 +320,7 @@ def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
         if one.get("type") == "tool_call_response":
             answer = one.get("response", one.get("result"))
             yield {"role": "tool", "tool_call_id": str(one.get("id") or ""), "content": text_in(answer)}
-    calls: list[Any] = [
+    calls = [
         {"id": str(one.get("id") or ""), "type": "function", "function": {"name": one.get("name"), "arguments": one["arguments"] if isinstance(one.get("arguments"), str) else json.dumps(one.get("arguments") or {}, ensure_ascii=False)}}
         for one in parts if one.get("type") == "tool_call"
     ]  # fmt: skip
@@ -328,10 +340,6 @@ def _otel_text(parts: list[JsonObject]) -> str:
     return "\n".join(str(one.get("content") or one.get("text") or "") for one in parts)
 
 
-def _first(test: Any) -> Any:
-    return lambda file: any(test(one) for one in file.objects()[:20])
-
-
 def _body_of(one: JsonObject) -> JsonObject:
     """The request of a line: itself, or under `request`, or under `request.body`."""
     held: JsonObject = one["request"] if isinstance(one.get("request"), dict) else one
@@ -348,10 +356,10 @@ def _is_request(one: JsonObject) -> bool:
 
 LOGS: tuple[SessionStore, ...] = (
     SessionStore("har", lambda file: isinstance(file.value, dict) and isinstance(file.value.get("log"), dict) and "entries" in file.value["log"], _har),
-    SessionStore("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or _first(lambda one: one.get("type") == "entry" and "raw" in one and "gen_ai" in one)(file), _lhar),
-    SessionStore("opentelemetry", _first(lambda one: "resourceSpans" in one or any(str(name).startswith("gen_ai.") for name in (one.get("attributes") if isinstance(one.get("attributes"), dict) else ()))), _otel),
-    SessionStore("langfuse", _first(lambda one: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(one))), _langfuse),
-    SessionStore("litellm", _first(lambda one: "standard_logging_object" in one or ("messages" in one and bool({"call_type", "litellm_call_id", "model_map_information"} & one.keys()))), _litellm),
+    SessionStore("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda one: one.get("type") == "entry" and "raw" in one and "gen_ai" in one)(file), _lhar),
+    SessionStore("opentelemetry", holding(lambda one: "resourceSpans" in one or any(str(name).startswith("gen_ai.") for name in _attributes(one))), _otel),
+    SessionStore("langfuse", holding(lambda one: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(one))), _langfuse),
+    SessionStore("litellm", holding(lambda one: "standard_logging_object" in one or ("messages" in one and bool({"call_type", "litellm_call_id", "model_map_information"} & one.keys()))), _litellm),
     SessionStore("requests", lambda file: bool(file.objects()) and not isinstance(file.value, list) and _is_request(file.objects()[0]), _requests),
     SessionStore("messages", lambda file: bool(file.objects()) and _is_message(file.objects()[0]), _messages),
 )  # fmt: skip

@@ -158,7 +158,17 @@ class StoredBlock(msgspec.Struct, frozen=True):
     # What the provider signed thinking or a call with; a Responses item has its id too.
     signature: str = ""
     id: str = ""
+    # The media type and the base64 of an image.
     image: tuple[str, str] = ("", "")
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a call as OpenAI writes them."""
+        return self.args if isinstance(self.args, str) else json.dumps(self.args, ensure_ascii=False)
+
+    @property
+    def image_url(self) -> str:
+        return f"data:{self.image[0]};base64,{self.image[1]}"
 
 
 class StoredTurn(msgspec.Struct, frozen=True):
@@ -257,22 +267,15 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
         if one.is_result:
             yield {"type": "function_call_output", "call_id": one.call_id, "output": one.text}
         elif one.call_id:
-            args = one.args if isinstance(one.args, str) else json.dumps(one.args, ensure_ascii=False)
-            yield {
-                "type": "function_call",
-                "call_id": one.call_id,
-                "name": one.name,
-                "arguments": args,
-                **own,
-            }
+            call = {"call_id": one.call_id, "name": one.name, "arguments": one.arguments}
+            yield {"type": "function_call", **call, **own}
         elif one.thinking and one.signature.startswith("{"):
             yield json.loads(one.signature)
         elif one.thinking:
             summary = [{"type": "summary_text", "text": one.text}] if one.text else []
             yield {"type": "reasoning", "summary": summary, "encrypted_content": one.signature, **own}
         elif one.image[1]:
-            url = f"data:{one.image[0]};base64,{one.image[1]}"
-            yield {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+            yield {"role": "user", "content": [{"type": "input_image", "image_url": one.image_url}]}
         else:
             yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": one.text}], **own}
 
@@ -285,10 +288,11 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
     own = [one for one in turn.blocks if not one.is_result]
     text = "".join(one.text for one in own if not (one.thinking or one.call_id or one.image[1]))
     calls = [
-        {"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.args if isinstance(one.args, str) else json.dumps(one.args, ensure_ascii=False)}}
-        for one in own if one.call_id
-    ]  # fmt: skip
-    images = [{"type": "image_url", "image_url": {"url": f"data:{one.image[0]};base64,{one.image[1]}"}} for one in own if one.image[1]]  # fmt: skip
+        {"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+        for one in own
+        if one.call_id
+    ]
+    images = [{"type": "image_url", "image_url": {"url": one.image_url}} for one in own if one.image[1]]
     thought = "".join(one.text for one in own if one.thinking)
     if text or calls or images or thought:
         content: Json = [{"type": "text", "text": text}, *images] if images else text
@@ -767,9 +771,9 @@ def _pydantic_part(part: JsonObject) -> StoredBlock:
 # The table: from the most particular to the least.
 
 
-def _lines_of(*tests: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
-    """Whether one of the first lines, or the first element, is of a shape."""
-    return lambda file: any(test(one) for one in file.objects()[:20] for test in tests)
+def holding(test: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
+    """Whether one of the first lines, or of the elements of a list, is of a shape."""
+    return lambda file: any(test(one) for one in file.objects()[:20])
 
 
 def _has(*fields: str) -> Callable[[JsonObject], bool]:
@@ -781,19 +785,19 @@ def _tables(*names: str) -> Callable[[SourceFile], bool]:
 
 
 STORES: tuple[SessionStore, ...] = (
-    SessionStore("claude-code", _lines_of(lambda one: one.get("type") in ("user", "assistant") and isinstance(one.get("message"), dict) and bool({"uuid", "sessionId"} & one.keys())), _claude_code),
-    SessionStore("codex", _lines_of(lambda one: isinstance(one.get("payload"), dict) and one.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
+    SessionStore("claude-code", holding(lambda one: one.get("type") in ("user", "assistant") and isinstance(one.get("message"), dict) and bool({"uuid", "sessionId"} & one.keys())), _claude_code),
+    SessionStore("codex", holding(lambda one: isinstance(one.get("payload"), dict) and one.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
     SessionStore("pi", lambda file: bool(file.objects()) and file.objects()[0].get("type") == "session" and "cwd" in file.objects()[0], _pi),
-    SessionStore("gemini-cli", _lines_of(_has("sessionId", "projectHash")), _gemini_cli, ("thought signatures",)),
+    SessionStore("gemini-cli", holding(_has("sessionId", "projectHash")), _gemini_cli, ("thought signatures",)),
     SessionStore("opencode", _tables("session", "message", "part"), _opencode),
     SessionStore("llm", lambda file: {"threads", "turns", "parts"} <= file.tables or {"conversations", "responses"} <= file.tables, _llm),
     SessionStore("openai-agents", _tables("agent_sessions", "agent_messages"), _openai_agents),
     SessionStore("aider", lambda file: bool(re.search(r"^# aider chat started at ", file.text[:10_000], re.M)), _aider, ("files in the chat",)),
-    SessionStore("mini-swe-agent", _lines_of(lambda one: str(one.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
-    SessionStore("swe-agent", _lines_of(lambda one: isinstance(one.get("trajectory"), list) and ("history" in one or "info" in one)), _swe_agent),
+    SessionStore("mini-swe-agent", holding(lambda one: str(one.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
+    SessionStore("swe-agent", holding(lambda one: isinstance(one.get("trajectory"), list) and ("history" in one or "info" in one)), _swe_agent),
     SessionStore("strands", lambda file: (file.path / "session.json").is_file() and (file.path / "agents").is_dir(), _strands),
-    SessionStore("langchain", lambda file: isinstance(file.value, list) and _lines_of(lambda one: one.get("lc") == 1 or (one.get("type") in ("human", "ai", "system", "tool") and isinstance(one.get("data"), dict)))(file), _langchain),
-    SessionStore("pydantic-ai", lambda file: isinstance(file.value, list) and _lines_of(lambda one: one.get("kind") in ("request", "response") and isinstance(one.get("parts"), list))(file), _pydantic_ai),
+    SessionStore("langchain", lambda file: isinstance(file.value, list) and holding(lambda one: one.get("lc") == 1 or (one.get("type") in ("human", "ai", "system", "tool") and isinstance(one.get("data"), dict)))(file), _langchain),
+    SessionStore("pydantic-ai", lambda file: isinstance(file.value, list) and holding(lambda one: one.get("kind") in ("request", "response") and isinstance(one.get("parts"), list))(file), _pydantic_ai),
 )  # fmt: skip
 
 
