@@ -144,15 +144,16 @@ def _requests(values: Iterator[tuple[int, Json]], name: str) -> Iterator[SentCal
     """One request a line, alone or with its reply: {"request": {…}, "reply": {…}, "at": …}."""
     for number, value in values:
         body = next((value[key] for key in ("request", "body") if isinstance(value.get(key), dict)), value)
-        if not _is_body(body):
+        if not is_body(body):
             raise FormatError(
                 f"{name} holds no request", line=number, column=1, hint="Give a body with its messages."
             )
         if value.get("status") in (None, 200):
-            yield _sent(f"{name}:{number}", value, body, value.get("reply") or value.get("response"))
+            yield call_of(f"{name}:{number}", value, body, value.get("reply") or value.get("response"))
 
 
-def _sent(source: str, about: JsonObject, body: JsonObject, reply: Json) -> SentCall:
+def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> SentCall:
+    """A call by its body and reply; `about` may hold host, path, headers, usage, time and session."""
     path = str(about.get("path") or about.get("url") or "")
     provider = str(about.get("provider") or _provider(str(about.get("host") or ""), path, body))
     named = str(body.get("model") or body.get("modelId") or about.get("model") or "")
@@ -168,7 +169,8 @@ def _sent(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Sent
     )
 
 
-def _is_body(value: Json) -> bool:
+def is_body(value: Json) -> bool:
+    """Whether a value is a request to a model."""
     if not isinstance(value, dict):
         return False
     asked = isinstance(value.get("input"), str) and "model" in value
@@ -212,7 +214,7 @@ def _har(values: Iterator[tuple[int, Json]], name: str) -> Iterator[SentCall]:
             asked = entry.get("request") or {}
             body = _json(str((asked.get("postData") or {}).get("text") or ""))
             status = (entry.get("response") or {}).get("status")
-            if not _is_body(body) or status not in (None, 200):
+            if not is_body(body) or status not in (None, 200):
                 continue
             parts = urlsplit(str(asked.get("url") or ""))
             headers = {header["name"]: header["value"] for header in asked.get("headers") or ()}
@@ -223,7 +225,7 @@ def _har(values: Iterator[tuple[int, Json]], name: str) -> Iterator[SentCall]:
                 "headers": headers,
                 "at": entry.get("startedDateTime"),
             }
-            yield _sent(f"{name}#{number}", about, body, reply)
+            yield call_of(f"{name}#{number}", about, body, reply)
 
 
 # Agent clients' own stores: usage, times and models; neither system prompt nor tools are in them.
@@ -395,5 +397,5 @@ _SHAPES: tuple[tuple[Callable[[JsonObject], Any], Reader], ...] = (
         _claude_code,
     ),
     (lambda value: isinstance(value.get("request"), dict) or isinstance(value.get("body"), dict), _requests),
-    (_is_body, _requests),
+    (is_body, _requests),
 )

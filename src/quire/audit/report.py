@@ -6,60 +6,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quire.audit.causes import CAUSES, Verdict, verdict
-from quire.audit.conversations import Conversation, ConversationKind, conversations
+from quire.audit.causes import CAUSES
+from quire.audit.conversations import Conversation, Grouping, Spent
 from quire.audit.read import SentCall
-from quire.errors import QuireError
-from quire.providers.prefix import Unit
-from quire.providers.usage import cost
-from quire.tokens import counter
 from quire.values import JsonObject
-
-
-class Spent(msgspec.Struct):
-    """Tokens and money of some requests; `lost` could have been read from the cache and was not."""
-
-    requests: int = 0
-    input: int = 0
-    read: int = 0
-    written: int = 0
-    lost: int = 0
-    usd: float = 0.0
-    lost_usd: float = 0.0
-    # Requests whose usage, or whose price, is not known: they are in no other figure.
-    untold: int = 0
-    unpriced: int = 0
-
-    @property
-    def reuse(self) -> float:
-        """The share of what could have been read that was; 1 where there was nothing to read."""
-        return self.read / (self.read + self.lost) if self.read + self.lost else 1.0
-
-    def __iadd__(self, other: Spent) -> Spent:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        return self
-
-    def as_json(self) -> JsonObject:
-        return {**msgspec.to_builtins(self), "reuse": round(self.reuse, 4)}
-
-
-class Audited(msgspec.Struct, frozen=True):
-    """One conversation with its losses."""
-
-    name: str
-    kind: ConversationKind
-    spent: Spent
-    verdicts: tuple[Verdict, ...]
-    # Whether the requests themselves were kept, or their usage alone.
-    bodies: bool
 
 
 class Report(msgspec.Struct, frozen=True):
     """Everything that was audited; conversations that lost most come first."""
 
     total: Spent
-    conversations: tuple[Audited, ...]
+    conversations: tuple[Conversation, ...]
 
     @property
     def by_cause(self) -> dict[str, Spent]:
@@ -91,53 +48,10 @@ class Report(msgspec.Struct, frozen=True):
 
 def audit(calls: Iterable[SentCall]) -> Report:
     """What recorded calls lost of the provider's cache, and why."""
-    audited = [_audited(found) for found in conversations(calls)]
-    total = Spent()
-    for each in audited:
+    grouping, total = Grouping(), Spent()
+    for call in calls:
+        grouping.add(call)
+    for each in grouping.conversations:
         total += each.spent
-    return Report(total, tuple(sorted(audited, key=lambda each: (-each.spent.lost_usd, -each.spent.lost))))
-
-
-def _audited(conversation: Conversation) -> Audited:
-    spent, verdicts, sizes = Spent(), list[Verdict](), dict[str, int]()
-    before: int | None = None
-    for place, call in enumerate(conversation.calls):
-        spent += _of(call)
-        if call.usage is None:
-            continue
-        if before is not None:
-            pair = conversation.units[before], conversation.units[place]
-            found = verdict(conversation.calls[before], call, pair, lambda unit: _size(unit, sizes))
-            verdicts += [found] if found is not None else []
-        before = place
-    for found in verdicts:
-        spent.lost += found.lost
-        spent.lost_usd += found.usd or 0.0
-    bodies = any(call.body for call in conversation.calls)
-    return Audited(conversation.name, conversation.kind, spent, tuple(verdicts), bodies)
-
-
-def _of(call: SentCall) -> Spent:
-    if call.usage is None:
-        return Spent(requests=1, untold=1)
-    used = call.usage
-    try:
-        money = cost(used, f"{call.provider}:{call.model}", call.at_ms).amount_usd
-    except QuireError:
-        money = None
-    return Spent(
-        requests=1,
-        input=used.input_total,
-        read=used.cache_read,
-        written=used.cache_write_5m + used.cache_write_1h,
-        usd=money or 0.0,
-        unpriced=int(money is None),
-    )
-
-
-def _size(unit: Unit, known: dict[str, int]) -> int:
-    """About how many tokens a unit has; each is counted once."""
-    key = "".join(unit.hashes)
-    if key not in known:
-        known[key] = counter().count(b"".join(unit.lines).decode())
-    return known[key]
+    worst = sorted(grouping.conversations, key=lambda each: (-each.spent.lost_usd, -each.spent.lost))
+    return Report(total, tuple(worst))
