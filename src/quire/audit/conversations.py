@@ -50,7 +50,7 @@ class Spent(msgspec.Struct):
         return {**msgspec.to_builtins(self), "reuse": round(self.reuse, 4)}
 
 
-class Conversation:
+class WatchedConversation:
     """Requests of one conversation in the order they were sent: what they used, and what they lost."""
 
     def __init__(self, name: str, session: str, kind: ConversationKind = "main") -> None:
@@ -94,12 +94,12 @@ class Grouping:
     """Puts calls into conversations as they come; what is asked beside one (a title, a summary) stands apart."""
 
     def __init__(self) -> None:
-        self.conversations: list[Conversation] = []
+        self.conversations: list[WatchedConversation] = []
         # Which conversations hold a message, and which one a session's usage belongs to.
         self._holders: dict[str, list[int]] = {}
         self._by_session: dict[tuple[str, str], int] = {}
 
-    def add(self, call: SentCall) -> tuple[Conversation, Verdict | None]:
+    def add(self, call: SentCall) -> tuple[WatchedConversation, Verdict | None]:
         """The conversation that a call goes on with, or begins, and what it lost."""
         units = tuple(wire_of(call.provider, call.body).layout.units(call.body)) if call.body else ()
         messages = [hash for unit in units if unit.section == "messages" for hash in unit.hashes]
@@ -107,7 +107,7 @@ class Grouping:
         if at is None:
             at = len(self.conversations)
             self.conversations.append(
-                Conversation(call.session or call.source, call.session, self._kind(call, units))
+                WatchedConversation(call.session or call.source, call.session, self._kind(call, units))
             )
             if not call.body:
                 self._by_session[call.session, call.agent] = at

@@ -19,7 +19,7 @@ import msgspec
 from quire.errors import CallError, FormatError, NotFound
 from quire.providers.models import resolve
 from quire.providers.usage import usage
-from quire.values import Json, JsonObject, Usage
+from quire.values import COUNTS, Json, JsonObject, Usage
 
 
 class SentCall(msgspec.Struct, frozen=True):
@@ -180,7 +180,9 @@ def is_body(value: Json) -> bool:
 def _used(provider: str, raw: Json) -> Usage | None:
     if not isinstance(raw, dict):
         return None
-    found = usage(provider, raw)
+    # As Quire itself writes it down, or as the provider does.
+    known = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
+    found = Usage(**known) if "input_total" in known else usage(provider, raw)
     return found if found.input_total else None
 
 

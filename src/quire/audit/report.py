@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import msgspec
 
 from quire.audit.causes import CAUSES
-from quire.audit.conversations import Conversation, Grouping, Spent
+from quire.audit.conversations import Grouping, Spent, WatchedConversation
 from quire.audit.read import SentCall
 from quire.values import JsonObject
 
 
-class Report(msgspec.Struct, frozen=True):
+class AuditReport(msgspec.Struct, frozen=True):
     """Everything that was audited; conversations that lost most come first."""
 
     total: Spent
-    conversations: tuple[Conversation, ...]
+    conversations: tuple[WatchedConversation, ...]
 
     @property
     def by_cause(self) -> dict[str, Spent]:
@@ -46,7 +46,7 @@ class Report(msgspec.Struct, frozen=True):
         return {"total": self.total.as_json(), "causes": causes, "conversations": rows}
 
 
-def audit(calls: Iterable[SentCall]) -> Report:
+def audit(calls: Iterable[SentCall]) -> AuditReport:
     """What recorded calls lost of the provider's cache, and why."""
     grouping, total = Grouping(), Spent()
     for call in calls:
@@ -54,4 +54,4 @@ def audit(calls: Iterable[SentCall]) -> Report:
     for each in grouping.conversations:
         total += each.spent
     worst = sorted(grouping.conversations, key=lambda each: (-each.spent.lost_usd, -each.spent.lost))
-    return Report(total, tuple(worst))
+    return AuditReport(total, tuple(worst))

@@ -11,7 +11,7 @@ from quire.cli.output import counted, echo, in_line, json_option, print_json, pr
 from quire.errors import CallError
 
 if TYPE_CHECKING:
-    from quire.audit import Report
+    from quire.audit import AuditReport
 
 # Where agent clients keep their sessions, under the user's home.
 STORES = {
@@ -71,7 +71,7 @@ def _found_at_home() -> tuple[Path, ...]:
     return tuple(found.values())
 
 
-def _show(report: Report, top: int) -> None:
+def _show(report: AuditReport, top: int) -> None:
     from quire.audit.causes import CAUSES
 
     total = report.total
@@ -129,10 +129,60 @@ def _show(report: Report, top: int) -> None:
         )
 
 
-def _first(report: Report, cause: str) -> str:
+def _first(report: AuditReport, cause: str) -> str:
     """Where a cause was seen first: the request, the place in it, and what became of what."""
     found = next(found for each in report.conversations for found in each.verdicts if found.cause == cause)
     place = f", {found.path}, {found.offset:,} characters in" if found.path else ""
     note = f": {found.note}" if found.note else ""
     sure = "" if found.confidence == "certain" else f" ({found.confidence})"
     return in_line(f"{Path(found.source).name}{place}{note}{sure}")[:200]
+
+
+# `quire proxy`: the same while it happens.
+
+
+@click.command()
+@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Where to listen; 0: any free port.",
+)
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep what passed in this file, for `quire audit`.",
+)
+def proxy(to: str, port: int, log: Path | None) -> None:
+    """Watch an application's requests: change its base URL, and nothing else.
+
+    Bodies, keys and streams pass unchanged. Each request is told in a line, with what came from the cache; where
+    less came than could, also why, what it cost and what to change. If watching fails, the request still passes.
+
+    \b
+    Examples:
+      quire proxy --to https://api.anthropic.com --log requests.jsonl
+      ANTHROPIC_BASE_URL=http://127.0.0.1:8765 my-agent
+    """
+    from quire.server.proxy import CacheWatcher, Proxy
+
+    if not to.startswith(("http://", "https://")):
+        raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
+    if log is not None:
+        with log.open("a"):  # what cannot be written is said before anything passes
+            pass
+    watcher = CacheWatcher(lambda watched: echo(watched.line()), log)
+    with Proxy(to, watcher, port) as running:
+        echo(f"watching {to} on {running.url} (Ctrl-C stops)", err=True)
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            spent = [conversation.spent for conversation in watcher.grouping.conversations]
+            lost, usd = sum(each.lost for each in spent), sum(each.lost_usd for each in spent)
+            requests = counted(sum(each.requests for each in spent), "request")
+            echo(
+                f"stopped after {requests}; {lost:,} tokens (${usd:,.2f}) could have been read and were not",
+                err=True,
+            )

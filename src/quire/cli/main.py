@@ -67,6 +67,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "audit",
         "What recorded requests lost of the provider's cache, why, and what it cost.",
     ),
+    "proxy": (
+        "quire.cli.audit",
+        "proxy",
+        "Pass an application's requests on unchanged, and explain every cache loss as it happens.",
+    ),
     "emulate": ("quire.cli.models", "emulate", "Run a strict local stand-in for a provider."),
     "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
     "index": ("quire.cli.recall", "index", "Bring the search index up to date."),

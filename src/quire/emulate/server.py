@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.emulate.provider import Emulated
 from quire.emulate.script import EmulatedRequest, Replies, Reply
@@ -44,11 +44,12 @@ class Emulator:
         self._emulated = Emulated(
             provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state
         )
-        self._port = port
-        self._chunk_bytes = chunk_bytes
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
-        self.url = ""
+        self._server = BackgroundServer(lambda: _app(self._emulated, chunk_bytes), port)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, once it was started."""
+        return self._server.url
 
     @property
     def requests(self) -> list[EmulatedRequest]:
@@ -61,7 +62,60 @@ class Emulator:
 
     def start(self) -> None:
         """Start serving; the address is known when this returns."""
-        self._server = _server(self._emulated, self._chunk_bytes)
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop serving; safe to call twice."""
+        self._server.stop()
+
+    def wait(self) -> None:
+        """Serve until interrupted."""
+        self._server.wait()
+
+    def __enter__(self) -> Emulator:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
+    try:
+        from quire.emulate.app import make_app
+    except ImportError as error:
+        raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
+    return make_app(emulated, chunk_bytes)
+
+
+class BackgroundServer:
+    """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started."""
+
+    def __init__(self, make: Callable[[], Any], port: int = 0) -> None:
+        self._make, self._port = make, port
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Start serving; the address is known when this returns."""
+        app = self._make()
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise MissingPart("the server is not installed", hint=_HINT) from error
+        # Severed connections are meant; nothing about them needs to be logged.
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            lifespan="auto",
+            ws="websockets-sansio",
+            timeout_graceful_shutdown=1,
+            access_log=False,
+        )
+        self._server = uvicorn.Server(config)
         listener = _listen(self._port)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._thread = threading.Thread(target=_run, args=(self._server, listener), daemon=True)
@@ -79,35 +133,6 @@ class Emulator:
         """Serve until interrupted."""
         if self._thread is not None:
             self._thread.join()
-
-    def __enter__(self) -> Emulator:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-def _server(emulated: Emulated, chunk_bytes: int | None) -> uvicorn.Server:
-    try:
-        import uvicorn
-
-        from quire.emulate.app import make_app
-    except ImportError as error:
-        raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
-    app = make_app(emulated, chunk_bytes)
-    # Severed connections are meant; nothing about them needs to be logged.
-    config = uvicorn.Config(
-        app,
-        log_level="critical",
-        lifespan="off",
-        ws="websockets-sansio",
-        timeout_graceful_shutdown=1,
-        access_log=False,
-    )
-    return uvicorn.Server(config)
 
 
 def _run(server: uvicorn.Server, listener: socket.socket) -> None:

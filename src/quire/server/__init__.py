@@ -1,0 +1,1 @@
+"""What runs between applications and models."""

@@ -1,0 +1,194 @@
+"""An application changes its base URL and nothing else: the same bytes pass, and every loss of the cache is explained."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from quire.audit import audit, read_calls
+from quire.server.proxy import CacheWatcher, Proxy, Watched
+from quire.testing import Emulator, Slow, emulator
+from toolbox import QUIRE, run
+
+pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+RULES = "Always be careful with the records. " * 400
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+
+
+class Watching:
+    """A provider's stand-in behind a proxy that watches."""
+
+    def __init__(self, server: Emulator, proxy: Proxy, seen: list[Watched]) -> None:
+        self.server, self.url, self.seen = server, proxy.url, seen
+
+    def newest(self, count: int) -> list[Watched]:
+        wait_for(lambda: len(self.seen) >= count)
+        return self.seen
+
+
+def watching(provider: str, log: Path | None = None, **how: Any) -> Iterator[Watching]:
+    seen: list[Watched] = []
+    with emulator(provider, **how) as server, Proxy(server.url, CacheWatcher(seen.append, log)) as proxy:
+        yield Watching(server, proxy, seen)
+
+
+@pytest.fixture
+def claude() -> Iterator[Watching]:
+    yield from watching("anthropic")
+
+
+def body(*said: str, system: str = RULES) -> dict[str, Any]:
+    """A conversation for Claude, marked as clients mark it."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "assistant" if place % 2 else "user", "content": [{"type": "text", "text": text}]}
+        for place, text in enumerate(said)
+    ]
+    messages[-1]["content"][-1] |= mark  # type: ignore[index]
+    told = [{"type": "text", "text": system, **mark}]
+    return {"model": "claude-opus-5-5", "max_tokens": 50, "system": told, "messages": messages}
+
+
+HEADERS = {"x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
+
+
+def test_bodies_headers_and_replies_pass_as_they_are(claude: Watching) -> None:
+    sent = json.dumps(body("Hello"), indent=3).encode()  # spelled as no library of ours would
+    for url in (claude.server.url, claude.url):
+        reply = httpx.post(f"{url}/v1/messages?beta=true", content=sent, headers={**HEADERS, "x-own": "1"})
+        assert reply.status_code == 200
+    direct, passed = claude.server.requests
+    assert (direct.body, direct.path) == (passed.body, passed.path)
+    assert passed.headers["x-own"] == "1"
+    assert passed.headers["x-api-key"] == "secret-key"
+    refused = httpx.post(f"{claude.url}/v1/messages", json={"model": "claude-opus-5-5"}, headers=HEADERS)
+    assert (refused.status_code, refused.json()["type"]) == (400, "error")
+    assert httpx.get(f"{claude.url}/v1/models", headers=HEADERS).json()["data"]
+    assert len(claude.newest(1)) == 1  # what is refused, or no request to a model, is passed on and not counted
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_a_loss_is_explained_while_it_happens(claude: Watching, streamed: bool) -> None:
+    talk = ["First question.", "An answer.", "Second question.", "More.", "Third."]
+    for turn, clock in ((1, "10:00"), (3, "10:00"), (5, "10:01")):
+        asked = body(*talk[:turn], system=f"It is 2026-11-15 {clock}. {RULES}")
+        with httpx.stream(
+            "POST", f"{claude.url}/v1/messages", json={**asked, "stream": streamed}, headers=HEADERS
+        ) as reply:
+            assert reply.read()
+    first, second, third = claude.newest(3)
+    assert first.lost is None
+    assert second.lost is None
+    assert "reused" in second.line()
+    assert second.call.usage is not None
+    assert second.call.usage.cache_read > 1_000
+    assert third.lost is not None
+    assert (third.lost.cause, third.conversation) == ("clock", first.conversation)
+    assert "10:00" in third.line()
+    assert "Say the time in the newest message" in third.line()
+    assert third.usd is not None
+
+
+def test_every_sdk_works_behind_it_and_its_usage_is_read(tmp_path: Path) -> None:
+    anthropic, openai = pytest.importorskip("anthropic"), pytest.importorskip("openai")
+    genai = pytest.importorskip("google.genai")
+    log = tmp_path / "log.jsonl"
+    for watched in watching("anthropic", log):
+        client = anthropic.Anthropic(base_url=watched.url, api_key="k")
+        client.messages.create(**body("Hello"))
+        with client.messages.stream(**body("Hello", "Hi", "Again")) as events:
+            events.until_done()
+        assert [one.call.provider for one in watched.newest(2)] == ["anthropic"] * 2
+    for watched in watching("openai", log):
+        for base in (f"{watched.url}/v1", watched.url):
+            client = openai.OpenAI(base_url=base, api_key="k")
+            client.responses.create(model="gpt-5.6", input="Hello", prompt_cache_key="s1")
+            with client.responses.create(model="gpt-5.6", input="Hello", stream=True) as events:
+                list(events)
+            said = [{"role": "user", "content": "Hello"}]
+            how = {"stream": True, "stream_options": {"include_usage": True}}
+            with client.chat.completions.create(model="gpt-5.6", messages=said, **how) as events:
+                list(events)
+            client.chat.completions.create(model="gpt-5.6", messages=said)
+        assert all(one.call.usage for one in watched.newest(8))
+    for watched in watching("gemini", log):
+        client = genai.Client(api_key="k", http_options={"base_url": watched.url})
+        client.models.generate_content(model="gemini-3.8-flash", contents="Hello")
+        list(client.models.generate_content_stream(model="gemini-3.8-flash", contents="Hello"))
+        client.close()
+        assert [one.call.model for one in watched.newest(2)] == ["gemini-3.8-flash"] * 2
+        assert all(one.call.usage for one in watched.seen)
+    assert audit(read_calls(log)).total.requests == 12
+    assert 'k"' not in log.read_text()  # no key is kept
+
+
+def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call() -> None:
+    for watched in watching("anthropic", replies=lambda _: "word " * 2_000, piece=40):
+        with httpx.stream(
+            "POST", f"{watched.url}/v1/messages", json={**body("Hi"), "stream": True}, headers=HEADERS
+        ) as reply:
+            assert next(reply.iter_raw())
+        (gone,) = watched.newest(1)  # what came is recorded
+        assert gone.call.body["messages"]
+        again = httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
+        assert again.status_code == 200
+
+
+def test_a_provider_that_is_not_there_is_an_error_the_client_can_read() -> None:
+    with Proxy("http://127.0.0.1:9", CacheWatcher()) as proxy:
+        reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"))
+    assert reply.status_code == 502
+    assert "127.0.0.1:9 could not be reached" in reply.json()["error"]["message"]
+
+
+def test_what_fails_in_watching_never_fails_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(watched: Watched) -> None:
+        raise RuntimeError("nobody listens")
+
+    with (
+        emulator("anthropic", replies=lambda _: Slow("Hello", 0.05)) as server,
+        Proxy(server.url, CacheWatcher(broken)) as proxy,
+    ):
+        reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"), headers=HEADERS)
+        assert reply.status_code == 200
+        wait_for(lambda: "nobody listens" in caplog.text)
+
+
+def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with emulator("anthropic") as server:
+        words = [*QUIRE, "proxy", "--to", server.url, "--port", "0", "--log", str(log)]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        url = process.stderr.readline().partition(" on ")[2].split()[0]
+        assert httpx.post(f"{url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
+        wait_for(log.exists)
+        wait_for(lambda: bool(log.read_text()))
+        process.send_signal(signal.SIGINT)
+        shown, said = process.communicate(timeout=20)
+    assert "anthropic:claude-opus-5-5" in shown
+    assert "stopped after 1 request" in said
+    assert "1 request in 1 conversation" in run("audit", log)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--to", "api.anthropic.com"), "is no base URL"), (("--to", "http://a", "--log", "/nowhere/x"), "nowhere")],
+)
+def test_a_wrong_call_of_the_command_says_so(words: tuple[str, ...], said: str) -> None:
+    done = subprocess.run([*QUIRE, "proxy", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
