@@ -8,6 +8,8 @@ import pytest
 
 from conftest import ROOT
 from quire.cli.main import quire
+from quire.providers.models import providers
+from quire.providers.wires import FORMATS
 
 SRC = ROOT / "src" / "quire"
 # Words for ideas that have a better one (docs/design.md), where nobody else fixed them: as names in the code.
@@ -33,6 +35,40 @@ def test_modules_are_named_after_what_they_hold() -> None:
     """`write` is what a wire's folder calls its writer."""
     riddles = [path.relative_to(SRC) for path in SRC.rglob("*.py") if path.stem in RIDDLES]
     assert [str(path) for path in riddles if path.parts[:2] != ("providers", "wires")] == []
+
+
+# Where a provider or a format is still told by its name, and why a value of its wire or its row would not do.
+BY_NAME = {
+    "archive/request_logs.py": "a log's own word for a format",
+    "archive/sessions.py": "files of other programs: what a file holds tells its format",
+    "assemble/messages.py": "whose thinking it was stands in the entry, by name",
+    "audit/read.py": "logs of others: what a record holds tells its format",
+    "cli/chat_commands.py": "`local` is the model that Quire starts itself",
+    "cli/connection.py": "`local` is the model that Quire starts itself",
+    "fitting.py": "what messages look like tells their format",
+    "providers/__init__.py": "what a tool looks like tells its format",
+    "providers/rules/detect.py": "what a body holds tells its format",
+    "send/text_protocol.py": "tools in words are for Chat's messages alone",
+}
+
+
+def test_providers_are_told_apart_by_their_wires_and_rows_and_not_by_their_names() -> None:
+    names = {*FORMATS, *providers(), "local"}
+    compared = set[str]()
+    for path in SRC.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            # Caches have engines, some of which are called like their provider.
+            if isinstance(node, ast.Compare) and not ast.unparse(node.left).endswith(".engine"):
+                given = (
+                    node.comparators if isinstance(node.ops[0], ast.In | ast.NotIn) else [node.left, *node.comparators]
+                )
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".startswith"):
+                given = node.args
+            else:
+                continue
+            if any(isinstance(one, ast.Constant) and one.value in names for some in given for one in ast.walk(some)):
+                compared.add(path.relative_to(SRC).as_posix())
+    assert {path for path in compared if not path.startswith("providers/wires/")} == set(BY_NAME)
 
 
 def test_a_class_name_stands_once() -> None:

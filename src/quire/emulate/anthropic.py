@@ -23,6 +23,7 @@ from quire.providers.models import ModelInfo
 from quire.providers.rules import ServerMemory
 from quire.providers.rules.check import conversation, where
 from quire.providers.rules.claude_blocks import signed
+from quire.providers.rules.grammar import obj
 from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think
 
@@ -232,7 +233,7 @@ class DroppedThinking(msgspec.Struct, frozen=True):
 
 def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
     """Take out the thinking whose prefix changed, if the request says drop_block."""
-    binding = ((body.get("thinking") or {}).get("block_binding")) or {}
+    binding = obj(obj(body.get("thinking")).get("block_binding"))
     if binding.get("prefix_mismatch_behavior") != "drop_block":
         return DroppedThinking(body)
     paths = list(_mismatched(body, seen))

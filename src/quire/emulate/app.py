@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from quire.emulate.caches import EmulatedCaches
 from quire.emulate.provider import VOICES, Emulated, EmulatedReply, StoredResponse
 from quire.emulate.script import EmulatedPath, EmulatedRequest, Refusal
+from quire.providers.wires import wire_of
 from quire.values import Json
 
 Act: TypeAlias = Callable[[Request, EmulatedRequest], EmulatedReply]
@@ -46,7 +47,7 @@ class Endpoints:
     def routes(self) -> Iterator[BaseRoute]:
         if self._emulated.speaks("openai-responses"):
             yield from self._responses_routes()
-        if self._emulated.provider == "gemini":
+        if wire_of(self._emulated.wire).call.makes_caches:
             yield from self._cache_routes()
         for wire in filter(self._emulated.speaks, VOICES):
             for endpoint in VOICES[wire].endpoints:
@@ -118,7 +119,7 @@ class Endpoints:
             inner = endpoint.inner(received.body)
             return self._emulated.count(received, inner, wire, model, endpoint.count)
         streamed = received.body.get("stream") is True if endpoint.streamed is None else endpoint.streamed
-        missing = self._caches.refuses(received) if wire == "gemini" else None
+        missing = self._caches.refuses(received) if wire_of(wire).call.makes_caches else None
         return missing or self._emulated.answer(received, wire, model, streamed)
 
     def _refusal(self, received: EmulatedRequest, wire: str, problem: str) -> EmulatedReply | None:

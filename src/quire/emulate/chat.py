@@ -16,7 +16,7 @@ from quire.emulate.script import (
     limits_left,
     pieces,
 )
-from quire.providers.models import ModelInfo
+from quire.providers.models import ModelInfo, model_info
 from quire.values import Call, JsonObject
 
 
@@ -40,7 +40,7 @@ def _finish(exchange: Answering) -> str:
 
 def _message(exchange: Answering) -> JsonObject:
     message: JsonObject = {"role": "assistant", "content": exchange.text or None, "refusal": None}
-    if exchange.thinking and not exchange.target.startswith(("openai", "azure")):
+    if exchange.thinking and not model_info(exchange.target).features.strict:
         message["reasoning_content"] = exchange.thinking
     if exchange.calls:
         message["tool_calls"] = [
@@ -69,7 +69,7 @@ def usage(exchange: Answering) -> JsonObject:
         "prompt_tokens_details": details,
         "completion_tokens_details": {"reasoning_tokens": exchange.reasoning_tokens},
     }
-    if exchange.target.startswith("deepseek"):
+    if model_info(exchange.target).engine == "deepseek-units":
         used |= {"prompt_cache_hit_tokens": predicted.read, "prompt_cache_miss_tokens": predicted.plain}
     return used
 

@@ -147,7 +147,7 @@ class Emulated:
         )
         if found:
             return self.refused(received, wire, _refused(found[0]))
-        asks = not (warm or _prewarms(body) or (wire == "openai-responses" and responses.compacts(body)))
+        asks = not (warm or _prewarms(body) or (VOICES[wire].stores and responses.compacts(body)))
         scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
             return self._refusal(received, wire, scripted.refusal)
@@ -175,7 +175,7 @@ class Emulated:
         if name and not self._lenient and not exists(self.provider, name):
             return body, VOICES[wire].unknown_model(name)
         id = body.get("previous_response_id") if isinstance(body, dict) else None
-        if not id or wire != "openai-responses":
+        if not id or not VOICES[wire].stores:
             return body, None
         previous = known.get(str(id))
         if previous is None:
@@ -279,11 +279,7 @@ class Emulated:
         self, received: EmulatedRequest, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
     ) -> Answering:
         """Put a request through the cache, and together with what is answered to it."""
-        shown = (
-            anthropic.drop_mismatched(body, self._seen)
-            if wire == "anthropic"
-            else anthropic.DroppedThinking(body)
-        )
+        shown = anthropic.drop_mismatched(body, self._seen)
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
         predicted = self.simulator(wire, model).step(received.at_ms, shown.body, began_ms)
         target, voice = self._target(wire, model), VOICES[wire]
@@ -309,7 +305,7 @@ class Emulated:
         if id := reply.get("id"):
             self._earlier[id] = {**body, "model": issued.model}
             self._tokens[id] = issued.tokens
-            if issued.wire == "openai-responses":
+            if VOICES[issued.wire].stores:
                 stored[id] = StoredResponse([*_items(body), *reply["output"]], reply)
 
     def speaks(self, wire: str) -> bool:

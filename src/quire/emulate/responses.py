@@ -287,4 +287,5 @@ VOICE = ReplyForm(
     thinks=thinks,
     said=lambda response: {"input": response["output"]},
     diagnose=diagnose,
+    stores=True,
 )

@@ -285,6 +285,8 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     # A reply as the next request holds it, for caches that keep answers.
     said: Callable[[JsonObject], JsonObject] = lambda reply: {"messages": []}
     diagnose: Callable[[Diagnosis], JsonObject | None] = lambda asked: None
+    # Whether replies are stored, to be asked for and carried on by their ids.
+    stores: bool = False
 
 
 def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:

@@ -293,6 +293,10 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system_role: bool = True  # messages of role system or developer
     effort: tuple[str, ...] = ()  # levels of reasoning effort; none listed: not known
     media: tuple[str, ...] | None = None  # image, document, audio, video; None: not known
+    strict: bool = False  # OpenAI's own servers: what their types do not list is refused
+    own_names: str = ""  # how the provider's own models are called, where others speak its format by its name
+    signed_thinking: bool = False  # thinking goes back with its signature
+    on_bedrock: bool = False  # served by Amazon Bedrock
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from quire.providers.models import ModelInfo, Tier, model_info, resolve
+from quire.providers.models import ModelInfo, Tier, model_info
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, Usage
@@ -23,7 +23,7 @@ Reader: TypeAlias = Callable[[JsonObject], Usage]
 def usage(provider: str, raw: Json) -> Usage:
     """What a reply used; `raw` is its usage object, or the whole reply, which tells more."""
     reported = _reported(raw)
-    counts = _xai(reported) if resolve(provider)[0] == "xai" else _reader(reported, provider)(reported)
+    counts = _with_reasoning(_reader(reported, provider)(reported), reported)
     besides = tuple(dict.fromkeys(_besides(_object(raw), reported)))
     return msgspec.structs.replace(counts, besides=besides, charged=_charged(reported))
 
@@ -171,19 +171,11 @@ def chat_usage(reported: JsonObject) -> Usage:
     )
 
 
-def _xai(reported: JsonObject) -> Usage:
-    """xAI's Chat counts reasoning beside the completion; its own total tells."""
-    read = _reader(reported, "openai-chat")(reported)
+def _with_reasoning(read: Usage, reported: JsonObject) -> Usage:
+    """Some Chat servers count reasoning beside the completion; their own total tells."""
     both = read.input_total + read.output + read.reasoning
-    if read.reasoning and _number(reported, "total_tokens") == both and "prompt_tokens" in reported:
-        return Usage(
-            input_total=read.input_total,
-            cache_read=read.cache_read,
-            cache_write_5m=read.cache_write_5m,
-            output=read.output + read.reasoning,
-            reasoning=read.reasoning,
-        )
-    return read
+    beside = read.reasoning and _number(reported, "total_tokens") == both and "prompt_tokens" in reported
+    return msgspec.structs.replace(read, output=read.output + read.reasoning) if beside else read
 
 
 def gemini_usage(reported: JsonObject) -> Usage:

@@ -90,7 +90,7 @@ class SseReader:
 
 def _decoded(data: bytes, provider: str) -> JsonObject | None:
     if data.strip() == b"[DONE]":
-        return DONE if wire_of(provider).name == "openai-chat" else None
+        return DONE if wire_of(provider).call.ends_in_done else None
     try:
         event = json.loads(data)
     except RecursionError as error:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from quire.errors import nearest
-from quire.providers.models import data
-from quire.providers.rules.check import Check, Finding, TurnMessage, advice, at, found, where
-from quire.providers.rules.grammar import obj, snake, text
+from quire.providers.models import data, provider_facts
+from quire.providers.rules.check import Check, Finding, TurnMessage, advice, at, found
+from quire.providers.rules.grammar import grammar_of, obj, snake, text
+from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject
-
-# Who has a table of models that means something: elsewhere a model may have any name.
-_LISTED = ("anthropic", "openai", "gemini", "bedrock", "deepseek", "xai", "groq", "mistral")
 
 
 def accepted(check: Check) -> Iterator[Finding]:
@@ -41,7 +39,8 @@ def _by_family(check: Check, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 def _name(check: Check) -> Iterator[Finding]:
     info = check.info
-    if info.known or info.provider not in _LISTED:
+    # Elsewhere a model may have any name.
+    if info.known or not provider_facts(info.provider).get("listed"):
         return
     rows = data("models")["models"].get(info.provider, {})
     near = nearest(info.model, rows)
@@ -74,7 +73,6 @@ _BY_TYPE = {
     "input_audio": "audio",
     "video_url": "video",
 }
-_BY_FIELD = ("image", "document", "video", "audio")
 # What a tool was asked and what a model wrote is no media, whatever it looks like.
 _OPAQUE = frozenset({"input", "args", "arguments", "json", "input_schema", "parameters"})
 
@@ -92,25 +90,13 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
                 model=f"{info.provider}:{info.model}",
                 takes=", ".join(takes) or "text",
             )
-        elif info.wire == "bedrock":
-            yield from _bedrock(check, path, kind, block)
-
-
-def _bedrock(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
-    """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
-    source = obj(block.get("source"))
-    returned = kind == "document" and "toolResult" in path
-    if "claude" in check.info.model and source.get("s3Location") is not None and not returned:
-        problem = f"{where(path)}.source.type: Field required. This model doesn't support the s3Uri field."
-        yield found("B.place", f"{path}.source.s3Location", problem=problem, fix="Send its bytes.")
-    elif kind == "video" and "toolResult" in path:
-        message = path.split(".content")[0]
-        problem = f"Malformed input request: {where(message)}: extraneous key [toolResult]: it holds a video."
-        yield found("B.place", path, problem=problem, fix="Send the video in the user's message.")
+        else:
+            yield from wire_of(info.wire).rules.placed(check, path, kind, block)
 
 
 def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:
     """Everything in a message that is no text: its path, its kind, and the block itself."""
+    rules = wire_of(check.info.wire).rules
     waiting: list[tuple[str, Json]] = [(turn.path, turn.value)]
     while waiting:
         path, value = waiting.pop()
@@ -123,24 +109,14 @@ def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonO
         if kind := _BY_TYPE.get(text(value.get("type"))):
             yield path, kind, value
             continue
-        if check.info.wire == "gemini" and (held := _held(value)):
+        if held := rules.media(value):
             yield path, held, value
             continue
         for name, inner in value.items():
-            if check.info.wire == "bedrock" and name in _BY_FIELD and isinstance(inner, dict):
+            if name in rules.media_fields and isinstance(inner, dict):
                 yield at(path, name), name, inner
             elif isinstance(inner, dict | list) and name not in _OPAQUE:
                 waiting.append((at(path, str(name)), inner))
-
-
-def _held(part: JsonObject) -> str:
-    """What kind of media a Gemini part is, by its type."""
-    for name in ("inlineData", "fileData"):
-        blob = obj(part.get(name, part.get(snake(name))))
-        kind, _, _ = text(blob.get("mimeType", blob.get("mime_type"))).partition("/")
-        if kind:
-            return kind if kind in _BY_FIELD else "document"
-    return ""
 
 
 def _fields(check: Check) -> Iterator[Finding]:
@@ -151,9 +127,10 @@ def _fields(check: Check) -> Iterator[Finding]:
         *data("rules")["fields"].get(wire, ()),
         *data("rules")["fields"]["sdk"],
     }
-    known |= {snake(name) for name in known} if wire == "gemini" else set()
+    known |= {snake(name) for name in known} if grammar_of(wire).snake else set()
     for name in check.body:
-        if name in known or check.body[name] is None or wire == "bedrock":
+        # A body that may hold nothing else was refused already.
+        if name in known or check.body[name] is None or "$closed" in data("shapes")[wire]["body"]:
             continue
         near = nearest(str(name), known)
         unknown = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from quire.providers.rules.check import (
+    MEDIA,
     Check,
     Finding,
     Mark,
@@ -166,6 +167,19 @@ def converse_model(check: Check) -> Iterator[Finding]:
     yield from modes(check, mode, "$.additionalModelRequestFields.thinking", most)
 
 
+def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+    """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
+    source = obj(block.get("source"))
+    returned = kind == "document" and "toolResult" in path
+    if _is_claude(check) and source.get("s3Location") is not None and not returned:
+        problem = f"{where(path)}.source.type: Field required. This model doesn't support the s3Uri field."
+        yield found("B.place", f"{path}.source.s3Location", problem=problem, fix="Send its bytes.")
+    elif kind == "video" and "toolResult" in path:
+        message = path.split(".content")[0]
+        problem = f"Malformed input request: {where(message)}: extraneous key [toolResult]: it holds a video."
+        yield found("B.place", path, problem=problem, fix="Send the video in the user's message.")
+
+
 def _head(check: Check) -> Iterator[Finding]:
     yield from blank_blocks(check.talk.system)
     yield from point_fields((*check.talk.tools, *check.talk.system))
@@ -223,6 +237,8 @@ RULES = WireRules(
     end=_end,
     block=converse_block,
     marks=points_of,
+    media_fields=MEDIA,
+    placed=placed,
     issued=_issued,
     observed=_observed,
     unchecked=unverified,

@@ -213,7 +213,7 @@ def make_check(
         betas=_betas(body, sent),
         version=(sent or {}).get("anthropic-version", ""),
         seen=seen,
-        via_bedrock=info.provider == "bedrock" or bool(_BEDROCK_ID.match(name)),
+        via_bedrock=info.features.on_bedrock or bool(_BEDROCK_ID.match(name)),
     )
 
 
@@ -262,6 +262,10 @@ class Sequel(Protocol):
         """What is wrong if nothing follows; it remembers nothing of this."""
 
 
+# What a message may enclose that is no text.
+MEDIA = ("image", "document", "video", "audio")
+
+
 class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider would refuse, and what its server remembers of what it gave out.
 
@@ -279,6 +283,10 @@ class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     # How a block is read, and the cache marks of a message.
     block: Callable[[JsonObject, str], TurnBlock] = plain_block
     marks: Callable[[TurnMessage], Iterable[Mark]] = lambda turn: ()
+    # What kind of media a block is, where its type does not say so; fields that hold media; where media may not stand.
+    media: Callable[[JsonObject], str] = lambda block: ""
+    media_fields: tuple[str, ...] = ()
+    placed: Callable[[Check, str, str, JsonObject], Iterable[Finding]] = lambda check, path, kind, block: ()
     # A message may be a text alone.
     bare_texts: bool = False
     # What a reply gave out in answer to a body; what a body shows to have been given out.

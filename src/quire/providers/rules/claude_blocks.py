@@ -27,8 +27,6 @@ from quire.providers.rules.grammar import obj, objects, text
 from quire.values import JsonObject
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
-# Local engines speak Anthropic's format but sign nothing.
-_SIGNERS = frozenset({"anthropic", "bedrock"})
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -43,14 +41,15 @@ class Signed(msgspec.Struct, frozen=True):
 
 def unsigned(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 12: thinking without a signature."""
-    if check.info.provider in _SIGNERS:
+    # Local engines speak Anthropic's format but sign nothing.
+    if check.info.features.signed_thinking:
         missing = (block for block in turn.of("thinking") if not text(block.raw.get("signature")))
         yield from (found("B2.12", block.path) for block in missing)
 
 
 def thinking(check: Check) -> Iterator[Finding]:
     """Rows 10, 11 and 12, and 12b: the calls that the request answers stand behind their thinking, if enabled."""
-    if check.info.provider not in _SIGNERS:
+    if not check.info.features.signed_thinking:
         return
     extra = obj(check.body.get("additionalModelRequestFields"))
     if obj(check.body.get("thinking", extra.get("thinking"))).get("type") == "enabled":

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from quire.providers.models import data
 from quire.providers.rules.check import (
+    MEDIA,
     Check,
     Finding,
     ServerMemory,
@@ -276,6 +277,15 @@ def function_names(check: Check) -> Iterator[Finding]:
             yield found("B.gemini-name", f"{path}.name", name=name)
 
 
+def _held(part: JsonObject) -> str:
+    """What kind of media a Gemini part is, by its type."""
+    for name in ("inlineData", "fileData"):
+        kind, _, _ = text(get(obj(get(part, name)), "mimeType")).partition("/")
+        if kind:
+            return kind if kind in MEDIA else "document"
+    return ""
+
+
 def _head(check: Check) -> Iterator[Finding]:
     yield from cached(check)
     yield from schemas(check)
@@ -310,6 +320,7 @@ RULES = WireRules(
     along=(Responses, Signatures),
     end=least,
     bare_texts=True,
+    media=_held,
     issued=_issued,
     observed=_observed,
     unchecked=_unchecked,

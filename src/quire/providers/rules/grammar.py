@@ -57,7 +57,8 @@ class Grammar(msgspec.Struct, frozen=True):
 
 def grammar_of(wire: str, *, closed: bool = True) -> Grammar:
     """What a wire format's requests look like."""
-    return Grammar(data("shapes")[wire], closed, snake=wire == "gemini")
+    shapes = data("shapes")[wire]
+    return Grammar(shapes, closed, snake="$snake" in shapes["body"])
 
 
 @functools.cache

@@ -14,13 +14,11 @@ from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
 
-_STRICT = frozenset({"openai", "azure"})
-
 
 def chat_body(check: Check) -> Iterator[Finding]:
     """Types of what stands around the messages."""
     yield from _misfits(check, check.body, "@body", "$")
-    if check.info.provider in _STRICT:
+    if check.info.features.strict:
         yield from _as_openai(check, _strict_body(check.body))
 
 
@@ -30,7 +28,7 @@ def chat_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if not isinstance(turn.value, dict):
         return
     yield from _message_shape(turn.raw, turn.path)
-    if check.info.provider in _STRICT:
+    if check.info.features.strict:
         yield from _as_openai(check, _strict_message(turn.raw, turn.path))
 
 
@@ -41,7 +39,7 @@ def _misfits(check: Check, value: Json, wanted: str, path: str) -> Iterator[Find
         return
     everybody = list(misfits(value, wanted, path, grammar_of("openai-chat", closed=False)))
     yield from everybody
-    if check.info.provider in _STRICT:
+    if check.info.features.strict:
         yield from _as_openai(check, (one for one in strictly if one not in everybody))
 
 
@@ -49,14 +47,11 @@ def _as_openai(check: Check, strictly: Iterable[Finding]) -> Iterable[Finding]:
     return strictly if is_openais(check) else advice(strictly)
 
 
-# How OpenAI's own models are called; "openai-chat" is also what any other server's format is called.
-_OPENAIS = re.compile(r"^(ft:)?(gpt-|chatgpt|o\d|codex|computer-use)")
-
-
 def is_openais(check: Check) -> bool:
     """Whether OpenAI itself will read the request; an Azure deployment may have any name."""
-    named = check.model_named and not check.info.known and not _OPENAIS.match(check.info.model)
-    return check.info.provider != "openai" or not named
+    # "openai-chat" is also what any other server's format is called.
+    own, info = check.info.features.own_names, check.info
+    return not (own and check.model_named and not info.known and not re.match(own, info.model))
 
 
 def _strict_body(body: JsonObject) -> Iterator[Finding]:
@@ -151,12 +146,12 @@ class MistralOrder:
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         before, self._last = self._last, turn
         behind_tool = before is not None and before.role == "tool"
-        if check.info.provider == "mistral" and behind_tool and turn.role not in ("assistant", "tool"):
+        if not check.info.features.user_after_tool and behind_tool and turn.role not in ("assistant", "tool"):
             yield found("B2.37", turn.path, role=turn.role)
 
     def end(self, check: Check) -> Iterator[Finding]:
         last = self._last
-        if check.info.provider != "mistral" or last is None or last.role in ("user", "tool"):
+        if check.info.features.user_after_tool or last is None or last.role in ("user", "tool"):
             return
         if last.role != "assistant" or last.raw.get("prefix") is not True:
             yield found("B2.38", last.path, role=last.role)
@@ -164,7 +159,7 @@ class MistralOrder:
 
 def deepseek(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 39: in thinking mode an assistant message with calls comes back with its reasoning_content."""
-    asked = check.info.provider == "deepseek" and check.info.features.reasoning_content == "required"
+    asked = check.info.features.reasoning_content == "required"
     if not asked or not check.model_named or not _is_thinking(check.body):
         return
     if call_ids(turn.raw) and turn.raw.get("reasoning_content") is None:
@@ -211,7 +206,7 @@ def marks_around(check: Check) -> Iterator[Finding]:
     for name in ("tools", "instructions"):
         for path, block in objects(check.body.get(name), f"$.{name}"):
             yield from _breakpoint(check, path, block, [])
-    if check.info.provider in _STRICT:
+    if check.info.features.strict:
         yield from _options(check)
 
 
@@ -232,7 +227,7 @@ def _breakpoint(check: Check, path: str, block: JsonObject, allowed: list[str]) 
         yield found("B2.26", path, what=_what(block), allowed=", ".join(allowed) or "an input block")
     else:
         yield from _mark_values(block[_MARK], f"{path}.{_MARK}")
-    if check.info.provider in _STRICT and _takes_none(check):
+    if check.info.features.strict and _takes_none(check):
         yield found("A4.model", f"{path}.{_MARK}", name=_MARK)
 
 
@@ -243,10 +238,9 @@ def _takes_none(check: Check) -> bool:
 
 def _markable(check: Check, turn: TurnMessage) -> list[str]:
     """The types of parts that can be marked in a message or an item."""
-    facts = data("rules")["openai"]
-    if check.info.wire == "openai-responses":
-        return list(facts["responses_blocks"])
-    return list(facts["chat_assistant_blocks" if turn.role == "assistant" else "chat_blocks"])
+    facts, wire = data("rules")["openai"], check.info.wire
+    spoken = facts["assistant_blocks"].get(wire) if turn.role == "assistant" else None
+    return list(facts["blocks"][wire] if spoken is None else spoken)
 
 
 def _what(block: JsonObject) -> str:

@@ -165,9 +165,7 @@ def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding
 def _reasons(check: Check) -> bool:
     """Whether this model's calls come from reasoning that this request would have to hold."""
     effort = obj(check.body.get("reasoning")).get("effort")
-    thinks = (
-        check.model_named and check.info.features.reasoning and check.info.provider in ("openai", "azure")
-    )
+    thinks = check.model_named and check.info.features.reasoning and check.info.features.strict
     return thinks and effort != "none" and not _has_state(check.body)
 
 

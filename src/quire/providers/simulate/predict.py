@@ -227,7 +227,7 @@ def _chained(before: bytes, block: Block) -> bytes:
 
 def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:
     if info.engine == "anthropic":
-        options = {"runs_as_one": info.provider != "bedrock", **options}
+        options = {"runs_as_one": not info.features.on_bedrock, **options}
     try:
         return _ENGINES[info.engine](info, **options)
     except TypeError as error:

@@ -68,6 +68,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     sdk_kwargs: Callable[[Request], dict[str, Any]] = body_and_headers
     # What a request holds besides so that its reply is streamed.
     streaming: JsonObject = {}
+    # Whether "[DONE]" ends a stream, which may come without any other word of its end.
+    ends_in_done: bool = False
     # The path behind the version, by the request and whether its reply is streamed; None: only the SDK speaks it.
     path: Callable[[Request, bool], str] | None = None
     version: str = "v1"

@@ -87,6 +87,7 @@ _CALL = ModelCall(
     sdk="openai",
     method="chat.completions.create",
     streaming={"stream": True, "stream_options": {"include_usage": True}},
+    ends_in_done=True,
     path=_path,
     version_in_url=True,
     key_prefix="Bearer ",
