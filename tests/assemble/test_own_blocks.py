@@ -4,16 +4,21 @@ import base64
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from quire import Policy, Thread, Usage, providers, values
+from quire import Assembly, Policy, Thread, Usage, providers, values
+from quire.assemble.user_message import whole_text
+from quire.log.hashing import chain
 from quire.recall import Recall
 from quire.recall.tool import recall_tool
 from quire.thread import open_store
 from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import JsonObject, Reply
-from toolbox import closed_later
+from toolbox import closed_later, fewer, run
 
 CLAUDE, GPT, GEMINI, NOVA = (
     "anthropic:claude-opus-4-6",
@@ -21,6 +26,8 @@ CLAUDE, GPT, GEMINI, NOVA = (
     "gemini:gemini-3-pro",
     "bedrock:amazon.nova-pro-v1:0",
 )
+HOSTILE_KEYS = """type id name source data text content input tool_use_id toolUse toolResult document image format bytes
+inlineData mimeType file_data input_audio encrypted_content message parts output server_tool_use web_search_tool_result""".split()
 DIALOG = "alpha beta gamma delta cache prefix token model page line".split()
 
 
@@ -201,3 +208,33 @@ def test_a_report_that_shows_a_wrong_count_is_believed_and_told() -> None:
     thread.user("And now?")
     assert 10 * thread.build(GPT).tokens <= 2 * 20_000, "what can be cut was cut"
     assert any("counted" in str(one) and "expected" in str(one) for one in told)
+
+
+def test_the_shell_shows_them_by_name_and_prints_what_stands_behind_a_handle(tmp_path: Path) -> None:
+    (tmp_path / "talk.json").write_text(json.dumps({"messages": turns("anthropic", claude, 1)}))
+    db = ("--db", tmp_path / "t.db")
+    run("import", tmp_path / "talk.json", "--from", "anthropic", "--thread", "t", *db)
+    assert "[web_fetch_tool_result]" in run("log", "show", "t", *db)
+    assert prose(12_000, 0) in run("show", 3, "--in", "t", *db)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(HOSTILE_KEYS) | st.text(max_size=3), inner, max_size=4)
+        ),
+        max_leaves=12,
+    ),
+    st.sampled_from(["anthropic", "openai-responses", "gemini", "bedrock", "openai-chat", "x", None]),
+)
+@fewer(2)
+def test_whatever_a_log_holds_as_a_block_can_be_counted_and_cut(block: object, format: str | None) -> None:
+    wire = {"format": format, "block": block, "message": block, "content": block, "encloses": ["x"]}
+    log = [values.user("q", wire=wire), values.respond("", wire=wire), values.call("c", "f", {})]
+    log += [values.result("c", content="r", wire=wire), values.user("and?")]
+    for target in ("", CLAUDE, GPT, GEMINI, NOVA):
+        built = Assembly(Policy(budget=600, model=target)).extend(chain(log)).request()
+        assert built.tokens <= 600 * 2
+    assert all(isinstance(whole_text(entry), str) for entry in log)

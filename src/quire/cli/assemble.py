@@ -14,9 +14,9 @@ from rich.text import Text
 
 from quire.assemble import Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.fit import enclose, layer_tokens
+from quire.assemble.user_message import whole_text
 from quire.cli.output import console, db_option, echo, in_line, json_option, print_json, print_text
 from quire.cli.store import load_entries, load_usable, open_db
-from quire.entry import result_text
 from quire.errors import CallError, NotFound
 from quire.log.entries import encode
 from quire.log.hashing import canonical
@@ -336,8 +336,7 @@ def _find(name: str, source: str | None, db: Path | None) -> Entry:
 
 
 def _original(entry: Entry) -> str:
-    if entry.kind == "result":
-        return result_text(entry)
-    if entry.kind == "attach":
-        return str(entry.body["item"]["content"])
-    return entry.text or encode(entry, ids=False)
+    if entry.kind in ("result", "attach"):
+        return whole_text(entry)
+    told = whole_text(entry) if entry.kind in ("user", "respond") else entry.text
+    return told or encode(entry, ids=False)

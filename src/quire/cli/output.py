@@ -365,4 +365,7 @@ def _says(entry: Entry) -> str:
         return f"{body['reason']} (before {body['before_seq']}, freed {body['freed']})"
     if entry.kind == "sent":
         return f"{body['provider']}:{body['model']} {body['request_sha256'][:12]}"
-    return entry.text
+    block = entry.wire.get("block")
+    if entry.text or not isinstance(block, dict):
+        return entry.text
+    return f"[{block.get('type') or next(iter(block), '')}]"

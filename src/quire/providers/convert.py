@@ -431,7 +431,7 @@ def _asks(block: JsonObject) -> str:
     if kind in ("server_tool_use", "mcp_tool_use"):
         return str(block.get("id") or "")
     if kind in ("toolUse", "toolCall"):
-        inner = obj(block[kind])
+        inner = obj(block.get(kind))
         return str(inner.get("toolUseId") or inner.get("id") or "")
     return {"executableCode": "code", "tool_search_call": "tools"}.get(kind, "")
 
@@ -439,7 +439,7 @@ def _asks(block: JsonObject) -> str:
 def _answers(block: JsonObject) -> str:
     kind = kind_of(block)
     if kind in ("toolResult", "toolResponse"):
-        inner = obj(block[kind])
+        inner = obj(block.get(kind))
         return str(inner.get("toolUseId") or inner.get("id") or "")
     if kind.endswith("_tool_result"):
         return str(block.get("tool_use_id") or "")
