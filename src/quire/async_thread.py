@@ -51,6 +51,7 @@ class AsyncThread:
     tools = _awaited(Thread.tools)
     reported = _awaited(Thread.reported)
     recall = _awaited(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
+    answer_recall = _awaited(Thread.answer_recall)
     keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
     learn_window = _awaited(Thread.learn_window)
     told_window = _awaited(Thread.told_window)

@@ -126,6 +126,8 @@ class Thread:
         self._newest: Request | None = None
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
+        # How many rebases of a fold have been looked through for handles.
+        self._no_handle: tuple[Assembly | None, int] = None, 0
         self.lock = threading.RLock()
         self._window: Window | None = None
         self._saved_window: Json = None
@@ -198,10 +200,18 @@ class Thread:
         items = [*self._kept_items(), *map(_as_item, attach)]
         if extra.get("images"):
             extra["images"] = [_as_image(given) for given in extra["images"]]
-        if recall:
-            found = self._remembers().for_turn(text, recall, self._selected(self._last_target()))
+        share = self.policy_at(self._last_target()).recall
+        if recall or share:
+            found = self._recalled(text, recall, share)
             extra["meta"] = {**found, **(extra.get("meta") or {})}
         return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
+
+    def _recalled(self, text: str, k: int, share: float | None) -> JsonObject:
+        """What a user entry's meta keeps of older entries: `k` of them, or what the policy brings back unasked."""
+        assembly, remembers = self._selected(self._last_target()), self._remembers()
+        if k:
+            return remembers.for_turn(text, k, assembly)
+        return remembers.for_turn(text, remembers.most, assembly, share or 0) if assembly.rebases else {}
 
     def tools(self, *given: Callable[..., Any] | JsonObject) -> list[Entry]:
         """Tools that the model may call from here on: Python functions, or definitions in any provider's form."""
@@ -224,6 +234,8 @@ class Thread:
         under `extra`: `request(target, extra={"logit_bias": {…}})`.
         """
         built = fit(self._select(target))
+        if self._offer_recall(built):
+            built = fit(self._select(target))
         if built.rebase is not None:
             self.append(Entry("rebase", {**built.rebase, "at": self.clock()}))
             built = fit(self._select(target))
@@ -231,6 +243,22 @@ class Thread:
         self._tell(request, built)
         self._fold.keep_checkpoint(CHECKPOINT_EVERY_READ)
         return request
+
+    def _offer_recall(self, built: Built) -> bool:
+        """With the first handle comes the tool that reads what stands behind it; the prefix breaks there anyway."""
+        assembly = self._fold.assembly
+        if assembly is None or "recall" in assembly.carried.tools:
+            return False
+        seen = self._no_handle[1] if self._no_handle[0] is assembly else 0
+        made = {edit["action"] for edit in built.rebase["edits"]} if built.rebase is not None else set()
+        made |= {edit.action for rebase in assembly.rebases[seen:] for edit in rebase.edits}
+        if made.isdisjoint(("handle", "cut")):
+            self._no_handle = assembly, len(assembly.rebases)
+            return False
+        from quire.recall import RECALL_TOOL
+
+        self.append(values.tools([RECALL_TOOL]))
+        return True
 
     @_one_at_a_time
     def build(self, target: str) -> Built:
@@ -422,6 +450,22 @@ class Thread:
         `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.
         """
         return self._remembers().search(query, k, lambda: self._selected(self._last_target()), **how)
+
+    def answer_recall(self, call: Entry) -> Entry:
+        """Answer a model's call of `recall`, which a request offers where a handle stands in it; the result is recorded."""
+        return self.append(self.recall_result(call))[0]
+
+    @_one_at_a_time
+    def recall_result(self, call: Entry) -> Entry:
+        """The result of a call of `recall`, without recording it."""
+        return self._remembers().answer(call, self._selected(self._last_target()))
+
+    @_one_at_a_time
+    def recall_unasked(self, target: str, share: float) -> list[Entry]:
+        """What the next request should bring back of what was left out, as entries to append; `Policy.recall` wins."""
+        own = self.policy_at(target).recall
+        share = share if own is None else own
+        return self._remembers().unasked(self._selected(target), share) if share else []
 
     def _remembers(self) -> ThreadRecall:
         if self._recollection is None or self._recollection.embedder is not self.embedder:

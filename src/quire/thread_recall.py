@@ -1,24 +1,41 @@
-"""Finding what a thread no longer shows: recall over its store, and what of it joins a turn."""
+"""Finding what a thread no longer shows: recall over its store, and what of it joins a turn, asked for or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from quire import values
 from quire.assemble import Assembly
+from quire.assemble.user_message import entry_text
+from quire.errors import CallError, QuireError
 from quire.log.store import Store
-from quire.recall import Embedder, Hit, Query, Recall, place
-from quire.recall.placement import PLACED, standing
-from quire.recall.tool import shown_ahead
+from quire.recall import RECALL_TOOL, Embedder, Hit, Query, Recall, place
+from quire.recall.placement import PLACED, in_prompt, standing
+from quire.recall.query import content, stem
+from quire.recall.tool import Asking, shown_ahead
 from quire.records import Records
-from quire.values import JsonObject
+from quire.tokens import counter
+from quire.values import SPOKEN, Call, Entry, JsonObject, Prompt, Result, Text, Think
 
 # Of the budget, what recalled text may take in one turn.
 SHARE = 0.1
+# So many entries at most are recalled unasked, and none into less room than this.
+MOST = 5
+LEAST_TOKENS = 60
+# A call that nobody made names so many characters of what it went by.
+_NAMED = 200
+# A word that names one thing: four letters and more, with a digit, _, /, @ or a dot inside.
+_TELLING = re.compile(r"[\w@/.:#-]{4,}")
+_NAMES_ONE = re.compile(r"[\d_/@]|\w\.\w")
 
 
 class ThreadRecall:
     """Search over a thread's store, records included; by meaning where there is an embedder."""
+
+    most = MOST
 
     def __init__(
         self, store: Store, thread: str, embedder: Embedder | None, clock: Callable[[], int]
@@ -43,15 +60,139 @@ class ThreadRecall:
         """End the making of vectors; searching goes on."""
         self._recall.close()
 
-    def for_turn(self, text: str, k: int, assembly: Assembly) -> JsonObject:
+    def for_turn(self, text: str, k: int, assembly: Assembly, share: float = SHARE) -> JsonObject:
         """What a turn's message says of older entries: only what the prompt does not hold already."""
         if not assembly.entries:
             return place([], 0).meta
         shown = shown_ahead(assembly)
         entries = assembly.entries
-        newest_first = (entries[seq] for seq in sorted(entries, reverse=True))
-        before = next((entry.text for entry in newest_first if entry.kind == "user"), "")
-        query = Query(text, before)
+        query = Query(text, _asked_before(assembly))
         hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=shown)
-        share = int(assembly.policy.limit * SHARE)
-        return place(hits, share, standing((entries[seq] for seq in sorted(shown)), shown), query=query).meta
+        room = int(assembly.policy.limit * share)
+        return place(hits, room, standing((entries[seq] for seq in sorted(shown)), shown), query=query).meta
+
+    def answer(self, call: Entry, assembly: Assembly) -> Entry:
+        """The result of a call of the tool `recall`; what is wrong with a call is a result too."""
+        asking = Asking(self._recall, self._thread, lambda: shown_ahead(assembly))
+        args = call.args if isinstance(call.args, dict) else {}
+        try:
+            if unknown := set(args) - set(RECALL_TOOL["parameters"]["properties"]):
+                raise CallError(f"recall takes no {sorted(unknown)[0]!r}")
+            found = asking(**args)
+        except (QuireError, TypeError) as error:
+            return values.result(call.call_id, str(error), error=True)
+        return values.result(call.call_id, found.about, found.text or None)
+
+    def unasked(self, assembly: Assembly, share: float) -> list[Entry]:
+        """What the next request should bring back of what was left out: nothing, or the entries that tell it.
+
+        For a user's words it is what fits them, as a call and its result beside them; later in the turn it is what the
+        model's newest words and calls name and the request does not hold, as a note.
+        """
+        if not assembly.rebases:
+            return []
+        turn = _newest_turn(assembly.entries)
+        if not turn or any("recalled_ids" in entry.meta for entry in turn[_newest_request(turn) :]):
+            return []
+        ahead = assembly.ahead()
+        prompt = ahead.epoch.prompt()
+        shown = in_prompt(prompt, ahead.left_out, ahead.entries)
+        told = [one for seq in sorted(shown) if "recalled_ids" in (one := ahead.entries[seq]).meta]
+        room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(one)) for one in told)
+        if room < LEAST_TOKENS:
+            return []
+        # What was recalled and still stands is never repeated.
+        known = {*shown, *(id for entry in told for id in entry.meta["recalled_ids"])}
+        spoken = any(entry.kind in SPOKEN and entry.meta.get("placement") != "context" for entry in turn)
+        if not spoken:
+            # Half of it is left for what the turn's own steps will name.
+            return self._for_words(
+                turn[0], _asked_before(assembly, turn[0].seq), max(room // 2, LEAST_TOKENS), known
+            )
+        return self._for_step(turn, prompt, room, known)
+
+    def _for_words(self, user: Entry, before: str, room: int, known: set[int | str]) -> list[Entry]:
+        query = Query(user.text, before)
+        hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=known)
+        if self.embedder is None:
+            # By words alone, what shares none of them with the question stands near one that does, no more.
+            asked = set(stem(content(user.text)))
+            hits = [hit for hit in hits if asked & set(stem(content(entry_text(hit.entry))))]
+        placed = place(hits, room, query=query)
+        if not placed.text:
+            return []
+        beside: JsonObject = {"placement": "context", "idempotent": True}
+        call = values.call(f"recall-{user.seq}", "recall", {"query": user.text[:_NAMED]}, meta=beside)
+        meta = {"recalled_ids": list(placed.ids)}
+        return [call, values.result(call.call_id, None, placed.text, meta=meta)]
+
+    def _for_step(
+        self, turn: Sequence[Entry], prompt: Prompt, room: int, known: set[int | str]
+    ) -> list[Entry]:
+        newest = [entry for entry in turn[_newest_request(turn) :] if entry.kind in SPOKEN]
+        own = {entry.seq for entry in turn if entry.seq >= newest[0].seq} if newest else set()
+        held = "\n".join(_texts(prompt, own))
+        named = [word for word in _telling(newest) if word not in held]
+        if not named:
+            return []
+        hits = self._recall.search(
+            " ".join(named), 2 * MOST, thread=self._thread, kinds=PLACED, exclude=known
+        )
+        # A name is meant to the letter: what merely resembles it stays where it is.
+        naming = [hit for hit in hits if any(word in entry_text(hit.entry) for word in named)][:MOST]
+        placed = place(naming, room, query=" ".join(named))
+        meta = {"recalled_ids": list(placed.ids)}
+        return [values.note(placed.text, meta=meta)] if placed.text else []
+
+
+def _newest_turn(entries: Mapping[int, Entry]) -> list[Entry]:
+    """The entries from the user's newest words on."""
+    turn: list[Entry] = []
+    for seq in sorted(entries, reverse=True):
+        turn.append(entries[seq])
+        if entries[seq].kind == "user":
+            return turn[::-1]
+    return []
+
+
+def _newest_request(turn: Sequence[Entry]) -> int:
+    """Where in a turn the newest request was sent; its beginning where none was."""
+    asked = [at for at, entry in enumerate(turn) if entry.kind == "sent" and not entry.meta.get("aside")]
+    # A streamed reply stands between two: the request was sent at the first.
+    opening = [at for at in asked if "usage" not in turn[at].body]
+    return (opening or asked or [0])[-1]
+
+
+def _recalled(entry: Entry) -> str:
+    """What an entry tells of others: a user's in its meta, a result and a note by their words."""
+    return str(entry.meta.get("recalled") or "") if entry.kind == "user" else entry_text(entry)
+
+
+def _asked_before(assembly: Assembly, before: int | None = None) -> str:
+    """What the user said last (before an entry)."""
+    entries = assembly.entries
+    earlier = (entries[seq] for seq in sorted(entries, reverse=True) if before is None or seq < before)
+    return next((entry.text for entry in earlier if entry.kind == "user"), "")
+
+
+def _texts(prompt: Prompt, own: set[int]) -> Iterator[str]:
+    """Everything that a prompt says, without the messages of some entries."""
+    yield prompt.system
+    for message in prompt.messages:
+        if own.isdisjoint(message.seqs):
+            for part in message.parts:
+                if isinstance(part, Text | Think | Result):
+                    yield part.text
+                elif isinstance(part, Call):
+                    yield json.dumps(part.args, ensure_ascii=False)
+
+
+def _telling(entries: Sequence[Entry]) -> list[str]:
+    """The words of the model's newest message that name one thing: an id, a path, a date, an address."""
+    said = "\n".join(
+        json.dumps(entry.args, ensure_ascii=False) if entry.kind == "call" else entry.text
+        for entry in entries
+        if entry.kind != "think"
+    )
+    found = (word.strip(".:/-#") for word in _TELLING.findall(said))
+    return list(dict.fromkeys(word for word in found if len(word) >= 4 and _NAMES_ONE.search(word)))

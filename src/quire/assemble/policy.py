@@ -47,6 +47,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     late_tools: bool = False
     thinking: bool = False
     times: bool = False
+    # What is recalled unasked, as a share of the budget: 0 nothing, None as the runner has it (a bare request nothing).
+    recall: float | None = None
     # Optional ceilings for single layers, as shares of the budget: {"L2": 0.3}. What outgrows L2's leaves the
     # library at a rebase, what outgrows L4's makes one; L1, L3 and L5 cannot be cut and are refused.
     shares: dict[str, float] = {}
@@ -75,6 +77,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 f"read {self.read}, write {self.write} are not prices",
                 hint="They are relative to plain input, such as 0.1 and 1.25.",
             )
+        if self.recall is not None and not 0 <= self.recall <= 0.5:
+            raise CallError(f"recall {self.recall} is no share of the budget", hint="It lies in 0 to 0.5.")
         unknown = set(self.shares) - {"L1", "L2", "L3", "L4", "L5"}
         if unknown or not all(0 < share <= 1 for share in self.shares.values()):
             raise CallError(

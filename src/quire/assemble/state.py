@@ -183,6 +183,10 @@ class Assembly:
         if entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks"):
             self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
+            if "recalled_ids" in entry.meta:
+                # It tells what was left out: as a tool's result would, it goes again and never becomes L1.
+                self.carried.late[entry.seq] = ("", False)
+                self.carried.results[entry.seq] = entry.id
         else:
             self.absent.leave(entry.seq, "empty message")
 

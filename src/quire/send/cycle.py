@@ -24,6 +24,7 @@ from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
 from quire.send.protocol import CHAT, MESSAGES, Runner, Turn, TurnThread, may_run_again
 from quire.send.summarise import ByModel
+from quire.send.tools import Toolbox
 from quire.send.transport import Transport, close, named_window, served
 from quire.send.turn_state import (
     Next,
@@ -152,6 +153,7 @@ class Cycle:
             if reached := limit_met(self._turn, self.runner.limits):
                 return reached
             await self._keep_besides()
+            await self._recall_unasked()
             await self._ask()
 
     def _ended(self) -> Stop | None:
@@ -236,6 +238,9 @@ class Cycle:
         if wrong := call.meta.get("malformed"):
             await self._append(values.result(call.call_id, str(wrong), error=True))
             return
+        if call.name == "recall" and not self._runs_recall():
+            await self._append(await off_loop(self.thread.recall_result, call))
+            return
         if self.runner.tools is None:
             await self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
             return
@@ -245,7 +250,22 @@ class Cycle:
         told = msgspec.structs.replace(call, body={**call.body, "meta": meta})
         await self._append(await self.runner.tools.run(told))
 
+    def _runs_recall(self) -> bool:
+        """Whether the runner has a tool `recall` of its own; else the thread answers, for a handle offers it."""
+        tools = self.runner.tools
+        if isinstance(tools, Toolbox):
+            return "recall" in tools
+        return any(tool["name"] == "recall" for tool in self._tools)
+
     # Requests
+
+    async def _recall_unasked(self) -> None:
+        """What was left out and is named again comes back, before the model is asked."""
+        if self._speech is not MESSAGES:
+            return
+        found = await off_loop(self.thread.recall_unasked, self.target, self.runner.recall)
+        if found:
+            await self._append(*found)
 
     async def _ask(self) -> None:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
@@ -255,7 +275,7 @@ class Cycle:
         for attempt in range(1, self.runner.limits.attempts + 1):
             self._growing, self._began = Growing(), False
             await self._append(self._speech.sent(self.thread, request))
-            names = [str(tool["name"]) for tool in self._tools]
+            names = [*(str(tool["name"]) for tool in self._tools), "recall"]
             stream = await off_loop(self._speech.reader, self.thread, self.target, names)
             try:
                 await self._receive(request, stream)

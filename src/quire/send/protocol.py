@@ -44,6 +44,12 @@ class TurnThread(Protocol):
     def so_far(self, target: str) -> Prompt:
         """The same as if no rebase were due."""
 
+    def recall_result(self, call: Entry) -> Entry:
+        """The result of a call of `recall`, which a request offers where a handle stands in it."""
+
+    def recall_unasked(self, target: str, share: float) -> list[Entry]:
+        """What the next request should bring back of what was left out, within a share of the budget."""
+
     def reported(self, request: Request, reply: Reply, *, served: Served | None = None) -> object:
         """A reply came: what it read from the cache is compared with what was predicted, or with an explicit cache."""
 
@@ -141,16 +147,20 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     keep: Keep | None = None
     limits: Limits = Limits()
     options: JsonObject = {}
+    # Of the budget, what may be brought back unasked of what was left out; 0 for nothing.
+    recall: float = 0.0
     # Role messages, or quire.send.text_protocol.Completion() for an engine that continues a text.
     speech: ModelProtocol = MESSAGES
 
 
-CHAT = Runner()
+# Of the budget, what the chat and the agent runner bring back unasked.
+RECALL_SHARE = 0.1
+CHAT = Runner(recall=RECALL_SHARE)
 
 
 def may_run_again(runner: Runner, call: Entry) -> bool:
     """Whether a call does no harm when it runs twice: its tool says so, or whoever made the call did."""
-    if call.meta.get("idempotent"):
+    if call.meta.get("idempotent") or call.name == "recall":
         return True
     if isinstance(runner.tools, Toolbox):
         # The model may not have been told of them.

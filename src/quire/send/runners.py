@@ -15,7 +15,7 @@ from quire.assemble.user_message import block, escaped, shown
 from quire.items import from_file
 from quire.notes.index import NoteIndex
 from quire.send.note_search import local_search_tool
-from quire.send.protocol import CHAT, MESSAGES, Limits, Runner, Turn, TurnThread
+from quire.send.protocol import CHAT, MESSAGES, RECALL_SHARE, Limits, Runner, Turn, TurnThread
 from quire.send.record_runner import records as records
 from quire.send.text_protocol import TextTools, tool_text
 from quire.send.tool_schema import faults
@@ -182,7 +182,9 @@ def chat(
     In every runner `memory` is what is known of the user: it stands in front of the system prompt, and where it has
     changed since the thread began, the model is told what did. None leaves it as it is, "" takes it back.
     """
-    return Runner(name="chat", system=system, memory=memory, limits=limits or Limits(), options=options)
+    return msgspec.structs.replace(
+        CHAT, system=system, memory=memory, limits=limits or Limits(), options=options
+    )
 
 
 def qa(
@@ -258,7 +260,15 @@ def agent(
     box = _box(tools)
     limits = limits or AGENT_LIMITS
     if native:
-        return Runner(name="agent", system=system, memory=memory, tools=box, limits=limits, options=options)
+        return Runner(
+            name="agent",
+            system=system,
+            memory=memory,
+            tools=box,
+            limits=limits,
+            options=options,
+            recall=RECALL_SHARE,
+        )
     told = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
     return Runner(
         name="agent",

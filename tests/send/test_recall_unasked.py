@@ -1,0 +1,201 @@
+"""What was left out comes back when it is named: beside the user's words, amid a cycle, and by the tool `recall`."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from send_parts import TARGETS, new_thread, tool_results
+
+from quire import values
+from quire.assemble import Policy
+from quire.errors import CallError
+from quire.log.sqlite import SqliteStore
+from quire.providers.prefix import lined
+from quire.providers.rules import errors, validate
+from quire.send.protocol import Runner
+from quire.send.runners import agent, chat
+from quire.send.tools import tool
+from quire.testing import emulator
+from quire.thread import Thread
+from quire.values import Call, Entry, JsonObject, Text
+from toolbox import carry_out, many_words
+
+SMALL = Policy(budget=2400, reply=200)
+SECRET = "The harbor master is called Ottilie Brandt."
+pytestmark = pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+
+
+def long_talk(thread: Thread, first: str, turns: int = 14) -> None:
+    """A conversation whose first words have long been left out."""
+    thread.append(values.user(first), values.respond("I see."))
+    for n in range(turns):
+        thread.append(values.user(many_words(60, f"q{n}x")), values.respond(many_words(60, f"a{n}x")))
+
+
+def said(body: JsonObject) -> str:
+    return json.dumps(body["messages"][-1], ensure_ascii=False)
+
+
+def whole(body: JsonObject) -> str:
+    return json.dumps(body, ensure_ascii=False)
+
+
+def rebased(path: Path, target: str, url: str, policy: Policy = SMALL, first: str = SECRET) -> Thread:
+    """A thread of which the first words have left the requests."""
+    thread = new_thread(path, policy=policy)
+    long_talk(thread, first)
+    thread.user("Go on.")
+    carry_out(thread, target, url, Runner())
+    assert first not in [part.text for message in thread.build(target).prompt.messages for part in message.parts]  # type: ignore[union-attr]
+    return thread
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai-chat"])
+def test_a_users_words_bring_back_what_fits_them_once_and_it_stays_in_its_place(provider: str, tmp_path: Path) -> None:
+    with emulator(provider, lambda body: "Yes.") as server:
+        thread = rebased(tmp_path / "t.db", TARGETS[provider], server.url)
+        before = len(server.requests)
+        for asked in ("Who is the harbor master?", "What is the harbor master called, again?", "Fine."):
+            thread.user(asked)
+            carry_out(thread, TARGETS[provider], server.url, chat())
+        bodies = [one.body for one in server.requests[before:]]
+    assert "Ottilie" in said(bodies[0])
+    assert "<recall>" in said(bodies[0])
+    assert "Ottilie" not in said(bodies[1])
+    assert all(whole(body).count("Ottilie") == 1 for body in bodies)
+    assert all(
+        lined(after, provider).each[: len(lined(one, provider).each)] == lined(one, provider).each
+        for one, after in pairwise(bodies)
+    )
+    assert not any(errors(validate(body, provider, body["model"])) for body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("recall", "runner", "comes"),
+    [(None, chat(), True), (None, Runner(), False), (0.0, chat(), False), (0.1, Runner(), True), (0.01, chat(), False)],
+    ids=["chat", "bare", "off", "policy", "no room"],
+)
+def test_the_policy_says_whether_and_how_much(
+    recall: float | None, runner: Runner, comes: bool, tmp_path: Path
+) -> None:
+    with emulator("openai-chat", lambda body: "Yes.") as server:
+        policy = Policy(budget=2400, reply=200, recall=recall)
+        thread = rebased(tmp_path / "t.db", TARGETS["openai-chat"], server.url, policy)
+        thread.user("Who is the harbor master?")
+        carry_out(thread, TARGETS["openai-chat"], server.url, runner)
+        assert ("Ottilie" in whole(server.requests[-1].body)) is comes
+        assert thread.build(TARGETS["openai-chat"]).tokens <= policy.limit
+    with pytest.raises(CallError, match="recall 2 is no share"):
+        Policy(recall=2)
+
+
+@tool(idempotent=True)
+def look_up(order: str) -> str:
+    """Look an order up.
+
+    order: its number
+    """
+    return "It is on its way."
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai-chat"])
+def test_a_step_that_names_what_is_no_longer_shown_brings_it_back(provider: str, tmp_path: Path) -> None:
+    def model(body: JsonObject) -> list[Any] | str:
+        if "look_up" not in whole(body):
+            return "Yes."
+        return [Call("c1", "look_up", {"order": "W-58213"})] if not tool_results(body) else [Text("It comes.")]
+
+    with emulator(provider, model) as server:
+        target = TARGETS[provider]
+        thread = rebased(tmp_path / "t.db", target, server.url, first="Order W-58213 was for 40 red lanterns.")
+        thread.user("Where is my parcel?")
+        assert carry_out(thread, target, server.url, agent([look_up])).text == "It comes."
+        asked, answered = (one.body for one in server.requests[-2:])
+    assert "lanterns" not in whole(asked)
+    assert "lanterns" in whole(answered)
+    (note,) = [entry for entry in thread.store.read("t") if entry.kind == "note"]
+    assert note.text == "# Relevant Conversation\nUser: Order W-58213 was for 40 red lanterns."
+    assert errors(validate(answered, provider, answered["model"])) == []
+    # It goes again with the turn it stands in, and never becomes L1.
+    long_talk(thread, "More.")
+    with emulator(provider, lambda body: "Yes.") as server:
+        thread.user("Go on.")
+        carry_out(thread, target, server.url, Runner())
+        assert "lanterns" not in whole(server.requests[-1].body)
+
+
+def handled(path: Path, target: str) -> tuple[Thread, JsonObject]:
+    """A thread with a handle in its request, and the request."""
+    thread = new_thread(path, policy=Policy(budget=2400, reply=200, handles=0.25, floor=0.3))
+    thread.append(values.tools([look_up.definition()]))
+    for n in range(8):
+        found = f"line {n} holds key-{n}\n" + "\n".join(f"{n} {line} some words of a long result" for line in range(40))
+        thread.append(values.user(f"Look {n}"), values.call(f"c{n}", "look_up", {"order": str(n)}))
+        thread.append(values.result(f"c{n}", None, found), values.respond(f"Seen {n}."))
+    thread.user("Go on.")
+    request = thread.request(target)
+    return thread, request.body
+
+
+def test_where_a_handle_stands_the_tool_is_offered_and_answered_in_one_line(tmp_path: Path) -> None:
+    target = TARGETS["openai-chat"]
+    thread, body = handled(tmp_path / "t.db", target)
+    handle = whole(body).partition("recall with handle ")[2][:12]
+    assert handle
+    assert [one["function"]["name"] for one in body["tools"]] == ["look_up", "recall"]
+    assert thread.build(target).tokens <= 2200
+    (asked,) = thread.append(values.call("r1", "recall", {"handle": handle}))
+    result = thread.answer_recall(asked)
+    assert "some words of a long result" in result.body["content"]
+    assert thread.store.read("t")[-1].id == result.id
+    for args, problem in [
+        ({"handle": "ffff"}, "no entry"),
+        ({"wat": 1}, "no 'wat'"),
+        ({}, "needs a query"),
+        ({"query": 3}, "needs"),
+    ]:
+        (wrong,) = thread.append(values.call("r2", "recall", args))
+        assert problem in thread.answer_recall(wrong).body["outcome"]
+
+
+def test_a_cycle_answers_a_recall_that_its_runner_does_not_know(tmp_path: Path) -> None:
+    target = TARGETS["anthropic"]
+    thread, body = handled(tmp_path / "t.db", target)
+    handle = whole(body).partition("recall with handle ")[2][:12]
+
+    def model(body: JsonObject) -> list[Any]:
+        seen = "lines 1-" in whole(body)
+        return [Text("I have it.")] if seen else [Call("r1", "recall", {"handle": handle})]
+
+    with emulator("anthropic", model) as server:
+        assert carry_out(thread, target, server.url, agent([look_up])).text == "I have it."
+        last = server.requests[-1].body
+    tools = [entry for entry in thread.store.read("t") if entry.kind == "tools"]
+    assert len(tools) == 2, "what the thread offers is not told again by the runner"
+    assert errors(validate(last, "anthropic", last["model"])) == []
+
+
+def test_a_cycle_that_recalls_may_be_cut_behind_any_entry(tmp_path: Path) -> None:
+    target = TARGETS["openai-chat"]
+
+    def model(body: JsonObject) -> list[Any] | str:
+        if "look_up" not in whole(body):
+            return "Yes."
+        return [Call("c1", "look_up", {"order": "W-58213"})] if not tool_results(body) else [Text("It comes.")]
+
+    with emulator("openai-chat", model) as server:
+        thread = rebased(tmp_path / "t.db", target, server.url, first="Order W-58213 was for 40 red lanterns.")
+        begin = thread.user("Which lanterns were ordered, and where are they?").seq
+        first = len(server.requests)
+        carry_out(thread, target, server.url, agent([look_up]))
+        entries, bodies = thread.store.read("t"), [one.body for one in server.requests[first:]]
+        # What is recalled beside the user's words is one transaction: call and result.
+        for kept in [at for at in range(begin, len(entries)) if not entries[at - 1].meta.get("placement")]:
+            before = len(server.requests)
+            with SqliteStore(":memory:") as store:
+                store.append("t", [Entry(entry.kind, entry.body) for entry in entries[:kept]])
+                assert carry_out(Thread(store, "t", SMALL), target, server.url, agent([look_up])).text == "It comes."
+            sent = [one.body for one in server.requests[before:]]
+            assert sent == bodies[len(bodies) - len(sent) :], f"cut behind entry {kept} ({entries[kept - 1].kind})"
