@@ -1,7 +1,8 @@
 """Every code block and command in README and docs runs, and prints what the page says.
 
 ```python blocks of a page run in order in one namespace; ```console blocks hold `$ command` lines, each
-followed by the exact output, in which a line of `...` stands for anything. Both work in one temporary folder.
+followed by the exact output, in which a line of `...` stands for anything. Behind these, what stands in a table under
+`shown by` is tried: `$ command` succeeds, anything else is an expression that holds. All work in one temporary folder.
 """
 
 import json
@@ -96,6 +97,22 @@ def test_what_a_page_shows_is_what_happens(
                 assert matches(done.stdout + done.stderr, expected), (
                     f"{page.name}, block at line {line}: $ {command}\nprinted:\n{done.stdout}{done.stderr}\nexpected:\n{expected}"
                 )
+    for code in shown_by(page.read_text()):
+        if code.startswith("$ "):
+            done = subprocess.run(
+                ["bash", "-c", code[2:]], env=environment, cwd=tmp_path, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{page.name}: {code}\n{done.stdout}{done.stderr}"
+        else:
+            assert eval(code, names), f"{page.name}: {code}"
+
+
+def shown_by(page: str) -> list[str]:
+    """The code in the last column of a page's tables whose head says so, in order."""
+    tables = re.findall(r"^\|[^\n]*\| shown by \|\n\|[-|]+\|\n((?:\|.*\n?)+)", page, re.M)
+    rows = [row for table in tables for row in table.splitlines()]
+    cells = [re.split(r"(?<!\\)\|", row)[-2] for row in rows]
+    return [code.replace("\\|", "|") for cell in cells for code in re.findall(r"`([^`]+)`", cell)]
 
 
 def commands(code: str) -> list[tuple[str, str]]:
@@ -122,6 +139,8 @@ def test_a_page_that_drifts_is_noticed() -> None:
     assert matches("a\nb\n", "a\nb\n")
     assert matches("a\nx\ny\nb\n", "a\n...\nb\n")
     assert not matches("a\nb\n", "a\nc\n")
+    page = "| x | shown by |\n|---|---|\n| a \\| b | `1 \\| 2 == 3`<br>`$ false` |\n"
+    assert shown_by(page) == ["1 | 2 == 3", "$ false"]
 
 
 def test_every_page_of_the_docs_is_linked_from_the_readme() -> None:
