@@ -232,7 +232,7 @@ class _Reading:
         assert self._stream is not None
         for data in events:
             event = DONE if data.strip() == b"[DONE]" else json.loads(data)
-            if event is not DONE or wire_of(self._call_provider()).name == "openai-chat":
+            if event is not DONE or wire_of(self._call_provider()).call.ends_in_done:
                 self._stream.feed(event)
 
     def _call_provider(self) -> str:
