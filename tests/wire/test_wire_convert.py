@@ -36,7 +36,9 @@ chat_parts = st.lists(
     | _fixed({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
     max_size=3,
 )
-chat_function = _fixed({"name": texts, "arguments": args.map(json.dumps) | texts | st.just('{"a": NaN}')})
+chat_function = _fixed(
+    {"name": texts, "arguments": args.map(json.dumps) | texts | st.sampled_from(['{"a": NaN}', "null", "3"])}
+)
 chat_call = _fixed({"id": ids, "type": "function", "function": chat_function})
 chat_calls = st.lists(chat_call, max_size=2)
 chat_said = {"refusal": optional, "annotations": st.just([]), **recorder}
@@ -86,7 +88,7 @@ phases = st.sampled_from(["commentary", "final_answer"])
 input_texts = st.lists(_fixed({"type": "input_text", "text": texts}), max_size=2)
 summary = st.lists(_fixed({"type": "summary_text", "text": texts}), max_size=1)
 speakers = st.sampled_from(["user", "assistant", "system", "developer"])
-json_args = args.map(json.dumps) | texts
+json_args = args.map(json.dumps) | texts | st.sampled_from(["null", "[]"])
 items = st.one_of(
     _fixed({"role": speakers, "content": texts}, type=st.just("message")),
     _fixed({"type": "message", "role": "user", "content": input_texts}),

@@ -64,6 +64,7 @@ def parsed_arguments(text: str) -> tuple[Json, JsonObject]:
         return {}, {}
     try:
         args = json.loads(whole_characters(text), parse_constant=_refuse)
+        args = {} if args is None else args  # null: the call has no arguments
         written = compact(args)
         written.encode()  # an escaped lone surrogate parses, but no log can hold it
     except (ValueError, RecursionError):
