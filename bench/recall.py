@@ -20,7 +20,7 @@ from embedded import embedder
 from locomo import DRAGON, KS, Conversation, Question, Rank, entries, load, measure
 from quire.cli.output import print_table
 from quire.recall import Indexer, Recall
-from quire.recall.query import content, stem
+from quire.recall.languages import terms
 from quire.thread import open_store
 from traces import parser
 
@@ -49,7 +49,7 @@ def bm25(conversations: Sequence[Conversation]) -> Rank:
 
 class _Bm25:
     def __init__(self, texts: list[str]) -> None:
-        bags = [stem(content(text)) for text in texts]
+        bags = [terms(text) for text in texts]
         self.words = {word: at for at, word in enumerate(sorted({w for bag in bags for w in bag}))}
         counts = np.zeros((len(bags), len(self.words)), np.float32)
         for row, bag in enumerate(bags):
@@ -61,7 +61,7 @@ class _Bm25:
         self.scores = rarity * counts * 2.2 / (counts + 1.2 * (0.25 + 0.75 * length / length.mean()))
 
     def rank(self, query: str) -> list[int]:
-        known = sorted({self.words[word] for word in stem(content(query)) if word in self.words})
+        known = sorted({self.words[word] for word in terms(query) if word in self.words})
         return np.argsort(-self.scores[:, known].sum(1), kind="stable").tolist()
 
 

@@ -23,16 +23,15 @@ from quire.recall import Collection
 from quire.recall.document import document, indexed
 from quire.recall.query import Query, ask
 from quire.recall.rank import WEIGHTS, standard
+from quire.recall.words import scores
 from traces import parser
 
-NAMES = ("words", "meaning", "speaker", "likely_speaker", "asks", "length", "person", "time", "name")
-START = (1, 1, 1, 1, -0.5, 0.1, 0.5, 0.3, 0.3)
+NAMES = ("words", "meaning", "speaker", "asks", "person", "time", "name")
+START = (1, 1, 1, -0.5, 0.5, 0.3, 0.3)
 GRID = {
     "meaning": (0.6, 0.8, 1, 1.25),
     "speaker": (0.8, 1.2, 1.6, 2, 2.4),
-    "likely_speaker": (0.5, 1, 1.6),
-    "asks": (-0.4, -0.8, -1.2),
-    "length": (0, 0.1, 0.2, 0.3, 0.4),
+    "asks": (-0.4, -0.8, -1.2, -1.6),
     "person": (0, 0.5, 1, 1.5, 2),
     "time": (0, 0.35, 0.7, 1),
     "name": (0, 0.5, 1, 1.5),
@@ -55,20 +54,15 @@ def reasons(conversation: Conversation, embedder: Any) -> list[Reasons]:
 def _reasons(held: Collection, text: str) -> Any:
     manner, rows = held._manner, np.arange(len(held.ids))
     asked = ask(Query(text), manner.people())
-    words = held._wording.scores(asked, held._kin_of(asked), held._alive.all)
-    none = np.zeros(0, np.int64), np.zeros(0, np.float32)
-    meant = (manner._speaker.all == asked.subject) * (asked.subject >= 0)
-    meant = meant * (WEIGHTS.several if asked.several else 1.0)
-    share = held._wording.neighbours.dialogue(rows) * manner._named.all
+    neighbours = held._beside()
+    words, _ = scores(held._postings, asked, neighbours, held._lengths.all, held._alive.all)
     return np.stack(
         [
             standard(words),
-            held._likeness(rows, held._vector(asked), *none),
-            meant * asked.sure,
-            meant * (not asked.sure),
-            share * manner._asks.all,
-            share * standard(manner._size.all),
-            share * (manner._person.all - 0.5),
+            held._likeness(rows, held._vector(asked), neighbours),
+            (manner.speakers.all == asked.subject) * (asked.subject >= 0),
+            neighbours.dialogue * manner.asks.all,
+            neighbours.dialogue * (manner._person.all - 0.5),
             manner._times.all * asked.when,
             manner._names.all * asked.name,
         ]

@@ -1,9 +1,8 @@
 """What a search costs at 10,000 and 100,000 entries: time, memory, building and loading.
 
-Beside it in the same run: a plain numpy search (every cosine, BM25 over dense postings with neighbours), and
-the exact scan with the graph switched off. Texts are made from a vocabulary with the frequencies of
+Texts are made from a vocabulary with the frequencies of
 real text; vectors are mixed from those of LoCoMo's turns (or of such texts), because making 100,000 of them would
-take half an hour. Every size has a process of its own, so that its memory is its own.
+take half an hour. A store is filled by one process and searched by another, which has loaded nothing before.
 Times are by the clock, and of the processor in brackets: other programs may be running.
 
     bench/recall_speed.py [--data FILE …] [--sizes 10000 100000] [--json]
@@ -29,9 +28,8 @@ from locomo import DATA, load
 from quire import values
 from quire.cli.output import print_table
 from quire.log.sqlite import SqliteStore
-from quire.recall import Recall
-from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning, packed
-from quire.recall.query import Query, ask
+from quire.recall import Indexer, Recall
+from quire.recall.meaning import packed
 from quire.thread import open_store
 from quire.values import Entry
 from traces import parser
@@ -71,24 +69,15 @@ def fill(store: SqliteStore, size: int) -> float:
 
 
 def give_vectors(store: SqliteStore, embedder: Remembered, seeds: Any) -> None:
-    """Vectors for all entries, scattered around real ones, and for words."""
+    """Vectors for all entries, scattered around real ones."""
     rng = np.random.default_rng(11)
     ids = [change.entry.id for change in store.changes()]
     for begin in range(0, len(ids), 5000):
         some = ids[begin : begin + 5000]
         one, other = (seeds[rng.integers(0, len(seeds), len(some))] for _ in range(2))
         near = one + rng.uniform(0.2, 0.7, (len(some), 1)).astype(np.float32) * other
-        made = packed(near / np.linalg.norm(near, axis=1, keepdims=True))
-        store.index.add_vectors("entry", embedder.name, dict(zip(some, made, strict=True)))
-    words = {word for text in store.index.all_words() for word in text.split()}
-    kept = sorted(word for word in words if word.isalpha())
-    made = _noise(rng, len(kept), seeds.shape[1])
-    made = packed(made / np.linalg.norm(made, axis=1, keepdims=True))
-    store.index.add_vectors("word", embedder.name, dict(zip(kept, made, strict=True)))
-
-
-def _noise(rng: Any, rows: int, width: int) -> Any:
-    return rng.standard_normal((rows, width)).astype(np.float32) / np.sqrt(np.float32(width))
+        unit = near / np.linalg.norm(near, axis=1, keepdims=True)
+        store.index.add_vectors(embedder.name, {id: packed(row) for id, row in zip(some, unit, strict=True)})
 
 
 def timed(run: Callable[[str], Any], queries: list[str]) -> list[tuple[float, float]]:
@@ -101,37 +90,6 @@ def timed(run: Callable[[str], Any], queries: list[str]) -> list[tuple[float, fl
     return out
 
 
-class Prototype:
-    """The plain way: dense cosines over everything, BM25 with neighbours by shifting whole columns."""
-
-    def __init__(self, recall: Recall, matrix: Any) -> None:
-        self.collection = recall._scope(None).collection
-        self.postings = self.collection._wording.postings
-        self.matrix = matrix
-
-    def search(self, query: str, vector: Any) -> Any:
-        size = len(self.collection.ids)
-        score = np.zeros(size)
-        for _, stemmed, _ in ask(Query(query), {}).words:
-            number = self.postings.vocabulary.find(stemmed)
-            if number is None:
-                continue
-            rows, counts = self.postings.of(number)
-            own = np.zeros(size)
-            own[rows] = counts
-            wide = own.copy()
-            for step in range(1, 6):
-                wide[step:] += 0.6**step * own[:-step]
-                wide[:-step] += 0.3 * 0.6 ** (step - 1) * own[step:]
-            holders = np.count_nonzero(wide)
-            score += np.log1p((size - holders + 0.5) / (holders + 0.5)) * wide * 2.2 / (wide + 1.2)
-        near = self.matrix @ vector
-        for step, weight in ((1, 0.3), (2, 0.09)):
-            near[step:] += weight * near[:-step]
-        total = (score - score.mean()) / score.std() + (near - near.mean()) / near.std()
-        return np.argsort(-total, kind="stable")[:5]
-
-
 def real_texts(files: list[Path] | None) -> tuple[list[str], list[str]]:
     """Texts whose vectors are mixed, and texts whose vectors are asked for."""
     if not files and not DATA.exists():
@@ -142,57 +100,46 @@ def real_texts(files: list[Path] | None) -> tuple[list[str], list[str]]:
     return said, list(islice(cycle(asked or said), QUERIES))
 
 
-def one(size: int, folder: Path, files: list[Path] | None) -> dict[str, Any]:
-    embedder, (said, questions) = Remembered(), real_texts(files)
-    seeds = embedder.encode(said)
+def filled(size: int, folder: Path, files: list[Path] | None) -> float:
+    """A store of so many entries with their vectors; microseconds that an append took, by the entry."""
+    embedder, (said, _) = Remembered(), real_texts(files)
+    with open_store(folder / f"{size}.db") as store:
+        append_s = fill(store, size)
+        give_vectors(store, embedder, embedder.encode(said))
+        Indexer(store, embedder).run()
+        Recall(store, embedder).search("once")
+    return 1e6 * append_s / size
+
+
+def one(size: int, folder: Path, files: list[Path] | None, append_us: float) -> dict[str, Any]:
+    """What a process of its own pays for a store that was filled by another."""
+    embedder, (_, questions) = Remembered(), real_texts(files)
     file = folder / f"{size}.db"
     store = open_store(file)
-    append_s = fill(store, size)
-    give_vectors(store, embedder, seeds)
-    before = _memory()
-    recall = Recall(store, embedder, approximate_above=10**9)
     queries = [" ".join(text.split()[:7]) for text in sentences(QUERIES, seed=99)]
-    vectors_of = dict(zip(queries, embedder.encode(questions), strict=True))
-    loaded = timed(lambda query: recall.search(query), queries[:1])[0]
-    recall._scope(None).collection._meaning._above = APPROXIMATE_ABOVE
-    graphed = timed(lambda query: recall.search(query), queries[:1])[0]
+    fixed = _Fixed(embedder, dict(zip(queries, embedder.encode(questions), strict=True)))
+    before = _memory()
+    firsts = {}
+    for name, with_ in (("words", None), ("words and meaning", fixed)):
+        recall = Recall(store, with_)
+        firsts[name] = timed(recall.search, queries[:1])[0]
     memory = _memory() - before
-    held = recall._scope(None).collection
-    fixed = _Fixed(embedder, vectors_of)
-    held.embedder = fixed
-    ours = timed(lambda query: recall.search(query), queries)
+    ours = timed(recall.search, queries)
+    thread = timed(lambda query: recall.search(query, thread="t0"), queries)
     grown = timed(lambda query: _append_and_search(store, recall, query), queries)
-    words = timed(lambda query: held._wording.scores(ask(Query(query), {}), {}, held._alive.all), queries)
-    texts = list(sentences(50, seed=5))
-    matrix = held._meaning._vectors.all
-    exact = Meaning(384, approximate_above=10**9)
-    exact.grow(len(matrix))
-    exact.put(np.arange(len(matrix)), matrix)
-    everyone = held._alive.all
-    graph = timed(lambda query: held._meaning.near(vectors_of[query], everyone, 200), queries)
-    scan = timed(lambda query: exact.near(vectors_of[query], everyone, 200), queries)
-    plain = Prototype(recall, matrix)
-    prototype = timed(lambda query: plain.search(query, vectors_of[query]), queries)
-    real = timed(lambda query: embedder.fresh(query), queries[:25])
+    real = timed(embedder.fresh, queries[:25])
     return {
         "entries": size,
-        "append, us an entry": round(1e6 * append_s / size),
-        "load, s": _seconds(loaded),
-        "making the graph, s": _seconds(graphed) if size > APPROXIMATE_ABOVE else "none",
+        "append, us an entry": round(append_us),
+        "first search of a process, by words, s": _seconds(firsts["words"]),
+        "first search of a process, s": _seconds(firsts["words and meaning"]),
         "search besides embedding, p50 / p95 ms": _at(ours),
-        "  its words": _at(words),
-        "  its nearest vectors": _at(graph),
-        "embedding a query of 7 words": _at(real),
-        "embedding an entry of 5 to 60 words": _at(timed(embedder.fresh, texts)),
-        "search with embedding": _at(
-            [(a + c, b + d) for (a, b), (c, d) in zip(ours, real * 4, strict=False)]
-        ),
-        "plain numpy besides embedding": _at(prototype),
-        "exact scan of all vectors": _at(scan),
+        "  in one thread of 1,000": _at(thread),
         "append one, then search": _at(grown),
+        "embedding a query of 7 words": _at(real),
+        "embedding an entry of 5 to 60 words": _at(timed(embedder.fresh, list(sentences(50, seed=5)))),
         "memory, MB": round(memory),
         "file, MB": round(file.stat().st_size / 1e6),
-        "of the nearest 100, found": _found(held._meaning, exact, list(vectors_of.values())),
     }
 
 
@@ -218,16 +165,6 @@ class _Fixed:
         )
 
 
-def _found(graph: Meaning, exact: Meaning, queries: list[Any]) -> str:
-    shares = []
-    for query in queries[:50]:
-        everyone = exact.known
-        rows, _ = graph.near(query, everyone, 200)
-        _, cosines = exact.near(query, everyone, 200)
-        shares.append(np.isin(np.argsort(-cosines)[:100], rows).mean())
-    return f"{100 * np.mean(shares):.1f} %"
-
-
 def _at(times: list[tuple[float, float]]) -> str:
     """p50 / p95 by the clock, and of the processor in brackets."""
     clock, processor = zip(*times, strict=True)
@@ -251,7 +188,9 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone,
     ):
-        rows = list(alone.map(one, args.sizes, repeat(Path(folder)), repeat(args.data)))
+        given = repeat(Path(folder)), repeat(args.data)
+        appended = list(alone.map(filled, args.sizes, *given))
+        rows = list(alone.map(one, args.sizes, *given, appended))
     if args.json:
         print(json.dumps(rows))
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # Every package that only an extra brings; as None in sys.modules it is as good as not installed.
-NAMES = """numpy Stemmer onnxruntime onnx tokenizers safetensors usearch jsonpath jq openai anthropic google.genai
+NAMES = """numpy Stemmer onnxruntime onnx tokenizers safetensors jsonpath jq openai anthropic google.genai
 boto3 botocore xllamacpp gguf mcp httpx regex prompt_toolkit yaml watchfiles starlette uvicorn splintr tree_sitter"""
 EXTRAS = NAMES.split()
 RUN = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); from quire.cli.main import main; main()"

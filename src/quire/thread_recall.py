@@ -12,9 +12,9 @@ from quire.assemble import Assembly
 from quire.assemble.user_message import entry_text
 from quire.errors import CallError, QuireError
 from quire.log.store import Store
-from quire.recall import RECALL_TOOL, Embedder, Hit, Query, Recall, place
+from quire.recall import RECALL_TOOL, Embedder, Hit, Query, Recall, place, relevant
+from quire.recall.languages import terms
 from quire.recall.placement import PLACED, in_prompt, standing
-from quire.recall.query import content, stem
 from quire.recall.tool import Asking, shown_ahead
 from quire.records import Records
 from quire.tokens import counter
@@ -68,6 +68,8 @@ class ThreadRecall:
         entries = assembly.entries
         query = Query(text, _asked_before(assembly))
         hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=shown)
+        if not relevant(hits):
+            return {}
         room = int(assembly.policy.limit * share)
         return place(hits, room, standing((entries[seq] for seq in sorted(shown)), shown), query=query).meta
 
@@ -116,8 +118,8 @@ class ThreadRecall:
         hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=known)
         if self.embedder is None:
             # By words alone, what shares none of them with the question stands near one that does, no more.
-            asked = set(stem(content(user.text)))
-            hits = [hit for hit in hits if asked & set(stem(content(entry_text(hit.entry))))]
+            asked = set(terms(user.text, asked=True))
+            hits = [hit for hit in hits if asked.intersection(terms(entry_text(hit.entry)))]
         placed = place(hits, room, query=query)
         if not placed.text:
             return []

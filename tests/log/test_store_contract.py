@@ -384,8 +384,9 @@ def test_recall_finds_by_words_and_by_meaning_and_forgets_what_is_deleted(store:
     assert [(hit.id, hit.score) for hit in Recall(store, Hashed()).search("dog tea train", 9)] == best
     store.delete("t")
     assert recall.search("green tea", 5, thread="f", kinds="user")[0].entry.text != "I like green tea"
-    assert "tea" not in " ".join(store.index.all_words())
-    assert {key for key, _ in store.index.vectors("entry", "hashed")} <= {entry.id for entry in store.read("f")}
+    rows = [row for piece in store.index.stretches(None) for _, _, row in store.index.words(piece) if row is not None]
+    assert "tea" not in " ".join(row.words for row in rows)
+    assert {key for key, _ in store.index.vectors("hashed")} <= {entry.id for entry in store.read("f")}
     with pytest.raises(NotFound):
         recall.search("dog", thread="t")
 

@@ -47,16 +47,6 @@ def test_another_process_gives_the_same_bits(model: MiniLM) -> None:
     assert done.stdout == model.encode(["red hat"]).tobytes()
 
 
-def test_the_graph_of_vectors_and_the_model_live_in_one_process(model: MiniLM) -> None:
-    script = (
-        "import numpy as np; from quire.recall.meaning import Meaning; from quire.recall.embed import minilm\n"
-        "made = Meaning(4, approximate_above=1); made.grow(3); made.put(np.arange(3), np.eye(4, dtype=np.float32)[:3])\n"
-        "print(made.near(np.eye(4, dtype=np.float32)[1], np.ones(3, bool), 3)[0].tolist(), minilm().encode(['x']).shape)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[0, 1, 2] (1, 384)\n"
-
-
 def test_a_missing_model_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "find_weights", lambda: None)
     with pytest.raises(MissingPart) as raised:

@@ -67,7 +67,6 @@ def test_progress_is_told_and_ends_complete(store: SqliteStore, embedder: Hashed
     Indexer(store, embedder).run(lambda *step: told.append(step))
     done = {what: (now, of) for what, now, of in told}
     assert done["meaning"] == (40, 40)
-    assert done["kin"][0] == done["kin"][1] > 0
 
 
 def test_vectors_of_another_model_are_not_taken_for_its_own(store: SqliteStore, embedder: HashedWords) -> None:

@@ -14,7 +14,7 @@ from quire.errors import CallError
 from quire.formats import clean
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
-from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool
+from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool, relevant
 from quire.recall.placement import in_prompt, standing
 from quire.send.builtin import recall_tool as built_in
 from quire.thread import Thread
@@ -234,3 +234,20 @@ def test_all_of_a_turns_places_go_to_what_can_stand_there(store: SqliteStore) ->
     assert "note" in {hit.entry.kind for hit in thread.recall("what is the walrus code?", k=3)}
     asked = thread.user("what is the walrus code?", recall=3)
     assert len(asked.meta["recalled_ids"]) == 3
+
+
+def test_a_turn_that_nothing_answers_is_given_nothing(store: SqliteStore) -> None:
+    thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
+    thread.append(values.user("the walrus code is 7719"), values.respond("noted"))
+    for n in range(30):
+        thread.user(f"tell me about page {n} of the long report please. " * 5)
+        request = thread.request(TARGET)
+        thread.append(thread.sent_entry(request, Reply((), Usage(), "stop")), values.respond("fine"))
+    unanswered = "which violins did the carpenter report to customs?"
+    nearest = thread.recall(unanswered, 5)
+    assert nearest
+    assert not relevant(nearest)
+    assert "recalled" not in thread.user(unanswered, recall=5).meta
+    assert recall_tool(Recall(store), "t")(unanswered) == "Nothing was found that is not shown already."
+    assert relevant(thread.recall("what is the walrus code?", 5))
+    assert "7719" in thread.user("what is the walrus code?", recall=5).meta["recalled"]

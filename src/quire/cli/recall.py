@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,11 +91,15 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
     if lacking:
         who = counted(lacking, "entry", "entries")
         echo(f"{who} not indexed by meaning yet, found by words alone: run `quire index`", err=True)
+    from quire.recall import relevant
+
     if as_json:
         found = [msgspec.to_builtins(hit) for hit in hits]
-        print_json({"by": by, "without_meaning": lacking, "hits": found})
-    else:
-        _print_hits(hits, explain)
+        print_json({"by": by, "without_meaning": lacking, "relevant": relevant(hits), "hits": found})
+        return
+    if hits and not relevant(hits):
+        echo("nothing relevant was found; the nearest:", err=True)
+    _print_hits(hits, explain)
 
 
 def _check(
@@ -119,8 +122,7 @@ def _recall(records: Records) -> Recall:
     from quire.recall import Recall
 
     store: Any = records.store
-    # For one search, comparing every vector takes less than making the graph.
-    return Recall(store, records.meaning, approximate_above=sys.maxsize)
+    return Recall(store, records.meaning)
 
 
 def _print_hits(hits: Sequence[Hit], explain: bool) -> None:
@@ -169,7 +171,7 @@ def _line(entry: Entry) -> str:
 
 # `quire index`: bring the search index up to date, of entries and of records.
 
-_WORK = ("words", "meaning", "kin", "records")
+_WORK = ("words", "meaning", "records")
 
 
 @click.command(name="index")
@@ -205,9 +207,7 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Path | None) -> No
 def _done(made: IndexReport, records: int) -> str:
     """What was new, in a sentence; what was there already is not told."""
     worded = _listed([(made.worded, "entry", "entries")])
-    meant = _listed(
-        [(made.embedded, "entry", "entries"), (made.words, "word", "words"), (records, "record", "records")]
-    )
+    meant = _listed([(made.embedded, "entry", "entries"), (records, "record", "records")])
     news = [f"the {what} of {of}" for what, of in (("words", worded), ("meaning", meant)) if of]
     return f"indexed {'; '.join(news)}" if news else "the index was up to date"
 

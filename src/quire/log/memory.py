@@ -20,7 +20,6 @@ from quire.log.hashing import canonical, chain, entry_id
 from quire.log.store import (
     Change,
     EntryWords,
-    Owner,
     RecordFilter,
     RecordRow,
     Store,
@@ -321,7 +320,7 @@ class MemoryIndex:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._words: dict[str, tuple[int, EntryWords]] = {}
-        self._vectors: dict[tuple[Owner, str, str], tuple[int, bytes]] = {}
+        self._vectors: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._last = 0
 
     def _next(self) -> int:
@@ -364,34 +363,26 @@ class MemoryIndex:
             ids = [(seq, branch.line(seq).id) for seq in seqs]
             return [(seq, id, self._words.get(id, (0, None))[1]) for seq, id in ids]
 
-    def all_words(self) -> Iterator[str]:
-        with self._store.lock:
-            return iter([row.words for _, row in self._words.values()])
-
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         with self._store.lock:
             kept = {id for id, (_, row) in self._words.items() if row.rules == rules}
             found = [change for change in self._store.changes(after) if change.entry.id not in kept]
             return found[:limit]
 
-    def add_vectors(self, owner: Owner, model: str, vectors: Mapping[str, bytes]) -> None:
+    def add_vectors(self, model: str, vectors: Mapping[str, bytes]) -> None:
         with self._store.lock:
-            there = self._ids() if owner == "entry" else set(vectors)
+            there = self._ids()
             for key, vector in vectors.items():
                 if key in there:
-                    self._vectors[owner, model, key] = (self._next(), vector)
+                    self._vectors[model, key] = (self._next(), vector)
 
-    def vectors(
-        self, owner: Owner, model: str, *, after: int = 0, keys: Sequence[str] | Stretch | None = None
-    ) -> list[tuple[str, bytes]]:
+    def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
         with self._store.lock:
-            if isinstance(keys, Stretch):
-                keys = [id for _, id, _ in self.words(keys)]
-            wanted = None if keys is None else set(keys)
+            wanted = None if of is None else {id for _, id, _ in self.words(of)}
             found = [
                 (n, key, vector)
-                for (whose, made_by, key), (n, vector) in self._vectors.items()
-                if (whose, made_by) == (owner, model) and n > after and (wanted is None or key in wanted)
+                for (made_by, key), (n, vector) in self._vectors.items()
+                if made_by == model and n > after and (wanted is None or key in wanted)
             ]
         return [(key, vector) for _, key, vector in sorted(found)]
 
@@ -404,7 +395,7 @@ class MemoryIndex:
             found = sorted(
                 (n, id)
                 for id, (n, row) in self._words.items()
-                if n > after and row.kind != "call" and ("entry", model, id) not in self._vectors
+                if n > after and row.kind != "call" and (model, id) not in self._vectors
             )
         return found[:limit]
 
@@ -414,15 +405,10 @@ class MemoryIndex:
             self._vectors.clear()
 
     def forget_deleted(self) -> None:
-        """Remove the words and vectors of entries that no thread holds, and the vectors of words that none says."""
+        """Remove the words and vectors of entries that no thread holds."""
         there = self._ids()
         self._words = {id: kept for id, kept in self._words.items() if id in there}
-        said = {word for text in self.all_words() for word in text.split()}
-        self._vectors = {
-            key: kept
-            for key, kept in self._vectors.items()
-            if key[2] in (there if key[0] == "entry" else said)
-        }
+        self._vectors = {key: kept for key, kept in self._vectors.items() if key[1] in there}
 
     def _ids(self) -> set[str]:
         return {line.id for branch in self._store.branches.values() for line in branch.lines}

@@ -6,7 +6,7 @@ Words are written by the transaction that appends an entry, and deleted with it;
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import msgspec
 from quire.errors import NotFound
 from quire.log import branches
 from quire.log.branches import ROWS, entries_of
-from quire.log.store import Change, EntryWords, Owner, Stretch
+from quire.log.store import Change, EntryWords, Stretch
 from quire.values import Entry
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ CREATE TABLE recall_entries (
 );
 CREATE TABLE recall_vectors (
     n INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- 'entry' or 'word', and which one.
+    -- Always 'entry', and which one.
     owner TEXT NOT NULL,
     key TEXT NOT NULL,
     model TEXT NOT NULL,
@@ -54,7 +54,12 @@ CREATE TABLE recall_vectors (
 _NAMES = "ALTER TABLE recall_entries ADD COLUMN names INTEGER NOT NULL DEFAULT 0"
 
 OWNER = "recall"
-MIGRATIONS: tuple[str, ...] = (_FIRST, _NAMES)
+# Vectors of single words went; long entries have several, so the one they had is made again with the others.
+_SEVERAL = """
+DELETE FROM recall_vectors
+WHERE owner != 'entry' OR key IN (SELECT entry FROM recall_entries WHERE length > 150)
+"""
+MIGRATIONS: tuple[str, ...] = (_FIRST, _NAMES, _SEVERAL)
 
 _INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 13})"
 _GONE = "NOT EXISTS (SELECT 1 FROM entries WHERE entries.id = "
@@ -74,14 +79,13 @@ SELECT r.n, r.entry FROM recall_entries r WHERE r.n > ? AND r.kind != 'call' AND
     SELECT 1 FROM recall_vectors v WHERE v.owner = 'entry' AND v.key = r.entry AND v.model = ?)
 ORDER BY r.n LIMIT ?
 """
-_SINCE = "SELECT key, vector FROM recall_vectors WHERE n > ? AND owner = ? AND model = ? ORDER BY n"
+_SINCE = "SELECT key, vector FROM recall_vectors WHERE n > ? AND model = ? ORDER BY n"
 _OF_STRETCH = """
 SELECT e.id, v.vector FROM entries e
 JOIN recall_vectors v ON v.owner = 'entry' AND v.key = e.id AND v.model = ?
 WHERE e.branch = ? AND e.seq > ? AND e.seq <= ?
 """
-_SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES (?, ?, ?, ?)"
-_AT_ONCE = 500
+_SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES ('entry', ?, ?, ?)"
 
 
 def insert_words(conn: sqlite3.Connection, words: Iterable[EntryWords]) -> None:
@@ -90,15 +94,9 @@ def insert_words(conn: sqlite3.Connection, words: Iterable[EntryWords]) -> None:
 
 
 def forget_deleted(conn: sqlite3.Connection) -> None:
-    """Remove the words and vectors of entries that no thread holds, and the vectors of words that none says."""
+    """Remove the words and vectors of entries that no thread holds."""
     conn.execute(f"DELETE FROM recall_entries WHERE {_GONE}recall_entries.entry)")
-    conn.execute(f"DELETE FROM recall_vectors WHERE owner = 'entry' AND {_GONE}recall_vectors.key)")
-    known = {word for (word,) in conn.execute("SELECT key FROM recall_vectors WHERE owner = 'word'")}
-    if known:
-        for (words,) in conn.execute("SELECT words FROM recall_entries"):
-            known.difference_update(words.split())
-        gone = [(word,) for word in known]
-        conn.executemany("DELETE FROM recall_vectors WHERE owner = 'word' AND key = ?", gone)
+    conn.execute(f"DELETE FROM recall_vectors WHERE {_GONE}recall_vectors.key)")
 
 
 class SqliteIndex:
@@ -145,43 +143,25 @@ class SqliteIndex:
             rows = conn.execute(_WORDS, (stretch.branch, stretch.low, stretch.high)).fetchall()
         return [(row[0], row[1], EntryWords(*row[2:]) if row[2] is not None else None) for row in rows]
 
-    def all_words(self) -> Iterator[str]:
-        with self._file.guard() as conn:
-            for (words,) in conn.execute("SELECT words FROM recall_entries"):
-                yield words
-
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         with self._file.guard() as conn:
             return branches.changes_of(conn, conn.execute(_UNWORDED, (after, rules, limit)).fetchall())
 
-    def add_vectors(self, owner: Owner, model: str, vectors: Mapping[str, bytes]) -> None:
+    def add_vectors(self, model: str, vectors: Mapping[str, bytes]) -> None:
         there = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
         with self._file.transaction() as conn:
             rows = [
-                (owner, key, model, vector)
+                (key, model, vector)
                 for key, vector in vectors.items()
-                if owner == "word" or conn.execute(there, (key,)).fetchone()
+                if conn.execute(there, (key,)).fetchone()
             ]
             conn.executemany(_SAVE, rows)
 
-    def vectors(
-        self, owner: Owner, model: str, *, after: int = 0, keys: Sequence[str] | Stretch | None = None
-    ) -> list[tuple[str, bytes]]:
+    def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
         with self._file.guard() as conn:
-            if keys is None:
-                return conn.execute(_SINCE, (after, owner, model)).fetchall()
-            if isinstance(keys, Stretch):
-                bounds = (model, keys.branch, keys.low, keys.high)
-                return conn.execute(_OF_STRETCH, bounds).fetchall()
-            found: list[tuple[str, bytes]] = []
-            for begin in range(0, len(keys), _AT_ONCE):
-                some = keys[begin : begin + _AT_ONCE]
-                query = (
-                    "SELECT key, vector FROM recall_vectors WHERE n > ? AND owner = ? AND model = ? AND key IN "
-                    f"({', '.join('?' * len(some))})"
-                )
-                found += conn.execute(query, (after, owner, model, *some)).fetchall()
-            return found
+            if of is None:
+                return conn.execute(_SINCE, (after, model)).fetchall()
+            return conn.execute(_OF_STRETCH, (model, of.branch, of.low, of.high)).fetchall()
 
     def newest_vector(self) -> int:
         with self._file.guard() as conn:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -72,8 +72,6 @@ class EntryWords(msgspec.Struct, frozen=True):
 
 # Makes the searched words of entries; those that are not searched are left out.
 WordsOf: TypeAlias = Callable[[Iterable[Entry]], list[EntryWords]]
-# What a vector is of: an entry, by its id, or a word.
-Owner = Literal["entry", "word"]
 
 
 class Index(Protocol):
@@ -97,19 +95,14 @@ class Index(Protocol):
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
         """The seq, id and words of each entry of a stretch; None where there are no words."""
 
-    def all_words(self) -> Iterator[str]:
-        """The words of every entry, as one text each."""
-
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         """The first entries behind number `after` that have no words by these rules."""
 
-    def add_vectors(self, owner: Owner, model: str, vectors: Mapping[str, bytes]) -> None:
-        """Keep vectors by an entry's id or a word; of entries that are gone meanwhile, none."""
+    def add_vectors(self, model: str, vectors: Mapping[str, bytes]) -> None:
+        """Keep the vectors of entries, those of one in a row, by its id; of entries that are gone meanwhile, none."""
 
-    def vectors(
-        self, owner: Owner, model: str, *, after: int = 0, keys: Sequence[str] | Stretch | None = None
-    ) -> list[tuple[str, bytes]]:
-        """The keys and vectors with a number above `after`, oldest first; of these keys, or of a stretch, alone."""
+    def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
+        """The entries' ids and vectors with a number above `after`, oldest first, or those of a stretch."""
 
     def newest_vector(self) -> int:
         """The number of the newest vector; later ones have higher numbers."""

@@ -12,7 +12,7 @@ from quire.errors import MissingPart
 from quire.recall.document import words_of
 
 if TYPE_CHECKING:
-    from quire.recall.document import Document, Found
+    from quire.recall.document import Document, Found, relevant
     from quire.recall.embed import Embedder, minilm
     from quire.recall.index import Indexer
     from quire.recall.placement import Placed, place
@@ -36,6 +36,7 @@ _WHERE = {
     "place": "placement",
     "query_for": "query",
     "recall_tool": "tool",
+    "relevant": "document",
 }
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "place",
     "query_for",
     "recall_tool",
+    "relevant",
     "words_of",
 ]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 
 from quire.assemble.user_message import whole_text
 from quire.errors import MissingPart
 from quire.log.store import EntryWords
-from quire.recall.query import VERSION, SpeechSigns, content, speech, stem
+from quire.recall.languages import VERSION, stems, terms
+from quire.recall.query import SpeechSigns, speech
 from quire.values import Entry, Json
 
 # The speaker of what tools return.
@@ -48,12 +50,51 @@ class Document(msgspec.Struct, frozen=True):
         return text[:_BEGINNING]
 
 
+# A model reads a few hundred words at once: a longer text has several vectors, at most so many.
+_PIECE = 1_000
+_PIECES = 20
+
+
+def pieces(text: str) -> list[str]:
+    """A text in parts that a model reads whole, ended at white space where there is some."""
+    found: list[str] = []
+    while len(text) > _PIECE * 1.3 and len(found) < _PIECES - 1:
+        ends = max(text.rfind("\n", _PIECE // 2, _PIECE), text.rfind(" ", _PIECE // 2, _PIECE))
+        end = ends if ends > 0 else _PIECE
+        found.append(text[:end])
+        text = text[end:]
+    return [*found, text[: 2 * _PIECE]]
+
+
 class Found(msgspec.Struct, frozen=True):
-    """A document's place in an answer: `score` is the sum of `parts`."""
+    """A document's place in an answer: `score` is the sum of `parts`.
+
+    Scores compare the documents of one search; `relevance` says how much any of them has to do with the query:
+    the share of its words, weighed by rarity, and the cosine of its meaning, added.
+    """
 
     id: str
     score: float
     parts: dict[str, float]
+    relevance: float = 0.0
+
+
+# Where a question is answered, something nearly always has this relevance; where nothing has, nothing was found.
+FLOOR = 0.75
+# Taken for the cosine where none is known.
+USUAL_COSINE = 0.37
+
+
+class HasRelevance(Protocol):
+    """A hit of any kind of search that says how relevant it is."""
+
+    @property
+    def relevance(self) -> float: ...
+
+
+def relevant(found: Iterable[HasRelevance]) -> bool:
+    """Whether anything that was found has to do with the query at all."""
+    return any(one.relevance >= FLOOR for one in found)
 
 
 class DocumentTerms(msgspec.Struct, frozen=True):
@@ -74,7 +115,7 @@ def indexed(document: Document) -> DocumentTerms:
     parts = (name, document.text, document.extra, document.date)
     return DocumentTerms(
         document.id,
-        " ".join(content("\n".join(parts))),
+        " ".join(terms("\n".join(parts))),
         document.speaker,
         document.session,
         speech(document.text[:_BEGINNING]),
@@ -193,7 +234,7 @@ def entry_words(entry: Entry) -> EntryWords:
 def can_stem() -> bool:
     """Whether the parts for searching by words are installed."""
     try:
-        stem(())
+        stems(())
     except MissingPart:
         return False
     return True

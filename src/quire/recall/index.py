@@ -1,4 +1,4 @@
-"""Brings the index up to date: words of entries that lack them, then vectors of entries and of their words.
+"""Brings the index up to date: words of entries that lack them, then vectors.
 
 Works in small transactions, so that it can be killed at any moment and goes on where it stopped.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -15,13 +14,11 @@ import msgspec
 from quire.errors import ConflictError, QuireError
 from quire.log.store import Store
 from quire.recall import meaning
-from quire.recall.document import document, words_of
+from quire.recall.document import document, pieces, words_of
 from quire.recall.embed import Embedder
-from quire.recall.query import VERSION
-from quire.recall.related_words import WORDS, can_have_kin
+from quire.recall.languages import VERSION
 
 _STEP = 32
-_WORD_STEP = 256
 _POLL_S = 0.5
 _WORDED_AT_ONCE = 500
 
@@ -34,7 +31,6 @@ class IndexReport(msgspec.Struct, frozen=True):
 
     worded: int = 0
     embedded: int = 0
-    words: int = 0
 
 
 class Indexer:
@@ -44,33 +40,18 @@ class Indexer:
         self.store, self.embedder = store, embedder
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # How far this process knows the index to be complete, and how much came since words got vectors.
+        # How far this process knows the index to be complete.
         self._worded_to = self._embedded_to = 0
-        self._fresh = 1
 
     def run(self, progress: Progress | None = None) -> IndexReport:
         """Make everything that is missing now."""
         tell = progress or (lambda _what, _done, _of: None)
-        worded, embedded = self._entries(tell)
-        return IndexReport(worded, embedded, self._embed_words(tell))
-
-    def _entries(self, tell: Progress) -> tuple[int, int]:
-        """Words, then vectors of entries; how many of each."""
-        worded, embedded = self._word(tell), self._embed(tell)
-        self._fresh += embedded
-        return worded, embedded
-
-    def _step(self) -> None:
-        """What came since the last step; words wait for their vectors until a tenth of the entries is new."""
-        self._entries(lambda _what, _done, _of: None)
-        if 10 * self._fresh > sum(1 for _ in self.store.index.all_words()):
-            self._embed_words(lambda _what, _done, _of: None)
+        return IndexReport(self._word(tell), self._embed(tell))
 
     def rebuild(self, progress: Progress | None = None) -> IndexReport:
         """Throw the index away and make it again from the log."""
         self.store.index.clear()
         self._worded_to = self._embedded_to = 0
-        self._fresh = 1
         return self.run(progress)
 
     def start(self) -> None:
@@ -96,7 +77,7 @@ class Indexer:
             try:
                 newest = self.store.last_change()
                 if newest != seen:
-                    self._step()
+                    self.run()
                     seen = newest
             except ConflictError:
                 pass  # the file is locked; there will be another time
@@ -127,30 +108,9 @@ class Indexer:
             if not rows:
                 break
             texts = {id: document(found[1]).meaning for _, id in rows if (found := self.store.find(id))}
-            made = meaning.packed(self.embedder.encode(list(texts.values())))
+            made = {id: meaning.packed(self.embedder.encode(pieces(text))) for id, text in texts.items()}
             # An entry may have been deleted meanwhile; its vector does not outlive it.
-            index.add_vectors("entry", model, dict(zip(texts, made, strict=True)))
+            index.add_vectors(model, made)
             self._embedded_to, done = rows[-1][0], done + len(rows)
             tell("meaning", done, max(total, done))
         return done
-
-    def _embed_words(self, tell: Progress) -> int:
-        """Vectors of the most used words, so that queries find them by their kin."""
-        if self.embedder is None:
-            return 0
-        index, model = self.store.index, self.embedder.name
-        uses: Counter[str] = Counter()
-        for words in index.all_words():
-            uses.update(words.split())
-        usual = sorted(uses, key=lambda word: (-uses[word], word))[: 2 * WORDS]
-        known = {key for key, _ in index.vectors("word", model)}
-        wanted = [word for word in usual if can_have_kin(word) and word not in known]
-        for begin in range(0, len(wanted), _WORD_STEP):
-            if self._stop.is_set():
-                return begin
-            some = wanted[begin : begin + _WORD_STEP]
-            made = meaning.packed(self.embedder.encode(some))
-            index.add_vectors("word", model, dict(zip(some, made, strict=True)))
-            tell("kin", begin + len(some), len(wanted))
-        self._fresh = 0
-        return len(wanted)

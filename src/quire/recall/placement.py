@@ -18,7 +18,8 @@ from quire.entry import result_text
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
 from quire.providers.convert import holds_blocks
-from quire.recall.query import FORMS, Query, content, stem, tokens
+from quire.recall.languages import terms
+from quire.recall.query import Query
 from quire.recall.search import Hit
 from quire.tokens import counter
 from quire.values import Entry, JsonObject, LeftOut, Message, Prompt, Result, Text
@@ -71,14 +72,8 @@ def _spans(text: str) -> Iterator[Span]:
 
 def _best(parts: Sequence[str], query: str) -> int | None:
     """The part that holds the query's words best, the rare ones above all; None where none stands anywhere."""
-    wanted = set(stem(content(query)))
-    if not wanted:
-        return None
-    said = [set(tokens(part)) for part in parts]
-    every = sorted(set().union(*said))
-    stems = zip(every, stem(FORMS.get(token, token) for token in every), strict=True)
-    known = {token: stemmed for token, stemmed in stems if stemmed in wanted}
-    held = [{known[token] for token in some if token in known} for some in said]
+    wanted = set(terms(query, asked=True))
+    held = [wanted.intersection(terms(part)) for part in parts]
     holders = Counter(word for some in held for word in some)
     weights = [sum(1 / holders[word] for word in some) for some in held]
     if not any(weights):

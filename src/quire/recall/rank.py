@@ -12,22 +12,22 @@ import msgspec
 import numpy as np
 
 from quire.recall.columns import Array, Bools, Column, Floats, Ints
-from quire.recall.document import TOOL, Document, DocumentTerms, Found, indexed, is_name
+from quire.recall.document import TOOL, USUAL_COSINE, Document, DocumentTerms, Found, indexed, is_name, pieces
 from quire.recall.embed import Embedder
-from quire.recall.meaning import APPROXIMATE_ABOVE, Meaning
-from quire.recall.neighbours import MEANING_REACH
+from quire.recall.languages import WHOLE
+from quire.recall.meaning import Meaning
+from quire.recall.neighbours import Neighbours
 from quire.recall.query import EARLIER, Query, QueryTerms, ask
-from quire.recall.related_words import RelatedWords
-from quire.recall.words import WordIndex
+from quire.recall.words import Postings, posting_run, scores
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
 #
 # Priors that need people talking to each other are scaled by how much of a dialogue a row stands in,
 # and vanish in threads of user and assistant, logs of one speaker, and records.
 
-# Candidates are so many of the best of each list, or twice as many as are wanted; up to WHOLE rows, all are.
+# Candidates are so many of the best of each list, or twice as many as are wanted; of few rows, all are.
 POOL = 200
-WHOLE = 1000
+_FEW = 1000
 _ROUNDING = 1e-5
 
 
@@ -37,11 +37,7 @@ class Weights(msgspec.Struct, frozen=True):
     words: float = 1.0
     meaning: float = 1.0
     speaker: float = 1.6
-    likely_speaker: float = 1.0
-    # So many times that when a list is asked for: one is gathered from what somebody tells, not from replies to it.
-    several: float = 1.75
-    asks: float = -0.8
-    length: float = 0.2
+    asks: float = -1.2
     person: float = 1.0
     # What a tool returned, beside the talk about it.
     returned: float = 0.5
@@ -79,7 +75,7 @@ def pool_size(k: int) -> int:
 
 def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, size: int) -> Ints:
     """The rows worth ranking: all that are allowed while they are few, else the best by words and by meaning."""
-    if np.count_nonzero(allowed) <= WHOLE:
+    if np.count_nonzero(allowed) <= _FEW:
         return np.flatnonzero(allowed)
     by_words = np.flatnonzero(allowed & (words > 0))
     kept = allowed[near]
@@ -100,14 +96,13 @@ def _best(rows: Ints, scores: Floats, size: int) -> Ints:
 
 
 def order(scores: Floats, rows: Ints) -> Ints:
-    """Positions from the highest score to the lowest; what is equal to six places keeps the order of rows."""
-    return np.lexsort((rows, -np.round(scores.astype(np.float64), 6)))
+    """Positions from the highest score to the lowest; equals keep the order of rows."""
+    return np.lexsort((rows, -scores))
 
 
 # Who said it and how: the small reasons to prefer one turn of a dialogue to another.
 #
-# Most need people talking to each other; in threads of user and assistant, logs of one speaker and records
-# they are silent.
+# Those that need people talking to each other are silent in logs of one speaker and in records.
 
 
 class SpeakerPriors:
@@ -118,31 +113,26 @@ class SpeakerPriors:
         self._numbers: dict[str, int] = {}
         self._said = Column(np.int64)
         self._people: dict[str, int] | None = None
-        self._speaker, self._named = Column(np.int32), Column(np.bool_)
-        self._asks, self._person = Column(np.float32), Column(np.float32)
-        self._times, self._names = Column(np.float32), Column(np.float32)
-        self._size = Column(np.float32)
+        self.speakers, self.asks = Column(np.int32), Column(np.bool_)
+        self._person, self._times, self._names = Column(np.float32), Column(np.float32), Column(np.float32)
         self._returned = Column(np.bool_)
 
-    def add(self, documents: Sequence[DocumentTerms]) -> list[int]:
-        """Note the speakers and manners of documents; returns the speakers' numbers."""
+    def add(self, documents: Sequence[DocumentTerms]) -> None:
+        """Note the speakers and manners of documents."""
         speakers = [self._numbers.setdefault(one.speaker, len(self._numbers)) for one in documents]
         self._said.lengthen(len(self._numbers) - self._said.size)
         self._count(np.array(speakers, np.int64), 1)
         said = [document.speech for document in documents]
-        self._speaker.extend(speakers)
-        self._named.extend([is_name(document.speaker) for document in documents])
+        self.speakers.extend(speakers)
         self._returned.extend([document.speaker == TOOL for document in documents])
-        self._asks.extend([one.asks for one in said])
+        self.asks.extend([one.asks for one in said])
         self._person.extend([one.person for one in said])
         self._times.extend([one.times for one in said])
         self._names.extend([one.names for one in said])
-        self._size.extend(np.log1p([one.length for one in said]))
-        return speakers
 
     def forget(self, row: int) -> None:
         """A row that is gone was said by nobody."""
-        self._count(self._speaker.all[row : row + 1], -1)
+        self._count(self.speakers.all[row : row + 1], -1)
 
     def _count(self, speakers: Ints, step: int) -> None:
         before = np.count_nonzero(self._said.all)
@@ -170,18 +160,16 @@ class SpeakerPriors:
 
     def speaker(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns of the one the query is about."""
-        weight = weights.speaker if asked.sure else weights.likely_speaker
-        weight *= weights.several if asked.several else 1.0
-        meant = self._speaker.all[rows] == asked.subject
-        return np.where(meant, np.float32(weight if asked.subject >= 0 else 0), np.float32(0))
+        meant = self.speakers.all[rows] == asked.subject
+        return np.where(meant, np.float32(weights.speaker if asked.subject >= 0 else 0), np.float32(0))
 
     def manner(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
-        """Prefer turns that tell, at some length and of the speaker, to those that ask or cheer; and what tools returned."""
-        share = dialogue * self._named.all[rows]
-        told = weights.asks * self._asks.all[rows] + weights.length * standard(self._size.all[rows])
-        whom = weights.person * (self._person.all[rows] - np.float32(0.5))
-        returned = weights.returned * self._returned.all[rows]
-        return np.asarray(share * (told + whom) + returned, np.float32)
+        """Prefer turns that tell of the speaker to those that ask or cheer; and what tools returned."""
+        returned = self._returned.all[rows]
+        told = weights.asks * self.asks.all[rows] + weights.person * (
+            self._person.all[rows] - np.float32(0.5)
+        )
+        return np.asarray(np.where(returned, weights.returned, dialogue * told), np.float32)
 
     def time(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns that speak of time when the query asks for one."""
@@ -196,20 +184,16 @@ class SpeakerPriors:
 class Collection:
     """Documents by id; `search` ranks them. Deterministic: equals stand in the order they were added."""
 
-    def __init__(
-        self,
-        embedder: Embedder | None = None,
-        weights: Weights = WEIGHTS,
-        approximate_above: int = APPROXIMATE_ABOVE,
-    ) -> None:
+    def __init__(self, embedder: Embedder | None = None, weights: Weights = WEIGHTS) -> None:
         self.embedder, self.weights = embedder, weights
         self.ids: list[str] = []
         self._rows: dict[str, int] = {}
-        self._alive = Column(np.bool_)
-        size = embedder.dimensions if embedder else 0
-        self._wording, self._manner = WordIndex(), SpeakerPriors()
-        self._kin = RelatedWords(self._wording.postings.vocabulary, size)
-        self._meaning = Meaning(size, approximate_above)
+        self._alive, self._lengths, self._sessions = Column(np.bool_), Column(np.float32), Column(np.int64)
+        self._session_numbers: dict[str, int] = {"": 0}
+        self._postings, self._manner = Postings(), SpeakerPriors()
+        self._meaning = Meaning(embedder.dimensions if embedder else 0)
+        # Made when it is first needed behind a change.
+        self._neighbours: Neighbours | None = None
         # Texts whose vectors are not made yet.
         self._pending: dict[int, str] = {}
 
@@ -230,35 +214,33 @@ class Collection:
     def add(self, documents: Sequence[DocumentTerms]) -> None:
         """Add documents that are reduced already."""
         latest = {document.id: document for document in documents}
+        if not latest:
+            return
         self.delete([id for id in latest if id in self._rows])
-        first = len(self.ids)
-        added = list(latest.values())
-        bags = [document.words.split() for document in added]
-        speakers = self._manner.add(added)
-        self._wording.neighbours.add(
-            first, [one.session for one in added], speakers, [one.speech.asks for one in added]
-        )
+        first, added = len(self.ids), list(latest.values())
+        numbers = self._session_numbers
+        self._manner.add(added)
+        self._sessions.extend([numbers.setdefault(one.session, len(numbers)) for one in added])
+        self._lengths.extend([one.words.count(" ") + 1 - one.words.count(WHOLE) for one in added])
+        self._alive.extend(np.ones(len(added), np.bool_))
+        self._postings.add(posting_run(first, [one.words for one in added]))
+        self._meaning.grow(len(added))
+        self._neighbours = None
         self.ids += latest
         self._rows.update((id, row) for row, id in enumerate(latest, first))
         if self.embedder is not None:
             self._pending.update((row, one.meaning) for row, one in enumerate(added, first) if one.meaning)
-        self._alive.extend(np.ones(len(bags), np.bool_))
-        self._wording.add(first, bags, self._alive.all)
-        self._meaning.grow(len(bags))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Remove documents; ids that are not here are ignored."""
-        changed: list[Ints] = []
         for id in ids:
             row = self._rows.pop(id, None)
             if row is not None:
                 self._alive.all[row] = False
-                changed.append(self._wording.remove(row))
                 self._manner.forget(row)
                 self._pending.pop(row, None)
                 self._meaning.forget(row)
-        if changed:
-            self._wording.settle(np.unique(np.concatenate(changed)))
+                self._neighbours = None
 
     @property
     def without_meaning(self) -> int:
@@ -269,8 +251,8 @@ class Collection:
         """The documents whose meaning is not known yet, and the text to embed."""
         return {self.ids[row]: text for row, text in self._pending.items()}
 
-    def put_vectors(self, ids: Sequence[str], vectors: Floats) -> None:
-        """Give documents their vectors; ids that are not here are ignored."""
+    def put_vectors(self, ids: Sequence[str], vectors: Array) -> None:
+        """Give documents their vectors, one or several each; ids that are not here are ignored."""
         known = [(self._rows[id], at) for at, id in enumerate(ids) if id in self._rows]
         if known:
             rows, at = np.array(known, np.int64).T
@@ -278,25 +260,23 @@ class Collection:
             for row in rows.tolist():
                 self._pending.pop(row, None)
 
-    def new_words(self) -> list[str]:
-        """Words whose vectors would let queries find them by their kin."""
-        return self._kin.lacks() if self.embedder else []
-
-    def put_words(self, words: Sequence[str], vectors: Floats) -> None:
-        """Give words of `new_words` their vectors."""
-        self._kin.put(words, vectors)
-
     def embed(self) -> None:
-        """Make all vectors that are missing, of documents and of words."""
-        if self.embedder is None:
-            return
-        pending, words = self.pending(), self.new_words()
-        self.put_vectors(list(pending), self.embedder.encode(list(pending.values())))
-        self.put_words(words, self.embedder.encode(words))
+        """Make all vectors that are missing."""
+        if self.embedder is not None and self._pending:
+            texts = [(id, piece) for id, text in self.pending().items() for piece in pieces(text)]
+            self.put_vectors([id for id, _ in texts], self.embedder.encode([piece for _, piece in texts]))
 
     def around(self, id: str, count: int) -> list[str]:
         """A document and up to `count` on each side of it in its session, in order."""
-        return [self.ids[row] for row in self._wording.neighbours.line(self._rows[id], count)]
+        return [self.ids[row] for row in self._beside().line(self._rows[id], count)]
+
+    def _beside(self) -> Neighbours:
+        if self._neighbours is None:
+            speakers, asks = self._manner.speakers.all, self._manner.asks.all
+            self._neighbours = Neighbours(
+                self._sessions.all, speakers, asks, self._lengths.all, self._alive.all
+            )
+        return self._neighbours
 
     def search(
         self,
@@ -307,29 +287,38 @@ class Collection:
     ) -> list[Found]:
         """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
         asked = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
-        words = self._wording.scores(asked, self._kin_of(asked), self._alive.all)
+        neighbours = self._beside()
+        words, share = scores(self._postings, asked, neighbours, self._lengths.all, self._alive.all)
         vector = self._vector(asked)
-        allowed, size = self._allowed(only, exclude), pool_size(k)
-        near, cosines = _NOTHING if vector is None else self._meaning.near(vector, allowed, size)
-        rows = pool(words, near, cosines, allowed, size)
+        allowed = self._allowed(only, exclude)
+        near, cosines = _NOTHING if vector is None else self._meaning.near(vector, allowed)
+        rows = pool(words, near, cosines, allowed, pool_size(k))
         meant = self._meaning.known[rows] if vector is not None else False
         rows = rows[(words[rows] > 0) | meant]
-        likeness = self._likeness(rows, vector, near, cosines)
+        likeness = self._likeness(rows, vector, neighbours)
         parts = self._parts(asked, rows, words, likeness)
         parts += 0.0  # no negative zeros for the eye
-        scores = parts.sum(axis=0)
+        # Less than six places is rounding, not a difference.
+        total = np.round(parts.sum(axis=0, dtype=np.float64), 6)
+        best = order(total, rows)[:k]
+        relevance = share[rows[best]] + self._cosines(vector, rows[best])
         return [
-            Found(self.ids[rows[at]], float(scores[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)))
-            for at in order(scores, rows)[:k]
+            Found(
+                self.ids[rows[at]],
+                float(total[at]),
+                dict(zip(PARTS, parts[:, at].tolist(), strict=True)),
+                near,
+            )
+            for at, near in zip(best, np.round(relevance.astype(np.float64), 6).tolist(), strict=True)
         ]
 
-    def _kin_of(self, asked: QueryTerms) -> dict[str, list[tuple[int, float]]]:
-        """The kin of the query's words; names stand for themselves alone."""
-        if self.embedder is None:
-            return {}
-        people = self._manner.people()
-        words = [word for word, _, _ in asked.words if word not in people]
-        return self._kin.of(words, self.embedder.encode)
+    def _cosines(self, vector: Floats | None, rows: Ints) -> Floats:
+        """How near rows are by themselves; a usual value where it is not known."""
+        usual = np.full(len(rows), USUAL_COSINE, np.float32)
+        if vector is None:
+            return usual
+        found = self._meaning.cosines(vector, rows)
+        return np.where(np.isfinite(found), found, usual)
 
     def _vector(self, asked: QueryTerms) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
@@ -353,37 +342,34 @@ class Collection:
 
     def _parts(self, asked: QueryTerms, rows: Ints, words: Floats, likeness: Floats) -> Array:
         """Each reason's share of each row's score, in the order of PARTS."""
-        neighbours, manner, weights = self._wording.neighbours, self._manner, self.weights
+        manner, weights = self._manner, self.weights
         return np.stack(
             [
                 weights.words * standard(words[rows]),
                 weights.meaning * likeness,
                 manner.speaker(asked, rows, weights),
-                manner.manner(rows, neighbours.dialogue(rows), weights),
+                manner.manner(rows, self._beside().dialogue[rows], weights),
                 manner.time(asked, rows, weights),
                 manner.name(asked, rows, weights),
             ]
         )
 
-    def _likeness(self, rows: Ints, vector: Floats | None, near: Ints, cosines: Floats) -> Floats:
+    def _likeness(self, rows: Ints, vector: Floats | None, neighbours: Neighbours) -> Floats:
         """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
         out = np.zeros(len(rows), np.float32)
         known = self._meaning.known[rows]
         if vector is None or not known.any():
             return out
-        every = np.full(len(self.ids), np.nan, np.float32)
-        every[near] = cosines
-        around = self._wording.neighbours.around(rows[known], MEANING_REACH)
-        lacking = around[np.isnan(every[around])]
-        every[lacking] = self._meaning.cosines(vector, lacking)
-        found = self._wording.neighbours.smoothed(rows[known], every)
-        out[known] = standard_by(found, self._manner.returned(rows[known]))
+        around = neighbours.around(rows[known])
+        every = np.zeros(len(self.ids), np.float32)
+        every[around] = np.maximum(self._meaning.cosines(vector, around), 0)
+        out[known] = standard_by(neighbours.smoothed(rows[known], every), self._manner.returned(rows[known]))
         return out
 
     @property
     def bytes(self) -> dict[str, int]:
         """Memory of the large parts."""
-        return {"words": self._wording.postings.bytes, "meaning": self._meaning.bytes, "kin": self._kin.bytes}
+        return {"words": self._postings.bytes, "meaning": self._meaning.bytes}
 
 
 _NOTHING: tuple[Ints, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.float32))

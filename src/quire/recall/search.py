@@ -17,8 +17,9 @@ from quire.recall.columns import Bools, Column
 from quire.recall.document import KINDS, DocumentTerms, Found, document, entry_words
 from quire.recall.embed import Embedder
 from quire.recall.index import Indexer
-from quire.recall.meaning import APPROXIMATE_ABOVE, unpacked
-from quire.recall.query import VERSION, Query, SpeechSigns
+from quire.recall.languages import VERSION
+from quire.recall.meaning import unpacked
+from quire.recall.query import Query, SpeechSigns
 from quire.recall.rank import Collection
 from quire.values import Entry
 
@@ -83,22 +84,18 @@ class _Row(msgspec.Struct, frozen=True):
 class Scope:
     """The entries of some branches as a collection, and where each row stands in the log."""
 
-    def __init__(
-        self, embedder: Embedder | None, joined: bool, approximate_above: int = APPROXIMATE_ABOVE
-    ) -> None:
-        self.embedder, self.joined, self._above = embedder, joined, approximate_above
+    def __init__(self, embedder: Embedder | None, joined: bool) -> None:
+        self.embedder, self.joined = embedder, joined
         self._begin()
 
     def _begin(self) -> None:
-        self.collection = Collection(self.embedder, approximate_above=self._above)
+        self.collection = Collection(self.embedder)
         self.branch, self.seq, self.kind = Column(np.int64), Column(np.int64), Column(np.int8)
         # Of a result, the seq of its call; 0 where there is none.
         self.call = Column(np.int64)
         self._have: dict[int, Stretch] = {}
         self._sessions = Sessions()
         self._vectors_seen = 0
-        # Words that were looked up and have no vectors yet.
-        self._unmade: set[str] = set()
 
     def refresh(self, index: Index, wanted: Sequence[Stretch]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
@@ -111,8 +108,10 @@ class Scope:
         if longer:
             self._load(index, longer)
         self._have = now
-        if self.embedder is not None and (longer or newest > self._vectors_seen):
-            self._take_vectors(index, self.embedder, newest)
+        if self.embedder is not None and newest > self._vectors_seen:
+            kept = index.vectors(self.embedder.name, after=self._vectors_seen)
+            self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
+            self._vectors_seen = newest
 
     def _fresh(self, piece: Stretch) -> Stretch:
         """The part of a piece that is not loaded yet."""
@@ -136,7 +135,7 @@ class Scope:
         self.call.extend([row.call.seq if row.call is not None else 0 for row in added.values()])
         if self.embedder is not None:
             for piece in fresh:
-                kept = index.vectors("entry", self.embedder.name, keys=piece)
+                kept = index.vectors(self.embedder.name, of=piece)
                 self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
 
     def _rows(self, branch: int, found: Iterable[tuple[int, EntryWords]]) -> Iterator[_Row]:
@@ -150,18 +149,6 @@ class Scope:
             said = SpeechSigns(bool(row.asks), row.person, row.times, row.names, row.length)
             words = f"{row.words} {call.words if call is not None else ''}"
             yield _Row(branch, seq, row.kind, DocumentTerms(row.entry, words, row.speaker, place, said), call)
-
-    def _take_vectors(self, index: Index, embedder: Embedder, newest: int) -> None:
-        """Vectors made since the last look, of entries and of the words that are usual now."""
-        if newest > self._vectors_seen:
-            kept = index.vectors("entry", embedder.name, after=self._vectors_seen)
-            self.collection.put_vectors(*unpacked(kept, embedder.dimensions))
-            self._vectors_seen, self._unmade = newest, set()
-        wanted = [word for word in self.collection.new_words() if word not in self._unmade]
-        known, vectors = unpacked(index.vectors("word", embedder.name, keys=wanted), embedder.dimensions)
-        if known:
-            self.collection.put_words(known, vectors)
-        self._unmade.update(set(wanted).difference(known))
 
     @property
     def without_meaning(self) -> int:
@@ -209,6 +196,8 @@ class Hit(msgspec.Struct, frozen=True):
     neighbours: tuple[Entry, ...] = ()
     # Of a result or a call, the tool's name.
     tool: str = ""
+    # How much it has to do with the query, whatever else was found; see `quire.recall.relevant`.
+    relevance: float = 0.0
 
 
 # How records are searched, given by whoever holds them: (query, k) -> hits of their own kind.
@@ -218,8 +207,7 @@ SearchRecords = Callable[[str, int], Sequence[Any]]
 class Recall:
     """Search in the threads of a store; without an embedder by words alone (`by` says which).
 
-    `background=True` makes vectors of new entries in a thread of its own, until `close`. Above
-    `approximate_above` vectors the nearest are found by a graph, which is made once and pays after a few hundred searches.
+    `background=True` makes vectors of new entries in a thread of its own, until `close`.
     """
 
     def __init__(
@@ -229,10 +217,8 @@ class Recall:
         *,
         background: bool = False,
         records: SearchRecords | None = None,
-        approximate_above: int = APPROXIMATE_ABOVE,
     ) -> None:
         self.store, self.embedder, self._records = store, embedder, records
-        self._above = approximate_above
         self._scopes: dict[str | None, Scope] = {}
         # What is held ready grows with the log; one search at a time may do that.
         self._lock = threading.Lock()
@@ -314,7 +300,7 @@ class Recall:
 
     def _scope(self, thread: str | None) -> Scope:
         """A thread's rows (or all threads') as the file has them now."""
-        held = self._scopes.pop(thread, None) or Scope(self.embedder, thread is not None, self._above)
+        held = self._scopes.pop(thread, None) or Scope(self.embedder, thread is not None)
         index = self.store.index
         with index.snapshot():
             held.refresh(index, index.stretches(thread))
@@ -345,7 +331,8 @@ class Recall:
         around = tuple(one for _, one in entries.values()) if neighbours else ()
         call = int(held.call.all[held.collection.row(found.id)])
         tool = self._tool(name, entry, call)
-        return Hit(name, entry.seq, entry.id, round(found.score, 6), found.parts, entry, around, tool)
+        score = round(found.score, 6)
+        return Hit(name, entry.seq, entry.id, score, found.parts, entry, around, tool, found.relevance)
 
     def _tool(self, thread: str, entry: Entry, call: int) -> str:
         """The tool that a result came from or a call asks; `call` is the seq of the result's call, 0 if not known."""

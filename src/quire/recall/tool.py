@@ -12,6 +12,7 @@ from quire.assemble import Assembly, Policy
 from quire.assemble.user_message import whole_text
 from quire.errors import CallError, NotFound
 from quire.log.store import Store
+from quire.recall.document import relevant
 from quire.recall.placement import PLACED, in_prompt, place
 from quire.recall.search import Recall
 from quire.values import Entry, JsonObject
@@ -195,7 +196,7 @@ class Asking:
         hits = self._recall.search(
             query, max(1, min(k, MOST)), thread=self._thread, kinds=PLACED, exclude=self._shown()
         )
-        text = place(hits, self._share, query=query).text
+        text = place(hits, self._share, query=query).text if relevant(hits) else ""
         return RecallAnswer(text, f"{len(hits)} found" if text else _NOTHING)
 
 

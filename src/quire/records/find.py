@@ -175,20 +175,20 @@ class Corpus(msgspec.Struct, frozen=True):
 def words_of(text: str) -> tuple[str, ...]:
     """The words of a text that are worth searching, each once: 'The API keys' -> ('api', 'keys')."""
     try:
-        from quire.recall.query import FUNCTION_WORDS, tokens
+        from quire.recall.languages import FUNCTION_WORDS, tokens
     except ImportError as error:
         raise _missing() from error
-    return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS))
+    return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS["english"]))
 
 
 @lru_cache(maxsize=8192)
 def terms_of(text: str) -> frozenset[str]:
     """The same with forms and endings joined: 'The API keys' -> {'api', 'key'}."""
     try:
-        from quire.recall.query import content, stem
+        from quire.recall.languages import WHOLE, terms
     except ImportError as error:
         raise _missing() from error
-    return frozenset(stem(content(text)))
+    return frozenset(term for term in terms(text) if term[0] != WHOLE)
 
 
 def _missing() -> MissingPart:

@@ -1,0 +1,240 @@
+"""From text to the words that are searched: split, folded, without grammar, reduced to stems.
+
+A compound (`readFile`, `snake_case`, `src/app.py`, `W-12`) gives its parts and, marked with "=", itself. English
+is the usual language; a text in another one that Snowball knows is stemmed by its own rules and keeps its words
+whole beside the stems, so that a query too short to tell its language finds them. Scripts without spaces are cut
+into pairs of signs.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from quire.errors import MissingPart
+
+# Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
+VERSION = 4
+
+# In front of a word that stands for itself: a compound, a word of another language as it is written, a single sign.
+WHOLE = "="
+# A compound longer than this is no name but data.
+_LONGEST = 120
+
+# Letters, digits, underscores, and the marks that some scripts write as signs of their own.
+_MARKS = "".join(chr(sign) for sign in range(0x300, 0x1100) if unicodedata.category(chr(sign))[0] == "M")
+_WORD = re.compile(rf"[\w{_MARKS}]+")
+_COMPOUND = re.compile(rf"[\w{_MARKS}]+(?:[-./\\@:#+]+[\w{_MARKS}]+)*")
+_JOINTS = re.compile(r"[/\\@:#+]+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+
+# Words that carry grammar alone. English words that order or count (after, before, all, other, not, …) are searched.
+_GRAMMAR = {
+    "english": """a an the this that these those and or but nor so than too very just also ever if because as then
+        i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself
+        she her hers herself it its itself they them their theirs themselves
+        am is are was were be been being do does did doing have has had having
+        can cannot could shall should will would might must need ought let get got
+        what which who whom whose when where why how there here
+        of to in on at by for with from into about any some such further
+        s t d m ll re ve ain aren couldn didn doesn don hadn hasn haven isn mightn mustn needn shan
+        shouldn wasn weren won wouldn""",
+    "german": """der die das den dem des ein eine einen einem einer und oder aber ich du er sie es wir ihr mich dich
+        mir dir uns euch mein dein sein ihre ist sind war waren bin bist hat habe haben hatte wird werden wurde in im
+        an am auf aus bei mit nach von vom zu zum zur für um als wie was wer wo wann warum welche welcher nicht auch
+        dass wenn so nur noch""",
+    "french": """le la les un une des du de et ou mais je tu il elle nous vous ils elles me te se mon ton son ma ta sa
+        mes tes ses notre votre leur ce cette ces est sont était suis as ai a ont avait être avoir dans sur sous avec
+        pour par en au aux à que qui quoi où quand comment pourquoi quel quelle ne pas plus on y l d c j qu n s""",
+    "spanish": """el la los las un una unos unas de del y o pero yo tú él ella nosotros ellos me te se mi tu su mis sus
+        este esta esto ese esa es son era fue estaba está están ha han había ser estar haber en con por para a al que
+        qué quién cuándo dónde cómo cuál no lo le les como más""",
+    "italian": """il lo la i gli le un uno una di del della dei delle e o ma io tu lui lei noi voi loro mi ti si ci mio
+        tuo suo mia questo questa è sono era erano ha hanno ho aveva essere avere in nel nella con per da dal a al
+        alla su che chi quando dove come perché quale non più""",
+    "portuguese": """o a os as um uma de do da dos das e ou mas eu tu ele ela nós eles me te se meu minha seu sua este
+        esta isso é são era foi estava está tem têm tinha ser estar ter em no na nos nas com por para ao à que quem
+        quando onde como qual não mais lhe""",
+    "dutch": """de het een en of maar ik jij je hij zij ze we wij jullie mij jou hem haar ons mijn jouw zijn is was
+        waren ben bent heeft heb hebben had wordt worden in op aan bij met van voor naar om uit te als wat wie waar
+        wanneer hoe waarom welke niet ook dat die dit deze er""",
+    "swedish": """en ett den det de och eller men jag du han hon vi ni dem mig dig oss min din sin är var har hade vara
+        bli i på av med för från till om som vad vem var när hur varför vilken inte att ska kan""",
+    "danish": """en et den det de og eller men jeg du han hun vi mig dig os min din sin er var har havde være blive i på
+        af med for fra til om som hvad hvem hvor hvornår hvordan hvorfor hvilken ikke at skal kan""",
+    "norwegian": """en et ei den det de og eller men jeg du han hun vi meg deg oss min din sin er var har hadde være bli
+        i på av med for fra til om som hva hvem hvor når hvordan hvorfor hvilken ikke å skal kan""",
+    "finnish": """ja tai mutta minä sinä hän me te he minun sinun hänen on ovat oli olivat ollut olla ei en että kun jos
+        mikä kuka missä milloin miten miksi mitä se ne tämä nämä joka jotka kanssa myös niin""",
+    "polish": """i oraz lub ale ja ty on ona my wy oni mnie ciebie mój twój jego jej jest są był była było być ma mają
+        w we na z ze do od o u po przez dla przy że co kto gdzie kiedy jak dlaczego który która nie się to ten ta""",
+    "czech": """a nebo ale já ty on ona my vy oni mě tě můj tvůj jeho její je jsou byl byla bylo být má mají v ve na z ze
+        do od o u po pro při že co kdo kde kdy jak proč který která ne se to ten ta si""",
+    "romanian": """și sau dar eu tu el ea noi voi ei ele mă te se meu tău său este sunt era au am a fi în din la cu pe de
+        pentru că ce cine unde când cum care nu un o unei unui al ale""",
+    "hungarian": """a az és vagy de én te ő mi ti ők van vannak volt voltak lesz lenni nem hogy ha mint mi ki hol mikor
+        hogyan miért melyik ez egy is meg el""",
+    "turkish": """ve veya ama ben sen o biz siz onlar benim senin onun bu şu bir ile için gibi de da mi ne kim nerede ne
+        zaman nasıl neden hangi değil var yok çok olan olarak""",
+    "russian": """и или но я ты он она мы вы они меня тебя мне тебе мой твой его её их это этот эта был была было были
+        быть есть в во на с со из к ко у о об от до по за для при что кто где когда как почему какой какая не же ли
+        бы""",
+}  # fmt: skip
+
+# Letters that no decomposition takes apart.
+_PLAIN = str.maketrans({"ø": "o", "œ": "oe", "æ": "ae", "đ": "d", "ð": "d", "ł": "l", "ı": "i", "þ": "th"})
+# The first letters of scripts that one stemmer stands for.
+_SCRIPTS = (
+    (0x370, 0x3FF, "greek"),
+    (0x400, 0x52F, "russian"),
+    (0x531, 0x58F, "armenian"),
+    (0x600, 0x6FF, "arabic"),
+    (0x900, 0x97F, "hindi"),
+    (0xB80, 0xBFF, "tamil"),
+)
+_LATIN_ENDS = 0x250
+
+
+def _fold(word: str) -> str:
+    """Lower case; Latin letters without accents: "Straße" -> "strasse", "Café" -> "cafe"."""
+    folded = word.casefold()
+    if folded.isascii() or not is_latin(folded):
+        return folded
+    parted = unicodedata.normalize("NFD", folded.translate(_PLAIN))
+    return "".join(sign for sign in parted if not unicodedata.combining(sign))
+
+
+def is_latin(word: str) -> bool:
+    """Whether a word is written in Latin letters, or in none."""
+    return ord(word[0]) < _LATIN_ENDS or "\u1e00" <= word[0] <= "\u1eff"
+
+
+FUNCTION_WORDS = {
+    language: frozenset(_fold(word) for word in words.split()) for language, words in _GRAMMAR.items()
+}
+# The languages that a word speaks for; a single letter speaks for none.
+_LANGUAGES: dict[str, list[str]] = {}
+for _language_name, _words in FUNCTION_WORDS.items():
+    for _one in _words:
+        if len(_one) > 1:
+            _LANGUAGES.setdefault(_one, []).append(_language_name)
+
+
+def tokens(text: str) -> list[str]:
+    """All words of a text in order, lower case: "Where's W-12?" -> ["where", "s", "w", "12"]."""
+    return [_fold(part) for word in _WORD.findall(_composed(text)) for part in word.split("_") if part]
+
+
+def terms(text: str, asked: bool = False) -> list[str]:
+    """The searched words of a text: "She reads app.pyFiles" -> ["read", "app", "py", "file", "=app.pyfiles", …].
+
+    Those of a question (`asked`) hold its words whole as well, for texts in other languages than its own.
+    """
+    parts: list[str] = []
+    whole: list[str] = []
+    for compound in _COMPOUND.findall(_composed(text)):
+        _take_apart(compound, parts, whole, asked)
+    language = _language(parts, text.isascii())
+    grammar = FUNCTION_WORDS[language]
+    kept = (
+        [part for part in parts if part not in grammar] if text.isascii() else list(_without(parts, grammar))
+    )
+    if asked or language != "english":
+        whole += (part for part in kept if not part.isdigit())
+    return stems(kept, language) + [WHOLE + word for word in dict.fromkeys(whole)]
+
+
+def _composed(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
+
+
+def _take_apart(compound: str, parts: list[str], whole: list[str], asked: bool) -> None:
+    """Add the parts of a compound, and what of it is a name: itself, its steps ("app.py" of a path), its words."""
+    words = _WORD.findall(compound)
+    for word in words:
+        if word.isascii():
+            humps = (
+                (word,) if word.islower() and "_" not in word else [one for one in _HUMP.split(word) if one]
+            )
+            parts += (hump.lower() for hump in humps)
+            if len(humps) > 1:
+                whole.append(word.lower())
+        else:
+            for piece in word.split("_"):
+                _take_signs(piece, parts, whole, asked)
+    if len(words) > 1 and len(compound) <= _LONGEST:
+        steps = _JOINTS.split(compound)
+        whole += (_fold(step) for step in steps if len(_WORD.findall(step)) > 1)
+        if len(steps) > 1:
+            whole.append(_fold(compound))
+
+
+def _take_signs(word: str, parts: list[str], whole: list[str], asked: bool) -> None:
+    """Add a word that is not ASCII; runs of an unspaced script as pairs of signs, and each sign by itself."""
+    at = 0
+    for run in _UNSPACED.finditer(word):
+        if run.start() > at:
+            parts.append(_fold(word[at : run.start()]))
+        parts += (first + second for first, second in pairwise(run[0]))
+        whole += run[0] if not asked or len(run[0]) == 1 else ()
+        at = run.end()
+    if at < len(word):
+        parts.append(_fold(word[at:]))
+
+
+def _language(parts: list[str], is_ascii: bool) -> str:
+    """The language whose grammar the words hold most of; English where they hold little of any other.
+
+    Code and lists hold a word of some language by chance, so others need a fifth of the words and, without accents, two.
+    """
+    words = set(parts[:400])
+    counts = Counter(language for word in words for language in _LANGUAGES.get(word, ()))
+    best, count = max(counts.items(), key=lambda one: one[1], default=("english", 0))
+    enough = count > counts["english"] and 5 * count >= len(words) and count >= (2 if is_ascii else 1)
+    return best if enough else "english"
+
+
+def _without(parts: list[str], grammar: frozenset[str]) -> Iterable[str]:
+    russian = FUNCTION_WORDS["russian"]
+    return (part for part in parts if part and part not in grammar and part not in russian)
+
+
+# A stemmer keeps state while it works, so each Python thread has its own.
+_local = threading.local()
+
+
+def stems(words: Iterable[str], language: str = "english") -> list[str]:
+    """The stems of words, in order: by the language, or by the script where it belongs to one."""
+    words = list(words)
+    if all(map(str.isascii, words)):
+        return list(_stemmer(language).stemWords(words))
+    return [_stemmer(_script(word) or language).stemWord(word) for word in words]
+
+
+def _script(word: str) -> str | None:
+    first = ord(word[0])
+    return next((name for low, high, name in _SCRIPTS if low <= first <= high), None)
+
+
+def _stemmer(language: str) -> Any:
+    known = _local.__dict__.setdefault("stemmers", {})
+    if language not in known:
+        try:
+            import Stemmer
+        except ImportError as error:
+            hint = "pip install 'quire[recall]'"
+            raise MissingPart("recall needs PyStemmer and numpy", hint=hint) from error
+        known[language] = Stemmer.Stemmer(language)
+    return known[language]
+
+
+def readable(text: str) -> bool:
+    """Whether a model of English reads the script of a text: most of its letters are Latin."""
+    letters = [sign for sign in text[:400] if sign.isalpha()] if not text.isascii() else []
+    return sum(map(is_latin, letters)) * 2 >= len(letters)
