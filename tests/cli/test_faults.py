@@ -141,19 +141,22 @@ class Page(BaseHTTPRequestHandler):
         return
 
 
+@pytest.mark.parametrize("model", ["vllm:m", "openai-chat:gpt-5", "openai:gpt-5.6", "anthropic:claude-opus-5-5"])
 @pytest.mark.parametrize(
     ("said", "told"),
     [(b"Proxy says no\nmore of it", "Proxy says no"), (b"<html><title>Sign in</title></html>", "a web page (Sign in)")],
 )
-def test_what_came_instead_of_an_api_is_shown(monkeypatch: pytest.MonkeyPatch, said: bytes, told: str) -> None:
+def test_what_came_instead_of_an_api_is_shown(
+    monkeypatch: pytest.MonkeyPatch, model: str, said: bytes, told: str
+) -> None:
     monkeypatch.setattr(Page, "said", said)
     with HTTPServer(("127.0.0.1", 0), Page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         where = f"http://127.0.0.1:{server.server_port}/v1"
-        failed = run("run", "t", "Hi", "--model", "vllm:m", "--base-url", where)[2]
+        failed = run("run", "t", "Hi", "--model", model, "--base-url", where)[2]
         server.shutdown()
     assert isinstance(failed, ProviderError)
-    assert str(failed).startswith(f"vllm sent no stream but {told}")
+    assert str(failed).startswith(f"{model.partition(':')[0]} sent no stream but {told}")
 
 
 def test_a_result_is_one_text_everywhere() -> None:

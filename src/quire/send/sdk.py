@@ -19,6 +19,7 @@ from quire.providers import sdk_kwargs
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.incoming import plain, refused
 from quire.providers.wires import ModelCall
+from quire.send.http import events as sse
 from quire.send.transport import Transport, refusal, timed_out, too_deep, unreachable
 from quire.values import JsonObject, Request
 
@@ -111,7 +112,10 @@ class Generated(SdkTransport):
 
     async def _events(self, request: Request) -> AsyncGenerator[Any]:
         async with await self._method(True)(**sdk_kwargs(request), **self.call.streaming) as events:
-            async for event in events:
+            kind = events.response.headers.get("content-type", "")
+            # Of what does not call itself a stream the SDK would only say that it ended.
+            body = events if "event-stream" in kind else sse(events.response.aiter_bytes(), request.provider)
+            async for event in body:
                 yield event
 
     def _failed(self, provider: str, error: Any) -> ProviderError:
