@@ -40,7 +40,7 @@ bench: .venv/.ready  ## every table in docs/benchmarks.md
 	@bash scripts/bench.sh
 
 serve: .venv/.ready  ## the embedded local model on 127.0.0.1, with an API like OpenAI's
-	@.venv/bin/quire model serve
+	@.venv/bin/quire local serve
 
 clean:           ## remove the environment and caches
 	rm -rf .venv .venv-3.* .clients build dist .mypy_cache .ruff_cache .hypothesis

@@ -70,7 +70,7 @@ def test_notes_are_searched_by_meaning_where_it_is_installed(notes: Path, monkey
     monkeypatch.setattr("quire.cli.runner.embedder", lambda: None)
     (message,), said = asked("a doctor and medicine", "--vault", str(notes))
     assert "No relevant documents found." in message["content"]
-    assert "notes are searched by words alone: the embedding model is not installed (quire model install minilm)" in said  # fmt: skip
+    assert "notes are searched by words alone: the embedding model is not installed (quire local install minilm)" in said  # fmt: skip
     (notes / "c.md").write_text("---\naliases: [Zanzibar]\n---\nAn island.")
     assert found("Zanzibar", folder=notes)[0] == "c.md"
 

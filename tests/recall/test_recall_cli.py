@@ -33,7 +33,7 @@ def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path
     assert lines[2].endswith("My API key?")  # a question seldom answers one
     assert len(lines) == 3
     assert done.stderr == (
-        "searched by words alone: the embedding model is not installed (quire model install minilm)\n"
+        "searched by words alone: the embedding model is not installed (quire local install minilm)\n"
     )
 
 

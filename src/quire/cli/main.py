@@ -77,11 +77,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "index": ("quire.cli.recall", "index", "Bring the search index up to date."),
     "record": ("quire.cli.record", "record", "Create, read, search and update records."),
     "build": ("quire.cli.record", "build", "Build the context of a consumer from records."),
-    "model": ("quire.cli.models", "model", "Install and serve the embedded local model."),
+    "local": ("quire.cli.models", "local", "Install and serve the embedded local model."),
     "chat": ("quire.cli.chat", "chat", "Talk to a model in the terminal."),
     "run": ("quire.cli.run", "run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
     "resume": ("quire.cli.run", "resume", "Continue a cycle that was interrupted."),
 }
+
+# Names that commands had before.
+RENAMED = {"model": "local"}
 
 _NO_COMMAND = re.compile(r"No such command '([^']*)'\.$")
 
@@ -116,9 +119,10 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        found = COMMANDS.get(RENAMED.get(cmd_name, cmd_name))
+        if found is None:
             return None
-        module, attribute, _ = COMMANDS[cmd_name]
+        module, attribute, _ = found
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 

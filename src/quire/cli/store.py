@@ -89,7 +89,7 @@ def load_entries(source: str, db: Path | None, seq: int | None = None) -> list[E
 
 # Fewer vectors than this are made before a bar could be read.
 WORTH_SHOWING = 64
-NO_MODEL = "by words alone: the embedding model is not installed (quire model install minilm)"
+NO_MODEL = "by words alone: the embedding model is not installed (quire local install minilm)"
 
 
 def now_ms() -> int:

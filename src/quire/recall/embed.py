@@ -202,7 +202,7 @@ def minilm(weights: Path | None = None, cache: Path | None = None) -> MiniLM:
     if folder is None:
         raise MissingPart(
             "the embedding model all-MiniLM-L6-v2 is not installed",
-            hint="`quire model install minilm` fetches it (90 MB); without it recall searches by words.",
+            hint="`quire local install minilm` fetches it (90 MB); without it recall searches by words.",
         )
     return MiniLM(folder, _graph(folder, cache or Path(platformdirs.user_cache_dir("quire"))))
 

@@ -32,10 +32,10 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
     async for chunk in chunks:
         began += chunk[: _SHOWN_BYTES - len(began)]
         for data in reader.feed(chunk):
-            if (event := _decoded(data, provider)) is not None:
+            if (event := decoded(data, provider)) is not None:
                 yield event
     for data in reader.finish():
-        if (event := _decoded(data, provider)) is not None:
+        if (event := decoded(data, provider)) is not None:
             yield event
     if not reader.events and began.strip():
         said = message_of(began.decode(errors="replace").strip())
@@ -88,7 +88,8 @@ class SseReader:
         return None
 
 
-def _decoded(data: bytes, provider: str) -> JsonObject | None:
+def decoded(data: bytes, provider: str) -> JsonObject | None:
+    """An event's JSON; None for the word with which some end their streams."""
     if data.strip() == b"[DONE]":
         return DONE if wire_of(provider).call.ends_in_done else None
     try:

