@@ -17,34 +17,23 @@ from quire.values import Json
 from toolbox import invoke
 
 # As each server answers: llama.cpp, vLLM, Ollama, LM Studio, LM Studio before 0.4.
+LOADED = [{"id": "m", "config": {"context_length": 5000, "parallel": 4}}]
 TOLD: dict[str, Json] = {
     "/props": {"default_generation_settings": {"n_ctx": 5000, "params": {"n_predict": -1}}, "total_slots": 1},
-    "/v1/models": {
-        "object": "list",
-        "data": [
-            {"id": "other", "object": "model", "root": "other", "parent": None, "max_model_len": 9},
-            {"id": "m", "object": "model", "root": "m", "parent": None, "max_model_len": 5000},
-        ],
-    },
+    "/v1/models": {"object": "list", "data": [
+        {"id": "other", "object": "model", "root": "other", "parent": None, "max_model_len": 9},
+        {"id": "m", "object": "model", "root": "m", "parent": None, "max_model_len": 5000},
+    ]},
     "/api/ps": {"models": [{"name": "m:latest", "model": "m:latest", "size": 1, "context_length": 5000}]},
-    "/api/v1/models": {
-        "models": [
-            {"key": "other", "loaded_instances": [], "max_context_length": 99},
-            {
-                "key": "m",
-                "loaded_instances": [{"id": "m", "config": {"context_length": 5000, "parallel": 4}}],
-                "max_context_length": 99_999,
-            },
-        ]
-    },
-    "/api/v0/models": {
-        "object": "list",
-        "data": [
-            {"id": "m", "state": "loaded", "max_context_length": 99_999, "loaded_context_length": 5000},
-            {"id": "idle", "state": "not-loaded", "max_context_length": 99_999},
-        ],
-    },
-}
+    "/api/v1/models": {"models": [
+        {"key": "other", "loaded_instances": [], "max_context_length": 99},
+        {"key": "m", "loaded_instances": LOADED, "max_context_length": 99_999},
+    ]},
+    "/api/v0/models": {"object": "list", "data": [
+        {"id": "m", "state": "loaded", "max_context_length": 99_999, "loaded_context_length": 5000},
+        {"id": "idle", "state": "not-loaded", "max_context_length": 99_999},
+    ]},
+}  # fmt: skip
 
 
 class Server(ThreadingHTTPServer):

@@ -34,32 +34,19 @@ arguments = st.one_of(
 
 def _blocks(text: str) -> list[dict[str, object]]:
     """Thinking as each provider writes it."""
-    return [
-        {},
-        {
-            "format": "anthropic",
-            "model": "claude-opus-5-5",
-            "block": {"type": "thinking", "thinking": text, "signature": "c2ln"},
-        },
-        {"format": "anthropic", "model": "claude-opus-5-5", "block": {"type": "redacted_thinking", "data": "cmVk"}},
-        {
-            "format": "anthropic",
-            "model": "claude-sonnet-5",
-            "block": {"type": "thinking", "thinking": text, "signature": "c2ln"},
-        },
-        {
-            "format": "openai-responses",
-            "model": "gpt-6-sol",
-            "block": {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ZW5j"},
-        },
-        {"format": "gemini", "model": "gemini-3.8-flash", "block": {"text": text, "thought": True}},
-        {
-            "format": "bedrock",
-            "model": "us.anthropic.claude-opus-5-5-v1:0",
-            "block": {"reasoningContent": {"reasoningText": {"text": text, "signature": "c2ln"}}},
-        },
-        {"format": "openai-chat", "model": "deepseek-v4-flash"},
+    signed = {"type": "thinking", "thinking": text, "signature": "c2ln"}
+    sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ZW5j"}
+    converse = {"reasoningContent": {"reasoningText": {"text": text, "signature": "c2ln"}}}
+    written = [
+        ("anthropic", "claude-opus-5-5", signed),
+        ("anthropic", "claude-opus-5-5", {"type": "redacted_thinking", "data": "cmVk"}),
+        ("anthropic", "claude-sonnet-5", signed),
+        ("openai-responses", "gpt-6-sol", sealed),
+        ("gemini", "gemini-3.8-flash", {"text": text, "thought": True}),
+        ("bedrock", "us.anthropic.claude-opus-5-5-v1:0", converse),
     ]
+    blocks = [{"format": format, "model": model, "block": block} for format, model, block in written]
+    return [{}, *blocks, {"format": "openai-chat", "model": "deepseek-v4-flash"}]
 
 
 @st.composite
@@ -68,13 +55,9 @@ def thoughts(draw: st.DrawFn) -> Think:
     return Think(text, draw(st.sampled_from(_blocks(text))))
 
 
-images = st.sampled_from(
-    [
-        Image(media_type="image/png", data="iVBORw0KGgo="),
-        Image(url="https://example.org/a.jpg"),
-        Image(url="s3://bucket/a.png"),
-    ]
-)
+images = st.sampled_from([
+    Image(media_type="image/png", data="iVBORw0KGgo="), Image(url="https://example.org/a.jpg"), Image(url="s3://bucket/a.png")
+])  # fmt: skip
 plain_calls = st.builds(lambda i, n, a: Call(i, n, a, {}, a if isinstance(a, str) else ""), call_ids, names, arguments)
 
 
@@ -105,21 +88,15 @@ def steps(draw: st.DrawFn) -> list[Message]:
     return [Message("tool", (Result(draw(call_ids), "read", "orphan"),))]
 
 
-tools = st.lists(
-    st.builds(
-        lambda n, s: {"name": n, "description": "does it", "parameters": s},
-        names,
-        st.sampled_from(
-            [
-                {"type": "object", "properties": {}},
-                {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-                {"type": "object", "properties": {"n": {"type": ["integer", "null"]}}, "additionalProperties": False},
-            ]
-        ),
-    ),
-    max_size=3,
-    unique_by=lambda tool: tool["name"],
+schemas = st.sampled_from(
+    [
+        {"type": "object", "properties": {}},
+        {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        {"type": "object", "properties": {"n": {"type": ["integer", "null"]}}, "additionalProperties": False},
+    ]
 )
+tool = st.builds(lambda name, schema: {"name": name, "description": "does it", "parameters": schema}, names, schemas)
+tools = st.lists(tool, max_size=3, unique_by=lambda tool: tool["name"])
 
 
 @st.composite
@@ -138,9 +115,6 @@ def growing(draw: st.DrawFn) -> list[Prompt]:
             seq += len(message.parts)
         # After an answer, or a result that nothing asked for, there is no request to make.
         if messages[-1].role != "assistant" and step[0].role != "tool":
-            out.append(
-                Prompt(
-                    l1, l2, given_tools, tuple(numbered), epoch=epoch, fold=min(2, len(messages)) if epoch > 1 else 0
-                )
-            )
+            fold = min(2, len(messages)) if epoch > 1 else 0
+            out.append(Prompt(l1, l2, given_tools, tuple(numbered), epoch=epoch, fold=fold))
     return out

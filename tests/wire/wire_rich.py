@@ -181,35 +181,23 @@ LANGCHAIN: list[dict[str, Any]] = [
     {"type": "human", "content": ""},
 ]  # fmt: skip
 
+COHERE: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "https://x.org/a.png", "detail": "low"}},
+    ]},
+    {"role": "assistant", "tool_plan": "I will look.",
+     "content": [{"type": "thinking", "thinking": "A picture."}, {"type": "text", "text": "Let me see."}],
+     "tool_calls": [{"id": "look_1", "type": "function", "function": {"name": "look", "arguments": '{ "at": 1 }'}}]},
+    {"role": "tool", "tool_call_id": "look_1",
+     "content": [{"type": "document", "document": {"id": "d", "data": {"seen": "a cat"}}}]},
+    {"role": "assistant", "content": [{"type": "text", "text": "A cat."}],
+     "citations": [{"start": 2, "end": 5, "text": "cat", "sources": [{"type": "tool", "id": "d"}]}]},
+]  # fmt: skip
+
 RICH: dict[str, list[dict[str, Any]]] = {
-    "cohere": [
-        {"role": "system", "content": "Be brief."},
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "What is this?"},
-                {"type": "image_url", "image_url": {"url": "https://x.org/a.png", "detail": "low"}},
-            ],
-        },
-        {
-            "role": "assistant",
-            "tool_plan": "I will look.",
-            "content": [{"type": "thinking", "thinking": "A picture."}, {"type": "text", "text": "Let me see."}],
-            "tool_calls": [
-                {"id": "look_1", "type": "function", "function": {"name": "look", "arguments": '{ "at": 1 }'}}
-            ],
-        },
-        {
-            "role": "tool",
-            "tool_call_id": "look_1",
-            "content": [{"type": "document", "document": {"id": "d", "data": {"seen": "a cat"}}}],
-        },
-        {
-            "role": "assistant",
-            "content": [{"type": "text", "text": "A cat."}],
-            "citations": [{"start": 2, "end": 5, "text": "cat", "sources": [{"type": "tool", "id": "d"}]}],
-        },
-    ],
+    "cohere": COHERE,
     "openai-chat": CHAT,
     "anthropic": ANTHROPIC,
     "openai-responses": ITEMS,
