@@ -20,6 +20,7 @@ class Model(RuleBasedStateMachine):
         self.rows: list[tuple[str, str, int]] = []  # id, content, timestamp
         self.pins: set[str] = set()
         self.used: set[int] = set()
+        self.files: dict[str, str] = {}  # the newest id of a file
         self.max_items, self.max_tokens = 3, None
 
     def next(self) -> int:
@@ -60,6 +61,25 @@ class Model(RuleBasedStateMachine):
         assert (added.id, added.content, added.timestamp) == (f"ctx-{number}", text, raised)
         self.rows = after
         self.used.add(number)
+
+    @rule(text=texts, file=st.sampled_from(["a.py", "b.py"]))
+    def put(self, text: str, file: str) -> None:
+        """A file's new version takes the old one's id and pin, and stands last."""
+        made = Item(id="", type="file", content=text, metadata={"filename": file})
+        old = [row for row in self.rows if row[0] == self.files.get(file)]
+        if old and old[0][1] == text:
+            assert self.window.put(made).id == old[0][0]
+            return
+        id = old[0][0] if old else f"ctx-{self.next()}"
+        rest = [row for row in self.rows if row not in old]
+        after = self.evicted([*rest, (id, text, max([0, *(row[2] for row in rest[-1:])]))])
+        if after is None:
+            with pytest.raises(BudgetError):
+                self.window.put(made)
+            return
+        assert self.window.put(made).id == id
+        self.rows, self.files[file] = after, id
+        self.used.add(int(id.removeprefix("ctx-")))
 
     @precondition(lambda self: self.rows)
     @rule(index=st.integers(0, 5))
