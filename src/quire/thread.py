@@ -528,7 +528,9 @@ class Thread:
         for kept in window.get():
             if kept.id in files and kept.id in window:
                 try:
-                    window.put(read_again(kept, files[kept.id]) or kept, truncate=True)
+                    now = read_again(kept, files[kept.id])
+                    if now is not None and now.content != kept.content:
+                        window.put(now, truncate=True)
                 except QuireError as error:
                     unread.add(kept.id)
                     self.on_warning(f"{kept_id(kept)} is left out of this turn: {error}")

@@ -103,6 +103,17 @@ def test_a_kept_file_that_cannot_be_read_is_left_out_and_said(thread: Thread) ->
     assert str(heard[0]).startswith("a.py is left out of this turn: no file ")
 
 
+def test_a_kept_file_that_is_as_it_was_stays_as_it_was_kept(thread: Thread, caplog: pytest.LogCaptureFixture) -> None:
+    Path("long.txt").write_text("a line\n" * 9_000)
+    kept = thread.keep(from_file("long.txt", truncate=True))
+    thread.window.max_item_tokens = 50
+    caplog.clear()
+    assert thread.user("Q").attached[0]["content"] == kept.content
+    assert caplog.messages == []
+    Path("long.txt").write_text("another line\n" * 9_000)
+    assert thread.user("Q").attached[0]["content"].startswith("another line\n")
+
+
 def test_only_a_file_that_holds_the_kept_words_is_read_again(thread: Thread) -> None:
     Path("secret.txt").write_text("S")
     thread.keep(Item(id="", type="file", content="guess", metadata={"filename": "secret.txt"}))

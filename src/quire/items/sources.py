@@ -138,7 +138,7 @@ def from_text(text: str, name: str = "", *, type: str = "text") -> Item:
 def from_file(path: str | Path, *, name: str = "", truncate: bool = False) -> Item:
     """A whole file, to the byte; `name` is what the model is shown instead of the path."""
     shown = name or str(path)
-    return _limited(read_source(path), "file", {"filename": shown}, shown, truncate)
+    return limited(read_source(path), "file", {"filename": shown}, shown, truncate)
 
 
 def from_region(path: str | Path, start: int, end: int, *, name: str = "", truncate: bool = False) -> Item:
@@ -176,7 +176,7 @@ def from_image(path: str | Path) -> JsonObject:
 def from_url(url: str, text: str, *, title: str = "", truncate: bool = False) -> Item:
     """A page's text as the caller fetched it; known by its URL."""
     meta: JsonObject = {"source": "url", "url": url, **({"title": title} if title else {})}
-    return _limited(text, "text", meta, url, True) if truncate else item(text, "text", meta)
+    return limited(text, "text", meta, url, True) if truncate else item(text, "text", meta)
 
 
 def from_repl(code: str, output: str = "", *, prompt: str = "> ", language: str = "") -> Item:
@@ -213,10 +213,13 @@ def region_of(
             hint="Lines count from 1; the end is included.",
         )
     metadata: JsonObject = {"filename": name, "start_line": start, "end_line": end, **(more or {})}
-    return _limited("\n".join(lines[start - 1 : end]), "code", metadata, f"{name}:{start}-{end}", truncate)
+    return limited("\n".join(lines[start - 1 : end]), "code", metadata, f"{name}:{start}-{end}", truncate)
 
 
-def _limited(text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool) -> Item:
+def limited(
+    text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False
+) -> Item:
+    """A text as an item, cut at a line where it is too large for one and may be."""
     made = item(text, type, metadata)
     size = len(text.encode())
     if size <= MAX_BYTES:
@@ -228,7 +231,8 @@ def _limited(text: str, type: str, metadata: JsonObject | None, name: str, trunc
         )
     shorter = cut(text, lambda part: len(part.encode()) <= MAX_BYTES)
     # The text itself tells the model; whoever gave the file is told here.
-    _logger.warning("%s has %s bytes; %s of them are left out", name, f"{size:,}", f"{shorter.bytes:,}")
+    if not quiet:
+        _logger.warning("%s has %s bytes; %s of them are left out", name, f"{size:,}", f"{shorter.bytes:,}")
     return item(shorter.content, type, shorter.noted(metadata))
 
 

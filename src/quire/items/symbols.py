@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import CallError, FormatError, MissingPart, NotFound
-from quire.items.sources import from_file, from_region, read_source, region_of, source_id
+from quire.items.sources import from_file, from_region, limited, read_source, region_of, source_id
 from quire.values import Item
 
 PYTHON = frozenset({".py", ".pyi", ".pyw"})
@@ -58,7 +58,8 @@ def read_again(known: Item, path: str | Path) -> Item | None:
         return from_symbol(path, meta["symbol"], name=name, truncate=cut)
     if known.type == "code":
         return from_region(path, meta["start_line"], meta["end_line"], name=name, truncate=cut)
-    return msgspec.structs.replace(from_file(path, name=name, truncate=cut), type=known.type)
+    # That it is cut was said when it was kept.
+    return limited(read_source(path), known.type, {"filename": name}, name, cut, quiet=True)
 
 
 def _definitions(text: str, suffix: str, name: str) -> list[Definition]:
