@@ -16,8 +16,9 @@ from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from quire.records.record import Record
 from quire.send import runners
+from quire.send.builtin import record_tools
 from quire.send.protocol import Limits, Runner
-from quire.send.record_runner import SYSTEM, record_tools
+from quire.send.record_runner import SYSTEM
 from quire.send.tools import Tool, Toolbox
 from quire.testing import emulator
 from quire.thread import Thread

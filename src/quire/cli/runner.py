@@ -26,11 +26,10 @@ from quire.notes.vault import Vault
 from quire.records import Records
 from quire.records.find import Progress
 from quire.send import runners
-from quire.send.builtin import builtin
+from quire.send.builtin import builtin, record_tools
 from quire.send.mcp import McpServer
 from quire.send.note_search import local_search_tool
 from quire.send.protocol import Runner
-from quire.send.record_runner import record_tools
 from quire.send.runners import question_of
 from quire.send.tools import Tool, Toolbox
 from quire.thread import Thread

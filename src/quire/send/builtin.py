@@ -1,20 +1,29 @@
-"""The tools that come with Quire: read, list and grep in one folder, calculate, recall. No shell."""
+"""The tools that come with Quire: read, list and grep in one folder, calculate, recall, records. No shell."""
 
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import math
 import operator
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 
-from quire.errors import CallError
+from quire.errors import CallError, ConflictError, NotFound
 from quire.log.store import Store
+from quire.records import Record, Records, Selector, react
+from quire.records.builder import built_by
+from quire.records.record import view
 from quire.send.files import file_tools
-from quire.send.tools import Output, Tool, tool
+from quire.send.tools import Output, Tool, in_thread, tool
+from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
     from quire.recall import Recall
@@ -169,6 +178,162 @@ def recall_tool(store: Store, thread: str, searching: Recall | None = None, limi
         limit=limit * 2,
     )(recall)
     return msgspec.structs.replace(made, parameters=RECALL_TOOL["parameters"])
+
+
+# The tools by which a model reads and writes records; each may run again, for a call writes no record twice.
+
+RecordAction = Literal["create", "update", "delete"]
+_ENTRY = "entry:"
+_DONE = {"create": "created", "update": "updated", "delete": "deleted"}
+
+
+def now_ms() -> int:
+    """The time that records are kept at."""
+    return time.time_ns() // 1_000_000
+
+
+def entry_tag(entry: Entry) -> str:
+    """The tag that says of which entry a record was made, by the twelve digits that name it elsewhere too."""
+    return f"{_ENTRY}{entry.id.removeprefix('sha256:')[:12]}"
+
+
+def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
+    """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
+    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def in_order(work: Callable[[], JsonObject]) -> JsonObject:
+        """Calls that may run again run side by side; these keep their order, so that one finds what another wrote."""
+        async with locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return dict(await in_thread(work))
+
+    @tool(
+        idempotent=True,
+        category="system",
+        output=("count", "records"),
+        example='{"query": "API key"} finds by meaning, {"id": "rec-3"} reads one, {"tag": "work"} lists the newest.',
+    )
+    async def find_records(
+        query: str = "", id: str = "", schema_name: str = "", tag: str = "", k: int = 5
+    ) -> JsonObject:
+        """Search, read or list records.
+
+        Args:
+            query: What to look for, in plain words.
+            id: The one record to read.
+            schema_name: Only records of this schema.
+            tag: Only records with this tag.
+            k: At most so many.
+        """
+        return await in_order(partial(_find, kept, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
+
+    @tool(
+        idempotent=True,
+        category="system",
+        output=("done", "record"),
+        example='{"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship it"}}; '
+        '{"action": "update", "id": "rec-3", "version": 1, "context": {"text": "Ship on Monday"}}',
+    )
+    async def change_record(
+        action: RecordAction,
+        call: Entry,
+        id: str = "",
+        version: int = 0,
+        schema_name: str = "",
+        title: str | None = None,
+        tags: list[str] | None = None,
+        context: dict[str, Any] | None = None,
+    ) -> JsonObject:
+        """Create, update or delete a record. An update or a deletion names the id and the version that was seen.
+
+        Args:
+            action: create, update or delete.
+            id: The record to update or delete.
+            version: The version of it that was seen.
+            schema_name: What a new record is, such as note.v1.
+            title: What it is called.
+            tags: All of its tags.
+            context: What it holds, a JSON object.
+        """
+        fields = {"title": title, "tags": tags, "context": context}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return await in_order(partial(_change, kept, action, call, id, version, schema_name, given, clock()))
+
+    return [find_records, change_record]
+
+
+def _find(kept: Records, *wanted: Any) -> JsonObject:
+    found = _found(kept, *wanted)
+    return {"count": len(found), "records": [_shown(one) for one in found]}
+
+
+def _found(
+    kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int
+) -> Sequence[Record]:
+    if id:
+        return [kept.read_full(id, now=now)]
+    wanted = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
+    if query.strip():
+        near = kept.near(query, wanted, keep=lambda one: not built_by(one), now=now)
+        return [hit.record for hit in near if hit.share > 0][:k]
+    return kept.select(wanted, newest=k, keep=lambda one: not built_by(one), now=now)
+
+
+def _shown(record: Record) -> JsonObject:
+    """A record as the model sees it: its head, and what its hints show."""
+    head = {"id": record.id, "version": record.version, "schema_name": record.schema_name}
+    tags = [tag for tag in record.tags if not tag.startswith(_ENTRY)]
+    return {**head, "title": record.title, "tags": tags, "context": view(record).context}
+
+
+def _change(
+    kept: Records,
+    action: RecordAction,
+    call: Entry,
+    id: str,
+    version: int,
+    schema_name: str,
+    given: JsonObject,
+    now: int,
+) -> JsonObject:
+    if action == "create":
+        made = _create(kept, call, schema_name, given, now)
+    elif not (id and version):
+        raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
+    elif action == "update":
+        made = _update(kept, id, version, given, now)
+    else:
+        try:
+            kept.delete(id, version, now=now)
+        except NotFound:
+            return {"done": f"there is no record {id} any more"}
+        return {"done": f"{id} is deleted"}
+    react(kept, made, now=now)
+    return {"done": f"{made.id} is {_DONE[action]}", "record": _shown(made)}
+
+
+def _create(kept: Records, call: Entry, schema_name: str, given: JsonObject, now: int) -> Record:
+    if not schema_name:
+        raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
+    mark = entry_tag(call)
+    there = kept.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
+    context, tags = given.get("context") or {}, [*(given.get("tags") or ()), mark]
+    return (
+        there[0]
+        if there
+        else kept.create(schema_name, context, title=given.get("title") or "", tags=tags, now=now)
+    )
+
+
+def _update(kept: Records, id: str, version: int, given: JsonObject, now: int) -> Record:
+    try:
+        return kept.update(id, version, **given, now=now)
+    except ConflictError:
+        # The same call may have run before an interruption: then the record is what it asked for.
+        there = kept.read_full(id, now=now)
+        same = all(json.dumps(getattr(there, name)) == json.dumps(value) for name, value in given.items())
+        if there.version == version + 1 and same:
+            return there
+        raise
 
 
 def builtin(root: str | Path | None = None, store: Store | None = None, thread: str = "") -> list[Tool]:
