@@ -138,6 +138,16 @@ def test_limits_end_a_turn_and_the_budget_holds_whatever_tools_return(tmp_path: 
             carry_out(thread, TARGET, server.url, runner(kept, []))
 
 
+def test_turns_over_records_teach_a_thread_no_wrong_count(tmp_path: Path) -> None:
+    thread, kept = opened(tmp_path / "q.db", policy=Policy(budget=4000, reply=100))
+    with emulator("openai-chat", lambda body: "Yes.") as server:
+        for n in range(12):
+            thread.user(f"Question {n}. " + "word " * 400)
+            carry_out(thread, TARGET, server.url, runner(kept, []) if n % 2 else Runner())
+        own = [one.body for one in server.requests][::2]
+    assert max(len(json.dumps(body)) for body in own) < 3900 * 6
+
+
 def snapshots(path: Path, thread: Thread, target: str, url: str, how: Runner) -> list[Path]:
     """The file as it was behind each entry of a turn: what a kill there would leave."""
     made: list[Path] = []

@@ -276,7 +276,9 @@ class Assembly:
         self.asked, self.round = self.asked.passed(self.asked.estimate), self.round.again()
 
     def _feed_sent(self, entry: Entry) -> None:
-        self.asked = self.asked.reported(entry)
+        # What was sent in another layout than ours says nothing of how the model counts our requests.
+        if "layout" not in entry.meta:
+            self.asked = self.asked.reported(entry)
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)

@@ -240,7 +240,9 @@ class AgentResponses(msgspec.Struct, frozen=True):
         return request
 
     def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
-        return thread.sent_entry(request, reply)
+        """The log's line; it says that this was not the thread's own request."""
+        body = thread.sent_entry(request, reply).body
+        return Entry("sent", {**body, "meta": {**body.get("meta", {}), "layout": "records"}})
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
         taken = {entry.call_id for entry in thread.store.read(thread.name) if entry.kind == "call"}

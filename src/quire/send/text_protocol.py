@@ -74,6 +74,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         """The log's line: one segment, the text."""
         body: JsonObject = {"kind": "sent", "provider": request.provider, "model": request.model}
         body |= {"request_sha256": request.lines.sha256, "segments": list(request.lines.segments)}
+        body["meta"] = {"layout": "text"}
         if reply is not None:
             body |= {"usage": reply.usage.as_json(), "stop": reply.stop}
         return Entry("sent", body)
