@@ -213,10 +213,8 @@ class _Reading:
         if streamed:
             wire = wire_of(self._call.provider, body)
             same = wire_of(self._call.provider).name == wire.name
-            self._sse = SseReader()
-            self._stream = providers.stream(
-                f"{self._call.provider if same else wire.name}:{self._call.model}"
-            )
+            self._sse, self._speaks = SseReader(), self._call.provider if same else wire.name
+            self._stream = providers.stream(f"{self._speaks}:{self._call.model}")
 
     def feed(self, piece: bytes) -> None:
         """What has just been handed on."""
