@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
@@ -484,16 +484,16 @@ class Thread:
         """
         saved = self.store.window(self.name) if self._fold.exists() else None
         if self._window is None or saved != self._saved_window:
-            self._window = Window.from_json(saved, clock=self.clock) if saved else Window(clock=self.clock)
-            self._window.on_change, self._saved_window = self._save_window, saved
+            window = Window.from_json(saved, clock=self.clock) if saved else Window(clock=self.clock)
+            window.on_change = partial(self._save_window, window)
+            self._window, self._saved_window = window, saved
         return self._window
 
     @_one_at_a_time
-    def _save_window(self) -> None:
+    def _save_window(self, window: Window) -> None:
         if not self._fold.exists():
             self.store.create(self.name)
-        assert self._window is not None  # it is what changed
-        self._saved_window = self._window.to_json()
+        self._window, self._saved_window = window, window.to_json()
         self.store.save_window(self.name, self._saved_window)
 
     @_one_at_a_time

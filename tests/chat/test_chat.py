@@ -528,6 +528,10 @@ def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(
     assert said[1:] == ["Green.", "Sure?"]
     assert [one.text for one in entries(db) if one.kind == "respond"] == ["Red."]
     assert "**ai**: Green." in Path("chats/t@1.md").read_text()
+    Path("chats/t.md").write_bytes(b"\xff no chat")
+    with emulator("vllm", ["Fine."]) as server:
+        _out, err = talk(server.url, "Well?\n", "--save", "chats")
+    assert "was edited and cannot be read back: this is no chat file" in err
 
 
 def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:

@@ -150,6 +150,11 @@ def test_what_another_process_changes_is_seen(thread: Thread) -> None:
     thread.window.pin("ctx-2")
     assert [one.content for one in other.window.get()] == ["a", "b"]
     assert other.window.pinned == ["ctx-2"]
+    # A window that is at hand is saved as it stands, also when another was saved meanwhile.
+    window = thread.window
+    other.window.unpin("ctx-2")
+    window.add("c")
+    assert [one.content for one in other.window.get()] == ["a", "b", "c"]
 
 
 def test_items_are_told_in_tags_or_under_headings(thread: Thread) -> None:

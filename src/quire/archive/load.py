@@ -213,6 +213,12 @@ class References:
         return now.content if now is not None else None
 
 
+def attached_texts(entries: Iterable[Entry]) -> dict[str, str]:
+    """What entries attach, by its sha256."""
+    items = [one for entry in entries for one in entry.attached]
+    return {one["sha256"]: one["content"] for one in items if one.get("sha256")}
+
+
 def _with_items(body: JsonObject, each: Callable[[JsonObject], list[JsonObject]]) -> JsonObject:
     """An entry or a window whose items are what `each` makes of them."""
     for name in ("attach", "items"):

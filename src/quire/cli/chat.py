@@ -14,7 +14,7 @@ from typing import Any
 import click
 import platformdirs
 
-from quire.archive import autosave, edited_file, load, read_back, set_aside
+from quire.archive import attached_texts, autosave, edited_file, load, read_back, set_aside
 from quire.cli.attachments import (
     Attached,
     attach_option,
@@ -181,14 +181,13 @@ class Session:
         path = edited_file(self.thread.name, self.save) if self.save is not None and self.entries() else None
         if path is None:
             return
-        known = {
-            one["sha256"]: one["content"]
-            for entry in self.entries()
-            for one in entry.attached
-            if "sha256" in one
-        }
-        loaded = load(path.read_text("utf-8"), self.kit.vault, known)
-        name = read_back(self.store, self.thread.name, loaded)
+        text = path.read_bytes().decode(errors="replace")
+        try:
+            loaded = load(text, self.kit.vault, attached_texts(self.entries()))
+            name = read_back(self.store, self.thread.name, loaded)
+        except QuireError as error:
+            self.screen.note(f"{path} was edited and cannot be read back: {error}")
+            return
         if not name:
             return
         forked = name != self.thread.name

@@ -160,8 +160,8 @@ class ChatFiles(NamedTuple):
             return {}
         with open_db(self.db, create=False) as store:
             known = thread in {one.name for one in store.threads()}
-            items = [one for entry in store.read(str(thread)) for one in entry.attached] if known else []
-        return {one["sha256"]: one["content"] for one in items if one.get("sha256")}
+            texts: dict[str, str] = _chat_files().attached_texts(store.read(str(thread)) if known else ())
+        return texts
 
 
 def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[Imported]:
