@@ -238,3 +238,44 @@ def test_whatever_a_log_holds_as_a_block_can_be_counted_and_cut(block: object, f
         built = Assembly(Policy(budget=600, model=target)).extend(chain(log)).request()
         assert built.tokens <= 600 * 2
     assert all(isinstance(whole_text(entry), str) for entry in log)
+
+
+def test_what_takes_no_words_stays_whole_or_goes_with_its_turn() -> None:
+    shot = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{base64_of(bytes(90_000))}"}
+    messages = []
+    for n in range(12):
+        messages += [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": f"Look {n}."}]},
+            {"type": "computer_call", "id": f"cu_{n}", "call_id": f"c{n}", "status": "completed",
+             "action": {"type": "screenshot"}, "pending_safety_checks": []},
+            {"type": "computer_call_output", "call_id": f"c{n}", "output": shot},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I see."}]},
+        ]  # fmt: skip
+    messages.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And?"}]})
+    thread = thread_of("openai-responses", GPT, messages)
+    assert 12 * IMAGE_TOKENS < thread.build(GPT).tokens < 12 * IMAGE_TOKENS + 800
+    small = thread_of("openai-responses", GPT, messages, budget=8000)
+    sent = small.request(GPT, check=True).body["input"]
+    outputs = [item for item in sent if item["type"] == "computer_call_output"]
+    assert 0 < len(outputs) < 12
+    assert all(item["output"] == shot for item in outputs)
+
+
+@pytest.mark.parametrize("tokens", [IMAGE_TOKENS, 7 * 3000])
+def test_media_in_a_tools_result_count_and_go_with_its_handle(tokens: int) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": base64_of(bytes(3000))}}
+    media = image if tokens == IMAGE_TOKENS else {"type": "document", "source": SOURCE}
+    said = [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Here."}, media]}]
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+    messages = [
+        asked("anthropic", "Read."),
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": said},
+    ]
+    thread = thread_of("anthropic", CLAUDE, messages)
+    assert tokens < thread.build(CLAUDE).tokens < tokens + 40
+    for n in range(8):
+        thread.append(values.respond("Yes."), values.user(f"{n} {prose(60 + tokens // 2, n)}"))
+    thread.policy = Policy(budget=4 * tokens, model=CLAUDE)
+    body = thread.request(CLAUDE, check=True).body
+    assert str(media["source"]) not in str(body)

@@ -11,7 +11,7 @@ import msgspec
 from quire.assemble.policy import Policy
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, say
 from quire.entry import INTERRUPTED, result_text
-from quire.providers.convert import holds_blocks, own_blocks, pairs
+from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
 from quire.tokens.counting import block_tokens, part_tokens, said
 from quire.values import Call, Entry, JsonObject, Message, Part, Prompt, Result, Text, Think
@@ -140,7 +140,7 @@ def _spelling_tokens(part: Part) -> int:
 
 
 def _handled(part: Part, tokens: int, entry_id: str) -> Part:
-    if not isinstance(part, Result) or not entry_id or tokens <= SMALL:
+    if not isinstance(part, Result) or not entry_id or tokens <= SMALL or not takes_words(part):
         return part
     text = handle_text(part.text, tokens, handle_of(entry_id))
     return msgspec.structs.replace(part, text=text, wire={})

@@ -20,7 +20,7 @@ from quire.assemble.summary import Leaving, Summarise, extract, lines_that_fit
 from quire.assemble.user_message import ItemBlock
 from quire.entry import result_text
 from quire.errors import BudgetError
-from quire.providers.convert import holds_blocks, own_blocks, pairs
+from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
 from quire.tokens import counter, text_tokens, tools_tokens
 from quire.tokens.counting import block_tokens, far_off, said
 from quire.values import Result, Text
@@ -338,6 +338,8 @@ def _long_parts(placed: PlacedMessage, assembly: Assembly) -> Iterator[LongPart]
             yield LongPart(entry.seq, text, sum(sizes), entry.text)
         return
     for part, seq, size in zip(message.parts, message.seqs, sizes, strict=True):
+        if isinstance(part, Result) and not takes_words(part):
+            continue
         if isinstance(part, Result) or (isinstance(part, Text) and seq in ids and part.text):
             yield LongPart(seq, part.text, counter().count(part.text) + size)
     for *asked, given in (

@@ -400,10 +400,22 @@ def _enclosed(part: Text | Think | Result, message: Message, sheet: Draft | None
 def _inside(block: JsonObject) -> list[JsonObject]:
     """The blocks of a message, or of a tool's result."""
     inner = obj(block.get("toolResult")) or obj(block.get("functionResponse")) or block
+    if isinstance(inner.get("output"), dict):
+        return [inner["output"]]
     listed: list[Json] = next(
         (inner[name] for name in ("content", "parts", "output") if isinstance(inner.get(name), list)), []
     )
     return [one for one in listed if isinstance(one, dict)]
+
+
+# Outputs whose place takes a screenshot, or what a shell printed, and no words.
+_WORDLESS = ("computer_call_output", "shell_call_output")
+
+
+def takes_words(part: Result) -> bool:
+    """Whether a shorter text may stand for a result where it goes back to the model that asked for it."""
+    block = obj(part.wire.get("block")) or obj(part.wire.get("message"))
+    return block.get("type") not in _WORDLESS
 
 
 def pairs(blocks: Sequence[JsonObject | None]) -> list[tuple[int, ...]]:

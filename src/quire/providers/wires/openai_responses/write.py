@@ -98,6 +98,9 @@ def output_text(item: JsonObject) -> str:
     if output is None:
         apart = ("type", "id", "call_id", "status", "execution")
         output = {key: value for key, value in item.items() if key not in apart and value is not None}
+    if isinstance(output, dict) and output.get("image_url"):
+        # A screenshot is no text, though its bytes stand in one.
+        return f"[{output.get('type') or 'image'}]"
     return text_of(output) if isinstance(output, str | list) else compact(output)
 
 
