@@ -21,7 +21,7 @@ from quire.log.memory import MemoryStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.observe import Sending
-from quire.providers.wires import openai_chat
+from quire.providers import render
 from quire.thread import Thread, open_store
 from quire.values import Entry, Reply, Usage
 from toolbox import fewer, many_words, note
@@ -48,7 +48,7 @@ def asked(assembly: Assembly) -> object:
         built = assembly.request()
     except BudgetError as error:
         return str(error)
-    return msgspec.json.encode(built), openai_chat.render(built.prompt).prefix, assembly.request_as_sent()
+    return msgspec.json.encode(built), render(built.prompt, "openai-chat:").prefix, assembly.request_as_sent()
 
 
 def recorded(entries: list[Entry], policy: Policy) -> Iterator[Entry]:

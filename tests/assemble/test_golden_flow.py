@@ -5,7 +5,7 @@ import pytest
 from quire import values
 from quire.assemble import Built, Policy, requests
 from quire.assemble.fit import messages_of, segment, system_text
-from quire.providers.wires import openai_chat
+from quire.providers import render
 
 SPEC = {
     "id": "Piano Lessons/project-spec.md",
@@ -43,7 +43,7 @@ FLOW = [
 def messages(promote: str) -> list[list[tuple[str, str]]]:
     policy = Policy(promote=promote)  # type: ignore[arg-type]
     made = [one for one in requests(FLOW, policy) if isinstance(one, Built)]
-    return [[(m["role"], m["content"]) for m in openai_chat.render(one.prompt).body["messages"]] for one in made]
+    return [[(m["role"], m["content"]) for m in render(one.prompt, "openai-chat:").body["messages"]] for one in made]
 
 
 def refs(where: str) -> str:
@@ -97,14 +97,14 @@ def test_changed_content_is_an_update_that_names_what_it_replaces() -> None:
     old, new = ({**SPEC, "content": text} for text in (long, long.replace("line 40", "line forty")))
     entries = [values.user("one", [old]), values.respond("ok"), values.user("two", [new]), values.respond("ok")]
     last = [one for one in requests(entries) if isinstance(one, Built)][-1]
-    text = openai_chat.render(last.prompt).body["messages"][-1]["content"]
+    text = render(last.prompt, "openai-chat:").body["messages"][-1]["content"]
     assert text.startswith('<note_context_update replaces="')
     assert "```diff" in text
     assert "+line forty" in text
     short = [values.user("one", [SPEC]), values.respond("ok"), values.user("two", [{**SPEC, "content": "New."}])]
     short += [values.respond("ok")]
     whole = [one for one in requests(short) if isinstance(one, Built)][-1]
-    assert "<content>\nNew.\n</content>" in openai_chat.render(whole.prompt).body["messages"][-1]["content"]
+    assert "<content>\nNew.\n</content>" in render(whole.prompt, "openai-chat:").body["messages"][-1]["content"]
 
 
 @pytest.mark.moves_prefix(reason="the tools change, which Chat can only say in front of everything")
@@ -143,12 +143,12 @@ def test_context_calls_go_into_the_user_message_and_stay_there() -> None:
         values.respond("ok"),
     ]
     first, second = (one for one in requests(entries) if isinstance(one, Built))
-    text = openai_chat.render(first.prompt).body["messages"][0]["content"]
+    text = render(first.prompt, "openai-chat:").body["messages"][0]["content"]
     assert text == (
         '# Additional context:\n\n<webSearch timeRange="last week">\nfound <\\/webSearch> it\n</webSearch>'
         f"{QUERY}what is new?"
     )
-    assert openai_chat.render(second.prompt).body["messages"][0]["content"] == text
+    assert render(second.prompt, "openai-chat:").body["messages"][0]["content"] == text
 
 
 def test_the_system_text_never_says_null() -> None:

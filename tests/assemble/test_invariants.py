@@ -14,7 +14,7 @@ from quire.errors import BudgetError
 from quire.items import identity
 from quire.log.hashing import chain, sha256_hex
 from quire.observe import LayerHashes
-from quire.providers.wires import openai_chat
+from quire.providers import render
 from quire.thread import chat_messages
 from quire.tokens import counter
 from quire.values import Call, Entry, Envelope, JsonObject, LeftOut, Result, Text
@@ -36,7 +36,7 @@ def test_every_request_is_the_same_again_extends_the_one_before_and_is_whole(
         if isinstance(one, Refused):
             before = None  # nothing was sent, so nothing is extended
             continue
-        request = openai_chat.render(one.prompt)
+        request = render(one.prompt, "openai-chat:")
         _extends(before, one, policy)
         _paired(one)
         _rebuilt(one, request.body["messages"], hashes)
@@ -53,7 +53,7 @@ def _extends(before: Built | None, one: Built, policy: Policy) -> None:
         assert new.messages[: len(old.messages)] == old.messages
         # Chat has no place for tools that come late; who has one says so.
         if not policy.late_tools:
-            assert openai_chat.render(new).prefix.startswith(openai_chat.render(old).prefix)
+            assert render(new, "openai-chat:").prefix.startswith(render(old, "openai-chat:").prefix)
     elif before is not None:
         assert one.rebase is not None
         assert one.rebase["reason"]
@@ -194,12 +194,12 @@ def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(entries: list
                 record(
                     Entry("sent", {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "", "segments": []})
                 )
-                sent.append(openai_chat.render(live.request().prompt).prefix)
+                sent.append(render(live.request().prompt, "openai-chat:").prefix)
         record(Entry(entry.kind, entry.body))
     again = Assembly(policy)
     replayed = []
     for entry in log:
         again.feed(entry)
         if entry.kind == "sent":
-            replayed.append(openai_chat.render(again.request().prompt).prefix)
+            replayed.append(render(again.request().prompt, "openai-chat:").prefix)
     assert replayed == sent

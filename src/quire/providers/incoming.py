@@ -218,6 +218,34 @@ class Whole(msgspec.Struct, frozen=True):
     messages: list[JsonObject]
 
 
+def read_messages(
+    value: Any,
+    model: str,
+    format: str,
+    head: Callable[[JsonObject, str], list[Entry]],
+    read: Callable[[Json, str], list[Entry]],
+    model_field: str = "model",
+) -> list[Entry]:
+    """Entries of a list of messages, or of a request that holds one; `head` reads what stands around them."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get(model_field) or "")
+        out += head(value, model)
+        value = value.get("messages")
+    if not isinstance(value, list):
+        raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
+    for place, message in enumerate(value):
+        out += tagged(read(message, f"messages[{place}]"), format, message, model)
+    return out
+
+
+def joined_text(content: Json, read: Callable[[Json], str]) -> str:
+    """A content's text: of blocks, what `read` makes of each, line by line."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(text for block in content if (text := read(block)))
+
+
 def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
     """The entries of one imported message, with the message kept on the first of them."""
     out = [

@@ -8,7 +8,7 @@ import msgspec
 
 from quire.providers.convert import project
 from quire.providers.incoming import Original, Whole, regrouped
-from quire.providers.models import ModelInfo
+from quire.providers.models import ModelInfo, model_info
 from quire.providers.provider_tools import functions_of
 from quire.providers.rendering import Draft, Writer
 from quire.values import Entry, Json, JsonObject
@@ -50,6 +50,17 @@ def exported(
         for message in project(group):
             writer.write(sheet, message)
     return Exported(system, tools, sheet.messages)
+
+
+def exported_chat(
+    entries: Iterable[Entry], writer: Writer, original: Original, define: Callable[[JsonObject], JsonObject]
+) -> Json:
+    """A thread's messages, the system prompt as the first; with tools, the object a request holds them in."""
+    out = exported(entries, writer, original, model_info(f"{writer.format}:"))
+    head = [{"role": "system", "content": out.system.text}] if out.system else []
+    messages = [*head, *out.messages]
+    defined = out.listed_tools(writer.format, define)
+    return {"tools": defined, "messages": messages} if defined else messages
 
 
 def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry, ...], list[Entry]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from quire.providers.incoming import objects
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import unmarked
 from quire.providers.rules.grammar import fits, grammar_of
@@ -124,6 +125,18 @@ def typed(
     Without a type, or where a schema stands beside it, a tool is a function.
     """
     return [Offered(read(tool), tool) if _is_own(tool) else function(tool, read, define) for tool in defined]
+
+
+def tools_in(
+    request: JsonObject,
+    model: str,
+    format: str,
+    read: Callable[[JsonObject], JsonObject],
+    define: Callable[[JsonObject], JsonObject],
+) -> list[Entry]:
+    """The `tools` entry of a request that lists tools by their types, if it does."""
+    defined = objects(request, "tools")
+    return [offered(typed(defined, read, define), model, format=format, tools=defined)] if defined else []
 
 
 def _is_own(tool: JsonObject) -> bool:

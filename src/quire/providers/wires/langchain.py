@@ -12,7 +12,7 @@ import msgspec
 
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json, to_url
-from quire.providers.incoming import listed, objects, sub, tagged, whole_message
+from quire.providers.incoming import joined_text, listed, objects, sub, tagged, whole_message
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.rendering import Draft, Writer
@@ -211,9 +211,7 @@ def _item(block: JsonObject) -> JsonObject:
 
 def text_of(content: Json) -> str:
     """The text of a message's content; calls and thinking in it are entries of their own."""
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(text for block in content if (text := _block_text(block)))
+    return joined_text(content, _block_text)
 
 
 def _block_text(block: Json) -> str:

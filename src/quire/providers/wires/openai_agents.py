@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
-from quire.providers.wires import Format, openai_responses
-from quire.values import Entry, Json
+from quire.providers.wires import Format
+from quire.providers.wires.openai_responses.read import export_messages, import_messages
+from quire.providers.wires.openai_responses.write import FORMAT
 
-FORMAT = "openai-agents"
-
-
-def import_messages(value: Any, model: str = "") -> list[Entry]:
-    """Entries of a list of items."""
-    return openai_responses.import_messages(value, model, format=FORMAT)
-
-
-def export_messages(entries: Iterable[Entry]) -> Json:
-    """The items of a thread, imported ones as they came."""
-    return openai_responses.export_messages(entries, format=FORMAT)
-
-
-WIRE = Format(name=FORMAT, imports=import_messages, exports=export_messages, like=openai_responses.FORMAT)
+WIRE = Format(
+    name="openai-agents",
+    imports=partial(import_messages, format="openai-agents"),
+    exports=partial(export_messages, format="openai-agents"),
+    like=FORMAT,
+)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from quire.providers.models import model_info
 from quire.providers.prefix import (
     Layout,
     Unit,
@@ -18,30 +17,12 @@ from quire.providers.prefix import (
     unmarked_in,
     with_control,
 )
-from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.claude import RULES
 from quire.providers.usage import anthropic_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.anthropic.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.anthropic.write import FORMAT, WRITER
-from quire.values import Json, JsonObject, Prompt, Request
-
-__all__ = [
-    "FORMAT",
-    "WIRE",
-    "WRITER",
-    "Stream",
-    "export_messages",
-    "import_messages",
-    "parse_reply",
-    "render",
-]
-
-
-def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Options | None = None) -> Request:
-    """The request for `client.messages.create(**request.body, extra_headers=request.headers)`."""
-    return Rendering(WIRE, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
-
+from quire.values import Json, JsonObject
 
 # Where a request keeps what is cached.
 

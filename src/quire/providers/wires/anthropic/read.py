@@ -18,17 +18,17 @@ from quire.providers.incoming import (
     number_in,
     object_in,
     objects,
+    read_messages,
     refused,
     said,
     sub,
-    tagged,
     text_in,
     whole_message,
     without_nulls,
 )
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
-from quire.providers.provider_tools import offered, typed
+from quire.providers.provider_tools import offered, tools_in, typed
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.anthropic.write import (
@@ -46,20 +46,13 @@ from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, note, res
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
     """Entries of a list of messages, or of a request that holds one (with its system prompt and tools)."""
-    out: list[Entry] = []
-    if isinstance(value, dict):
-        model = model or str(value.get("model") or "")
-        if defined := objects(value, "tools"):
-            out.append(
-                offered(typed(defined, tool_entry, tool_definition), model, format=FORMAT, tools=defined)
-            )
-        if value.get("system") is not None:
-            out.append(system(text_of(value["system"]), wire={"format": FORMAT, "system": value["system"]}))
-        value = value.get("messages")
-    if not isinstance(value, list):
-        raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
-    for place, message in enumerate(value):
-        out += tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
+    return read_messages(value, model, FORMAT, _head, _entries)
+
+
+def _head(request: JsonObject, model: str) -> list[Entry]:
+    out = tools_in(request, model, FORMAT, tool_entry, tool_definition)
+    if (told := request.get("system")) is not None:
+        out.append(system(text_of(told), wire={"format": FORMAT, "system": told}))
     return out
 
 

@@ -18,6 +18,7 @@ from quire.providers.convert import (
     own_block,
     shown_images,
 )
+from quire.providers.incoming import joined_text
 from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
@@ -99,9 +100,7 @@ def kept(block: JsonObject) -> JsonObject | None:
 
 def text_of(content: Json) -> str:
     """The text of a list of blocks; other blocks are named in brackets, images are not text at all."""
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(text for block in content if (text := _block_text(block)))
+    return joined_text(content, _block_text)
 
 
 def _block_text(block: Json) -> str:

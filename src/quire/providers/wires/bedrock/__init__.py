@@ -5,32 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator
 
-from quire.providers.models import model_info
 from quire.providers.prefix import Layout, Path, Section, Unit, changed_body, listed, parts_of
-from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.bedrock import RULES
 from quire.providers.usage import bedrock_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.bedrock.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.bedrock.write import FORMAT, WRITER, sdk_kwargs
-from quire.values import Json, JsonObject, Prompt, Request
-
-__all__ = [
-    "FORMAT",
-    "WIRE",
-    "WRITER",
-    "Stream",
-    "export_messages",
-    "import_messages",
-    "parse_reply",
-    "render",
-    "sdk_kwargs",
-]
-
-
-def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Options | None = None) -> Request:
-    """The request for boto3: `client.converse(**sdk_kwargs(request))`, or `**request.body` where it holds no bytes."""
-    return Rendering(WIRE, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
+from quire.values import Json, JsonObject
 
 
 def other_format(body: JsonObject) -> str:

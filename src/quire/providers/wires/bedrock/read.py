@@ -20,10 +20,10 @@ from quire.providers.incoming import (
     object_in,
     objects,
     plain,
+    read_messages,
     refused,
     said,
     sub,
-    tagged,
     text_in,
     whole_message,
 )
@@ -47,20 +47,10 @@ from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, respond, 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
     """Entries of a list of messages, or of a request that holds one (with its system prompt and tools)."""
-    value = plain(value)
-    out: list[Entry] = []
-    if isinstance(value, dict):
-        model = model or str(value.get("modelId") or "")
-        out += _head(value)
-        value = value.get("messages")
-    if not isinstance(value, list):
-        raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
-    for place, message in enumerate(value):
-        out += tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
-    return out
+    return read_messages(plain(value), model, FORMAT, _head, _entries, "modelId")
 
 
-def _head(request: JsonObject) -> list[Entry]:
+def _head(request: JsonObject, model: str) -> list[Entry]:
     out = []
     if defined := objects(sub(request, "toolConfig"), "tools"):
         out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))

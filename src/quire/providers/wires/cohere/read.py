@@ -16,17 +16,16 @@ from quire.providers.incoming import (
     number_in,
     object_in,
     objects,
+    read_messages,
     refused,
     said,
     sub,
-    tagged,
     text_in,
     whole_message,
     without_nulls,
 )
-from quire.providers.models import model_info
-from quire.providers.outgoing import exported
-from quire.providers.provider_tools import offered, typed
+from quire.providers.outgoing import exported_chat
+from quire.providers.provider_tools import tools_in
 from quire.providers.spelling import parsed_arguments, read_back
 from quire.providers.wires.cohere.write import ENCLOSURE, FORMAT, NAMES, WRITER, text_of, tool_definition
 from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think, user
@@ -34,28 +33,16 @@ from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, r
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
     """Entries of a list of messages, or of a request that holds one under `messages`."""
-    out: list[Entry] = []
-    if isinstance(value, dict):
-        model = model or str(value.get("model") or "")
-        if defined := objects(value, "tools"):
-            out.append(
-                offered(typed(defined, tool_entry, tool_definition), model, format=FORMAT, tools=defined)
-            )
-        value = value.get("messages")
-    if not isinstance(value, list):
-        raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
-    for place, message in enumerate(value):
-        out += tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
-    return out
+    return read_messages(value, model, FORMAT, _head, _entries)
+
+
+def _head(request: JsonObject, model: str) -> list[Entry]:
+    return tools_in(request, model, FORMAT, tool_entry, tool_definition)
 
 
 def export_messages(entries: Iterable[Entry]) -> Json:
     """The messages of a thread; with tools, the object a request holds them in."""
-    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
-    head = [{"role": "system", "content": out.system.text}] if out.system else []
-    messages = [*head, *out.messages]
-    defined = out.listed_tools(FORMAT, tool_definition)
-    return {"tools": defined, "messages": messages} if defined else messages
+    return exported_chat(entries, WRITER, whole_message(_entries), tool_definition)
 
 
 def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:

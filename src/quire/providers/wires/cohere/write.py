@@ -11,6 +11,7 @@ from quire.providers.convert import (
     shown_images,
     to_url,
 )
+from quire.providers.incoming import joined_text
 from quire.providers.models import ModelInfo
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
@@ -32,9 +33,7 @@ NAMES = Spelling()
 
 def text_of(content: Json) -> str:
     """The text of a message's content; documents and other parts are named in brackets."""
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(text for part in content if (text := _part_text(part)))
+    return joined_text(content, _part_text)
 
 
 def _part_text(part: Json) -> str:

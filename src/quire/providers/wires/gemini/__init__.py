@@ -6,33 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from quire.providers.models import model_info
 from quire.providers.prefix import Layout, Unit, UnitPart, as_block, definition, listed
-from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.gemini import RULES, setting
 from quire.providers.usage import gemini_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.gemini.write import FORMAT, WRITER, sdk_kwargs
-from quire.values import Json, JsonObject, Prompt, Request
-
-__all__ = [
-    "FORMAT",
-    "WIRE",
-    "WRITER",
-    "Stream",
-    "export_messages",
-    "import_messages",
-    "parse_reply",
-    "render",
-    "sdk_kwargs",
-]
-
-
-def render(prompt: Prompt, model: str, provider: str = FORMAT, ask: Options | None = None) -> Request:
-    """The REST body of generateContent; `sdk_kwargs(request)` is for `client.models.generate_content`."""
-    return Rendering(WIRE, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
-
+from quire.values import Json, JsonObject, Request
 
 # Where a request keeps what is cached: the REST body, or the SDK's call with settings under `config`.
 

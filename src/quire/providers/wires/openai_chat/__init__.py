@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quire.providers.models import model_info
 from quire.providers.prefix import (
     Layout,
     Section,
@@ -18,29 +17,12 @@ from quire.providers.prefix import (
     unmarked_in,
     with_control,
 )
-from quire.providers.rendering import Options, Rendering
 from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.usage import chat_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat.read import Stream, export_messages, import_messages, parse_reply
 from quire.providers.wires.openai_chat.write import FORMAT, WRITER
-from quire.values import Json, JsonObject, Prompt, Request
-
-__all__ = [
-    "FORMAT",
-    "WIRE",
-    "WRITER",
-    "Stream",
-    "export_messages",
-    "import_messages",
-    "parse_reply",
-    "render",
-]
-
-
-def render(prompt: Prompt, model: str = "", provider: str = FORMAT, ask: Options | None = None) -> Request:
-    """The request for `client.chat.completions.create(**request.body)`."""
-    return Rendering(WIRE, model_info(f"{provider}:{model}"), ask or Options()).request(prompt)
+from quire.values import Json, JsonObject, Request
 
 
 def _other(body: JsonObject) -> str:

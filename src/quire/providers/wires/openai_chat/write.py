@@ -12,6 +12,7 @@ from quire.providers.convert import (
     shown_images,
     to_url,
 )
+from quire.providers.incoming import joined_text
 from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
@@ -36,9 +37,7 @@ FORMAT = "openai-chat"
 
 def text_of(content: Json) -> str:
     """The text of a message's content; parts that are no text and no image are named in brackets."""
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(text for part in content if (text := _part_text(part)))
+    return joined_text(content, _part_text)
 
 
 def thought_of(content: Json) -> str:

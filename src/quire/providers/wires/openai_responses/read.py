@@ -27,7 +27,7 @@ from quire.providers.incoming import (
 )
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
-from quire.providers.provider_tools import offered, typed
+from quire.providers.provider_tools import offered, tools_in, typed
 from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.openai_responses.write import (
@@ -50,10 +50,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     out: list[Entry] = []
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
-        if defined := objects(value, "tools"):
-            out.append(
-                offered(typed(defined, tool_entry, tool_definition), model, format=format, tools=defined)
-            )
+        out += tools_in(value, model, format, tool_entry, tool_definition)
         if (told := value.get("instructions")) is not None:
             out.append(system(str(told), wire={"format": format, "system": told}))
         value = value.get("input")

@@ -14,7 +14,7 @@ from quire.providers.convert import (
     shown_images,
     to_url,
 )
-from quire.providers.incoming import objects
+from quire.providers.incoming import joined_text, objects
 from quire.providers.models import ModelInfo
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, user_text, wanted_effort
@@ -114,9 +114,7 @@ def asked(content: Json) -> Entry:
 
 def text_of(content: Json) -> str:
     """The text of a message's content; what is neither text nor image is named in brackets."""
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(text for part in content if (text := _part_text(part)))
+    return joined_text(content, _part_text)
 
 
 def _part_text(part: Json) -> str:
