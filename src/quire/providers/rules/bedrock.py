@@ -9,6 +9,7 @@ from quire.providers.rules.check import (
     Check,
     Finding,
     Mark,
+    Sequel,
     ServerMemory,
     TurnBlock,
     TurnMessage,
@@ -50,7 +51,7 @@ def bedrock_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         yield shape(f"{turn.path}.content", problem, "Add a content block, or leave the message out.")
 
 
-class ToolsDefined:
+class ToolsDefined(Sequel):
     """Calls and results are taken only where toolConfig defines tools."""
 
     def __init__(self) -> None:
@@ -63,9 +64,6 @@ class ToolsDefined:
             problem = "The toolConfig field must be defined when using toolUse and toolResult content blocks."
             fix = "Define the tools that were called in toolConfig, or tell calls and results as text."
             yield found("B.converse", block.path, problem=problem, fix=fix)
-
-    def end(self, check: Check) -> Iterator[Finding]:
-        yield from ()
 
 
 def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -249,7 +249,7 @@ class Unchecked(msgspec.Struct, frozen=True):
     why: str
 
 
-class Sequel(Protocol):
+class Sequel:
     """Rules about how messages follow each other: it is given one after the other and remembers what it needs.
 
     Marks on messages may come and go, so it does not look at them.
@@ -257,9 +257,11 @@ class Sequel(Protocol):
 
     def take(self, check: Check, turn: TurnMessage) -> Iterable[Finding]:
         """One more message: what is wrong by now, whatever follows."""
+        return ()
 
     def end(self, check: Check) -> Iterable[Finding]:
         """What is wrong if nothing follows; it remembers nothing of this."""
+        return ()
 
 
 # What a message may enclose that is no text.

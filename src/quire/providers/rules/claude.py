@@ -14,6 +14,7 @@ from quire.providers.models import data
 from quire.providers.rules.check import (
     Check,
     Finding,
+    Sequel,
     ServerMemory,
     TurnBlock,
     TurnMessage,
@@ -72,7 +73,7 @@ def _is_prefill(blocks: list[TurnBlock]) -> bool:
     return not calls and ends in ("text", "thinking", "redacted_thinking", "image", "document")
 
 
-class LateSystem:
+class LateSystem(Sequel):
     """Row 14: where a system message may stand, and on which models."""
 
     def __init__(self) -> None:
@@ -103,9 +104,6 @@ class LateSystem:
             yield from advice([_misplaced(turn, "role 'system' must follow a user message")])
         else:
             self._waits = True
-
-    def end(self, check: Check) -> Iterator[Finding]:
-        yield from ()
 
 
 def _misplaced(turn: TurnMessage, problem: str) -> Finding:
@@ -253,7 +251,7 @@ def edits(check: Check) -> Iterator[Finding]:
         yield found("B2.18", "$.compaction", problem=problem, fix="Leave one of the two out.")
 
 
-class Compaction:
+class Compaction(Sequel):
     """Row 19. A threshold compaction's blocks stand behind what they summarise and are left alone."""
 
     def __init__(self) -> None:

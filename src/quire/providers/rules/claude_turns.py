@@ -14,6 +14,7 @@ from quire.providers.rules.check import (
     Check,
     Conversation,
     Finding,
+    Sequel,
     TurnBlock,
     TurnMessage,
     found,
@@ -100,7 +101,7 @@ def pieces(talk: Conversation) -> Iterator[tuple[str, Json]]:
 # And whose they are: a call is the assistant's, its result the user's.
 
 
-class Pairs:
+class Pairs(Sequel):
     """Rows 1 to 3; neighbours of one role are joined as the API joins them, system messages left out."""
 
     def __init__(self) -> None:
@@ -150,7 +151,7 @@ class Pairs:
                 yield found("B2.1", call.path, id=text(call.raw.get("id")) or "(no id)")
 
 
-class CallIds:
+class CallIds(Sequel):
     """Row 1b: ids of calls, each once, in letters that the API takes."""
 
     def __init__(self) -> None:
@@ -169,9 +170,6 @@ class CallIds:
                 fix = f"Give the second {id} a name of its own."
                 yield found("B2.1b", f"{use.path}.id", problem=problem, fix=fix)
             self._known.add(id)
-
-    def end(self, check: Check) -> Iterator[Finding]:
-        yield from ()
 
 
 # Whose messages a block may stand in.
@@ -254,7 +252,7 @@ def version(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 # Claude's texts: not empty, through Bedrock not blank, no cache mark on nothing (rows 4, 4b, 5).
 
 
-class Blanks:
+class Blanks(Sequel):
     """Rows 4, 4b and 5 in messages and tool results."""
 
     def __init__(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quire.providers.models import data
 from quire.providers.rules.check import (
     MEDIA,
     Check,
     Finding,
+    Sequel,
     ServerMemory,
     TurnBlock,
     TurnMessage,
@@ -93,7 +94,7 @@ def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from unasked if having(turn, "functionCall") else advice(unasked)
 
 
-class Responses:
+class Responses(Sequel):
     """Row 29: calls and responses turn by turn; neighbours of the model are one turn."""
 
     def __init__(self) -> None:
@@ -131,23 +132,23 @@ class Responses:
             yield found("B2.29", place, calls=self._due, responses=given)
 
 
-class Signatures:
+class Signatures(Sequel):
     """Row 30, since the user last spoke."""
 
     def __init__(self) -> None:
         self._missing: list[Finding] = []
 
-    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    def take(self, check: Check, turn: TurnMessage) -> Iterable[Finding]:
         if turn.role == "user" and not having(turn, "functionResponse"):
             self._missing = []
         calls = having(turn, "functionCall") if turn.role == "model" else []
         if calls and not get(calls[0].raw, "thoughtSignature"):
             name = text(obj(get(calls[0].raw, "functionCall")).get("name"))
             self._missing.append(found("B2.30", calls[0].path, name=name))
-        yield from ()
+        return ()
 
-    def end(self, check: Check) -> Iterator[Finding]:
-        yield from self._missing if _signs(check) else ()
+    def end(self, check: Check) -> Iterable[Finding]:
+        return self._missing if _signs(check) else ()
 
 
 def _signs(check: Check) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from quire.providers.models import data
-from quire.providers.rules.check import Check, Finding, TurnMessage, WireRules, advice, found
+from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules, advice, found
 from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
 from quire.values import Json, JsonObject
@@ -101,7 +101,7 @@ def _text_only(content: Json, path: str) -> Iterator[Finding]:
             yield shape(place, "tool messages hold text only", "Send the image in a user message behind it.")
 
 
-class ToolMessages:
+class ToolMessages(Sequel):
     """Rows 21 and 22: tool messages directly behind the assistant message they answer."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
         yield f"{path}.function.name", obj(call.get("function")).get("name")
 
 
-class MistralOrder:
+class MistralOrder(Sequel):
     """Rows 37 and 38: Mistral's order of roles."""
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ def _is_thinking(body: JsonObject) -> bool:
     return obj(asked.get("thinking")).get("type") != "disabled" and asked.get("reasoning_effort") != "none"
 
 
-class Alternation:
+class Alternation(Sequel):
     """Row 40: templates that count user and assistant messages, with calls and results left out."""
 
     def __init__(self) -> None:
@@ -190,9 +190,6 @@ class Alternation:
             self._expected = ""
             return
         self._expected = "assistant" if turn.role == "user" else "user"
-
-    def end(self, check: Check) -> Iterator[Finding]:
-        yield from ()
 
 
 # OpenAI's cache marks and options: on which blocks, models and with which values (row 26 and A4).

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from quire.providers.rules.check import (
     Check,
     Finding,
+    Sequel,
     ServerMemory,
     TurnMessage,
     Unchecked,
@@ -74,7 +75,7 @@ def kind_of(item: JsonObject) -> str:
     return kind if isinstance(kind, str) else ("message" if "role" in item else "")
 
 
-class CallsAndOutputs:
+class CallsAndOutputs(Sequel):
     """Row 25: every call has its output behind it, and every output its call."""
 
     def __init__(self) -> None:
@@ -112,7 +113,7 @@ class CallsAndOutputs:
             yield from (found("B2.25", path, id=id) for path in paths)
 
 
-class Reasoning:
+class Reasoning(Sequel):
     """Rows 23 and 24: reasoning and what it led to go back together."""
 
     def __init__(self) -> None:
@@ -199,7 +200,7 @@ def _is_spoken(item: JsonObject) -> bool:
     return item.get("role") == "assistant" if kind == "message" else kind not in _NOT_SPOKEN
 
 
-class Trigger:
+class Trigger(Sequel):
     """Row 27: a compaction trigger comes last."""
 
     def __init__(self) -> None:
@@ -210,9 +211,6 @@ class Trigger:
             problem = "compaction_trigger must be the final input item."
             yield found("B2.27", self._newest, problem=problem, fix="Move it to the end of input.")
         self._newest = turn.path if kind_of(turn.raw) == "compaction_trigger" else ""
-
-    def end(self, check: Check) -> Iterator[Finding]:
-        yield from ()
 
 
 def _tool_names(holder: JsonObject, path: str) -> Iterator[tuple[str, Json]]:

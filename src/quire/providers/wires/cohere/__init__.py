@@ -15,7 +15,7 @@ from quire.providers.prefix import (
     parts_of,
     schema,
 )
-from quire.providers.rules.check import Check, Finding, TurnMessage, WireRules
+from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects, shape, text
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.cohere.read import Stream, export_messages, import_messages, parse_reply, usage_of
@@ -51,7 +51,7 @@ def _typed(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from misfits(turn.value, "@message", turn.path, grammar_of(FORMAT))
 
 
-class _Answers:
+class _Answers(Sequel):
     """Calls are answered by the tool messages right behind them, and by nothing else."""
 
     def __init__(self) -> None:
