@@ -52,6 +52,8 @@ class AsyncThread:
     reported = _awaited(Thread.reported)
     recall = _awaited(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
     answer_recall = _awaited(Thread.answer_recall)
+    recall_result = _awaited(Thread.recall_result)
+    recall_unasked = _awaited(Thread.recall_unasked)
     keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
     learn_window = _awaited(Thread.learn_window)
     told_window = _awaited(Thread.told_window)

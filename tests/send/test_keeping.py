@@ -441,8 +441,8 @@ async def test_a_cache_that_a_rebase_gives_up_is_no_surprise(tmp_path: Path, clo
 
 
 def _unpriced(body: JsonObject) -> JsonObject:
-    """An entry without its time, the reply's number, and what the reply says was read."""
-    reply = ("usage", "wire") if body["kind"] == "sent" else ()
+    """An entry without its time, the reply's number, what the reply says was read, and ids that hash all of these."""
+    reply = ("usage", "wire") if body["kind"] == "sent" else ("meta",) if body["kind"] == "result" else ()
     return {key: value for key, value in body.items() if key not in ("at", *reply)}
 
 
