@@ -21,7 +21,7 @@ import msgspec
 
 from peers import PEERS, Sizes, points
 from quire import Policy
-from quire.assemble import DROP_ONLY, TWO_TIER, Built, requests, reused_tokens
+from quire.assemble import DROP_ONLY, Built, requests, reused_tokens
 from quire.assemble.hindsight import optimum, trail
 from quire.assemble.summary import extract
 from quire.cli.output import print_table
@@ -34,12 +34,7 @@ PRICES = ((0.1, 1.25), (0.1, 2.0), (0.05, 1.25), (0.025, 1.25))
 # Threads of at least so many tokens, and the budgets for them.
 BUDGETS = ((500_000, (128_000,)), (50_000, (16_000, 32_000, 64_000)), (0, (4_000,)))
 change = msgspec.structs.replace
-QUIRE = {
-    "Quire": Policy(),
-    "Quire, each turn": Policy(promote="each-turn"),
-    "Quire, drop only": DROP_ONLY,
-    "Quire, two tiers": TWO_TIER,
-}
+QUIRE = {"Quire": Policy(), "Quire, each turn": Policy(promote="each-turn"), "Quire, drop only": DROP_ONLY}
 
 
 class Tally(msgspec.Struct):
@@ -149,7 +144,7 @@ def is_valid(messages: list[dict[str, Any]]) -> bool:
 
 def _others() -> Iterable[tuple[str, float, Policy]]:
     """Ours with more or less kept, to be set beside a peer: (name, share of the budget, policy); all drop only."""
-    base = change(DROP_ONLY, when="full", slack=0.0)
+    base = change(DROP_ONLY, when="full")
     fuller = [(floor, opening) for floor in (0.5, 0.55) for opening in (0.0, 0.05, *_steps(0.1, 0.48, 0.02))]
     fuller += [(floor, opening) for floor in (0.6, 0.7, 0.8) for opening in _steps(0.0, 0.35, 0.05)]
     fuller += [(floor, 0.0) for floor in (0.65, 0.75, 0.85, *_steps(0.9, 0.97, 0.01))]

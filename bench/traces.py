@@ -6,11 +6,16 @@ import argparse
 import json
 import random
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from quire import Policy, Thread
+from quire.assemble import Built
+from quire.errors import BudgetError
+from quire.log.memory import MemoryStore
 from quire.providers.wires import openai_chat
-from quire.values import Entry
+from quire.values import SPOKEN, Entry, Reply, Usage
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT.parent / "shared" / "data" / "traces"
@@ -98,3 +103,31 @@ def texts(paths: Iterable[Path], *roles: str) -> list[str]:
 
 def entries(conversation: dict[str, Any]) -> list[Entry]:
     return openai_chat.import_messages(conversation)
+
+
+# The target of live threads; a policy's own prices win over the model's.
+TARGET = "openai-chat:gpt-5"
+
+
+def live(given: Iterable[Entry], policy: Policy) -> Iterator[Built | None]:
+    """The requests of a thread as users run it, one in front of each run of the model's messages.
+
+    Each is made by `thread.request` and its answer recorded by `thread.record`; None where the budget cannot hold it.
+    """
+    thread = Thread(MemoryStore(), "t", policy, observers=())
+    asked = False
+    for speaks, run in groupby(given, key=lambda entry: entry.kind in SPOKEN):
+        some = tuple(run)
+        asked = asked or any(entry.kind == "user" for entry in some)
+        if not speaks or not asked:
+            thread.append(*some)
+            continue
+        try:
+            built = thread.build(TARGET)
+            request = thread.request(TARGET)
+        except BudgetError:
+            thread.append(*some)
+            yield None
+        else:
+            thread.record(Reply(some, Usage()), request)
+            yield built

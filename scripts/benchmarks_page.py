@@ -6,7 +6,19 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-ORDER = ("reuse", "bound", "turns", "summary", "engine", "recall", "records", "clean", "tokens", "window")
+ORDER = (
+    "reuse",
+    "bound",
+    "turns",
+    "grounding",
+    "summary",
+    "engine",
+    "recall",
+    "records",
+    "clean",
+    "tokens",
+    "window",
+)
 INTRO = """# Benchmarks
 
 Each section is printed by the script it names and reproduced by `make bench`; `--data FILE…` runs it on other traces

@@ -95,7 +95,7 @@ def cost_with_cuts_at(entries: list[Entry], policy: Policy, cuts: tuple[int, ...
         if assembly.asks(entry):
             due = place in cuts
             assembly.policy = msgspec.structs.replace(policy, when="rent" if due else "full")
-            assembly.rent, assembly.broken = math.inf if due else 0.0, False
+            assembly.rent = math.inf if due else 0.0
             try:
                 built = assembly.request()
             except BudgetError:

@@ -104,10 +104,8 @@ def test_the_log_alone_gives_back_the_requests(tmp_path: Path) -> None:
 def test_as_much_as_a_sliding_window_keeps_costs_far_less() -> None:
     entries = talk(400)
 
-    window = Policy(budget=8_000, ttl_s=None, handles=0.0, summary=0.0, when="full", slack=0.0, floor=0.96)
-    opening = Policy(
-        budget=8_000, ttl_s=None, handles=0.0, summary=0.0, when="full", slack=0.0, floor=0.5, opening=0.46
-    )
+    window = Policy(budget=8_000, ttl_s=None, handles=0.0, summary=0.0, when="full", floor=0.96)
+    opening = Policy(budget=8_000, ttl_s=None, handles=0.0, summary=0.0, when="full", floor=0.5, opening=0.46)
 
     kept, cost = zip(*(_measured(built(entries, policy)) for policy in (window, opening)), strict=True)
     assert kept[1] > 0.98 * kept[0]
@@ -123,4 +121,4 @@ def _measured(made: list[Built]) -> tuple[float, float]:
 
 def test_shares_beyond_the_budget_are_refused() -> None:
     with pytest.raises(CallError, match=r"opening 0\.4 add up to more than the budget"):
-        Policy(opening=0.4)
+        Policy(floor=0.5, opening=0.4)

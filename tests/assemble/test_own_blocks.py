@@ -84,8 +84,11 @@ OWN: list[tuple[str, str, Callable[[int, str], JsonObject]]] = [
 ]
 
 
-def thread_of(format: str, target: str, messages: list[JsonObject], budget: int = 400_000) -> Thread:
-    thread = Thread(closed_later(open_store(":memory:")), "t", Policy(budget=budget, model=target, image_tokens=1500))
+def thread_of(
+    format: str, target: str, messages: list[JsonObject], budget: int = 400_000, floor: float = 0.3
+) -> Thread:
+    policy = Policy(budget=budget, model=target, image_tokens=1500, floor=floor)
+    thread = Thread(closed_later(open_store(":memory:")), "t", policy)
     body = {"model": target.partition(":")[2], FIELD.get(format, "messages"): messages}
     thread.append(*providers.import_(format, body))
     return thread
@@ -184,7 +187,7 @@ def test_a_document_becomes_a_handle_or_is_cut_and_the_words_stay() -> None:
     assert "cut here" in str(cut.body)
 
     source["data"] = prose(10_000, 1)
-    thread = thread_of("anthropic", CLAUDE, [first], budget=30_000)
+    thread = thread_of("anthropic", CLAUDE, [first], budget=30_000, floor=0.5)
     thread.append(values.respond("Noted."))
     for n in range(27):
         thread.append(values.user(f"More {n}: {prose(480, n)}"), values.respond("Yes."))

@@ -205,7 +205,7 @@ def test_the_floor_stays_even_where_handles_and_summary_have_to_go_for_it() -> N
     entries = [values.user("do it")]
     for n, size in enumerate([50] * 10 + [480, 440, 5]):
         entries += [values.call(f"c{n}", "read", {"n": n}), values.result(f"c{n}", None, "word " * size)]
-    policy = Policy(budget=1_000, ttl_s=None, when="full")
+    policy = Policy(budget=1_000, ttl_s=None, when="full", floor=0.5, handles=0.125, summary=0.0625)
     whole = built([*entries, values.respond("done")], Policy())[-1]
     last = built([*entries[:-2], values.respond("done")], policy)[-1]
     verbatim = [size for message, size in zip(last.prompt.messages, last.sizes, strict=True) if size > 400]
@@ -241,7 +241,7 @@ def test_a_rebase_that_names_content_nobody_attached_is_a_clear_error() -> None:
 
 def test_a_request_that_leaves_no_room_for_another_cuts_before_what_is_new_is_written_twice() -> None:
     entries = [*talk(8), values.user("big " + "word " * 700), values.respond("ok"), *talk(8)[1:]]
-    policy = Policy(budget=4_000, ttl_s=None, handles=0.0, summary=0.0, read=0.01)
+    policy = Policy(budget=4_000, ttl_s=None, floor=0.5, handles=0.0, summary=0.0, read=0.01)
     whole = built(entries, Policy(budget=10**9, when="full"))
     # The budget ends a few tokens behind the request in which the large question is new.
     at = next(n for n, one in enumerate(whole) if "big " in one.query)

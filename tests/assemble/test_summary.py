@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
@@ -11,7 +11,7 @@ from quire.assemble import Assembly, Built, Policy, requests
 from quire.assemble.summary import Leaving, Line, Untold, earlier, extract, first_words, unlisted, written
 from quire.log.hashing import chain
 from quire.tokens import counter
-from quire.values import Entry
+from quire.values import Entry, Text
 from toolbox import fewer
 
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
@@ -111,7 +111,7 @@ def test_no_words_can_be_taken_for_another_line(words: str) -> None:
     lines = [Line("User", "first"), Line("User", words)]
     again = earlier("\n".join(written(lines)))
     assert again.lines == tuple(lines)
-    assert not again.named
+    assert not any(again.words.values())
     assert again.missing == Untold()
 
 
@@ -132,7 +132,9 @@ def test_what_is_told_and_what_is_not_listed_are_all_that_went(rebases: list[tup
         assert counter().count(text) <= limit
 
 
-plain = st.builds("{}{}".format, st.sampled_from(["", "Please change the module "]), st.integers(0, 10**9))
+plain = st.builds(
+    "{}{}".format, st.sampled_from(["", "Please change the module "]), st.text("abcd", min_size=1, max_size=9)
+)
 
 
 @given(st.lists(plain, min_size=1, max_size=30), st.integers(40, 300))
@@ -143,7 +145,7 @@ def test_the_newest_request_is_told_and_no_older_one_is_told_at_greater_length(s
     told = [one.text for one in earlier(text).lines]
     assert told[-1][:12] == f"{said[-1]} word word word"[:12]
     # A cut waits for the end of a word that ends soon.
-    assert all(len(one) <= len(told[-1]) + 16 for one in told)
+    assert not told[-1].endswith("[...]") or all(len(one) <= len(told[-1]) + 16 for one in told)
 
 
 def test_lines_that_were_cut_to_the_same_words_are_told_once_and_counted() -> None:
@@ -183,18 +185,15 @@ def long_thread(seed: int) -> list[Entry]:
 def test_whatever_the_rebases_of_a_thread_had_room_for_its_summary_accounts_for_all_that_went(seed: int) -> None:
     entries = long_thread(seed)
     asked = {entry.seq for entry in entries if entry.kind == "user"}
-    gone, summed_up = set[int](), list[bool]()
+    gone = set[int]()
     for rebase in Assembly(Policy(budget=1_000, opening=0.25)).extend(entries).rebases:
         gone |= rebase.drops() & asked
-        summed_up.append(bool(rebase.summary))
-        assert not summed_up[-1] or went(rebase.summary)[0] == len(gone)
-    assert summed_up[-1]
-    assert not all(summed_up), "some had no room for any summary"
+        assert not rebase.summary or went(rebase.summary)[0] == len(gone)
 
 
 @pytest.mark.moves_prefix(reason="many rebases are made")
 @pytest.mark.parametrize("pinned", [False, True])
-def test_a_summary_gets_a_tenth_of_what_goes_beside_the_one_before_whatever_is_pinned(pinned: bool) -> None:
+def test_a_summary_gets_half_of_what_goes_at_most_beside_the_one_before_whatever_is_pinned(pinned: bool) -> None:
     asked: list[Leaving] = []
 
     def tiny(gone: Leaving) -> str:
@@ -211,18 +210,62 @@ def test_a_summary_gets_a_tenth_of_what_goes_beside_the_one_before_whatever_is_p
     for one in later:
         # Each message is four tokens more than its words.
         goes = sum(counter().count(entry.text) + 4 for entry in one.entries)
-        assert one.limit <= counter().count(one.before) + goes / 10
+        assert one.limit <= counter().count(one.before) + goes / 2
 
 
 @given(phrases, st.integers(1, 60))
 def test_first_words_are_the_texts_own_and_end_with_a_word(text: str, length: int) -> None:
     cut = first_words(text, length)
     if cut != text:
-        head = cut.removesuffix(" ...")
+        head = cut.removesuffix(" [...]")
         assert text.startswith(head)
         assert length <= len(head) <= length + 16
         assert text[len(head)] == " " or len(head) == length
 
 
 def test_names_parted_by_commas_are_read_too() -> None:
-    assert earlier("Named: ORDER_77812, src/alpha.py").named == ("ORDER_77812", "src/alpha.py")
+    assert earlier("Named: ORDER_77812, src/alpha.py").words["Named: "] == ["ORDER_77812", "src/alpha.py"]
+
+
+# What a user demands: {n} makes each one's own.
+DEMANDS = (
+    "Please never touch retrying{n}.py, it is frozen until 2026-12-{day:02}.",
+    "You must always ask before deploying service {n}.",
+    "Do not mail anybody but dana.{n}@example.org.",
+    "The customer is C-{n}4417.",
+    "Deliver by {day} March, the deadline is fixed.",
+    "Only use the staging key sk_test_{n}.",
+    "We can spend $4,{n:03} at most.",
+    "The contact is Maria Fernandez-{n}.",
+    "Answer in French from now on, whatever module {n} says",
+    "don't rename /srv/app/core_{n}.toml",
+)
+
+
+def demanding_thread(seed: int) -> tuple[list[Entry], list[str], int]:
+    """A thread with ten demands from its first turn to its last, what they are, and a budget for it."""
+    dice = random.Random(seed)
+    turns = dice.randint(30, 50)
+    at = {0, turns - 1, *dice.sample(range(1, turns - 1), len(DEMANDS) - 2)}
+    demands = [words.format(n=dice.randint(0, 999), day=dice.randint(1, 28)) for words in DEMANDS]
+    waiting, out = dice.sample(demands, len(demands)), list[Entry]()
+    for n in range(turns):
+        filler = " ".join(dice.choices(("look", "into", "the", "thing", "again", "module"), k=dice.randint(3, 60)))
+        said = [f"{filler}.", waiting.pop()] if n in at else [filler]
+        out.append(values.user(dice.choice((" ", "\n")).join(dice.sample(said, len(said)))))
+        if dice.random() < 0.5:
+            out.append(values.call(f"c{n}", "read", {"path": f"src/m_{n}.py"}))
+            out.append(values.result(f"c{n}", None, "a line of text\n" * dice.randint(1, 80)))
+        out.append(values.respond("We should go on as it was. " * dice.randint(1, 20)))
+    return list(chain(out)), demands, dice.choice((1_000, 1_200, 1_500))
+
+
+@pytest.mark.moves_prefix(reason="many rebases are made")
+def test_what_the_user_demanded_stands_in_the_last_request_word_for_word() -> None:
+    for seed in range(min(200, settings.default.max_examples)):
+        entries, demands, budget = demanding_thread(seed)
+        assembly = Assembly(Policy(budget=budget, ttl_s=None)).extend(entries[:-1])
+        assert len(assembly.rebases) >= 5
+        parts = [part for message in assembly.request().prompt.messages for part in message.parts]
+        text = "\n".join(part.text for part in parts if isinstance(part, Text))
+        assert [demand for demand in demands if demand not in text] == [], seed

@@ -2,12 +2,11 @@
 
 from quire.assemble.fit import Built, Refused, reused_tokens
 from quire.assemble.hindsight import ask, requests, unsent
-from quire.assemble.policy import DROP_ONLY, TWO_TIER, Policy
+from quire.assemble.policy import DROP_ONLY, Policy
 from quire.assemble.state import Assembly, Selection, fit
 
 __all__ = [
     "DROP_ONLY",
-    "TWO_TIER",
     "Assembly",
     "Built",
     "Policy",

@@ -24,7 +24,7 @@ from quire.errors import QuireError
 from quire.values import Entry, JsonObject, LeftOut, Message
 
 # Raised whenever what is written, or what a fold makes of the same entries, changes.
-FORMAT = 3
+FORMAT = 4
 _HASH_BYTES = 32
 
 
@@ -124,7 +124,6 @@ class _Fold(msgspec.Struct, frozen=True, array_like=True):
     rebases: list[Rebase]
     pins: list[Pin]
     rent: float
-    broken: bool
     requests: int
     tools_moved: bool
     round: Round
@@ -207,7 +206,6 @@ def _packed(assembly: Assembly) -> _Fold:
         rebases=_told_by(assembly.rebases, assembly.policy),
         pins=assembly.pins,
         rent=assembly.rent,
-        broken=assembly.broken,
         requests=assembly.requests,
         tools_moved=assembly.tools_moved,
         round=assembly.round,
@@ -279,7 +277,7 @@ def _told_by(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
     """The rebases that later ones look at: back to the newest summary, or the last alone where there are none."""
     last = len(rebases) - 1
     if policy.summary:
-        while last > 0 and not rebases[last].summary:
+        while last > 0 and (not rebases[last].summary or rebases[last].brief):
             last -= 1
     return rebases[max(0, last) :]
 
@@ -297,7 +295,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     )
     assembly.turn, assembly.step = fold.turn, fold.step
     assembly.rebases, assembly.pins = fold.rebases, fold.pins
-    assembly.rent, assembly.broken = fold.rent, fold.broken
+    assembly.rent = fold.rent
     assembly.requests, assembly.tools_moved = fold.requests, fold.tools_moved
     assembly.round, assembly.stable = fold.round, fold.stable
     assembly.recorded, assembly.asked = fold.recorded, fold.asked

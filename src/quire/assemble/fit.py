@@ -25,7 +25,9 @@ class Cuts(msgspec.Struct, frozen=True):
     handle: int
     # The user leaf of the turn that is cut into, which stays.
     request: int | None
+    # How long the summary may be, and how long with all that the user demanded.
     summary_limit: int
+    summary_most: int
     kept: int
     removed: int
     # Tokens in front of the first byte that the plan changes.
@@ -34,15 +36,16 @@ class Cuts(msgspec.Struct, frozen=True):
 
 
 class Rung(msgspec.Struct, frozen=True):
-    """How hard to cut: what stays verbatim, and whether turns before the current one may be cut into.
+    """How hard to cut: what stays verbatim, and whether the handle tier may begin inside an older turn.
 
     floor: the policy's floor. most: it cannot be had (one group of calls is too large), so the longest tail
-    that fits. least: the part that is never cut. Of the opening, the whole, what still fits, or nothing.
+    that fits. least: the part that is never cut. Of the opening, the whole, what still fits, or nothing. Of the
+    summary the whole, what the user demanded, or nothing.
     """
 
     keeps: Literal["floor", "most", "least"] = "floor"
     everywhere: bool = True
-    summary: bool = True
+    summary: Literal["whole", "demands", "none"] = "whole"
     handles: bool = True
     opening: Literal["whole", "less", "none"] = "whole"
 
@@ -53,12 +56,15 @@ RUNGS = (
     Rung(everywhere=False),
     Rung(),
     Rung(handles=False),
-    Rung(handles=False, summary=False),
-    Rung(handles=False, summary=False, opening="less"),
+    Rung(handles=False, summary="demands"),
+    Rung(handles=False, summary="demands", opening="less"),
     Rung("most", handles=False, opening="none"),
     Rung("least", handles=False, opening="none"),
-    Rung("least", handles=False, summary=False, opening="none"),
+    Rung("least", handles=False, summary="demands", opening="none"),
+    Rung("least", handles=False, summary="none", opening="none"),
 )
+# A summary longer than this is only read more slowly; what the user demanded takes at most this share of the messages.
+SUMMARY_MOST, DEMANDS = 4_000, 0.5
 
 
 def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Cuts:
@@ -81,14 +87,26 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     # What stands beside the old summary, pins say, is told in front again.
     pinned = old[0].tokens - told if summed_up else 0
     gone = strip.sums[drop] - strip.sums[opening] - asked - pinned if drop else 0
-    # A tenth of what goes, beside the summary that already stands for what went before.
-    limit = min(int(policy.summary * room), told + (gone - told) // 10) if rung.summary and drop else 0
+    limit, most = _summary_limits(policy, rung, room, told, gone - told) if drop else (0, 0)
     kept = strip.total - gone + limit - strip.shortened(max(opening, drop), handle)
     if not drop:
         same = strip.sums[strip.first_long(opening, handle)]
     else:
         same = strip.sums[opening] + (asked if request == opening and not limit and not summed_up else 0)
-    return Cuts(drop, handle, request, limit, kept, strip.total - kept, same, opening)
+    return Cuts(drop, handle, request, limit, most, kept, strip.total - kept, same, opening)
+
+
+def _summary_limits(policy: Policy, rung: Rung, room: int, told: int, gone: int) -> tuple[int, int]:
+    """How long the summary may be, and how long with all demands: its share, but no more than half of what goes.
+
+    What stands already for what went before is not taken back, where demands have made it longer.
+    """
+    if not policy.summary or rung.summary == "none":
+        return 0, 0
+    if rung.summary == "demands":
+        return 0, int(DEMANDS * room)
+    limit = min(int(policy.summary_share * room), SUMMARY_MOST, told + gone // 2)
+    return max(limit, min(told, int(DEMANDS * room))), int(DEMANDS * room)
 
 
 def room_of(epoch: Epoch, policy: Policy, head: int | None = None) -> int:
@@ -123,15 +141,13 @@ def opening_within(epoch: Epoch, room: float) -> int:
 def _verbatim_from(strip: History, policy: Policy, rung: Rung, room: int) -> int:
     """The leaf from which on everything stays as it is."""
     if rung.keeps == "least":
-        return strip.deepest_keeping(0, everywhere=True)
+        return strip.deepest_keeping(0)
     if rung.keeps == "most":
-        return strip.longest_within(room - (int(policy.summary * room) if rung.summary else 0))
-    floor = policy.floor * room
-    whole, deeper = (strip.deepest_keeping(floor, everywhere) for everywhere in (rung.everywhere, True))
-    return deeper if strip.sums[deeper] - strip.sums[whole] > policy.slack * room else whole
+        return strip.longest_within(room - int(policy.summary_share * room))
+    return strip.deepest_keeping(policy.floor * room)
 
 
-NO_CUT = Cuts(0, 0, None, 0, 0, 0)
+NO_CUT = Cuts(0, 0, None, 0, 0, 0, 0)
 
 
 class Built(msgspec.Struct, frozen=True):

@@ -264,7 +264,7 @@ def _found(assembly: Assembly) -> tuple[object, ...]:
 def _due(assembly: Assembly) -> Rebase | None:
     """The policy's cut at this request, as if the rent for it had been paid."""
     assembly.policy = _change(assembly.policy, when="rent")
-    assembly.rent, assembly.broken, assembly.requests = math.inf, False, 1
+    assembly.rent, assembly.requests = math.inf, 1
     try:
         return decide(assembly).rebase
     except BudgetError:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
 from quire.assemble.policy import Policy
+from quire.assemble.telling import likeliest, telling
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, say
 from quire.entry import INTERRUPTED, result_text
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
@@ -18,10 +19,12 @@ from quire.values import Call, Entry, JsonObject, Message, Part, Prompt, Result,
 
 # A result up to this many tokens is shorter than the handle that would replace it is useful.
 SMALL = 160
-_HEAD, _TAIL = 240, 160
+_HEAD, _TAIL = 120, 120
 # Names that every provider takes as they are; others are spelled anew, with a mark behind, up to 64 characters.
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MARK_TOKENS = 9
+# What a handle says of the whole.
+_MARK = re.compile(r"\[… \d+ tokens in all; the whole text: recall with handle [\da-f]* …\]")
 
 
 class PlacedMessage(msgspec.Struct, frozen=True):
@@ -158,6 +161,17 @@ def handle_text(text: str, tokens: int, handle: str) -> str:
     return "\n".join(part for part in (head, mark, tail) if part)
 
 
+def naming_handle(text: str, handle: str, used: Container[str], known: Container[str]) -> str:
+    """The handle of a text with words that are likely to be named again in place of its tail, and no longer."""
+    head = _head(text)
+    mark = _MARK.search(handle, len(head))
+    if mark is None:
+        return handle
+    room = counter().count(handle) - counter().count(f"{head}\n\n{mark[0]}")
+    named = likeliest(telling(text[len(head) :]), room, used, known)
+    return "\n".join(part for part in (head, " ".join(named), mark[0]) if part) if named else handle
+
+
 def _head(text: str) -> str:
     """The first lines that fit, or a cut at white space: never in mid-word where there is a choice."""
     cut = text[:_HEAD]
@@ -263,19 +277,16 @@ class History:
         user = self.turn_starts[-1] if self.turn_starts else 0
         return max(user, self.group_starts[-1]) if self.group_starts else user
 
-    def legal_at_or_before(self, index: int, everywhere: bool) -> int:
-        """The deepest place at or before `index` where a kept part may begin (0: nothing goes).
+    def legal_at_or_before(self, index: int) -> int:
+        """The deepest place at or before `index` where a kept part may begin (0: nothing goes): a turn, a group."""
+        index = min(index, self.last_legal())
+        return max(self._below(self.turn_starts, index), self._below(self.group_starts, index))
+
+    def legal_at_or_after(self, index: int, everywhere: bool) -> int:
+        """The first legal place at or after `index`; the never-cut part's start when there is none before it.
 
         A turn's start always; a group of calls in the current turn, or in any turn when `everywhere`.
         """
-        index = min(index, self.last_legal())
-        turn = self._below(self.turn_starts, index)
-        group = self._below(self.group_starts, index)
-        current = self.turn_starts[-1] if self.turn_starts else 0
-        return max(turn, group) if everywhere or group > current else turn
-
-    def legal_at_or_after(self, index: int, everywhere: bool) -> int:
-        """The first legal place at or after `index`; the never-cut part's start when there is none before it."""
         index = min(index, self.last_legal())
         turns = bisect_left(self.turn_starts, index)
         candidates = [self.turn_starts[turns]] if turns < len(self.turn_starts) else []
@@ -285,14 +296,14 @@ class History:
             candidates.append(self.group_starts[groups])
         return min(candidates, default=self.last_legal())
 
-    def deepest_keeping(self, tokens: float, everywhere: bool) -> int:
+    def deepest_keeping(self, tokens: float) -> int:
         """The deepest legal start whose tail still holds at least `tokens`."""
         index = bisect_right(self.sums, self.total - tokens) - 1
-        return self.legal_at_or_before(index, everywhere) if index > 0 else 0
+        return self.legal_at_or_before(index) if index > 0 else 0
 
     def front_within(self, room: float) -> int:
         """The last legal place that leaves at most `room` tokens in front of it."""
-        return self.legal_at_or_before(bisect_right(self.sums, room) - 1, everywhere=True)
+        return self.legal_at_or_before(bisect_right(self.sums, room) - 1)
 
     def shortened(self, start: int, end: int) -> int:
         """The tokens freed when the leaves in [start, end) become handles."""

@@ -22,9 +22,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     floor: the newest tokens that always stay verbatim. handles: room for older turns whose tool results
     are cut to handles. summary: room for the summary of what went. opening: room for the thread's oldest
-    entries, which stay verbatim and cached in front of what goes. slack: turns stay or go whole, unless the
-    one at the floor would hold this much beyond it. read and write: the model's prices
-    relative to plain input. ttl_s: when an unused cache is cold (None: never).
+    entries, which stay verbatim and cached in front of what goes. read and write: the model's
+    prices relative to plain input. ttl_s: when an unused cache is cold (None: never).
     """
 
     budget: int = 128_000
@@ -32,11 +31,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     promote: Promote = "at-rebase"
     items: ItemForm = "xml"
     when: When = "rent"
-    floor: float = 0.5
-    handles: float = 0.125
-    summary: float = 0.0625
+    floor: float = 0.3
+    handles: float = 0.2
+    summary: float = 0.2
     opening: float = 0.0
-    slack: float = 0.1
     read: float = 0.1
     write: float = 1.25
     ttl_s: int | None = 300
@@ -67,7 +65,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 f"floor {self.floor}, {_named(tiers)} are not shares",
                 hint="floor lies in (0, 1]; the others are at least 0.",
             )
-        if self.floor + sum(tiers.values()) > 1:
+        if self.floor + self.handles + self.opening > 1:
+            del tiers["summary"]
             raise CallError(
                 f"floor {self.floor}, {_named(tiers)} add up to more than the budget",
                 hint="Their sum is at most 1; the rest is the room in which the thread grows.",
@@ -84,6 +83,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(
                 f"shares {self.shares} are not shares of layers", hint='Write them as {"L2": 0.3, "L4": 0.5}.'
             )
+
+    @property
+    def summary_share(self) -> float:
+        """The summary's share: at most half of what the other tiers leave, so that the thread has room to grow."""
+        return min(self.summary, (1 - self.floor - self.handles - self.opening) / 2)
 
     def ceiling(self, layer: str) -> int:
         """The tokens that one layer may hold."""
@@ -104,5 +108,4 @@ def _named(shares: dict[str, float]) -> str:
 
 
 # What other designs do, as values of the same policy.
-DROP_ONLY = Policy(handles=0.0, summary=0.0)
-TWO_TIER = Policy(floor=0.375, handles=0.25)
+DROP_ONLY = Policy(floor=0.5, handles=0.0, summary=0.0)

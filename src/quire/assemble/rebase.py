@@ -5,18 +5,19 @@ Replaying a log runs `apply` alone, so a recorded choice is never made twice.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import Literal
 
 import msgspec
 
 from quire.assemble.fit import Cuts
-from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, leaf, ordered
+from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, leaf, naming_handle, ordered
 from quire.assemble.policy import Policy
-from quire.assemble.user_message import ItemBlock, Library, UserTurn, query_alone
+from quire.assemble.telling import telling
+from quire.assemble.user_message import ItemBlock, Library, UserTurn, call_text, query_alone
 from quire.errors import DataError
 from quire.tokens import counter, text_tokens
-from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
+from quire.values import Call, Entry, Image, JsonObject, Message, Part, Result, Text, Think, ToolSet
 
 SUMMARY_HEADING = "# Summary of the earlier conversation"
 PINNED_HEADING = "# Pinned"
@@ -75,6 +76,8 @@ class Rebase(msgspec.Struct, frozen=True):
     edits: tuple[Edit, ...] = ()
     freed: int = 0
     summary: str = ""
+    # There was room for the user's demands alone: what else has left is still to be summarised.
+    brief: bool = False
     # The last entry of the thread's opening, which stays in front of what goes.
     opening: int = 0
     # What is pinned and would have no place otherwise, verbatim.
@@ -98,7 +101,12 @@ class Rebase(msgspec.Struct, frozen=True):
         }
         if self.summary:
             written["summary"] = self.summary
-        meta = {"opening": self.opening, "pinned": list(self.pinned), "fallbacks": list(self.fallbacks)}
+        meta = {
+            "opening": self.opening,
+            "brief": self.brief,
+            "pinned": list(self.pinned),
+            "fallbacks": list(self.fallbacks),
+        }
         if told := {key: value for key, value in meta.items() if value}:
             written["meta"] = told
         return written
@@ -121,6 +129,7 @@ def parse_rebase(entry: Entry) -> Rebase:
         ),
         body["freed"],
         body.get("summary") or "",
+        bool(entry.meta.get("brief")),
         entry.meta.get("opening", 0),
         tuple(entry.meta.get("pinned") or ()),
     )
@@ -315,14 +324,14 @@ def edits(epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Contai
     """
     out: list[Edit] = []
     leaves = epoch.strip.leaves
-    again = _repeated(leaves)
+    shorter = _Shorter(leaves, plan)
     for index in range(plan.opening, plan.handle):
         placed = leaves[index]
         if index < plan.drop and index != plan.request:
             folds = placed.message.role in ("note", "tools") and placed.message.seqs[0] not in results
             out += _drops(placed, "fold" if folds else "drop")
         elif placed.handled is not None:
-            out += [edit for edit in _handles(placed, again) if edit.entry not in spared]
+            out += [edit for edit in _handles(placed, shorter) if edit.entry not in spared]
     staying = leaves[: plan.opening] + leaves[plan.drop :] if plan.drop else leaves
     return out + _thoughts(staying)
 
@@ -333,7 +342,38 @@ def _drops(placed: PlacedMessage, action: Action) -> list[Edit]:
     return [Edit(seq, action, freed=share + (rest if n == 0 else 0)) for n, seq in enumerate(seqs)]
 
 
-def _handles(placed: PlacedMessage, again: dict[int, str]) -> list[Edit]:
+class _Shorter:
+    """What stands for long results: a word that the request holds elsewhere, or that a handle named, is not named again."""
+
+    def __init__(self, leaves: list[PlacedMessage], plan: Cuts) -> None:
+        self._leaves, self._from = leaves, plan.handle
+        self._again = _repeated(leaves)
+        self._used: set[str] | None = None
+        self._known = set[str]()
+
+    def text(self, seq: int, whole: str, handle: str) -> str:
+        if seq in self._again:
+            return self._again[seq]
+        if self._used is None:
+            calls = (part for one in self._leaves for part in one.message.parts if isinstance(part, Call))
+            self._used = {word for call in calls for word in telling(call_text(call.name, call.args))}
+            self._known = set(telling_words(one.message for one in self._leaves[self._from :]))
+        text = naming_handle(whole, handle, self._used, self._known)
+        self._known.update(telling(text))
+        return text
+
+
+def telling_words(messages: Iterable[Message]) -> Iterator[str]:
+    """The telling words that messages say."""
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, Call):
+                yield from telling(call_text(part.name, part.args))
+            elif not isinstance(part, Image | ToolSet):
+                yield from telling(part.text)
+
+
+def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
     assert placed.handled is not None  # the caller asked
     whole, short = placed.message, placed.handled
     if placed.user is not None:
@@ -345,7 +385,7 @@ def _handles(placed: PlacedMessage, again: dict[int, str]) -> list[Edit]:
     for part, less, seq in zip(whole.parts, short.parts, whole.seqs, strict=True):
         if part == less or not isinstance(less, Result | Text):
             continue
-        text = again.get(seq, less.text)
+        text = shorter.text(seq, part.text, less.text) if isinstance(part, Result) else less.text
         own = placed.tokens - placed.handled_tokens if isinstance(less, Text) and not out else 0
         freed = text_tokens(part.text) - text_tokens(text) if isinstance(part, Result) else own
         out.append(Edit(seq, "handle", text, freed))

@@ -10,13 +10,13 @@ import msgspec
 
 from quire.assemble.fit import NO_CUT, RUNGS, Cuts, Rung
 from quire.assemble.fit import plan as plan_cut
-from quire.assemble.left_out import holds_context
 from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, documents_text, handle_of, own_handle
-from quire.assemble.pins import pinned_words
+from quire.assemble.pins import holds_context, pinned_words
 from quire.assemble.policy import Policy
-from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded
+from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded, telling_words
 from quire.assemble.rebase import edits as edits_of
-from quire.assemble.summary import Leaving, Summarise, extract, lines_that_fit
+from quire.assemble.summary import Leaving, Summarise, extract, forgotten, lines_that_fit
+from quire.assemble.telling import telling
 from quire.assemble.user_message import ItemBlock
 from quire.entry import result_text
 from quire.errors import BudgetError
@@ -40,15 +40,20 @@ _OVER = 1.25
 def summed_up(gone: Leaving, summarise: Summarise) -> tuple[str, list[str]]:
     """The summary of what leaves, by the summariser, else by the built-in one, else none; and what went wrong."""
     fallbacks: list[str] = []
-    for summariser in dict.fromkeys((summarise, extract)):
-        text, wrong = _asked(summariser, gone)
+    # Where there is room for demands alone, nobody else is asked.
+    for summariser in dict.fromkeys((summarise, extract) if gone.limit else (extract,)):
+        limit = max(gone.limit, gone.most) if summariser is extract else gone.limit
+        text, wrong = _asked(summariser, gone, limit)
+        if not wrong and summariser is not extract:
+            # A model may forget what the user demanded.
+            text = "\n".join(part for part in (text, forgotten(gone, text)) if part)
         if not wrong:
             return text, fallbacks
         fallbacks.append(wrong)
     return "", fallbacks
 
 
-def _asked(summarise: Summarise, gone: Leaving) -> tuple[str, str]:
+def _asked(summarise: Summarise, gone: Leaving, limit: int) -> tuple[str, str]:
     """What a summariser says, or why it cannot be used."""
     try:
         given: object = summarise(gone)
@@ -60,7 +65,7 @@ def _asked(summarise: Summarise, gone: Leaving) -> tuple[str, str]:
         return "", "summary failed: returned a coroutine; pass a plain function"
     if given is not None and not isinstance(given, str):
         return "", f"summary was no text but {type(given).__name__}"
-    return _checked((given or "").strip(), gone.limit)
+    return _checked((given or "").strip(), limit)
 
 
 def _checked(text: str, limit: int) -> tuple[str, str]:
@@ -84,8 +89,6 @@ BRIM = 64
 BRIM_SHARE = 1 / 62
 # Cutting one request early spares what is new in it a second writing, unless there is no next one: two to one.
 LAST = 0.5
-# After a rebase that freed less than this share, only the budget itself may ask for the next.
-BREAKER = 0.10
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -101,7 +104,6 @@ class Moment(msgspec.Struct, frozen=True):
     room: int
     cold: bool
     rent: float
-    broken: bool = False
 
 
 def rent_after(moment: Moment, policy: Policy) -> float:
@@ -113,7 +115,7 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
     """Why to cut now, or '': 'budget', 'cold', 'rent' or 'brim'."""
     if not moment.fits:
         return "budget"
-    if policy.when == "full" or moment.removed <= 0 or moment.broken:
+    if policy.when == "full" or moment.removed <= 0:
         return ""
     if moment.cold:
         return "cold" if moment.removed >= COLD_SHARE * moment.kept else ""
@@ -136,26 +138,34 @@ class Decision(msgspec.Struct, frozen=True):
 
 def decide(assembly: Assembly) -> Decision:
     """Apply the rule to the request at hand; the tail has been closed."""
-    epoch, policy = assembly.epoch, effective(assembly)
-    moving = _moving(assembly)
-    plan = plan_cut(epoch, policy)
+    policy, moving = effective(assembly), _moving(assembly)
+    moment = _moment(assembly, policy, cold=assembly.cold or bool(moving))
+    cutting = reason_to_cut(moment, policy)
+    if not cutting and not moving:
+        return Decision(None, rent_after(moment, policy))
+    reason = "+".join(part for part in (moving, cutting) if part)
+    return Decision(_fitting(assembly, reason, bool(cutting)), 0.0)
+
+
+def rent_owed(assembly: Assembly) -> float:
+    """The rent after a request for which nothing is decided any more: it was sent as it stands."""
+    policy = effective(assembly)
+    return rent_after(_moment(assembly, policy, cold=False), policy)
+
+
+def _moment(assembly: Assembly, policy: Policy, cold: bool) -> Moment:
+    epoch, plan = assembly.epoch, plan_cut(assembly.epoch, policy)
     new = epoch.strip.total - epoch.strip.sums[epoch.sent]
-    moment = Moment(
+    return Moment(
         fits=policy.fits(epoch.head_tokens(), epoch.strip.total),
         kept=plan.kept,
         removed=plan.removed,
         cached=max(0, plan.kept - plan.same - new),
         new=new,
         room=policy.limit - epoch.total_tokens(),
-        cold=assembly.cold or bool(moving),
+        cold=cold,
         rent=assembly.rent,
-        broken=assembly.broken,
     )
-    cutting = reason_to_cut(moment, policy)
-    if not cutting and not moving:
-        return Decision(None, rent_after(moment, policy))
-    reason = "+".join(part for part in (moving, cutting) if part)
-    return Decision(_fitting(assembly, reason, bool(cutting)), 0.0)
 
 
 def effective(assembly: Assembly) -> Policy:
@@ -220,7 +230,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
     plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
     edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
     edits += superseded(epoch, plan, library, assembly.turn)
-    summary, fallbacks = _summary(assembly, plan, {edit.entry for edit in edits if edit.drops})
+    summary, fallbacks = _summary(assembly, plan, edits)
     opening = max((seq for one in epoch.strip.leaves[: plan.opening] for seq in one.message.seqs), default=0)
     rebase = Rebase(
         reason,
@@ -228,6 +238,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
         versions=tuple(Version(item.id, item.sha256) for item in library),
         edits=tuple(edits),
         summary=summary,
+        brief=bool(summary) and rung is not None and rung.summary == "demands",
         opening=opening,
         fallbacks=tuple(fallbacks),
     )
@@ -261,22 +272,35 @@ def _before_seq(leaves: list[PlacedMessage], plan: Cuts) -> int:
     return min(kept, default=0) if plan.drop else 0
 
 
-def _summary(assembly: Assembly, plan: Cuts, gone: set[int]) -> tuple[str, list[str]]:
+def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str, list[str]]:
     """The summary of what leaves, and why another than the one asked for; none where nothing leaves."""
     if not plan.drop:
         return (assembly.rebases[-1].summary if assembly.rebases else ""), []
-    if not plan.summary_limit:
+    if not plan.summary_most:
         return "", []
     before, untold = _told(assembly.rebases)
-    entries = tuple(assembly.entries[seq] for seq in sorted(gone | untold) if seq in assembly.entries)
-    return summed_up(Leaving(entries, before, plan.summary_limit), assembly.summarise)
+    gone = untold.union(edit.entry for edit in edits if edit.drops)
+    entries = tuple(assembly.entries[seq] for seq in sorted(gone) if seq in assembly.entries)
+    known = _still_said(assembly.epoch, plan, edits)
+    leaving = Leaving(entries, before, plan.summary_limit, plan.summary_most, known)
+    return summed_up(leaving, assembly.summarise)
+
+
+def _still_said(epoch: Epoch, plan: Cuts, edits: Sequence[Edit]) -> frozenset[str]:
+    """The telling words that the request holds whatever its summary says."""
+    leaves = epoch.strip.leaves
+    handled = {edit.entry for edit in edits if edit.replacement is not None}
+    staying = [*leaves[: plan.opening], *leaves[plan.drop :]]
+    whole = (one.message for one in staying if handled.isdisjoint(one.message.seqs))
+    texts = [epoch.l1_text, *(edit.replacement or "" for edit in edits)]
+    return frozenset([*telling_words(whole), *(word for text in texts for word in telling(text))])
 
 
 def _told(rebases: Sequence[Rebase]) -> tuple[str, set[int]]:
     """The newest summary, and what has left since at rebases that had no room for one."""
     untold = set[int]()
     for rebase in reversed(rebases):
-        if rebase.summary:
+        if rebase.summary and not rebase.brief:
             return rebase.summary, untold
         untold |= rebase.drops()
     return "", untold

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from quire.assemble.fit import Built, build, check_shares
-from quire.assemble.left_out import LeftOutLog
 from quire.assemble.messages import Epoch, merge_tools, ordered
 from quire.assemble.pending import Pending, Round
-from quire.assemble.pins import Pin, pins_of
+from quire.assemble.pins import LeftOutLog, Pin, pins_of
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import Outliving, Rebase, apply, parse_rebase
-from quire.assemble.rebase_decision import BREAKER, Decision, decide, effective
+from quire.assemble.rebase_decision import Decision, decide, effective, rent_owed
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import ItemBlock, block, normal, unique
 from quire.errors import BudgetError
@@ -128,7 +127,6 @@ class Assembly:
         self.attached_at: dict[tuple[str, str], tuple[int, int]] = {}
         self.pins: list[Pin] = []
         self.rent = 0.0
-        self.broken = False
         self.requests = 0
         self.tools_moved = False
         self.round = Round()
@@ -323,8 +321,11 @@ class Assembly:
 
     def _decide(self) -> Decision:
         # A request that is sent again is the same request: nothing is decided twice, unless its window is smaller now.
-        if self.round.decided or (self.round.sent and not self.tools_moved and self._fits()):
+        if self.recorded is not None or (self.round.sent and not self.tools_moved and self._fits()):
             return Decision(None, self.rent)
+        if self.round.decided:
+            # It was sent without a cut: it paid its rent all the same.
+            return Decision(None, rent_owed(self))
         if self._memo is not None and self._memo[0] == self.fed:
             return self._memo[1]
         return decide(self)
@@ -333,7 +334,7 @@ class Assembly:
         return effective(self).fits(self.epoch.head_tokens(), self.epoch.strip.total)
 
     def _apply(self, rebase: Rebase) -> None:
-        old, before, carried = self.epoch, self.epoch.total_tokens(), self.carried
+        old, carried = self.epoch, self.carried
         self.epoch = apply(old, rebase, self.policy, carried)
         edited = {edit.entry for edit in rebase.edits}
         for seq in [s for s, (_, always) in carried.late.items() if always or s in edited]:
@@ -341,7 +342,6 @@ class Assembly:
         self.absent.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
         self.rebases.append(rebase)
         self.rent, self.tools_moved = 0.0, False
-        self.broken = rebase.freed < BREAKER * before and bool(rebase.edits)
 
     # Asking
 

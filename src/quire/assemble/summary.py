@@ -1,27 +1,32 @@
 """The built-in summary of turns that leave: extractive, deterministic, offline.
 
-Keeps what later turns refer back to: every request of the user and every decision, if only by their first words
-or in the number of those not listed, then the files, ids and amounts that were named. A summariser is a function
-`(Gone) -> str`; a model can take this one's place.
+Tells the state of the work: what was asked, what was settled, what failed, what was changed, and what was named that
+later turns may name again. What the user demanded (constraints, ids, dates, amounts) is told word for word, before
+anything else; of other requests and decisions at least the first words, or how many are not listed. A summariser is a
+function `(Leaving) -> str`; a model can take this one's place, and what it forgets of the demands is told beside it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from quire.assemble.telling import LEAST, likelihood, telling, within
 from quire.entry import result_text
 from quire.tokens import counter
 from quire.values import Entry
 
 # Where text is cut: at sentence ends, white space, sections and lines, never in mid-word where there is a choice.
 
-# What ends a word that a cut would part.
+# What ends a word that a cut would part; behind words that were cut off, and between those that are whole.
 _WORD = 16
+CUT, GAP = " [...]", " … "
+_MORE = GAP.rstrip()
 _SENTENCE = re.compile(r"[.!?](?=\s)")
 
 
@@ -38,11 +43,11 @@ def truncate(text: str, limit: int) -> str:
 
 
 def first_words(text: str, length: int) -> str:
-    """At least the first `length` characters, to the end of a word that ends soon; then ' ...'."""
+    """At least the first `length` characters, to the end of a word that ends soon; then ' [...]'."""
     end = text.find(" ", length)
     if end < 0 or end > length + _WORD:
         end = length if len(text) > length + _WORD else len(text)
-    return f"{text[:end]} ..." if end < len(text) else text
+    return f"{text[:end].removesuffix(CUT)}{CUT}" if end < len(text) else text
 
 
 _HEADING = re.compile(r"#{1,6} ")
@@ -84,15 +89,17 @@ def lines_that_fit(text: str, characters: int) -> str:
 
 # An earlier summary, read back: what was listed, what was named, and how much went unlisted even then.
 
-SPEAKERS = ("User", "Assistant")
-_LINE = re.compile(r"(User|Assistant): (.*)")
-_LABEL = re.compile(r"(User|Assistant|Named|Not listed): ")
+# Whose line it is: the user's requests, what the model settled, and what failed.
+SPEAKERS = ("User", "Assistant", "Failed")
+_LINE = re.compile(r"(User|Assistant|Failed): (.*)")
+_LABEL = re.compile(r"(User|Assistant|Failed|Changed|Used|Named|Not listed): ")
 _UNLISTED = re.compile(r"Not listed: (?=\d)(?:(\d{1,9}) requests)?(?:, )?(?:(\d{1,9}) decisions)?")
-NAMED = "Named: "
+# What calls changed, what others were made with, and what else was said: words that may be named again.
+CHANGED, USED, NAMED = LISTS = ("Changed: ", "Used: ", "Named: ")
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One request or decision, on one line."""
+    """One request, decision or failure, on one line."""
 
     who: str
     text: str
@@ -116,7 +123,7 @@ class EarlierSummary(msgspec.Struct, frozen=True):
     """The parts of a summary; a model's own words are prose."""
 
     lines: tuple[Line, ...]
-    named: tuple[str, ...]
+    words: dict[str, list[str]]
     prose: str
     missing: Untold
 
@@ -139,14 +146,15 @@ def unlisted(missing: Untold) -> str:
 
 def earlier(text: str) -> EarlierSummary:
     """The parts of a summary that the built-in one, or another, has written."""
-    lines, named, prose, missing = list[Line](), list[str](), list[str](), Untold()
+    lines, prose, missing = list[Line](), list[str](), Untold()
+    words: dict[str, list[str]] = {label: [] for label in LISTS}
     who = ""
     for line in text.split("\n"):
         if told := _LINE.fullmatch(line):
             who = told[1]
             lines.append(Line(who, told[2]))
-        elif line.startswith(NAMED):
-            named += line.removeprefix(NAMED).replace(",", " ").split()
+        elif label := next((label for label in words if line.startswith(label)), ""):
+            words[label] += line.removeprefix(label).replace(",", " ").split()
         elif counted := _UNLISTED.fullmatch(line):
             requests, decisions = (int(number or 0) for number in counted.groups())
             missing = Untold(missing.requests + requests, missing.decisions + decisions)
@@ -154,51 +162,138 @@ def earlier(text: str) -> EarlierSummary:
             lines.append(Line(who, line))
         else:
             prose.append(line)
-    return EarlierSummary(tuple(lines), tuple(named), "\n".join(prose).strip(), missing)
+    return EarlierSummary(tuple(lines), words, "\n".join(prose).strip(), missing)
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """What a summary has to stand for, and how long it may be."""
+    """What a summary has to stand for, and how long it may be.
+
+    What the user demanded is told even where it takes more than `limit`, up to `most` tokens. `known` are telling words
+    that the request holds without it.
+    """
 
     entries: tuple[Entry, ...]
     before: str
     limit: int
+    most: int = 0
+    known: frozenset[str] = frozenset()
 
 
 Summarise: TypeAlias = Callable[[Leaving], str]
 
-# Things that later turns name again: paths, ids, amounts, codes, mail addresses. Two cheap patterns, the second
-# over distinct words only: one long alternation over all the text was six times slower.
-_TERM = re.compile(r"[\w@#$€£./~+-]{4,}")
-_TELLING = re.compile(
-    r"\d|\w_\w|/\w|@|[$€£]|^[A-Z]{5,}$|\.(?:py|tsx?|jsx?|md|json|toml|ya?ml|go|rs|c|h|java|txt|sh|sql|css|html)$"
+
+# What the user demanded: sentences with a word of command, a date, an id, an amount or a name in them.
+
+_SENTENCES = re.compile(r"(?<=[.!?])\s+| … |(?<= \[\.\.\.\]) |\n+")
+_COMMAND = re.compile(
+    r"(?i)\b(?:never|must|mustn't|always|do not|don't|dont|only|until|till|by|deadline|unless|except|without|"
+    r"at most|at least|no more than|not allowed|may not|cannot|can't|should|shall|need|needs|required?|ensure|"
+    r"make sure|remember|keep|avoid|stop|instead|prefer|forbidden|frozen|before|after|important|from now on)\b"
 )
+_FACT = re.compile(r"\d|[$€£@#]|\w_\w|\w/\w|\w\.\w|(?<=[\w,;:] )[A-Z][\w'-]+")
+# Of a text longer than this only sentences of command are demands: the rest is most likely pasted.
+_PASTED = 1_200
+# A sentence longer than this is told by what stands around the word of command; where room is short, less of it.
+_SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
+# Sentences with a fact but no command are told whole up to the first of these lengths at which all of them fit; up to
+# the short one even where that takes more than the summary's own share.
+_FACTS, _SHORT_FACT = (400, 200, 120, 60, 0), 120
+_CODE = re.compile(
+    r"[;{}]\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|\w\(.*\)"
+)
+
+
+@lru_cache(maxsize=4096)
+def demands(text: str, facts: int = _FACTS[0]) -> tuple[str, ...]:
+    """The sentences of a user's message that are kept word for word; without a command, those up to `facts` long."""
+    pasted = len(text) > _PASTED
+    found = list[str]()
+    for sentence in _SENTENCES.split(text.removesuffix(_MORE)):
+        if sentence.endswith(CUT):
+            continue
+        commands = _COMMAND.search(sentence) if not _CODE.search(sentence) else None
+        longest = _SENTENCE_MOST if facts > _SHORT_FACT else _SENTENCE_LEAST
+        if commands and len(sentence) > longest:
+            found.append(_around(sentence, commands.start(), longest // 2))
+        elif commands or (not pasted and len(sentence) <= facts and _states(sentence)):
+            found.append(sentence.strip())
+    return tuple(dict.fromkeys(one for one in found if one))
+
+
+def _states(sentence: str) -> bool:
+    """Whether a sentence holds a fact; a question asks for one."""
+    return not sentence.rstrip().endswith("?") and _FACT.search(sentence) is not None
+
+
+def _around(text: str, place: int, characters: int) -> str:
+    """What stands around a place, in whole words."""
+    start = text.rfind(" ", 0, max(0, place - characters)) + 1
+    end = text.find(" ", place + characters)
+    return text[start : end if end > 0 else len(text)]
+
+
 _DECISION = re.compile(
     r"(?i)\b(decid|decision|agreed|must|never|always|should|confirm|fixed|because|instead|conclusion|"
-    r"root cause|done|cancel|refund|exchange|prefer|do not|don't|will use|chose)\w*"
+    r"root cause|cancel|refund|exchange|prefer|do not|don't|will use|chose|implement|added|changed|created|"
+    r"removed|updated|renamed|passes|works|next|todo|still|remaining|open question)\w*"
 )
-# Requests and decisions take a quarter of the summary; more of it where that leaves each of them fewer than 30
-# characters, and more again for 16 and for 12. Where that is still too little, the oldest go.
-_SHARES = ((0.25, 160), (0.4, 30), (0.6, 16), (0.9, 12))
+_FENCED = re.compile(r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)")
+# A settled thing takes a few words to say.
+_SETTLED = 4
+# Calls that change something, by a word of the tool's name.
+_CHANGES = re.compile(
+    r"(?i)(?:^|[_-])(?:edit|write|create|patch|apply|replace|insert|delete|remove|move|rename|save|append|update|"
+    r"modify|cancel|exchange|return|book|send|set|add)|(?:Edit|Write|Create|Patch)"
+)
+# So many failures are told, the newest.
+_FAILURES = 3
+# Requests and decisions take this share of the summary before anything is named; more of it where that leaves each
+# of them fewer than 30 characters, and more again for 16 and for 12. Where that is still too little, the oldest go.
+_SHARES = ((0.4, 400), (0.5, 30), (0.6, 16), (0.9, 12))
 _MOST, _SHORTEST = _SHARES[-1]
 _LONGEST = _SHARES[0][1]
+_LENGTHS = (_SHORTEST, 16, 20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200, 260, 320, _LONGEST)
 # So many of the newest requests, a sixth of all at most, are told at twice the length of the other lines.
 _NEWEST, _PART = 3, 6
 
 
 def extract(gone: Leaving) -> str:
-    """Requests and decisions in their order, then the facts that were named, as much as the limit holds."""
+    """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     told = earlier(gone.before)
+    said = [*told.lines, *_said(gone.entries)]
+    most = max(gone.limit, min(gone.most, _demanded(said, _SHORT_FACT)))
     prose = _fitted(told.prose, gone.limit // 2)
-    limit = gone.limit - _count(prose)
-    lines, missing = _listed([*told.lines, *_said(gone.entries)], told.missing, limit)
+    limit = most - _count(prose)
+    share = {facts: 1.0 if facts <= _SHORT_FACT else 0.5 for facts in _FACTS}
+    facts = next((facts for facts in _FACTS if _demanded(said, facts) <= limit * share[facts]), 0)
+    lines, missing = _listed(said, told.missing, limit, facts)
     limit -= _count(unlisted(missing)) + 1
-    length = max(min(most, _length(lines, limit * share)) for share, most in _SHARES)
-    known = set(facts("\n".join([prose, *_cut(lines, length)])))
-    named = _named(_facts(gone.entries, told.named, known), limit - _size(lines, length))
-    # What the facts leave goes back to the lines.
-    length = max(length, _length(lines, limit - _count(_words(named))))
-    return _within(_Draft(prose, missing, tuple(lines), length, tuple(named)), gone.limit)
+    length = max(min(longest, _length(lines, limit * share, facts)) for share, longest in _SHARES)
+    known = {*gone.known, *telling("\n".join([prose, *_cut(lines, length, facts)]))}
+    words = _words(gone.entries, told.words, known, min(limit - _size(lines, length, facts), limit / 2))
+    # What the words leave goes back to the lines.
+    length = max(length, _length(lines, limit - _count(words), facts))
+    return _within(_Draft(prose, missing, tuple(lines), length, facts, words), most)
+
+
+def _demanded(lines: Sequence[Line], facts: int) -> int:
+    """The tokens that it takes to tell all demands."""
+    wanted = [line for line in dict.fromkeys(lines) if _is_demand(line, facts)]
+    return _size(wanted, 0, facts) + _count(unlisted(Untold(9_999, 9_999))) + 1 if wanted else 0
+
+
+def forgotten(gone: Leaving, text: str) -> str:
+    """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
+    told = earlier(gone.before)
+    said = [*told.lines, *_said(gone.entries)]
+    room = {facts: max(gone.limit // 2, gone.most if facts <= _SHORT_FACT else 0) for facts in _FACTS}
+    facts = next((facts for facts in _FACTS if _demanded(said, facts) <= room[facts]), 0)
+    asked = [one for line in said if line.who == SPEAKERS[0] for one in demands(line.text, facts)]
+    lines = [Line(SPEAKERS[0], one) for one in dict.fromkeys(asked) if one not in text]
+    while lines and _count("\n".join(written(lines))) > room[facts]:
+        del lines[0]
+    words = _words(gone.entries, told.words, {*gone.known, *telling(text)}, gone.limit / 4)
+    return "\n".join(part for part in (*written(lines), words) if part)
 
 
 class _Draft(msgspec.Struct, frozen=True):
@@ -208,10 +303,11 @@ class _Draft(msgspec.Struct, frozen=True):
     missing: Untold
     lines: tuple[Line, ...]
     length: int
-    named: tuple[str, ...]
+    facts: int
+    words: str
 
     def __str__(self) -> str:
-        parts = (self.prose, unlisted(self.missing), *_cut(self.lines, self.length), _words(self.named))
+        parts = (self.prose, unlisted(self.missing), *_cut(self.lines, self.length, self.facts), self.words)
         return "\n".join(part for part in parts if part)
 
     def fits(self, limit: int) -> bool:
@@ -219,18 +315,18 @@ class _Draft(msgspec.Struct, frozen=True):
 
     def without_one(self) -> _Draft:
         """The draft with the line that matters least counted instead of told."""
-        least = _leaving(self.lines)[0]
+        least = _leaving(self.lines, self.facts)[0]
         kept = [*self.lines]
         del kept[least]
         return replace(self, lines=tuple(kept), missing=self.missing.and_also([self.lines[least]]))
 
 
 def _within(draft: _Draft, limit: int) -> str:
-    """The draft as text of at most so many tokens: names give way first, then other prose, then lines."""
-    if not replace(draft, named=()).fits(limit):
-        draft = replace(draft, named=())
-    while draft.named and not draft.fits(limit):
-        draft = replace(draft, named=draft.named[:-1])
+    """The draft as text of at most so many tokens: words give way first, then other prose, then lines."""
+    while draft.words and not draft.fits(limit):
+        draft = replace(draft, words=draft.words.rpartition(" ")[0].rstrip(": "))
+    if not draft.fits(limit):
+        draft = replace(draft, length=_SHORTEST)
     if not draft.fits(limit):
         draft = replace(draft, prose="")
     while draft.lines and not draft.fits(limit):
@@ -240,28 +336,41 @@ def _within(draft: _Draft, limit: int) -> str:
 
 
 def _said(entries: Sequence[Entry]) -> Iterator[Line]:
-    """What the user asked, and the sentences of the model in which something was settled."""
+    """What the user asked, the sentences of the model in which something was settled, and the newest failures."""
+    failures = [entry.seq for entry in entries if entry.kind == "result" and entry.body.get("error")]
     for entry in entries:
         if entry.kind == "user" and entry.text.strip():
             yield Line("User", _flat(entry.text))
         elif entry.kind == "respond":
-            sentences = re.split(r"(?<=[.!?])\s+|\n+", entry.text)
-            settled = (one for one in sentences if _DECISION.search(one) and not one.endswith("?"))
-            yield from (Line("Assistant", _flat(one)) for one in settled)
+            sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", entry.text))
+            yield from (Line("Assistant", _flat(one)) for one in sentences if _settles(one))
+        elif entry.seq in failures[-_FAILURES:] and (text := _flat(result_text(entry)[:_LONGEST])):
+            yield Line("Failed", text)
 
 
-def _listed(lines: Sequence[Line], missing: Untold, limit: int) -> tuple[list[Line], Untold]:
+def _settles(sentence: str) -> bool:
+    """Whether a sentence says that something is so from now on: not a question, not code, not a mere 'Done.'"""
+    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or _CODE.search(sentence):
+        return False
+    return _DECISION.search(sentence) is not None
+
+
+def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> tuple[list[Line], Untold]:
     """The lines that can be told at least by their first words, and how many are missing with all others.
 
-    Equal ones are told once. Decisions give way to requests, older ones to newer ones.
+    Equal ones are told once. Failures and decisions give way to requests, older ones to newer ones, all to demands.
     """
     newest = {one: place for place, one in enumerate(lines)}
     missing = missing.and_also(one for place, one in enumerate(lines) if newest[one] != place)
     kept = [one for who in SPEAKERS for one in sorted(newest, key=newest.__getitem__) if one.who == who]
-    size, sizes = _size(kept, _SHORTEST), [_count(text) + 1 for text in _cut(kept, _SHORTEST)]
+    failed = sum(one.who == SPEAKERS[2] for one in kept)
+    asked = len(kept) - failed
+    kept = kept[:asked] + kept[asked:][-_FAILURES:]
+    size, sizes = _size(kept, _SHORTEST, facts), [_count(text) + 1 for text in _cut(kept, _SHORTEST, facts)]
     gone = set[int]()
-    for place in _leaving(kept):
-        if size + _count(unlisted(missing)) <= limit * _MOST:
+    for place in _leaving(kept, facts):
+        share = 1 if _is_demand(kept[place], facts) else _MOST
+        if size + _count(unlisted(missing)) <= limit * share:
             break
         size -= sizes[place]
         missing = missing.and_also([kept[place]])
@@ -269,31 +378,64 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int) -> tuple[list[Li
     return [one for place, one in enumerate(kept) if place not in gone], missing
 
 
-def _leaving(lines: Sequence[Line]) -> list[int]:
+def _is_demand(line: Line, facts: int) -> bool:
+    return line.who == SPEAKERS[0] and bool(demands(line.text, facts))
+
+
+def _leaving(lines: Sequence[Line], facts: int) -> list[int]:
     """The places of lines in the order in which they give way."""
-    return [place for who in reversed(SPEAKERS) for place, one in enumerate(lines) if one.who == who]
+    order = {who: rank for rank, who in enumerate(reversed(SPEAKERS))}
+    return sorted(range(len(lines)), key=lambda at: (_is_demand(lines[at], facts), order[lines[at].who]))
 
 
-def _length(lines: Sequence[Line], room: float) -> int:
+def _length(lines: Sequence[Line], room: float, facts: int) -> int:
     """How many characters each line may have at most so that all of them fit."""
-    low, high = _SHORTEST, _LONGEST
+    low, high = 0, len(_LENGTHS) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if _size(lines, middle) <= room else (low, middle - 1)
-    return low
+        fits = _size(lines, _LENGTHS[middle], facts) <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return _LENGTHS[low]
 
 
-def _size(lines: Sequence[Line], length: int) -> int:
-    return _count("\n".join(_cut(lines, length))) + 1 if lines else 0
+def _size(lines: Sequence[Line], length: int, facts: int) -> int:
+    return _count("\n".join(_cut(lines, length, facts))) + 1 if lines else 0
 
 
-def _cut(lines: Sequence[Line], length: int) -> list[str]:
-    """Requests, then decisions, each by its first words; of the newest requests twice as many."""
+def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
+    """Requests, decisions, failures, each by its first words and its demands; of the newest requests twice as many."""
     asked = sum(one.who == SPEAKERS[0] for one in lines)
     newest = range(asked - min(_NEWEST, asked // _PART), asked)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
-    cut = [Line(one.who, first_words(one.text, most)) for one, most in zip(lines, lengths, strict=True)]
-    return written(cut)
+    return written(
+        [Line(one.who, _shown(one, most, facts)) for one, most in zip(lines, lengths, strict=True)]
+    )
+
+
+def _shown(line: Line, length: int, facts: int) -> str:
+    """A line by its first words; of a request the demands behind them are told whole."""
+    if line.who != SPEAKERS[0]:
+        return first_words(line.text, length)
+    text = line.text.removesuffix(_MORE)
+    wanted = demands(text, facts)
+    head = first_words(text, length)
+    start = head.removesuffix(CUT)
+    if head == text:
+        return text
+    behind = [demand for demand in wanted if not _stands(demand, start)]
+    if not behind:
+        return start + _MORE if any(map(start.endswith, wanted)) else head
+    # A demand that the cut has parted is told whole instead.
+    parted = [place for demand in behind if 0 <= (place := text.find(demand)) < len(start)]
+    first = start[: min(parted)].strip() if parted else start
+    shown = "" if length <= _SHORTEST or not first else f"{first.removesuffix(CUT)}{CUT} "
+    return shown + GAP.join(behind) + _MORE
+
+
+def _stands(demand: str, text: str) -> bool:
+    """Whether a demand stands in a text as a sentence that a cut behind it leaves whole."""
+    before, _, behind = text.partition(demand)
+    return before != text and (not behind or demand[-1] in ".!?" or behind.startswith(_MORE))
 
 
 def _fitted(text: str, limit: int) -> str:
@@ -306,43 +448,24 @@ def _fitted(text: str, limit: int) -> str:
     return cut
 
 
-def facts(text: str) -> list[str]:
-    """The telling words of a text, in order of appearance, each once."""
-    words = dict.fromkeys(word.strip("./-+~") for word in dict.fromkeys(_TERM.findall(text)))
-    return [word for word in words if len(word) >= 4 and _TELLING.search(word)]
-
-
-def _facts(entries: Sequence[Entry], before: Sequence[str], known: set[str]) -> list[str]:
-    """Ids, paths, amounts: those that people and the model named first, then by how often and how lately.
-
-    What an earlier summary named stands behind what was said since, before what only tools returned.
-    """
-    score = dict.fromkeys((fact for fact in before if fact not in known), 2.0)
+def _words(entries: Sequence[Entry], before: dict[str, list[str]], known: set[str], room: float) -> str:
+    """The words that are likeliest named again, within `room` tokens, under what was done with them."""
+    label = {word: label for label in reversed(LISTS) for word in before[label]}
+    weight = dict.fromkeys(label, 1.0)
     for place, entry in enumerate(entries, 1):
-        spoken = 3.0 if entry.kind != "result" else 1.0
-        for fact in facts(_text(entry)):
-            if fact not in known:
-                score[fact] = score.get(fact, 0.0) + spoken + place / len(entries)
-    # Equal ones stay in the order in which they were named.
-    return sorted(score, key=lambda fact: -score[fact])
-
-
-def _named(words: Sequence[str], room: float) -> list[str]:
-    """As many words as fit on one line."""
-    kept = list[str]()
-    room -= _count(NAMED)
-    for word in words:
-        cost = _count(f" {word}")
-        if cost <= room:
-            room -= cost
-            kept.append(word)
-        elif room < 2:
-            break
-    return kept
-
-
-def _words(named: Sequence[str]) -> str:
-    return f"{NAMED}{' '.join(named)}" if named else ""
+        found = telling(_text(entry))
+        for word in found:
+            weight[word] = weight.get(word, 0.0) + 0.5 + place / len(entries)
+            if entry.kind == "call" and label.get(word) != CHANGED:
+                label[word] = CHANGED if word == found[0] and _CHANGES.search(entry.name) else USED
+    scored = {
+        word: likelihood(word, label.get(word, NAMED) != NAMED) * times**0.5
+        for word, times in weight.items()
+        if word not in known
+    }
+    top = within({word: score for word, score in scored.items() if score >= LEAST}, room - 3 * len(LISTS))
+    lines = {name: [word for word in top if label.get(word, NAMED) == name] for name in LISTS}
+    return "\n".join(f"{name}{' '.join(words)}" for name, words in lines.items() if words)
 
 
 def _text(entry: Entry) -> str:
@@ -354,7 +477,8 @@ def _text(entry: Entry) -> str:
 
 
 def _flat(text: str) -> str:
-    return " ".join(text.split())
+    """On one line; what stands between the words of a line stays."""
+    return " ".join(part for line in text.split("\n") if (part := line.strip()))
 
 
 def _count(text: str) -> int:

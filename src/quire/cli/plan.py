@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from quire.assemble import DROP_ONLY, TWO_TIER, Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
+from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.hindsight import numbered, optimum, trail
 from quire.cli.assemble import is_chosen, policies, policy_from, policy_options
 from quire.cli.output import console, counted, db_option, json_option, print_json, print_table
@@ -61,7 +61,6 @@ def variants(policy: Policy) -> dict[str, Policy]:
     changes: dict[str, JsonObject] = {
         "as given": {},
         "drop only": _tiers(DROP_ONLY, "handles", "summary"),
-        "two tiers": _tiers(TWO_TIER, "floor", "handles", "summary"),
         "only when full": {"when": "full"},
         "promote each turn": {"promote": "each-turn"},
         "never cut": {"budget": 10**12, "reply": 0, "when": "full"},

@@ -1,0 +1,71 @@
+"""Which words of a text are likely to be named again: ids, paths, dotted names, then dates, amounts, numbers.
+
+How likely was counted on recorded agent runs: of the words in messages that lie a while back, which does a later
+action name? A word that an action or the user named before is likelier, a key of a JSON object never is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping
+
+from quire.tokens import counter
+
+# A run of a word's characters, unless it is the key of a JSON object.
+_TERM = re.compile(r'[\w@#$€£./~+-]{4,}+(?!"\s*:)')
+_TELLING = re.compile(r"\d|\w_\w|\w/|/\w|\w@\w|[$€£]|\w\.\w|^[A-Z]{5,}$")
+_EDGE = re.compile(r"^(?:[-+]+|\.(?![\w/.])|\.\.(?!/))+|[.+~-]+$")
+# The first that matches tells how likely a word is named again: one that was only said, one that a call was made with.
+_KINDS = tuple(
+    (re.compile(pattern), said, used)
+    for pattern, said, used in (
+        (r"\w*:?//", 0.04, 0.2),
+        (r"/.*/|\w/\w|~/", 0.25, 1.5),
+        (r"@", 0.06, 0.15),
+        (r"^\d{4}-\d\d-\d\d", 0.06, 0.06),
+        (r"^[\d.,]*\d[a-zA-Z]{1,3}$|^\d{1,5}[+-]\d{1,5}$", 0.02, 0.02),
+        (r"^#?[\da-f]{16,}$", 0.05, 0.1),
+        (r"^#?\d{6,}$", 0.1, 0.1),
+        (r"^[#$€£+-]?[\d.,]+$", 0.02, 0.04),
+        (r"\d", 0.3, 0.3),
+        (r"\.(?:py|tsx?|jsx?|md|json|toml|ya?ml|go|rs|c|h|java|txt|sh|sql|css|html)$", 0.2, 0.4),
+        (r"\w\.\w", 0.15, 0.4),
+    )
+)
+_OTHER = (0.06, 0.25)
+# A word that is less likely than this is not worth its place.
+LEAST = 0.03
+# Counting every number of a long listing would take longer than all the rest.
+_MOST = 400
+
+
+def telling(text: str) -> list[str]:
+    """The telling words of a text, in order of appearance, each once: 'see /a/b.py, row 7' -> ['/a/b.py']."""
+    words = dict.fromkeys(_EDGE.sub("", word) for word in dict.fromkeys(_TERM.findall(text)))
+    return [word for word in words if len(word) >= 4 and _TELLING.search(word)]
+
+
+def likelihood(word: str, used: bool = False) -> float:
+    """How likely a later action names this word again; `used`: an action has named it before."""
+    said, acted = next(((a, b) for pattern, a, b in _KINDS if pattern.search(word)), _OTHER)
+    return acted if used else said
+
+
+def likeliest(words: Iterable[str], room: float, used: Container[str], known: Container[str]) -> list[str]:
+    """As many of the words as `room` tokens hold, the likeliest for their size first; those known are left out."""
+    scored = {word: likelihood(word, word in used) for word in words if word not in known}
+    return within({word: score for word, score in scored.items() if score >= LEAST}, room)
+
+
+def within(scored: Mapping[str, float], room: float) -> list[str]:
+    """As many words as fit on a line of `room` tokens, those with the highest score for their size."""
+    kept = list[str]()
+    top = sorted(scored, key=lambda word: -scored[word])[:_MOST]
+    sizes = {word: counter().count(f" {word}") for word in top}
+    for word in sorted(top, key=lambda word: -scored[word] / sizes[word]):
+        if sizes[word] <= room:
+            room -= sizes[word]
+            kept.append(word)
+        elif room < 2:
+            break
+    return kept
