@@ -337,7 +337,7 @@ async def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_s
 ) -> None:
     async def talk(name: str, server: Emulator, explicit: bool) -> list[JsonObject]:
         transport = keeping(server.url, clock) if explicit else transport_for(TARGET, server.url, "key")
-        thread = new_thread(tmp_path / f"{name}.db", policy=Policy(budget=7000, reply=500))
+        thread = new_thread(tmp_path / f"{name}.db", policy=Policy(budget=7000, reply=500, recall=0))
         thread.append(values.system("Rules. " * 1500))
         for number in range(14):
             clock.now_ms += MINUTE
@@ -441,8 +441,8 @@ async def test_a_cache_that_a_rebase_gives_up_is_no_surprise(tmp_path: Path, clo
 
 
 def _unpriced(body: JsonObject) -> JsonObject:
-    """An entry without its time, the reply's number, what the reply says was read, and ids that hash all of these."""
-    reply = ("usage", "wire") if body["kind"] == "sent" else ("meta",) if body["kind"] == "result" else ()
+    """An entry without its time, the reply's number, and what the reply says was read."""
+    reply = ("usage", "wire") if body["kind"] == "sent" else ()
     return {key: value for key, value in body.items() if key not in ("at", *reply)}
 
 
