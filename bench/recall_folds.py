@@ -56,10 +56,12 @@ def _reasons(held: Collection, text: str) -> Any:
     asked = ask(Query(text), manner.people())
     neighbours = held._beside()
     words, _ = scores(held._postings, asked, neighbours, held._lengths.all, held._alive.all)
+    vector, none = held._vector(asked), np.zeros(0, np.int64)
+    every = held._every_cosine(rows, vector, none, none.astype(np.float32), neighbours)
     return np.stack(
         [
             standard(words),
-            held._likeness(rows, held._vector(asked), neighbours),
+            held._likeness(rows, every, neighbours),
             (manner.speakers.all == asked.subject) * (asked.subject >= 0),
             neighbours.dialogue * manner.asks.all,
             neighbours.dialogue * (manner._person.all - 0.5),

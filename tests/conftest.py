@@ -83,6 +83,14 @@ def thread(store: SqliteStore) -> Thread:
 
 
 @pytest.fixture(autouse=True)
+def recall_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads search alike on every machine: by words, unless a test gives an embedder."""
+    from quire import thread_recall
+
+    monkeypatch.setattr(thread_recall, "installed", lambda: None)
+
+
+@pytest.fixture(autouse=True)
 def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bedrock's client signs with made-up keys, never with those of whoever runs the tests."""
     for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "us-east-1"}.items():

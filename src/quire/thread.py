@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -116,7 +116,8 @@ class Thread:
         self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
         # Called when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
         self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
-        self.embedder: Embedder | None = None
+        # Recall goes by meaning too where the model is installed; an embedder of one's own, or None for words alone.
+        self.embedder: Embedder | Literal["installed"] | None = "installed"
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
         watch = CacheWatch(lambda what: self.on_warning(what))
@@ -445,7 +446,7 @@ class Thread:
 
     @_one_at_a_time
     def recall(self, query: str | Query, k: int = 5, **how: Any) -> list[Hit]:
-        """Older entries that the next request does not show, by words and, once `self.embedder` is set, by meaning.
+        """Older entries that the next request does not show, by words and, with an embedder, by meaning; `hit.by` says which.
 
         `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.
         """
@@ -468,7 +469,7 @@ class Thread:
         return self._remembers().unasked(self._selected(target), share) if share else []
 
     def _remembers(self) -> ThreadRecall:
-        if self._recollection is None or self._recollection.embedder is not self.embedder:
+        if self._recollection is None or self._recollection.given is not self.embedder:
             from quire.thread_recall import ThreadRecall
 
             if self._recollection is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from quire import values
 from quire.assemble import Assembly
@@ -13,6 +13,7 @@ from quire.assemble.user_message import entry_text
 from quire.errors import CallError, QuireError
 from quire.log.store import Store
 from quire.recall import RECALL_TOOL, Embedder, Hit, Query, Recall, place, relevant
+from quire.recall.embed import installed
 from quire.recall.languages import terms
 from quire.recall.placement import PLACED, in_prompt, standing
 from quire.recall.tool import Asking, shown_ahead
@@ -38,10 +39,15 @@ class ThreadRecall:
     most = MOST
 
     def __init__(
-        self, store: Store, thread: str, embedder: Embedder | None, clock: Callable[[], int]
+        self,
+        store: Store,
+        thread: str,
+        given: Embedder | Literal["installed"] | None,
+        clock: Callable[[], int],
     ) -> None:
+        embedder = installed() if given == "installed" else given
         records = Records(store, embedder)
-        self.embedder, self._thread = embedder, thread
+        self.given, self.embedder, self._thread = given, embedder, thread
         self._recall = Recall(
             store,
             embedder,

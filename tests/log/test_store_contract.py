@@ -17,7 +17,7 @@ from quire.log.entries import check
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.log.store import EntryWords, Store, ThreadInfo
-from quire.recall import Indexer, Recall, words_of
+from quire.recall import Indexer, Recall, search, words_of
 from quire.records import Records, Selector, draft, find
 from quire.send.builtin import recall_tool
 from quire.send.connect import transport_for
@@ -476,3 +476,31 @@ def test_a_whole_agent_cycle_runs_and_is_resumed(store: Store) -> None:
     assert store.verify().entries == store.info("t").seq
     again = Thread(store, "t", clock=thread.clock)
     assert again.build(TARGET) == thread.build(TARGET)
+
+
+def test_what_a_search_holds_ready_is_kept_and_gone_with_what_it_tells_of(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_WORTH_KEEPING", 3)
+    store.append(
+        "t", [*users("My dog is called Rex"), values.respond("A fine name"), values.call("c", "look", {"at": "tea"})]
+    )
+    store.fork("t", 2, "f")
+    Indexer(store, Hashed()).run()
+
+    def hits(made: Recall) -> list[tuple[str, float]]:
+        asked = [made.search("dog tea train", 9, thread=thread) for thread in (None, "t", "f")]
+        return [(hit.id, hit.score) for some in asked for hit in some]
+
+    assert hits(Recall(store, Hashed())) == hits(Recall(store, Hashed()))
+    store.append("t", [values.result("c", "green tea"), *users("The train leaves at nine")])
+    store.append("f", users("Another train"))
+    with monkeypatch.context() as without:
+        without.setattr(search.Scope, "restore", lambda *_: None)
+        without.setattr(search.Scope, "keep", lambda *_: None)
+        fresh = hits(Recall(store, Hashed())), hits(Recall(store))
+    assert (sorted(hits(Recall(store, Hashed()))), sorted(hits(Recall(store)))) == tuple(map(sorted, fresh))
+    assert store.index.state("t", ["about"])
+    assert b"dog" not in b"".join(store.index.state("t", ["ids", "keys", "session_names"]).values())
+    store.delete("t")
+    assert store.index.state("t", ["about"]) == store.index.state("", ["about"]) == {}

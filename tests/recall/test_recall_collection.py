@@ -222,7 +222,7 @@ def test_the_end_of_a_long_text_is_found_by_its_meaning(embedder: HashedWords) -
     made.upsert(documents([long, "sky sky sky"]))
     made.embed()
     vector = embedder.encode([pieces(long)[-1]])[0]
-    assert made._meaning.cosines(vector, np.array([0]))[0] == pytest.approx(1, abs=1e-2)
+    assert made.meaning.cosines(vector, np.array([0]))[0] == pytest.approx(1, abs=1e-2)
 
 
 def test_what_has_no_vector_yet_is_found_by_words(embedder: HashedWords) -> None:
@@ -254,6 +254,7 @@ def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pyte
     made.put(np.arange(3000), vectors)
     made.put(np.array([5, 5]), vectors[7:9])
     made.forget(9)
+    monkeypatch.setattr(meaning, "_FEW", 1000)
     monkeypatch.setattr(meaning, "_COMPARED", 300)
     shares = []
     for query in vectors[::300]:

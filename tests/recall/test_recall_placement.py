@@ -3,18 +3,19 @@
 import json
 
 import pytest
+from hashed_words import HashedWords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from quire import values
+from quire import thread_recall, values
 from quire.assemble import Assembly, Policy
 from quire.assemble.messages import handle_of
 from quire.errors import CallError
 from quire.formats import clean
 from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
-from quire.recall import RECALL_TOOL, Hit, Recall, place, recall_tool, relevant
+from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
 from quire.recall.placement import in_prompt, standing
 from quire.send.builtin import recall_tool as built_in
 from quire.thread import Thread
@@ -251,3 +252,15 @@ def test_a_turn_that_nothing_answers_is_given_nothing(store: SqliteStore) -> Non
     assert recall_tool(Recall(store), "t")(unanswered) == "Nothing was found that is not shown already."
     assert relevant(thread.recall("what is the walrus code?", 5))
     assert "7719" in thread.user("what is the walrus code?", recall=5).meta["recalled"]
+
+
+def test_a_thread_searches_by_meaning_where_the_model_is_installed(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_recall, "installed", HashedWords)
+    thread = Thread(store, "t")
+    thread.append(values.user("the walrus code is 7719"))
+    Indexer(store, HashedWords()).run()
+    assert [hit.by for hit in thread.recall("walrus", exclude=())] == ["words and meaning"]
+    thread.embedder = None
+    assert [hit.by for hit in thread.recall("walrus", exclude=())] == ["words"]

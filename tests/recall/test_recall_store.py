@@ -174,6 +174,7 @@ def test_a_file_from_before_names_were_counted_is_brought_up_to_date(tmp_path: P
         old.append("t", [values.user("I read Dune"), values.respond("I read too")])
         # Words as the first version kept them.
         old.connection().execute("ALTER TABLE recall_entries DROP COLUMN names")
+        old.connection().execute("DROP TABLE recall_state")
         old.connection().execute("UPDATE recall_entries SET rules = 1, words = 'read dune'")
         old.connection().execute("UPDATE versions SET version = 1 WHERE owner = 'recall'")
     with open_store(tmp_path / "q.db") as now:

@@ -338,13 +338,10 @@ def _window(session: Session, rest: str) -> None:
 
 def _recall(session: Session, rest: str) -> None:
     """Earlier entries that fit; they join the next turn."""
-    from quire.cli.store import embedder
     from quire.recall import place
 
     if not rest:
         raise CallError("/recall needs a query", hint="Say what to look for.")
-    # From the first search on, new entries are learnt by meaning beside the conversation.
-    session.thread.embedder = session.thread.embedder or embedder()
     # Who asks for it by name wants it beside the question, wherever else it stands.
     hits = session.thread.recall(rest, 5, exclude=()) if session.entries() else []
     placed = place(hits, 1500, query=rest)

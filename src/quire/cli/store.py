@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -25,6 +23,9 @@ from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from quire.thread import open_store
 from quire.values import Entry
+
+if TYPE_CHECKING:
+    from quire.recall import Embedder
 
 
 def open_db(path: Path | None, create: bool = True) -> SqliteStore:
@@ -99,36 +100,13 @@ def now_ms() -> int:
 words_option = click.option("--words", is_flag=True, help="Go by words alone, without the embedding model.")
 
 
-class LateMiniLM:
-    """The embedding model, loaded when the first text comes: most commands never need it."""
-
-    name = "all-MiniLM-L6-v2"
-    dimensions = 384
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        with _loading:  # a search and the indexer beside it may both come first
-            model = _model()
-        return model.encode(texts)
-
-
-_loading = threading.Lock()
-
-
-@cache
-def _model() -> Any:
-    from quire.recall.embed import minilm
-
-    return minilm()
-
-
-def embedder() -> LateMiniLM | None:
+def embedder() -> Embedder | None:
     """The embedding model, or None where a part of it is not installed."""
-    parts = ("numpy", "onnxruntime", "tokenizers", "safetensors", "onnx")
-    if any(importlib.util.find_spec(part) is None for part in parts):
+    if importlib.util.find_spec("numpy") is None:
         return None
-    from quire.recall.embed import find_weights
+    from quire.recall.embed import installed
 
-    return LateMiniLM() if find_weights() else None
+    return installed()
 
 
 @contextmanager

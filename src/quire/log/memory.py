@@ -321,6 +321,7 @@ class MemoryIndex:
         self._store = store
         self._words: dict[str, tuple[int, EntryWords]] = {}
         self._vectors: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._states: dict[str, dict[str, bytes]] = {}
         self._last = 0
 
     def _next(self) -> int:
@@ -399,14 +400,25 @@ class MemoryIndex:
             )
         return found[:limit]
 
+    def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
+        with self._store.lock:
+            kept = self._states.get(key, {})
+            return {part: kept[part] for part in parts if part in kept}
+
+    def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
+        with self._store.lock:
+            self._states[key] = dict(parts)
+
     def clear(self) -> None:
         with self._store.lock:
             self._words.clear()
             self._vectors.clear()
+            self._states.clear()
 
     def forget_deleted(self) -> None:
         """Remove the words and vectors of entries that no thread holds."""
         there = self._ids()
+        self._states.clear()
         self._words = {id: kept for id, kept in self._words.items() if id in there}
         self._vectors = {key: kept for key, kept in self._vectors.items() if key[1] in there}
 

@@ -6,7 +6,7 @@ Words are written by the transaction that appends an entry, and deleted with it;
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,16 @@ _SEVERAL = """
 DELETE FROM recall_vectors
 WHERE owner != 'entry' OR key IN (SELECT entry FROM recall_entries WHERE length > 150)
 """
-MIGRATIONS: tuple[str, ...] = (_FIRST, _NAMES, _SEVERAL)
+# What a search holds ready, as arrays, so that the next process need not make it from the words.
+_STATE = """
+CREATE TABLE recall_state (
+    scope TEXT NOT NULL,
+    part TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (scope, part)
+)
+"""
+MIGRATIONS: tuple[str, ...] = (_FIRST, _NAMES, _SEVERAL, _STATE)
 
 _INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 13})"
 _GONE = "NOT EXISTS (SELECT 1 FROM entries WHERE entries.id = "
@@ -95,6 +104,7 @@ def insert_words(conn: sqlite3.Connection, words: Iterable[EntryWords]) -> None:
 
 def forget_deleted(conn: sqlite3.Connection) -> None:
     """Remove the words and vectors of entries that no thread holds."""
+    conn.execute("DELETE FROM recall_state")
     conn.execute(f"DELETE FROM recall_entries WHERE {_GONE}recall_entries.entry)")
     conn.execute(f"DELETE FROM recall_vectors WHERE {_GONE}recall_vectors.key)")
 
@@ -171,7 +181,20 @@ class SqliteIndex:
         with self._file.guard() as conn:
             return conn.execute(_UNMEANT, (after, model, -1 if limit is None else limit)).fetchall()
 
+    def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
+        query = "SELECT data FROM recall_state WHERE scope = ? AND part = ?"
+        with self._file.guard() as conn:
+            found = {part: conn.execute(query, (key, part)).fetchone() for part in parts}
+        return {part: row[0] for part, row in found.items() if row is not None}
+
+    def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
+        with self._file.transaction() as conn:
+            conn.execute("DELETE FROM recall_state WHERE scope = ?", (key,))
+            rows = [(key, part, data) for part, data in parts.items()]
+            conn.executemany("INSERT INTO recall_state VALUES (?, ?, ?)", rows)
+
     def clear(self) -> None:
         with self._file.transaction() as conn:
             conn.execute("DELETE FROM recall_entries")
             conn.execute("DELETE FROM recall_vectors")
+            conn.execute("DELETE FROM recall_state")

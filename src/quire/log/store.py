@@ -110,6 +110,12 @@ class Index(Protocol):
     def without_vectors(self, model: str, after: int, limit: int | None) -> list[tuple[int, str]]:
         """The numbers and ids of the first entries with words, behind number `after`, that have no vector."""
 
+    def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
+        """Those of these parts that were kept under a key."""
+
+    def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
+        """Keep what a search holds ready, in place of what was kept; a deletion throws it away."""
+
     def clear(self) -> None:
         """Throw all words and vectors away."""
 

@@ -25,6 +25,16 @@ class Column:
         self.size = 0
 
     @property
+    def packed(self) -> bytes:
+        """The part in use, to be kept."""
+        return self.all.tobytes()
+
+    def restore(self, kept: bytes, fixed: bool = False) -> None:
+        """Begin with what was kept; `fixed` values are never written again, so they need no copy."""
+        found = np.frombuffer(kept, self._room.dtype).reshape(_shape(-1, self._width))
+        self._room, self.size = found if fixed else found.copy(), len(found)
+
+    @property
     def all(self) -> Array:
         return self._room[: self.size]
 

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -205,6 +206,33 @@ def minilm(weights: Path | None = None, cache: Path | None = None) -> MiniLM:
             hint="`quire local install minilm` fetches it (90 MB); without it recall searches by words.",
         )
     return MiniLM(folder, _graph(folder, cache or Path(platformdirs.user_cache_dir("quire"))))
+
+
+class LateMiniLM:
+    """The embedding model, loaded when the first text comes: most searches and commands never need it."""
+
+    name = "all-MiniLM-L6-v2"
+    dimensions = 384
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        with _loading:  # a search and the indexer beside it may both come first
+            model = _loaded()
+        return model.encode(texts)
+
+
+_loading = threading.Lock()
+
+
+@cache
+def _loaded() -> MiniLM:
+    return minilm()
+
+
+def installed() -> LateMiniLM | None:
+    """The embedding model, or None where a part of it is not installed."""
+    parts = ("onnxruntime", "tokenizers", "safetensors", "onnx")
+    lacks = any(importlib.util.find_spec(part) is None for part in parts)
+    return None if lacks or find_weights() is None else LateMiniLM()
 
 
 def find_weights() -> Path | None:

@@ -5,14 +5,16 @@ Every one is compared while they are few; of many, those whose signs agree with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from quire.recall.columns import Array, Bools, Column, Floats, Ints
 
 # Among up to so many vectors every one is compared; among more, so many whose signs are the nearest.
-_COMPARED = 4_000
+_FEW = 4_000
+_COMPARED = 1_200
+MEANING_PARTS = ("vectors", "signs", "owner", "known")
 
 
 class Meaning:
@@ -42,9 +44,7 @@ class Meaning:
     def forget(self, row: int) -> None:
         """A row that is gone is near to nothing."""
         if self._known.all[row]:
-            gone = self._owner.all == row
-            self._vectors.all[gone] = 0
-            self._owner.all[gone] = -1
+            self._owner.all[self._owner.all == row] = -1
             self._known.all[row] = False
 
     @property
@@ -54,9 +54,11 @@ class Meaning:
     def near(self, query: Floats, allowed: Bools) -> tuple[Ints, Floats]:
         """The nearest rows that are allowed, in order, with their cosines; all of them while they are few."""
         places = self._places(allowed)
-        if len(places) > _COMPARED:
-            signs = self._signs.all[places]
-            differ = np.bitwise_count(signs ^ _signs(query[None], signs.shape[1])).sum(axis=1, dtype=np.int32)
+        if len(places) > _FEW:
+            signs = self._signs.all if len(places) == self.size else self._signs.all[places]
+            differ = np.zeros(len(places), np.uint16)
+            for at, sign in enumerate(_signs(query[None], signs.shape[1])[0]):
+                differ += np.bitwise_count(signs[:, at] ^ sign)
             places = np.sort(places[np.argpartition(differ, _COMPARED)[:_COMPARED]])
         best = self._best(query, places)
         rows = np.flatnonzero(best > -np.inf)
@@ -79,8 +81,20 @@ class Meaning:
         return best
 
     @property
-    def bytes(self) -> int:
-        return self._vectors.all.nbytes + self._signs.all.nbytes
+    def size(self) -> int:
+        """How many vectors there are, those of rows that are gone included."""
+        return self._owner.size
+
+    def state(self) -> dict[str, bytes]:
+        """Everything but the vectors of rows that are gone, to be kept."""
+        there = self._owner.all >= 0
+        kept = {name: getattr(self, f"_{name}").all[there] for name in MEANING_PARTS[:-1]}
+        return {name: some.tobytes() for name, some in {**kept, "known": self._known.all}.items()}
+
+    def restore(self, kept: Mapping[str, bytes]) -> None:
+        """Begin with what was kept."""
+        for name in MEANING_PARTS:
+            getattr(self, f"_{name}").restore(kept[name], fixed=name in ("vectors", "signs"))
 
 
 def _signs(vectors: Array, words: int) -> Array:

@@ -6,7 +6,7 @@ Knows nothing of threads or records; whoever owns the documents adds, replaces a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from quire.recall.columns import Array, Bools, Column, Floats, Ints
 from quire.recall.document import TOOL, USUAL_COSINE, Document, DocumentTerms, Found, indexed, is_name, pieces
 from quire.recall.embed import Embedder
 from quire.recall.languages import WHOLE
-from quire.recall.meaning import Meaning
+from quire.recall.meaning import MEANING_PARTS, Meaning
 from quire.recall.neighbours import Neighbours
 from quire.recall.query import EARLIER, Query, QueryTerms, ask
 from quire.recall.words import Postings, posting_run, scores
@@ -105,6 +105,9 @@ def order(scores: Floats, rows: Ints) -> Ints:
 # Those that need people talking to each other are silent in logs of one speaker and in records.
 
 
+_MANNER_PARTS = ("speakers", "asks", "_said", "_person", "_times", "_names", "_returned")
+
+
 class SpeakerPriors:
     """One row a document: its speaker and its manner of speaking."""
 
@@ -129,6 +132,18 @@ class SpeakerPriors:
         self._person.extend([one.person for one in said])
         self._times.extend([one.times for one in said])
         self._names.extend([one.names for one in said])
+
+    def state(self) -> dict[str, bytes]:
+        """Everything, to be kept."""
+        kept = {name: getattr(self, name).packed for name in _MANNER_PARTS}
+        return {**kept, "speaker_names": msgspec.msgpack.encode(list(self._numbers))}
+
+    def restore(self, kept: Mapping[str, bytes]) -> None:
+        """Begin with what was kept."""
+        for name in _MANNER_PARTS:
+            getattr(self, name).restore(kept[name])
+        names = msgspec.msgpack.decode(kept["speaker_names"], type=list[str])
+        self._numbers = {name: number for number, name in enumerate(names)}
 
     def forget(self, row: int) -> None:
         """A row that is gone was said by nobody."""
@@ -181,6 +196,9 @@ class SpeakerPriors:
         return np.asarray(told * np.float32(weights.name if asked.name else 0), np.float32)
 
 
+_ROW_PARTS = ("_alive", "_lengths", "_sessions")
+
+
 class Collection:
     """Documents by id; `search` ranks them. Deterministic: equals stand in the order they were added."""
 
@@ -191,7 +209,7 @@ class Collection:
         self._alive, self._lengths, self._sessions = Column(np.bool_), Column(np.float32), Column(np.int64)
         self._session_numbers: dict[str, int] = {"": 0}
         self._postings, self._manner = Postings(), SpeakerPriors()
-        self._meaning = Meaning(embedder.dimensions if embedder else 0)
+        self.meaning = Meaning(embedder.dimensions if embedder else 0)
         # Made when it is first needed behind a change.
         self._neighbours: Neighbours | None = None
         # Texts whose vectors are not made yet.
@@ -224,12 +242,36 @@ class Collection:
         self._lengths.extend([one.words.count(" ") + 1 - one.words.count(WHOLE) for one in added])
         self._alive.extend(np.ones(len(added), np.bool_))
         self._postings.add(posting_run(first, [one.words for one in added]))
-        self._meaning.grow(len(added))
+        self.meaning.grow(len(added))
         self._neighbours = None
         self.ids += latest
         self._rows.update((id, row) for row, id in enumerate(latest, first))
         if self.embedder is not None:
             self._pending.update((row, one.meaning) for row, one in enumerate(added, first) if one.meaning)
+
+    def state(self) -> dict[str, bytes]:
+        """All but the vectors, to be kept; see `meaning` for those."""
+        columns = {name: getattr(self, name).packed for name in _ROW_PARTS}
+        lists = {"ids": self.ids, "session_names": list(self._session_numbers)}
+        named = {name: msgspec.msgpack.encode(some) for name, some in lists.items()}
+        return {**columns, **named, **self._postings.state(), **self._manner.state()}
+
+    def restore(self, kept: Mapping[str, bytes]) -> None:
+        """Begin with what was kept, by the vectors too where they are there."""
+        for name in _ROW_PARTS:
+            getattr(self, name).restore(kept[name])
+        self.ids = msgspec.msgpack.decode(kept["ids"], type=list[str])
+        # Of two rows with one id the later is alive.
+        alive = np.flatnonzero(self._alive.all).tolist()
+        self._rows = {self.ids[row]: row for row in alive}
+        names = msgspec.msgpack.decode(kept["session_names"], type=list[str])
+        self._session_numbers = {name: number for number, name in enumerate(names)}
+        self._postings.restore(kept)
+        self._manner.restore(kept)
+        if MEANING_PARTS[0] in kept:
+            self.meaning.restore(kept)
+        else:
+            self.meaning.grow(len(self.ids))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Remove documents; ids that are not here are ignored."""
@@ -239,13 +281,13 @@ class Collection:
                 self._alive.all[row] = False
                 self._manner.forget(row)
                 self._pending.pop(row, None)
-                self._meaning.forget(row)
+                self.meaning.forget(row)
                 self._neighbours = None
 
     @property
     def without_meaning(self) -> int:
         """How many documents have no vector yet, so that only words find them."""
-        return len(self) - int(np.count_nonzero(self._meaning.known)) if self.embedder else 0
+        return len(self) - int(np.count_nonzero(self.meaning.known)) if self.embedder else 0
 
     def pending(self) -> dict[str, str]:
         """The documents whose meaning is not known yet, and the text to embed."""
@@ -256,7 +298,7 @@ class Collection:
         known = [(self._rows[id], at) for at, id in enumerate(ids) if id in self._rows]
         if known:
             rows, at = np.array(known, np.int64).T
-            self._meaning.put(rows, vectors[at])
+            self.meaning.put(rows, vectors[at])
             for row in rows.tolist():
                 self._pending.pop(row, None)
 
@@ -291,17 +333,19 @@ class Collection:
         words, share = scores(self._postings, asked, neighbours, self._lengths.all, self._alive.all)
         vector = self._vector(asked)
         allowed = self._allowed(only, exclude)
-        near, cosines = _NOTHING if vector is None else self._meaning.near(vector, allowed)
+        near, cosines = _NOTHING if vector is None else self.meaning.near(vector, allowed)
         rows = pool(words, near, cosines, allowed, pool_size(k))
-        meant = self._meaning.known[rows] if vector is not None else False
+        meant = self.meaning.known[rows] if vector is not None else False
         rows = rows[(words[rows] > 0) | meant]
-        likeness = self._likeness(rows, vector, neighbours)
+        every = self._every_cosine(rows, vector, near, cosines, neighbours)
+        likeness = self._likeness(rows, every, neighbours)
         parts = self._parts(asked, rows, words, likeness)
         parts += 0.0  # no negative zeros for the eye
         # Less than six places is rounding, not a difference.
         total = np.round(parts.sum(axis=0, dtype=np.float64), 6)
         best = order(total, rows)[:k]
-        relevance = share[rows[best]] + self._cosines(vector, rows[best])
+        known = np.isfinite(every[rows[best]])
+        relevance = share[rows[best]] + np.where(known, every[rows[best]], np.float32(USUAL_COSINE))
         return [
             Found(
                 self.ids[rows[at]],
@@ -311,14 +355,6 @@ class Collection:
             )
             for at, near in zip(best, np.round(relevance.astype(np.float64), 6).tolist(), strict=True)
         ]
-
-    def _cosines(self, vector: Floats | None, rows: Ints) -> Floats:
-        """How near rows are by themselves; a usual value where it is not known."""
-        usual = np.full(len(rows), USUAL_COSINE, np.float32)
-        if vector is None:
-            return usual
-        found = self._meaning.cosines(vector, rows)
-        return np.where(np.isfinite(found), found, usual)
 
     def _vector(self, asked: QueryTerms) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
@@ -354,22 +390,25 @@ class Collection:
             ]
         )
 
-    def _likeness(self, rows: Ints, vector: Floats | None, neighbours: Neighbours) -> Floats:
-        """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
-        out = np.zeros(len(rows), np.float32)
-        known = self._meaning.known[rows]
-        if vector is None or not known.any():
-            return out
-        around = neighbours.around(rows[known])
-        every = np.zeros(len(self.ids), np.float32)
-        every[around] = np.maximum(self._meaning.cosines(vector, around), 0)
-        out[known] = standard_by(neighbours.smoothed(rows[known], every), self._manner.returned(rows[known]))
-        return out
+    def _every_cosine(
+        self, rows: Ints, vector: Floats | None, near: Ints, cosines: Floats, neighbours: Neighbours
+    ) -> Floats:
+        """The cosines of these rows and of those around them; minus infinity where a meaning is not known."""
+        every = np.full(len(self.ids), -np.inf, np.float32)
+        if vector is not None:
+            every[near] = cosines
+            around = neighbours.around(rows)
+            lacking = around[~np.isfinite(every[around])]
+            every[lacking] = self.meaning.cosines(vector, lacking)
+        return every
 
-    @property
-    def bytes(self) -> dict[str, int]:
-        """Memory of the large parts."""
-        return {"words": self._postings.bytes, "meaning": self._meaning.bytes}
+    def _likeness(self, rows: Ints, every: Floats, neighbours: Neighbours) -> Floats:
+        """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
+        out, known = np.zeros(len(rows), np.float32), np.isfinite(every[rows])
+        if known.any():
+            smooth = neighbours.smoothed(rows[known], np.maximum(every, 0))
+            out[known] = standard_by(smooth, self._manner.returned(rows[known]))
+        return out
 
 
 _NOTHING: tuple[Ints, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.float32))

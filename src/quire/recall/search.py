@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Collection as AnyCollection
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 import msgspec
 import numpy as np
 
-from quire.errors import CallError
+from quire.errors import CallError, ConflictError
 from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.columns import Bools, Column
 from quire.recall.document import KINDS, DocumentTerms, Found, document, entry_words
 from quire.recall.embed import Embedder
 from quire.recall.index import Indexer
 from quire.recall.languages import VERSION
-from quire.recall.meaning import unpacked
+from quire.recall.meaning import MEANING_PARTS, unpacked
 from quire.recall.query import Query, SpeechSigns
 from quire.recall.rank import Collection
 from quire.values import Entry
@@ -53,6 +54,18 @@ class Sessions:
         self._now[chain] = (count, named, last if at is None else at)
         return f"{chain}/{count}"
 
+    def state(self) -> bytes:
+        """Everything, to be kept."""
+        waiting = [(*place, calls) for place, calls in self._calls.items() if calls]
+        return msgspec.msgpack.encode((list(self._now.items()), waiting))
+
+    def restore(self, kept: bytes) -> None:
+        """Begin with what was kept."""
+        kind = tuple[list[tuple[int, tuple[int, str, int | None]]], list[tuple[int, str, list[WaitingCall]]]]
+        now, waiting = msgspec.msgpack.decode(kept, type=kind)
+        self._now = dict(now)
+        self._calls = {(chain, call_id): calls for chain, call_id, calls in waiting}
+
     def called(self, chain: int, call_id: str, call: WaitingCall) -> None:
         self._calls.setdefault((chain, call_id), []).append(call)
 
@@ -81,6 +94,21 @@ class _Row(msgspec.Struct, frozen=True):
     call: WaitingCall | None = None
 
 
+_PLACES = ("branch", "seq", "kind", "call")
+# Smaller scopes are loaded from their words as quickly.
+_WORTH_KEEPING = 5_000
+
+
+class _About(msgspec.Struct, frozen=True):
+    """What was kept of a scope: by which rules and model, up to where, and in which parts."""
+
+    rules: int
+    model: str
+    vectors_seen: int
+    have: list[Stretch]
+    parts: list[str]
+
+
 class Scope:
     """The entries of some branches as a collection, and where each row stands in the log."""
 
@@ -96,21 +124,64 @@ class Scope:
         self._have: dict[int, Stretch] = {}
         self._sessions = Sessions()
         self._vectors_seen = 0
+        # How many rows and vectors were kept.
+        self._kept = (0, 0)
+
+    # A large scope is kept in the file as it is held here, so that another process begins where this one is.
+
+    def restore(self, index: Index, key: str) -> None:
+        """Begin with what a process kept, if it went by the same rules."""
+        about = index.state(key, ["about"]).get("about")
+        found = msgspec.msgpack.decode(about, type=_About) if about else None
+        if found is None or found.rules != VERSION:
+            return
+        model = self.embedder.name if self.embedder is not None else ""
+        parts = [
+            part
+            for part in found.parts
+            if part not in MEANING_PARTS or (found.model and found.model == model)
+        ]
+        kept = index.state(key, parts)
+        self.collection.restore(kept)
+        for name in _PLACES:
+            getattr(self, name).restore(kept[name])
+        self._sessions.restore(kept["sessions_now"])
+        self._have = {piece.branch: piece for piece in found.have}
+        self._vectors_seen = found.vectors_seen if MEANING_PARTS[0] in parts else 0
+        self._kept = (self.seq.size, self.collection.meaning.size)
+
+    def keep(self, index: Index, key: str) -> None:
+        """Keep a large scope that grew by a quarter since it was kept."""
+        now = (self.seq.size, self.collection.meaning.size)
+        if max(now) < _WORTH_KEEPING or all(
+            4 * new <= 5 * old for new, old in zip(now, self._kept, strict=True)
+        ):
+            return
+        kept = self.collection.state() | {name: getattr(self, name).packed for name in _PLACES}
+        kept["sessions_now"] = self._sessions.state()
+        if self.embedder is not None and now[1]:
+            kept |= self.collection.meaning.state()
+        model = self.embedder.name if self.embedder is not None else ""
+        about = _About(VERSION, model, self._vectors_seen, list(self._have.values()), list(kept))
+        index.save_state(key, {**kept, "about": msgspec.msgpack.encode(about)})
+        self._kept = now
 
     def refresh(self, index: Index, wanted: Sequence[Stretch]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
         now = {piece.branch: piece for piece in wanted}
         if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
             self._begin()
-        newest = index.newest_vector()
+        newest, begun = index.newest_vector(), bool(self._have)
         fresh = [self._fresh(piece) for piece in wanted]
         longer = [piece for piece in fresh if piece.high > piece.low]
         if longer:
             self._load(index, longer)
         self._have = now
         if self.embedder is not None and newest > self._vectors_seen:
-            kept = index.vectors(self.embedder.name, after=self._vectors_seen)
-            self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
+            # What was just loaded came with its vectors.
+            if begun:
+                kept = index.vectors(self.embedder.name, after=self._vectors_seen)
+                self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
             self._vectors_seen = newest
 
     def _fresh(self, piece: Stretch) -> Stretch:
@@ -184,6 +255,9 @@ SCOPES: tuple[str, ...] = get_args(ScopeName)
 _READY = 16
 
 
+_BY = ("words", "words and meaning")
+
+
 class Hit(msgspec.Struct, frozen=True):
     """An entry that was found: where it stands, its score, the parts of the score, and its neighbours if asked for."""
 
@@ -198,6 +272,8 @@ class Hit(msgspec.Struct, frozen=True):
     tool: str = ""
     # How much it has to do with the query, whatever else was found; see `quire.recall.relevant`.
     relevance: float = 0.0
+    # What it was found by: "words and meaning", or "words" where there is no embedder or no vector yet.
+    by: str = "words"
 
 
 # How records are searched, given by whoever holds them: (query, k) -> hits of their own kind.
@@ -229,7 +305,7 @@ class Recall:
     @property
     def by(self) -> str:
         """What a search goes by: "words and meaning", or "words"."""
-        return "words and meaning" if self.embedder is not None else "words"
+        return _BY[self.embedder is not None]
 
     def close(self) -> None:
         """End background work; the store stays open."""
@@ -300,11 +376,16 @@ class Recall:
 
     def _scope(self, thread: str | None) -> Scope:
         """A thread's rows (or all threads') as the file has them now."""
-        held = self._scopes.pop(thread, None) or Scope(self.embedder, thread is not None)
-        index = self.store.index
+        held, index = self._scopes.pop(thread, None), self.store.index
         with index.snapshot():
-            held.refresh(index, index.stretches(thread))
+            wanted = index.stretches(thread)
+            if held is None:
+                held = Scope(self.embedder, thread is not None)
+                held.restore(index, thread or "")
+            held.refresh(index, wanted)
         self._scopes[thread] = held
+        with suppress(ConflictError):  # somebody else writes; the next search keeps it
+            held.keep(index, thread or "")
         while len(self._scopes) > _READY:
             del self._scopes[next(iter(self._scopes))]
         return held
@@ -332,7 +413,9 @@ class Recall:
         call = int(held.call.all[held.collection.row(found.id)])
         tool = self._tool(name, entry, call)
         score = round(found.score, 6)
-        return Hit(name, entry.seq, entry.id, score, found.parts, entry, around, tool, found.relevance)
+        meant = self.embedder is not None and held.collection.meaning.known[held.collection.row(found.id)]
+        by = _BY[bool(meant)]
+        return Hit(name, entry.seq, entry.id, score, found.parts, entry, around, tool, found.relevance, by)
 
     def _tool(self, thread: str, entry: Entry, call: int) -> str:
         """The tool that a result came from or a call asks; `call` is the seq of the result's call, 0 if not known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
@@ -44,6 +44,9 @@ class PostingRun(msgspec.Struct, frozen=True):
     counts: Array
 
 
+_TYPES: dict[str, Any] = {"keys": np.uint64, "starts": np.uint32, "rows": np.int32, "counts": np.uint8}
+
+
 def posting_run(first_row: int, bags: Sequence[str]) -> PostingRun:
     """Index documents by their words and by pairs of words that stand side by side."""
     words = [bag.split() for bag in bags]
@@ -70,7 +73,7 @@ def _sorted(keys: Array, rows: Array, counts: Array) -> PostingRun:
     new = np.ones(len(keys), np.bool_)
     new[1:] = keys[1:] != keys[:-1]
     at = np.flatnonzero(new)
-    return PostingRun(keys[at], np.append(at, len(keys)), rows, counts)
+    return PostingRun(keys[at], np.append(at, len(keys)).astype(np.uint32), rows, counts)
 
 
 def merged(runs: Sequence[PostingRun]) -> PostingRun:
@@ -108,9 +111,16 @@ class Postings:
             return np.zeros(0, np.int32), np.zeros(0, np.uint8)
         return np.concatenate([rows for rows, _ in found]), np.concatenate([counts for _, counts in found])
 
-    @property
-    def bytes(self) -> int:
-        return sum(part.nbytes for one in self.runs for part in msgspec.structs.astuple(one))
+    def state(self) -> dict[str, bytes]:
+        """Everything as one run, to be kept."""
+        if len(self.runs) > 1:
+            self.runs = [merged(self.runs)]
+        run = self.runs[0] if self.runs else posting_run(0, [])
+        return {name: getattr(run, name).tobytes() for name in _TYPES}
+
+    def restore(self, kept: Mapping[str, bytes]) -> None:
+        """Begin with what was kept."""
+        self.runs = [PostingRun(**{name: np.frombuffer(kept[name], kind) for name, kind in _TYPES.items()})]
 
 
 K1, B = 0.8, 0.4
