@@ -268,6 +268,17 @@ def test_har_files_and_sessions_of_clients_are_read(tmp_path: Path) -> None:
     assert not report.conversations[0].bodies
 
 
+def test_a_title_asked_for_with_the_users_own_words_is_no_loss() -> None:
+    calls = played([(at, marked(body)) for at, body in healthy(5)], "s")
+    asked = json.loads(json.dumps(calls[0].body))
+    asked |= {"system": [{"type": "text", "text": words(random.Random(1), 900)}], "tools": []}
+    asked["messages"] = asked["messages"][:1]
+    title = SentCall("log:t", "anthropic", MODEL, asked, Usage(2_000), calls[0].at_ms + 1, "s")
+    report = audit([calls[0], title, *calls[1:]])
+    assert len(report.conversations) == 2
+    assert report.total.lost == 0
+
+
 def test_side_questions_and_helpers_stand_apart() -> None:
     main = played([(at, marked(body)) for at, body in healthy(5)], "s")
     title = {"model": MODEL, "max_tokens": 20, "messages": [{"role": "user", "content": "Give this talk a title."}]}

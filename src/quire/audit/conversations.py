@@ -14,6 +14,7 @@ from quire.audit.causes import Verdict, verdict
 from quire.audit.read import SentCall
 from quire.errors import QuireError
 from quire.providers.prefix import Unit
+from quire.providers.simulate.blocks import blocks_of, continues
 from quire.providers.usage import cost
 from quire.providers.wires import wire_of
 from quire.tokens import counter
@@ -82,6 +83,13 @@ class WatchedConversation:
         self._before = call, units
         return found
 
+    def goes_on(self, units: tuple[Unit, ...]) -> bool:
+        """Whether a request goes on with the newest one here, wherever its bytes moved."""
+        if self._before is None:
+            return True
+        old, new = ([block for unit in row for block in blocks_of(unit)] for row in (self._before[1], units))
+        return continues(old, new)
+
     def _size(self, unit: Unit) -> int:
         """About how many tokens a unit has; each is counted once."""
         key = "".join(unit.hashes)
@@ -103,7 +111,7 @@ class Grouping:
         """The conversation that a call goes on with, or begins, and what it lost."""
         units = tuple(wire_of(call.provider, call.body).layout.units(call.body)) if call.body else ()
         messages = [hash for unit in units if unit.section == "messages" for hash in unit.hashes]
-        at = self._place(call, messages)
+        at = self._place(call, messages, units)
         if at is None:
             at = len(self.conversations)
             self.conversations.append(
@@ -117,13 +125,15 @@ class Grouping:
         conversation.messages.update(messages)
         return conversation, conversation.add(call, units)
 
-    def _place(self, call: SentCall, messages: list[str]) -> int | None:
+    def _place(self, call: SentCall, messages: list[str], units: tuple[Unit, ...]) -> int | None:
         """The conversation that shares most of a call's messages."""
         if not call.body:
             return self._by_session.get((call.session, call.agent))
         votes = Counter(at for hash in dict.fromkeys(messages) for at in self._holders.get(hash, ())[-8:])
         same = {at: count for at, count in votes.items() if self.conversations[at].session == call.session}
-        best = max(same, key=lambda at: (same[at], at), default=None)
+        # A question for a title repeats the user's first message under instructions of its own.
+        going_on = (at for at in same if same[at] > 1 or self.conversations[at].goes_on(units))
+        best = max(going_on, key=lambda at: (same[at], at), default=None)
         if best is None:
             return None
         # One message in common, of several, is a coincidence: "continue", an equal greeting.
