@@ -44,13 +44,13 @@ def run(*words: object, **how: Any) -> str:
 QUIRE = [sys.executable, "-m", "quire.cli.main"]
 
 
-def on_terminal(folder: Path, *words: str, typed: str = "", **env: str) -> bytes:
+def on_terminal(folder: Path, *words: str, typed: str = "", program: Sequence[str] = QUIRE, **env: str) -> bytes:
     """What a terminal receives of a command, output and errors together; the folder is its home."""
     ours, theirs = pty.openpty()
     settings = {"QUIRE_DB": str(folder / "q.db"), "TERM": "xterm-256color", "COLUMNS": "200"}
     settings |= {"XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "PROMPT_TOOLKIT_NO_CPR": "1", **env}
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    process = subprocess.Popen([*QUIRE, *words], cwd=folder, env={**os.environ, **settings}, **streams)
+    process = subprocess.Popen([*program, *words], cwd=folder, env={**os.environ, **settings}, **streams)
     os.close(theirs)
     os.write(ours, typed.encode())
     received = b""

@@ -94,7 +94,7 @@ places = st.sets(st.integers(0, 60), min_size=1, max_size=4)
 
 
 @given(logs, policies(), places)
-@fewer(5)
+@fewer(8)
 def test_a_fold_goes_on_from_any_cut_as_if_it_had_not_stopped(
     entries: list[Entry], policy: Policy, cuts: set[int]
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_fold_goes_on_from_any_cut_as_if_it_had_not_stopped(
 
 
 @given(any_thread, policies(), places)
-@fewer(5)
+@fewer(8)
 def test_so_does_one_whose_rebases_and_streams_are_in_the_log(
     entries: list[Entry], policy: Policy, cuts: set[int]
 ) -> None:
@@ -110,7 +110,7 @@ def test_so_does_one_whose_rebases_and_streams_are_in_the_log(
 
 
 @given(any_thread, policies(), policies(), places)
-@fewer(5)
+@fewer(8)
 def test_and_one_whose_rebases_were_made_under_another_policy(
     entries: list[Entry], theirs: Policy, ours: Policy, cuts: set[int]
 ) -> None:

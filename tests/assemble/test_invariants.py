@@ -99,6 +99,7 @@ def _message_size(message: dict[str, object], count: object) -> int:
 
 
 @given(logs, policies())
+@fewer(2)
 def test_every_entry_is_shown_or_left_out_with_a_reason(entries: list[Entry], policy: Policy) -> None:
     assembly = Assembly(policy)
     numbered = list(chain(entries))
@@ -146,7 +147,7 @@ def test_of_two_versions_attached_in_one_turn_the_older_is_explained() -> None:
 
 @pytest.mark.moves_prefix(reason="asked where nothing is sent: amid the model's words", everywhere=True)
 @given(logs, policies())
-@fewer(2)
+@fewer(4)
 def test_asking_changes_nothing(entries: list[Entry], policy: Policy) -> None:
     """Requests asked for at every entry leave the thread as if none had been asked."""
     asked, silent = Assembly(policy), Assembly(policy)
@@ -167,7 +168,7 @@ def _try(assembly: Assembly) -> object:
 
 
 @given(any_thread, policies())
-@fewer(2)
+@fewer(4)
 def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(entries: list[Entry], policy: Policy) -> None:
     """What an engine sends live, recording rebases and sends, is what the recorded log assembles to."""
     live, log, sent = Assembly(policy), list[Entry](), list[bytes]()

@@ -1,8 +1,10 @@
 """No byte of others commands a terminal: one writer for all output, seen through a real one."""
 
+import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +87,18 @@ SHOWING = [
 ]
 
 
-@pytest.mark.parametrize("words", SHOWING, ids=" ".join)
-def test_commands_that_show_what_others_said(tmp_path: Path, words: list[str]) -> None:
+# One process for all of them, with a line in front of what each shows.
+EACH = """
+import json, sys
+from quire.cli.main import quire
+for words in json.loads(sys.argv[1]):
+    print("%%", flush=True)
+    quire.main(words, standalone_mode=False)
+    sys.stdout.flush()
+"""
+
+
+def test_commands_that_show_what_others_said(tmp_path: Path) -> None:
     (tmp_path / "body.json").write_text(
         '{"model": "gnorw\\u202e\\u001b[2J", "messages": [{"role": "user", "content": "x"}]}'
     )
@@ -94,7 +106,10 @@ def test_commands_that_show_what_others_said(tmp_path: Path, words: list[str]) -
         store.append("t", [values.user(EVIL), values.respond(EVIL), values.user(EVIL)])
         sent = {"kind": "sent", "provider": "vllm", "model": EVIL, "request_sha256": "0" * 64, "segments": []}
         store.append("t", [Entry("sent", sent)])
-    harmless(on_terminal(tmp_path, *words))
+    _, *shown = on_terminal(tmp_path, json.dumps(SHOWING), program=[sys.executable, "-c", EACH]).split(b"%%\r\n")
+    assert len(shown) == len(SHOWING)
+    for received in shown:
+        harmless(received)
 
 
 def test_only_one_module_writes() -> None:
