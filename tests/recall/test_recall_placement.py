@@ -17,6 +17,7 @@ from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
 from quire.recall.placement import in_prompt, standing
+from quire.recall.tool import VisibleEntries, shown_ahead
 from quire.send.builtin import recall_tool as built_in
 from quire.thread import Thread
 from quire.tokens import counter
@@ -187,7 +188,9 @@ def handled(store: SqliteStore) -> Thread:
         thread.append(
             values.user(f"please do step {n}"),
             values.call(f"c{n}", "read", {"n": n}),
-            values.result(f"c{n}", None, f"{FILLER}\nthe zanzibar passphrase number {n} is quokka-{n}\n{FILLER}"),
+            values.result(
+                f"c{n}", None, f"{FILLER}\nthe zanzibar passphrase number {n} is quokka{chr(97 + n)}\n{FILLER}"
+            ),
         )
         request = thread.request(TARGET)
         usage = Usage(input_total=thread.build(TARGET).tokens, output=3)
@@ -200,13 +203,13 @@ def test_what_a_handle_cut_away_is_recalled_and_what_stands_whole_is_not(store: 
     thread = handled(store)
     prompt = str(thread.build(TARGET).prompt.messages)
     assert "recall with handle" in prompt
-    assert "quokka-4" not in prompt
-    assert "quokka-7" in prompt
+    assert "quokkae" not in prompt
+    assert "quokkah" in prompt
     asked = thread.user("what is the zanzibar passphrase number 4?", recall=8)
     found = {store.find(id)[1].seq for id in asked.meta["recalled_ids"]}  # type: ignore[index]
     texts = {seq: entry.body.get("content", "") for seq, entry in enumerate(store.read("t"), 1)}
-    assert any("quokka-4" in texts[seq] for seq in found)
-    assert not any("quokka-7" in texts[seq] for seq in found)
+    assert any("quokkae" in texts[seq] for seq in found)
+    assert not any("quokkah" in texts[seq] for seq in found)
 
 
 @pytest.mark.moves_prefix(reason="a small budget, so that results become handles")
@@ -214,7 +217,7 @@ def test_a_thread_recalls_what_its_next_request_does_not_show_unless_told_otherw
     thread = handled(store)
     question = thread.user("what is the zanzibar passphrase number 4?")
     found = thread.recall(question.text, k=20)
-    assert found[0].entry.body["content"].count("quokka-4") == 1
+    assert found[0].entry.body["content"].count("quokkae") == 1
     assert question.seq not in {hit.seq for hit in found}
     assert question.seq in {hit.seq for hit in thread.recall(question.text, k=20, exclude=())}
     assert question.seq not in {hit.seq for hit in thread.recall(question.text, k=20, scope="threads")}
@@ -264,3 +267,20 @@ def test_a_thread_searches_by_meaning_where_the_model_is_installed(
     assert [hit.by for hit in thread.recall("walrus", exclude=())] == ["words and meaning"]
     thread.embedder = None
     assert [hit.by for hit in thread.recall("walrus", exclude=())] == ["words"]
+
+
+def test_what_is_shown_is_read_from_the_checkpoint_on(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
+    for n in range(60):
+        thread.user(f"tell me about page {n} of the long report please. " * 5)
+        request = thread.request(TARGET)
+        thread.append(thread.sent_entry(request, Reply((), Usage(), "stop")), values.respond("fine"))
+    read, begun = store.read, []
+    monkeypatch.setattr(
+        store, "read", lambda name, after=0, limit=None: begun.append((after, limit)) or read(name, after, limit)
+    )
+    shown = VisibleEntries(store, "t")()
+    assert shown
+    assert (0, None) not in begun
+    assert max(after for after, limit in begun if limit is None) >= 100
+    assert shown == shown_ahead(thread._selected(TARGET))

@@ -2,6 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire import values
+from quire.recall.document import entry_words, meant_dates
 from quire.recall.languages import readable, terms, tokens
 from quire.recall.query import Query, ask, in_first_person, speech
 
@@ -164,3 +166,25 @@ def test_a_question_for_something_with_a_name_is_noticed(text: str, name: bool) 
 def test_what_a_query_asks_for_depends_on_neither_case_nor_space_around_it(text: str) -> None:
     one, other = ask(Query(text), {}), ask(Query(f"  {text.upper()} "), {})
     assert (one.when, one.name) == (other.when, other.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "dates"),
+    [
+        ("I went yesterday", ["7 May 2023"]),
+        ("See you tomorrow, or next week", ["9 May 2023", "May 2023"]),
+        ("Last month and LAST MONTH", ["April 2023"]),
+        ("It was 6 months ago", ["November 2022"]),
+        ("two years ago, next year", ["2021", "2024"]),
+        ("three days ago", ["5 May 2023"]),
+        ("the last one", []),
+    ],
+)
+def test_relative_dates_are_meant_from_the_day_they_were_said(text: str, dates: list[str]) -> None:
+    assert meant_dates(text, 1683554160000) == dates
+    assert meant_dates(text, None) == meant_dates(text, -5) == []
+
+
+def test_a_relative_date_is_found_by_the_day_it_means() -> None:
+    entry = values.user("We adopted the puppy last month", at=1683554160000)
+    assert {"april", "2023"} <= set(entry_words(entry).words.split())

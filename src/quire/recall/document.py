@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import msgspec
@@ -145,7 +146,7 @@ def document(entry: Entry) -> Document:
         text,
         extra=_extra(entry)[: TEXT_LIMIT - len(text)],
         speaker=str(speaker),
-        date=date_words(entry.at),
+        date=" ".join([date_words(entry.at), *meant_dates(text[:_BEGINNING], entry.at)]),
     )
 
 
@@ -155,6 +156,39 @@ def date_words(at: int | None) -> str:
         return ""
     day = datetime.fromtimestamp(at / 1000, UTC)
     return f"{day.day} {day:%B %Y}"
+
+
+_UNITS = {"day": 1, "week": 7}
+_MONTHS = [f"{datetime(2000, month, 1, tzinfo=UTC):%B}" for month in range(1, 13)]
+_COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "a couple of": 2}
+_RELATIVE = re.compile(
+    rf"\b(?:(yesterday|tomorrow)|(last|next) (week|month|year)|(\d{{1,3}}|{'|'.join(_COUNTS)}) (day|week|month|year)s? ago)\b",
+    re.I,
+)
+
+
+def meant_dates(text: str, at: int | None) -> list[str]:
+    """The days, months and years that a text names relative to its own: "last month" on 8 May 2023 -> "April 2023"."""
+    if not date_words(at):
+        return []
+    said = datetime.fromtimestamp((at or 0) / 1000, UTC)
+    return list(dict.fromkeys(_meant(said, *match.groups()) for match in _RELATIVE.finditer(text)))
+
+
+def _meant(
+    said: datetime, day: str | None, way: str | None, span: str | None, count: str | None, unit: str | None
+) -> str:
+    """One relative date; what is told in weeks or months is known to the month, in years to the year."""
+    steps = int(count) if count and count.isdigit() else _COUNTS.get((count or "one").lower(), 1)
+    back = (day or way or "ago").lower() not in ("tomorrow", "next")
+    of = (span or unit or "day").lower()
+    if of == "year":
+        return str(said.year + (-steps if back else steps))
+    if of == "month":
+        months = 12 * said.year + said.month - 1 + (-steps if back else steps)
+        return f"{_MONTHS[months % 12]} {months // 12}"
+    moved = said + timedelta(days=_UNITS[of] * (-steps if back else steps))
+    return f"{moved.day} {moved:%B %Y}" if of == "day" else f"{moved:%B %Y}"
 
 
 def _text(entry: Entry) -> str:

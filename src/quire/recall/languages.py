@@ -19,7 +19,7 @@ from typing import Any
 from quire.errors import MissingPart
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 4
+VERSION = 5
 
 # In front of a word that stands for itself: a compound, a word of another language as it is written, a single sign.
 WHOLE = "="

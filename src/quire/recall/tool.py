@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from quire.assemble import Assembly, Policy
+from quire.assemble import Assembly, Policy, checkpoint
+from quire.assemble.summary import extract
 from quire.assemble.user_message import whole_text
 from quire.errors import CallError, NotFound
 from quire.log.store import Store
@@ -82,19 +84,42 @@ class VisibleEntries:
     def __init__(self, store: Store, thread: str) -> None:
         self._store, self._thread = store, thread
         self._assembly, self._seq = Assembly(), 0
+        # What the newest request said of the policy it was built under.
+        self._policy = self._assembly.policy
         # A model may ask several times at once.
         self._lock = threading.Lock()
 
     def __call__(self) -> frozenset[int]:
         with self._lock:
+            if self._seq == 0:
+                self._go_on_from_checkpoint()
             self._feed(self._store.read(self._thread, after=self._seq))
             return shown_ahead(self._assembly)
+
+    def _go_on_from_checkpoint(self) -> None:
+        """Begin with the fold that the store keeps of this very log, where it keeps one."""
+        data = self._store.checkpoint(self._thread)
+        found = checkpoint.decode(data) if data is not None else None
+        if found is None or found.unrecorded:
+            return
+        ends, sent = (
+            self._store.read(self._thread, seq - 1, 1) if seq else [] for seq in (found.seq, found.sent_seq)
+        )
+        if [entry.id for entry in ends] != [found.entry_id]:
+            return
+        # Bytes of another shape leave it to the log.
+        with suppress(ValueError, RecursionError):
+            self._assembly = found.assembly(
+                extract, lambda after, limit: self._store.read(self._thread, after, limit)
+            )
+            self._seq = found.seq
+            self._policy = next((policy for entry in sent if (policy := _policy(entry))), self._policy)
 
     def _feed(self, fresh: Sequence[Entry]) -> None:
         """Take new entries in; requests under another policy than before are followed from the start."""
         policy = next((found for entry in reversed(fresh) if (found := _policy(entry))), None)
-        if policy is not None and policy != self._assembly.policy:
-            self._assembly = Assembly(policy)
+        if policy is not None and policy != self._policy:
+            self._assembly, self._policy = Assembly(policy), policy
             fresh = self._store.read(self._thread)
         self._assembly.extend(fresh)
         self._seq = fresh[-1].seq if fresh else self._seq
