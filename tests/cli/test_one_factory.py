@@ -137,10 +137,10 @@ def test_a_thread_goes_on_under_the_policy_that_it_was_sent_under(command: Comma
         sent = [one.meta["policy"] for one in entries(tmp_path) if one.kind == "sent"]
         assert {one["budget"] for one in sent} == {3000}
         assert "rebase" in [one.kind for one in entries(tmp_path)]
-        assert command("run", "t", "And?", "--floor", "0.3", "--promote", "each-turn", *where).exit_code == 0
+        assert command("run", "t", "And?", "--floor", "0.4", "--promote", "each-turn", *where).exit_code == 0
         assert command("chat", "t", "--budget", "2000", *where, input="And?\n").exit_code == 0
         last = entries(tmp_path)[-1].meta["policy"]
-    assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.3, "each-turn")
+    assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.4, "each-turn")
 
 
 @pytest.mark.moves_prefix(reason="a small window rebases on the way")

@@ -22,7 +22,7 @@ from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text
 from toolbox import carry_out, many_words
 
-SMALL = Policy(budget=2400, reply=200)
+SMALL = Policy(budget=2400, reply=200, summary=0)
 SECRET = "The harbor master is called Ottilie Brandt."
 pytestmark = pytest.mark.moves_prefix(reason="a small budget rebases on the way")
 
@@ -81,7 +81,7 @@ def test_the_policy_says_whether_and_how_much(
     recall: float | None, runner: Runner, comes: bool, tmp_path: Path
 ) -> None:
     with emulator("openai-chat", lambda body: "Yes.") as server:
-        policy = Policy(budget=2400, reply=200, recall=recall)
+        policy = Policy(budget=2400, reply=200, summary=0, recall=recall)
         thread = rebased(tmp_path / "t.db", TARGETS["openai-chat"], server.url, policy)
         thread.user("Who is the harbor master?")
         carry_out(thread, TARGETS["openai-chat"], server.url, runner)
