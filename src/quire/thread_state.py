@@ -217,12 +217,24 @@ NO_IMAGE_TOKENS = 8
 
 
 def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Policy:
-    """A policy with the model's own window, prices and cache life; what is given wins."""
+    """A policy with the model's own window, prices and cache life; what is given wins.
+
+    A policy's own prices and cache life are those that are not a policy's usual ones.
+    """
     info = model_info(target)
     given = policy or Policy(
         budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8)
     )
-    return msgspec.structs.replace(given, **{**_of_model(target, info), **changes})
+    return msgspec.structs.replace(given, **{**_of_model(target, info), **_own(given, target), **changes})
+
+
+def _own(policy: Policy, target: str) -> JsonObject:
+    """The prices and the cache life that a policy names itself."""
+    if policy.model not in ("", target):
+        return {}  # they are another model's
+    usual = Policy()
+    named = {name: getattr(policy, name) for name in ("read", "write", "ttl_s")}
+    return {name: value for name, value in named.items() if value != getattr(usual, name)}
 
 
 def changes(target: str, policy: Policy) -> JsonObject:

@@ -22,7 +22,7 @@ from quire.values import Entry
 from toolbox import carry_out, run
 
 TARGET = TARGETS["openai-chat"]
-OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.2)
+OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.15)
 
 
 def talked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, turns: int = 8) -> list[Entry]:
@@ -39,7 +39,7 @@ def talked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | Non
 def test_each_request_keeps_the_policy_it_was_built_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = [entry.body for entry in talked(tmp_path, monkeypatch, OWN) if entry.kind == "sent"]
     assert {json.dumps(body["meta"]["policy"]) for body in sent} == {
-        json.dumps({"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.2})
+        json.dumps({"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.15})
     }
     assert policy_of(sent[-1]) == policy_for(TARGET, OWN)
 
@@ -93,6 +93,16 @@ def test_questions_beside_the_conversation_keep_it_too(tmp_path: Path) -> None:
     with emulator("openai-chat", ["We greeted."]) as server:
         thread = asyncio.run(main(server.url))
     assert thread.store.read("t")[-1].meta == {
-        "policy": {"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.2},
+        "policy": {"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.15},
         "aside": "summary",
     }
+
+
+@pytest.mark.parametrize(
+    "own", [{"read": 0.5}, {"write": 2.0}, {"ttl_s": 3600}, {"ttl_s": None}, {"read": 0.0, "write": 1.0}]
+)
+def test_prices_and_a_cache_life_of_ones_own_win_over_the_models(own: dict[str, Any]) -> None:
+    priced = policy_for("anthropic:claude-opus-5-5", Policy(**own))
+    assert {name: getattr(priced, name) for name in own} == own
+    usual, other = policy_for("anthropic:claude-opus-5-5"), policy_for("openai-chat:gpt-5")
+    assert policy_for("openai-chat:gpt-5", usual).write == other.write, "another model's are not one's own"
