@@ -44,6 +44,8 @@ def test_searched_words_of(text: str, words: str) -> None:
         ("我有一只猫", "猫"),
         ("call readFile now", "readfile"),
         ("it stands in src/app/main.py", "main.py"),
+        # Its grammar is that of several languages.
+        ("Inés compró bicicletas en Cádiz", "bicicletas"),
     ],
 )
 def test_a_question_shares_words_with_what_it_asks_for(said: str, asked: str) -> None:

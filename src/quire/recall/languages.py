@@ -19,7 +19,7 @@ from typing import Any
 from quire.errors import MissingPart
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 5
+VERSION = 6
 
 # In front of a word that stands for itself: a compound, a word of another language as it is written, a single sign.
 WHOLE = "="
@@ -140,12 +140,12 @@ def terms(text: str, asked: bool = False) -> list[str]:
     whole: list[str] = []
     for compound in _COMPOUND.findall(_composed(text)):
         _take_apart(compound, parts, whole, asked)
-    language = _language(parts, text.isascii())
+    language, foreign = _language(parts, text.isascii())
     grammar = FUNCTION_WORDS[language]
     kept = (
         [part for part in parts if part not in grammar] if text.isascii() else list(_without(parts, grammar))
     )
-    if asked or language != "english":
+    if asked or foreign:
         whole += (part for part in kept if not part.isdigit())
     return stems(kept, language) + [WHOLE + word for word in dict.fromkeys(whole)]
 
@@ -188,16 +188,18 @@ def _take_signs(word: str, parts: list[str], whole: list[str], asked: bool) -> N
         parts.append(_fold(word[at:]))
 
 
-def _language(parts: list[str], is_ascii: bool) -> str:
-    """The language whose grammar the words hold most of; English where they hold little of any other.
+def _language(parts: list[str], is_ascii: bool) -> tuple[str, bool]:
+    """The language whose grammar the words hold most of, English where two hold as much; and whether it is another.
 
     Code and lists hold a word of some language by chance, so others need a fifth of the words and, without accents, two.
     """
     words = set(parts[:400])
     counts = Counter(language for word in words for language in _LANGUAGES.get(word, ()))
-    best, count = max(counts.items(), key=lambda one: one[1], default=("english", 0))
-    enough = count > counts["english"] and 5 * count >= len(words) and count >= (2 if is_ascii else 1)
-    return best if enough else "english"
+    most = max(counts.values(), default=0)
+    if most <= counts["english"] or 5 * most < len(words) or most < (2 if is_ascii else 1):
+        return "english", False
+    best = [language for language, count in counts.items() if count == most]
+    return (best[0] if len(best) == 1 else "english"), True
 
 
 def _without(parts: list[str], grammar: frozenset[str]) -> Iterable[str]:
