@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire import providers, values
 from quire.assemble import Assembly
 from quire.log.hashing import chain
-from quire.providers.rules import errors, validate
+from quire.providers.rules import GrowingCheck, errors, validate
 from quire.providers.wires import wire_of
 from quire.thread_state import policy_for
 from quire.values import Entry, Request
@@ -24,6 +24,7 @@ TARGETS = (
     "bedrock:anthropic.claude-opus-5-5-v1:0",
     "llamacpp:local",
     "mistral:mistral-large-latest",
+    "cohere:command-a-03-2025",
 )
 
 
@@ -50,7 +51,7 @@ def sent(target: str) -> Entry:
 
 def requests(target: str, steps: list[str]) -> Iterator[tuple[Request, bool]]:
     """Each request that is really sent, and whether a rebase explains what moved."""
-    assembly, keeps = Assembly(policy_for(target)), providers.rendering(target)
+    assembly, keeps, checks = Assembly(policy_for(target)), providers.rendering(target), GrowingCheck()
     log = list[Entry]()
 
     def append(*entries: Entry) -> None:
@@ -65,6 +66,7 @@ def requests(target: str, steps: list[str]) -> Iterator[tuple[Request, bool]]:
             request = keeps.request(built.prompt)
             assert providers.render(built.prompt, target) == request
             assert errors(validate(request)) == []
+            assert checks.of(request) == validate(request)
             yield request, built.rebase is not None
             append(*([Entry("rebase", built.rebase)] if built.rebase else []), sent(target))
         append(*told(kind, number))
