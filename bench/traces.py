@@ -105,8 +105,8 @@ def entries(conversation: dict[str, Any]) -> list[Entry]:
     return openai_chat.import_messages(conversation)
 
 
-# The target of live threads: a model at the usual prices, in Chat form.
-TARGET = "openrouter:anthropic/claude-sonnet-5"
+# The target of live threads: a model whose tokens are those that the peers are counted in.
+TARGET = "openai-chat:gpt-5"
 
 
 def live(given: Iterable[Entry], policy: Policy) -> Iterator[Built | None]:
