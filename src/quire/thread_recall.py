@@ -13,6 +13,7 @@ from quire.assemble.user_message import entry_text
 from quire.errors import CallError, QuireError
 from quire.log.store import Store
 from quire.recall import RECALL_TOOL, Embedder, Hit, Query, Recall, place, relevant
+from quire.recall.document import FLOOR
 from quire.recall.embed import installed
 from quire.recall.languages import terms
 from quire.recall.placement import PLACED, in_prompt, standing
@@ -122,10 +123,10 @@ class ThreadRecall:
     def _for_words(self, user: Entry, before: str, room: int, known: set[int | str]) -> list[Entry]:
         query = Query(user.text, before)
         hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=known)
-        if self.embedder is None:
-            # By words alone, what shares none of them with the question stands near one that does, no more.
-            asked = set(terms(user.text, asked=True))
-            hits = [hit for hit in hits if asked.intersection(terms(entry_text(hit.entry)))]
+        # Nobody asked: what is not relevant for sure, or shares no word with the question, stays where it is.
+        asked = set(terms(user.text, asked=True))
+        near = [hit for hit in hits if hit.relevance >= FLOOR]
+        hits = [hit for hit in near if asked.intersection(terms(entry_text(hit.entry)))]
         placed = place(hits, room, query=query)
         if not placed.text:
             return []
