@@ -284,7 +284,7 @@ def parse_context(text: str) -> AttachedNames:
     for part in _split(text, "|"):
         name, colon, names = part.partition(": ")
         if colon:
-            groups[name.strip()] = tuple(_unescaped(one) for one in _split(names, ","))
+            groups[name.strip()] = tuple(_unescaped(each) for each in _split(names, ","))
     found = {field: groups.get(name, ()) for field, name in _HEADINGS.items()}
     return AttachedNames(**found)
 
@@ -342,7 +342,7 @@ def render_context(context: AttachedNames) -> str:
     """Notes: a.md, b.md | URLs: …; only what there is."""
     groups = {"Notes": context.notes, "URLs": context.urls, "Tags": context.tags, "Folders": context.folders}
     return " | ".join(
-        f"{name}: {', '.join(one.translate(_ESCAPES) for one in names)}"
+        f"{name}: {', '.join(name.translate(_ESCAPES) for name in names)}"
         for name, names in groups.items()
         if names
     )

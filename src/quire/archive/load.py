@@ -69,7 +69,7 @@ def export_markdown(
     chat = project(listed, topic, tags)
     if comment:
         refers = References(notes) if refer else None
-        bodies = [refers.written(one.body) if refers is not None else one.body for one in listed]
+        bodies = [refers.written(each.body) if refers is not None else each.body for each in listed]
         held: JsonObject = {"version": VERSION, "thread": thread, "entries": bodies}
         if window is not None:
             held["window"] = refers.written(window) if refers is not None else window
@@ -99,7 +99,7 @@ def _told(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
             out.append((ChatMessage("ai", entry.text, AttachedNames(), at), entry))
         elif entry.kind == "sent" and "usage" in entry.body:
             # An answer has no time of its own; it was said by when its reply had ended.
-            out[untimed:] = [(_timed(one, at), said) for one, said in out[untimed:]]
+            out[untimed:] = [(_timed(each, at), said) for each, said in out[untimed:]]
             untimed = len(out)
     return out
 
@@ -111,10 +111,10 @@ def _timed(message: ChatMessage, at: int | None) -> ChatMessage:
 def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
     notes: dict[str, None] = {}
     urls: dict[str, None] = {}
-    for one in items:
-        meta = one.get("metadata") or {}
+    for each in items:
+        meta = each.get("metadata") or {}
         if meta.get("source") == "url":
-            urls[str(meta.get("url") or one.get("id", ""))] = None
+            urls[str(meta.get("url") or each.get("id", ""))] = None
         elif name := meta.get("path") or meta.get("filename"):
             notes[str(name)] = None
     return AttachedNames(tuple(notes), tuple(urls), _named(entry, "tags"), _named(entry, "folders"))
@@ -124,11 +124,11 @@ def _named(entry: Entry, kind: str) -> tuple[str, ...]:
     """Tags or folders that the user attached as such; the notes they brought are items of their own."""
     named = entry.meta.get("context")
     found = named.get(kind) if isinstance(named, dict) else None
-    return tuple(str(one) for one in found) if isinstance(found, list) else ()
+    return tuple(str(each) for each in found) if isinstance(found, list) else ()
 
 
 def _model(entries: Iterable[Entry]) -> str:
-    named = [one for one in entries if one.kind == "sent"]
+    named = [entry for entry in entries if entry.kind == "sent"]
     return f"{named[-1].body['provider']}:{named[-1].body['model']}" if named else ""
 
 
@@ -204,7 +204,7 @@ class References:
             if self._notes is not None and meta.get("source") == "note":
                 found = self._notes.attach(str(name))
                 return next(
-                    (one.content for one in found if (one.metadata or {}).get("source") == "note"), None
+                    (each.content for each in found if (each.metadata or {}).get("source") == "note"), None
                 )
             known = msgspec.convert({"id": "", **item, "content": ""}, Item)
             now = read_again(known, str(name)) if name else None
@@ -215,16 +215,16 @@ class References:
 
 def attached_texts(entries: Iterable[Entry]) -> dict[str, str]:
     """What entries attach, by its sha256."""
-    items = [one for entry in entries for one in entry.attached]
-    return {one["sha256"]: one["content"] for one in items if one.get("sha256")}
+    items = [each for entry in entries for each in entry.attached]
+    return {each["sha256"]: each["content"] for each in items if each.get("sha256")}
 
 
 def _with_items(body: JsonObject, each: Callable[[JsonObject], list[JsonObject]]) -> JsonObject:
     """An entry or a window whose items are what `each` makes of them."""
     for name in ("attach", "items"):
         if isinstance(body.get(name), list):
-            made = [found for one in body[name] for found in each(one)]
-            ids = {one.get("id") for one in made}
+            made = [found for part in body[name] for found in each(part)]
+            ids = {each.get("id") for each in made}
             pins = {"pinned": [id for id in body["pinned"] if id in ids]} if "pinned" in body else {}
             return {**body, name: made, **pins}
     made = each(body["item"]) if isinstance(body.get("item"), dict) else []
@@ -267,7 +267,9 @@ def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | No
     _compare(before, chat.messages, warnings)
     fresh = Fresh(notes, warnings, chat.messages, older_contexts(text))
     fork = _fork(old, before, chat.messages, fresh)
-    new = [one for n in range(len(before), len(chat.messages)) for one in fresh.entries(chat.messages[n], n)]
+    new = [
+        entry for n in range(len(before), len(chat.messages)) for entry in fresh.entries(chat.messages[n], n)
+    ]
     held = chat.comment if old and chat.comment else {}
     name, window = held.get("thread"), held.get("window")
     window = references.read(window, warnings) if isinstance(window, dict) else window
@@ -289,9 +291,9 @@ def _fork(
 
     Questions that are as they were keep their attachments; what tools did behind the edit is not part of it.
     """
-    as_said = [(one.role, one.text, one.context) for one in before]
-    now = [(one.role, one.text, one.context) for one in shown]
-    same = next((n for n, one in enumerate(as_said) if now[n : n + 1] != [one]), len(before))
+    as_said = [(each.role, each.text, each.context) for each in before]
+    now = [(each.role, each.text, each.context) for each in shown]
+    same = next((n for n, each in enumerate(as_said) if now[n : n + 1] != [each]), len(before))
     if same == len(before):
         return None
     said = [entry for _, entry in _told(old)]
@@ -319,9 +321,9 @@ def _begins_reply(entry: Entry) -> bool:
 
 def _marked(entries: Sequence[Entry], number: int) -> Iterator[Entry]:
     """The first entry says which message of the file was edited."""
-    for n, one in enumerate(entries):
-        meta = {"meta": {**one.meta, "edited": {"message": number}}} if n == 0 else {}
-        yield Entry(one.kind, {**one.body, **meta})
+    for n, entry in enumerate(entries):
+        meta = {"meta": {**entry.meta, "edited": {"message": number}}} if n == 0 else {}
+        yield Entry(entry.kind, {**entry.body, **meta})
 
 
 def read_back(store: Store, thread: str, loaded: Loaded) -> str:
@@ -330,12 +332,12 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
     Turns that were added go behind the thread; what was edited becomes a fork of it.
     """
     fork = loaded.fork or Fork(loaded.known, loaded.entries[loaded.known :])
-    shared = [one.id for one in chain(loaded.entries[: fork.behind])]
-    if [one.id for one in store.read(thread, limit=fork.behind)] != shared or not (
+    shared = [entry.id for entry in chain(loaded.entries[: fork.behind])]
+    if [each.id for each in store.read(thread, limit=fork.behind)] != shared or not (
         loaded.fork or fork.entries
     ):
         return ""
-    said = [one.body for one in fork.entries]
+    said = [entry.body for entry in fork.entries]
     for one in store.threads():
         if (one.parent, one.forked_at) == (thread, fork.behind):
             begun = store.read(one.name, after=fork.behind, limit=len(said))
@@ -411,12 +413,12 @@ class Fresh:
         contexts: Sequence[tuple[int, Json]] = (),
     ) -> None:
         self._notes, self._warnings, self._contexts = notes, warnings, contexts
-        named = {name for one in messages for name in (*one.context.notes, *one.context.urls)}
+        named = {name for message in messages for name in (*message.context.notes, *message.context.urls)}
         self._held: dict[str, Item] = {}
         # What no message names belongs to the last question in front of the comment.
         self._unnamed: dict[int, list[Item]] = {}
         for behind, value in contexts:
-            asked = [n for n, one in enumerate(messages[:behind]) if one.role == "user"]
+            asked = [n for n, message in enumerate(messages[:behind]) if message.role == "user"]
             for one in held_items(value):
                 self._held[identity(item_json(one))] = one
                 if asked and identity(item_json(one)) not in named:
@@ -489,8 +491,8 @@ def system_texts(value: Json) -> Iterator[str]:
             text for text in (value.get("text"), value.get("content")) if isinstance(text, str) and text
         )
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from system_texts(one)
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from system_texts(each)
 
 
 def _shown(context: AttachedNames) -> dict[str, tuple[str, ...]]:

@@ -53,8 +53,10 @@ def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConver
         number = newest.pop(before)[0] if before is not None else (count := count + 1)
         newest[marks[-1]] = (number, format, exchange)
     return [
-        StoredConversation(f"{name}-{number}", format, one.body, one.model, reply=tuple(_reply(one, format)))
-        for number, format, one in sorted(newest.values(), key=lambda held: held[0])
+        StoredConversation(
+            f"{name}-{number}", format, value.body, value.model, reply=tuple(_reply(value, format))
+        )
+        for number, format, value in sorted(newest.values(), key=lambda held: held[0])
     ]
 
 
@@ -111,33 +113,33 @@ def _events(stream: str | list[Json]) -> list[Json]:
 
 def _requests(file: SourceFile) -> Iterator[StoredConversation]:
     def exchanges() -> Iterator[LoggedExchange]:
-        for number, one in file.numbered():
+        for number, each in file.numbered():
             place = f"line {number} of {file.path.name}"
-            if not isinstance(one, dict):
-                raise FormatError(f"{file.path.name} holds {short(one)}, no request", line=number, column=1)
-            held = _body_of(one)
-            reply: Json = next((one[key] for key in ("reply", "response", "stream") if one.get(key)), None)
+            if not isinstance(each, dict):
+                raise FormatError(f"{file.path.name} holds {short(each)}, no request", line=number, column=1)
+            held = _body_of(each)
+            reply: Json = next((each[key] for key in ("reply", "response", "stream") if each.get(key)), None)
             reply = (
                 reply.get("body")
                 if isinstance(reply, dict) and isinstance(reply.get("body"), dict)
                 else reply
             )
-            session = str(one.get("session_id") or one.get("recording") or "")
-            yield LoggedExchange(held, reply, place, str(one.get("model") or ""), session=session)
+            session = str(each.get("session_id") or each.get("recording") or "")
+            yield LoggedExchange(held, reply, place, str(each.get("model") or ""), session=session)
 
     yield from grouped(exchanges(), file.name)
 
 
 def _har(file: SourceFile) -> Iterator[StoredConversation]:
     def exchanges() -> Iterator[LoggedExchange]:
-        for number, one in enumerate(file.value["log"]["entries"]):
-            body = _json((one["request"].get("postData") or {}).get("text"))
+        for number, each in enumerate(file.value["log"]["entries"]):
+            body = _json((each["request"].get("postData") or {}).get("text"))
             # A browser asks for much that is no model's.
             if isinstance(body, dict) and detect(body) is not None:
-                text = (one.get("response") or {}).get("content", {}).get("text") or ""
+                text = (each.get("response") or {}).get("content", {}).get("text") or ""
                 reply = _json(text)
                 place = f"log.entries[{number}] of {file.path.name}"
-                yield LoggedExchange(body, reply if reply is not None else text, place, _url_model(one["request"]["url"]), milliseconds(one.get("startedDateTime")))  # fmt: skip
+                yield LoggedExchange(body, reply if reply is not None else text, place, _url_model(each["request"]["url"]), milliseconds(each.get("startedDateTime")))  # fmt: skip
 
     yield from grouped(exchanges(), file.name)
 
@@ -159,17 +161,19 @@ def _json(text: Json) -> Json:
 
 def _lhar(file: SourceFile) -> Iterator[StoredConversation]:
     wrapped = file.value["lhar"]["entries"] if isinstance(file.value, dict) else None
-    listed = wrapped if wrapped is not None else [one for one in file.objects() if one.get("type") == "entry"]
-    held = [one for one in listed if isinstance((one.get("raw") or {}).get("request_body"), dict)]
+    listed = (
+        wrapped if wrapped is not None else [each for each in file.objects() if each.get("type") == "entry"]
+    )
+    held = [each for each in listed if isinstance((each.get("raw") or {}).get("request_body"), dict)]
     if listed and not held:
         raise FormatError(
             f"{file.path.name} holds no bodies", hint="Record with bodies: raw.request_body is null."
         )
-    ordered = sorted(held, key=lambda one: (str(one.get("trace_id")), one.get("sequence") or 0))
+    ordered = sorted(held, key=lambda each: (str(each.get("trace_id")), each.get("sequence") or 0))
     yield from grouped(
         (
-            LoggedExchange(one["raw"]["request_body"], one["raw"].get("response_body"), f"entry {number}", str(one["gen_ai"]["request"].get("model") or ""), session=str(one.get("trace_id")))
-            for number, one in enumerate(ordered, 1)
+            LoggedExchange(each["raw"]["request_body"], each["raw"].get("response_body"), f"entry {number}", str(each["gen_ai"]["request"].get("model") or ""), session=str(each.get("trace_id")))
+            for number, each in enumerate(ordered, 1)
         ),
         file.name,
     )  # fmt: skip
@@ -196,29 +200,29 @@ def _litellm(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _langfuse(file: SourceFile) -> Iterator[StoredConversation]:
-    listed = [one for held in file.objects() for one in _observations(held)]
-    generations = [one for one in listed if one.get("type") == "GENERATION"]
-    generations.sort(key=lambda one: str(one.get("startTime") or ""))
+    listed = [observation for held in file.objects() for observation in _observations(held)]
+    generations = [each for each in listed if each.get("type") == "GENERATION"]
+    generations.sort(key=lambda each: str(each.get("startTime") or ""))
 
     def exchanges() -> Iterator[LoggedExchange]:
-        for one in generations:
-            given, output = _json(one.get("input")), _json(one.get("output"))
+        for generation in generations:
+            given, output = _json(generation.get("input")), _json(generation.get("output"))
             body = {"messages": given} if isinstance(given, list) else given
             if not isinstance(body, dict):
-                body = {"messages": [{"role": "user", "content": str(one.get("input") or "")}]}
+                body = {"messages": [{"role": "user", "content": str(generation.get("input") or "")}]}
             reply = (
                 output
                 if isinstance(output, dict)
-                else {"role": "assistant", "content": text_in(one.get("output"))}
+                else {"role": "assistant", "content": text_in(generation.get("output"))}
             )
-            yield LoggedExchange(body, reply, f"observation {one.get('id')}", str(one.get("model") or ""), session=str(one.get("sessionId") or one.get("traceId") or ""))  # fmt: skip
+            yield LoggedExchange(body, reply, f"observation {generation.get('id')}", str(generation.get("model") or ""), session=str(generation.get("sessionId") or generation.get("traceId") or ""))  # fmt: skip
 
     yield from grouped(exchanges(), file.name)
 
 
 def _observations(held: JsonObject) -> list[JsonObject]:
     nested = next((held[key] for key in ("observations", "data") if isinstance(held.get(key), list)), None)
-    return [one for one in nested if isinstance(one, dict)] if nested is not None else [held]
+    return [each for each in nested if isinstance(each, dict)] if nested is not None else [held]
 
 
 # A list of messages, or one message a line, in whichever wire format.
@@ -232,8 +236,8 @@ def _messages(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _as_request(messages: list[JsonObject]) -> JsonObject:
     items = any(
-        one.get("type") in ("function_call", "function_call_output", "reasoning", "message")
-        for one in messages
+        message.get("type") in ("function_call", "function_call_output", "reasoning", "message")
+        for message in messages
     )
     return {"input" if items else "contents" if "parts" in messages[0] else "messages": messages}
 
@@ -257,12 +261,12 @@ def _otel(file: SourceFile) -> Iterator[StoredConversation]:
             system = [{"role": "system", "content": _otel_text(told)}] if told else []
             tools = _json(facts.get("gen_ai.tool.definitions"))
             output = [
-                one
+                each
                 for said in _json(facts.get("gen_ai.output.messages")) or []
-                for one in _otel_message(said)
+                for each in _otel_message(said)
             ]
-            body = {"messages": [*system, *(one for said in given for one in _otel_message(said))]}
-            body |= {"tools": [one if "function" in one else {"type": "function", "function": one} for one in tools]} if isinstance(tools, list) else {}  # fmt: skip
+            body = {"messages": [*system, *(each for said in given for each in _otel_message(said))]}
+            body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
             session = str(facts.get("gen_ai.conversation.id") or trace)
             model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
             yield LoggedExchange(
@@ -285,8 +289,8 @@ def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
             for scope in resource.get("scopeSpans") or ():
                 for span in scope.get("spans") or ():
                     facts = {
-                        one["key"]: _otel_value(one.get("value") or {})
-                        for one in span.get("attributes") or ()
+                        each["key"]: _otel_value(each.get("value") or {})
+                        for each in span.get("attributes") or ()
                     }
                     yield str(span.get("traceId")), facts
         if _attributes(held):
@@ -304,11 +308,11 @@ def _attributes(span: JsonObject) -> JsonObject:
 
 def _otel_value(value: JsonObject) -> Json:
     if "arrayValue" in value:
-        return [_otel_value(one) for one in value["arrayValue"].get("values") or ()]
+        return [_otel_value(each) for each in value["arrayValue"].get("values") or ()]
     if "kvlistValue" in value:
         return {
-            one["key"]: _otel_value(one.get("value") or {})
-            for one in value["kvlistValue"].get("values") or ()
+            each["key"]: _otel_value(each.get("value") or {})
+            for each in value["kvlistValue"].get("values") or ()
         }
     return next(iter(value.values()), None)
 
@@ -321,11 +325,11 @@ def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
             answer = one.get("response", one.get("result"))
             yield {"role": "tool", "tool_call_id": str(one.get("id") or ""), "content": text_in(answer)}
     calls = [
-        {"id": str(one.get("id") or ""), "type": "function", "function": {"name": one.get("name"), "arguments": one["arguments"] if isinstance(one.get("arguments"), str) else json.dumps(one.get("arguments") or {}, ensure_ascii=False)}}
-        for one in parts if one.get("type") == "tool_call"
+        {"id": str(part.get("id") or ""), "type": "function", "function": {"name": part.get("name"), "arguments": part["arguments"] if isinstance(part.get("arguments"), str) else json.dumps(part.get("arguments") or {}, ensure_ascii=False)}}
+        for part in parts if part.get("type") == "tool_call"
     ]  # fmt: skip
-    text = _otel_text([one for one in parts if one.get("type") == "text"])
-    thought = _otel_text([one for one in parts if one.get("type") in ("reasoning", "thinking")])
+    text = _otel_text([part for part in parts if part.get("type") == "text"])
+    thought = _otel_text([part for part in parts if part.get("type") in ("reasoning", "thinking")])
     if text or calls or thought:
         thinking = {"reasoning_content": thought} if thought else {}
         yield {
@@ -337,7 +341,7 @@ def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
 
 
 def _otel_text(parts: list[JsonObject]) -> str:
-    return "\n".join(str(one.get("content") or one.get("text") or "") for one in parts)
+    return "\n".join(str(part.get("content") or part.get("text") or "") for part in parts)
 
 
 def _body_of(one: JsonObject) -> JsonObject:
@@ -356,10 +360,10 @@ def _is_request(one: JsonObject) -> bool:
 
 LOGS: tuple[SessionStore, ...] = (
     SessionStore("har", lambda file: isinstance(file.value, dict) and isinstance(file.value.get("log"), dict) and "entries" in file.value["log"], _har),
-    SessionStore("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda one: one.get("type") == "entry" and "raw" in one and "gen_ai" in one)(file), _lhar),
-    SessionStore("opentelemetry", holding(lambda one: "resourceSpans" in one or any(str(name).startswith("gen_ai.") for name in _attributes(one))), _otel),
-    SessionStore("langfuse", holding(lambda one: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(one))), _langfuse),
-    SessionStore("litellm", holding(lambda one: "standard_logging_object" in one or ("messages" in one and bool({"call_type", "litellm_call_id", "model_map_information"} & one.keys()))), _litellm),
+    SessionStore("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda each: each.get("type") == "entry" and "raw" in each and "gen_ai" in each)(file), _lhar),
+    SessionStore("opentelemetry", holding(lambda each: "resourceSpans" in each or any(str(name).startswith("gen_ai.") for name in _attributes(each))), _otel),
+    SessionStore("langfuse", holding(lambda each: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(each))), _langfuse),
+    SessionStore("litellm", holding(lambda each: "standard_logging_object" in each or ("messages" in each and bool({"call_type", "litellm_call_id", "model_map_information"} & each.keys()))), _litellm),
     SessionStore("requests", lambda file: bool(file.objects()) and not isinstance(file.value, list) and _is_request(file.objects()[0]), _requests),
     SessionStore("messages", lambda file: bool(file.objects()) and _is_message(file.objects()[0]), _messages),
 )  # fmt: skip

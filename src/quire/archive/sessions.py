@@ -70,9 +70,9 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     def objects(self) -> list[JsonObject]:
         """The lines, or the elements of the one list, or the one object."""
-        given = [one for _, one in self.lines] if self.lines else self.value
+        given = [line for _, line in self.lines] if self.lines else self.value
         listed = given if isinstance(given, list) else [given]
-        return [one for one in listed if isinstance(one, dict)]
+        return [each for each in listed if isinstance(each, dict)]
 
     def numbered(self) -> tuple[tuple[int, Json], ...]:
         """The lines with their numbers; one value is line 1."""
@@ -184,7 +184,7 @@ def _conversation(
 ) -> StoredConversation:
     """Turns in the format of the provider that answered them; with a system prompt where there is one."""
     format = next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
-    if format == "openai-responses" and not any(one.signature for turn in turns for one in turn.blocks):
+    if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
     write, field = _WRITERS[format]
     told = (head or {}).get("system") if format == "openai-chat" else ""
@@ -224,60 +224,72 @@ _SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", 
 
 def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
     blocks: list[JsonObject] = []
-    for one in turn.blocks:
-        if one.is_result:
-            failed = {"is_error": True} if one.error else {}
-            blocks.append({"type": "tool_result", "tool_use_id": one.call_id, "content": one.text, **failed})
-        elif one.call_id:
-            blocks.append({"type": "tool_use", "id": one.call_id, "name": one.name, "input": one.args or {}})
-        elif one.thinking:
-            blocks.append({"type": "thinking", "thinking": one.text, "signature": one.signature})
-        elif one.image[1]:
-            source = {"type": "base64", "media_type": one.image[0], "data": one.image[1]}
+    for block in turn.blocks:
+        if block.is_result:
+            failed = {"is_error": True} if block.error else {}
+            blocks.append(
+                {"type": "tool_result", "tool_use_id": block.call_id, "content": block.text, **failed}
+            )
+        elif block.call_id:
+            blocks.append(
+                {"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}}
+            )
+        elif block.thinking:
+            blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
+        elif block.image[1]:
+            source = {"type": "base64", "media_type": block.image[0], "data": block.image[1]}
             blocks.append({"type": "image", "source": source})
-        elif one.text.strip():
-            blocks.append({"type": "text", "text": one.text})
+        elif block.text.strip():
+            blocks.append({"type": "text", "text": block.text})
     if blocks:
         yield {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
 
 
 def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
     parts: list[JsonObject] = []
-    for one in turn.blocks:
-        signed = {"thoughtSignature": one.signature} if one.signature else {}
-        if one.is_result:
-            reply = {"error" if one.error else "output": one.text}
-            parts.append({"functionResponse": {"id": one.call_id, "name": one.name, "response": reply}})
-        elif one.call_id:
+    for block in turn.blocks:
+        signed = {"thoughtSignature": block.signature} if block.signature else {}
+        if block.is_result:
+            reply = {"error" if block.error else "output": block.text}
+            parts.append({"functionResponse": {"id": block.call_id, "name": block.name, "response": reply}})
+        elif block.call_id:
             parts.append(
-                {"functionCall": {"id": one.call_id, "name": one.name, "args": one.args or {}}, **signed}
+                {
+                    "functionCall": {"id": block.call_id, "name": block.name, "args": block.args or {}},
+                    **signed,
+                }
             )
-        elif one.image[1]:
-            parts.append({"inlineData": {"mimeType": one.image[0], "data": one.image[1]}})
-        elif one.text:
-            parts.append({"text": one.text, **({"thought": True} if one.thinking else {}), **signed})
+        elif block.image[1]:
+            parts.append({"inlineData": {"mimeType": block.image[0], "data": block.image[1]}})
+        elif block.text:
+            parts.append({"text": block.text, **({"thought": True} if block.thinking else {}), **signed})
     if parts:
         yield {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
 
 
 def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
     kind = "output_text" if turn.role == "assistant" else "input_text"
-    for one in turn.blocks:
-        own = {"id": one.id} if one.id else {}
-        if one.is_result:
-            yield {"type": "function_call_output", "call_id": one.call_id, "output": one.text}
-        elif one.call_id:
-            call = {"call_id": one.call_id, "name": one.name, "arguments": one.arguments}
+    for block in turn.blocks:
+        own = {"id": block.id} if block.id else {}
+        if block.is_result:
+            yield {"type": "function_call_output", "call_id": block.call_id, "output": block.text}
+        elif block.call_id:
+            call = {"call_id": block.call_id, "name": block.name, "arguments": block.arguments}
             yield {"type": "function_call", **call, **own}
-        elif one.thinking and one.signature.startswith("{"):
-            yield json.loads(one.signature)
-        elif one.thinking:
-            summary = [{"type": "summary_text", "text": one.text}] if one.text else []
-            yield {"type": "reasoning", "summary": summary, "encrypted_content": one.signature, **own}
-        elif one.image[1]:
-            yield {"role": "user", "content": [{"type": "input_image", "image_url": one.image_url}]}
+        elif block.thinking and block.signature.startswith("{"):
+            yield json.loads(block.signature)
+        elif block.thinking:
+            summary = [{"type": "summary_text", "text": block.text}] if block.text else []
+            yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **own}
+        elif block.image[1]:
+            yield {"role": "user", "content": [{"type": "input_image", "image_url": block.image_url}]}
         else:
-            yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": one.text}], **own}
+            yield {
+                "type": "message",
+                "role": turn.role,
+                "content": [{"type": kind, "text": block.text}],
+                **own,
+            }
 
 
 def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
@@ -285,15 +297,15 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
         if one.is_result:
             failed = {"_err": True} if one.error else {}
             yield {"role": "tool", "tool_call_id": one.call_id, "content": one.text, **failed}
-    own = [one for one in turn.blocks if not one.is_result]
-    text = "".join(one.text for one in own if not (one.thinking or one.call_id or one.image[1]))
+    own = [block for block in turn.blocks if not block.is_result]
+    text = "".join(each.text for each in own if not (each.thinking or each.call_id or each.image[1]))
     calls = [
-        {"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-        for one in own
-        if one.call_id
+        {"id": each.call_id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
+        for each in own
+        if each.call_id
     ]
-    images = [{"type": "image_url", "image_url": {"url": one.image_url}} for one in own if one.image[1]]
-    thought = "".join(one.text for one in own if one.thinking)
+    images = [{"type": "image_url", "image_url": {"url": each.image_url}} for each in own if each.image[1]]
+    thought = "".join(each.text for each in own if each.thinking)
     if text or calls or images or thought:
         content: Json = [{"type": "text", "text": text}, *images] if images else text
         yield {
@@ -327,7 +339,7 @@ def text_in(content: Json) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(text_in(one) for one in content)
+        return "".join(text_in(block) for block in content)
     if isinstance(content, dict):
         return str(content.get("text") or "")
     return "" if content is None else json.dumps(content, ensure_ascii=False)
@@ -360,8 +372,8 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         chain.append(one)
     for name, chain in chains.items():
         merged = _merged(chain)
-        models = [str(one["message"].get("model") or "<") for one in reversed(chain)]
-        model = next((one for one in models if not one.startswith("<")), "")
+        models = [str(each["message"].get("model") or "<") for each in reversed(chain)]
+        model = next((model for model in models if not model.startswith("<")), "")
         times = tuple(milliseconds(at) for at, _ in merged)
         yield StoredConversation(name, "anthropic", [message for _, message in merged], model, times=times)
 
@@ -409,17 +421,17 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
     times: list[int | None] = []
     told = model = ""
     name = file.name
-    for number, one in file.numbered():
-        held = one.get("payload") if isinstance(one, dict) else None
-        if not isinstance(one, dict) or not isinstance(held, dict) or not isinstance(one.get("type"), str):
-            raise _fit(file, number, one, "a line of a Codex rollout")
-        if one["type"] == "response_item":
+    for number, each in file.numbered():
+        held = each.get("payload") if isinstance(each, dict) else None
+        if not isinstance(each, dict) or not isinstance(held, dict) or not isinstance(each.get("type"), str):
+            raise _fit(file, number, each, "a line of a Codex rollout")
+        if each["type"] == "response_item":
             items.append({key: value for key, value in held.items() if not key.startswith("internal_")})
-            times.append(milliseconds(one.get("timestamp")))
-        elif one["type"] == "session_meta":
+            times.append(milliseconds(each.get("timestamp")))
+        elif each["type"] == "session_meta":
             told = text_in(held.get("base_instructions") or held.get("instructions") or "")
             name = str(held.get("id") or name)
-        elif one["type"] == "turn_context":
+        elif each["type"] == "turn_context":
             model = str(held.get("model") or model)
     value = {"instructions": told, "input": items} if told else {"input": items}
     yield StoredConversation(name, "openai-responses", value, model, times=tuple(times))
@@ -443,11 +455,11 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     while newest in lines:
         chain.append(lines.pop(newest))
         newest = str(chain[-1].get("parentId") or "")
-    said = [one["message"] for one in reversed(chain) if one["type"] == "message"]
-    answers = [one for one in said if one.get("role") == "assistant"]
-    api = next((str(one.get("api") or one.get("provider") or "") for one in reversed(answers)), "")
-    model = next((str(one["model"]) for one in reversed(answers) if one.get("model")), "")
-    yield _conversation(name, api, [_pi_turn(one) for one in said], model)
+    said = [each["message"] for each in reversed(chain) if each["type"] == "message"]
+    answers = [each for each in said if each.get("role") == "assistant"]
+    api = next((str(answer.get("api") or answer.get("provider") or "") for answer in reversed(answers)), "")
+    model = next((str(answer["model"]) for answer in reversed(answers) if answer.get("model")), "")
+    yield _conversation(name, api, [_pi_turn(each) for each in said], model)
 
 
 def _pi_turn(said: JsonObject) -> StoredTurn:
@@ -480,7 +492,7 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     places: dict[str, int] = {}
     called: set[str] = set()
     model, name = "", file.name
-    answered = {id for one in _gemini_lines(file) for id in _answered(one.get("content"))}
+    answered = {id for line in _gemini_lines(file) for id in _answered(line.get("content"))}
     for one in _gemini_lines(file):
         name, model = str(one.get("sessionId") or name), str(one.get("model") or model)
         at, id = milliseconds(one.get("timestamp")), str(one.get("id") or "")
@@ -506,11 +518,11 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
     """Message lines, those of a header's patches among them."""
-    for number, one in file.numbered():
-        if not isinstance(one, dict):
-            raise _fit(file, number, one, "a line of gemini-cli")
-        patch = one.get("$set")
-        yield from [one, *((patch if isinstance(patch, dict) else one).get("messages") or ())]
+    for number, each in file.numbered():
+        if not isinstance(each, dict):
+            raise _fit(file, number, each, "a line of gemini-cli")
+        patch = each.get("$set")
+        yield from [each, *((patch if isinstance(patch, dict) else each).get("messages") or ())]
 
 
 def _gemini_parts(one: JsonObject) -> list[JsonObject]:
@@ -546,7 +558,7 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             parts = parts_of.get(message, [])
             at = milliseconds((held.get("time") or {}).get("created"))
             turns.append(
-                StoredTurn(held["role"], tuple(one for part in parts for one in _opencode_part(part)), at)
+                StoredTurn(held["role"], tuple(each for part in parts for each in _opencode_part(part)), at)
             )
             results = tuple(_opencode_result(part) for part in parts if part.get("type") == "tool")
             turns += [StoredTurn("user", results, at)] if results else []
@@ -595,7 +607,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
             tip = messages[tip][0]
         models = file.rows("SELECT model FROM turns WHERE thread_id = ? ORDER BY id DESC", thread)
         tools = file.rows("SELECT DISTINCT name, description, input_schema FROM tools JOIN turn_tools ON tools.id = tool_id JOIN turns ON turns.id = turn_id WHERE thread_id = ? ORDER BY tools.id", thread)  # fmt: skip
-        told = "\n".join(one.text for turn in turns if turn.role == "system" for one in turn.blocks)
+        told = "\n".join(block.text for turn in turns if turn.role == "system" for block in turn.blocks)
         head = {"system": told, "tools": [{"name": n, "description": d or "", "parameters": json.loads(s or "{}")} for n, d, s in tools]}  # fmt: skip
         model = str(models[0][0]) if models else ""
         kept = [turn for turn in turns if turn.role != "system"]
@@ -622,7 +634,7 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
     )
     told: dict[str, list[tuple[str, ...]]] = {}
     for name, *rest in file.rows(query):
-        told.setdefault(str(name), []).append(tuple(str(one or "") for one in rest))
+        told.setdefault(str(name), []).append(tuple(str(each or "") for each in rest))
     for name, rows in told.items():
         messages: list[JsonObject] = [{"role": "system", "content": rows[0][1]}] if rows[0][1] else []
         for _, _, prompt, response in rows:
@@ -649,7 +661,7 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
             elif role and text:
                 found[-1].append({"role": role, "content": text})
     for number, messages in enumerate(found, 1):
-        cleaned = [{**one, "content": one["content"].strip()} for one in messages]
+        cleaned = [{**message, "content": message["content"].strip()} for message in messages]
         if cleaned:
             yield StoredConversation(f"aider-{number}", "openai-chat", cleaned, model.rpartition("/")[2])
 
@@ -658,13 +670,15 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
-    told = [{key: value for key, value in one.items() if key != "extra"} for one in file.value["messages"]]
-    told = [one for one in told if one.get("role") != "exit"]
+    told = [{key: value for key, value in each.items() if key != "extra"} for each in file.value["messages"]]
+    told = [each for each in told if each.get("role") != "exit"]
     config = file.value.get("info", {}).get("config", {}).get("model", {})
     model = str(config.get("model_name") or "").rpartition("/")[2]
-    if any("output" in one for one in told):
+    if any("output" in each for each in told):
         items = [
-            item for one in told for item in (one["output"] if isinstance(one.get("output"), list) else [one])
+            item
+            for each in told
+            for item in (each["output"] if isinstance(each.get("output"), list) else [each])
         ]
         yield StoredConversation(file.name, "openai-responses", {"input": items}, model)
     else:
@@ -673,12 +687,12 @@ def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     messages: list[JsonObject] = []
-    for one in file.value.get("history") or ():
-        ids = one.get("tool_call_ids") or []
+    for each in file.value.get("history") or ():
+        ids = each.get("tool_call_ids") or []
         kept = {
-            key: one[key] for key in ("role", "content", "tool_calls", "name") if one.get(key) is not None
+            key: each[key] for key in ("role", "content", "tool_calls", "name") if each.get(key) is not None
         }
-        messages.append({**kept, **({"tool_call_id": ids[0]} if one.get("role") == "tool" and ids else {})})
+        messages.append({**kept, **({"tool_call_id": ids[0]} if each.get("role") == "tool" and ids else {})})
     if not messages:
         for step in file.value.get("trajectory") or ():
             messages += [{"role": "assistant", "content": str(step.get("response") or step.get("action") or "")}, {"role": "user", "content": str(step.get("observation") or "")}]  # fmt: skip
@@ -698,19 +712,19 @@ def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
 def _strands(file: SourceFile) -> Iterator[StoredConversation]:
     for agent in sorted(file.path.glob("agents/agent_*")):
         stored = sorted(
-            agent.glob("messages/message_*.json"), key=lambda one: int(one.stem.rpartition("_")[2])
+            agent.glob("messages/message_*.json"), key=lambda each: int(each.stem.rpartition("_")[2])
         )
-        held = [json.loads(one.read_text("utf-8")) for one in stored]
+        held = [json.loads(each.read_text("utf-8")) for each in stored]
         messages = [
             {
-                "role": one["message"]["role"],
-                "content": [_converse(block) for block in one["message"]["content"]],
+                "role": each["message"]["role"],
+                "content": [_converse(block) for block in each["message"]["content"]],
             }
-            for one in held
+            for each in held
         ]
         name = f"{file.path.name}-{agent.name}".removesuffix("-agent_default")
         yield StoredConversation(
-            name, "bedrock", messages, times=tuple(milliseconds(one.get("created_at")) for one in held)
+            name, "bedrock", messages, times=tuple(milliseconds(each.get("created_at")) for each in held)
         )
 
 
@@ -724,9 +738,10 @@ def _converse(block: JsonObject) -> JsonObject:
 
 def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
     facts = [
-        (one.get("data") or one.get("kwargs") or {}).get("response_metadata") or {} for one in file.objects()
+        (each.get("data") or each.get("kwargs") or {}).get("response_metadata") or {}
+        for each in file.objects()
     ]
-    model = next((str(one["model_name"]) for one in reversed(facts) if one.get("model_name")), "")
+    model = next((str(fact["model_name"]) for fact in reversed(facts) if fact.get("model_name")), "")
     yield StoredConversation(file.name, "langchain", file.value, model)
 
 
@@ -736,17 +751,17 @@ def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
 def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     turns: list[StoredTurn] = []
     provider = model = told = ""
-    for one in file.objects():
-        told = str(one.get("instructions") or told)
-        provider, model = str(one.get("provider_name") or provider), str(one.get("model_name") or model)
+    for each in file.objects():
+        told = str(each.get("instructions") or told)
+        provider, model = str(each.get("provider_name") or provider), str(each.get("model_name") or model)
         said = [
             _pydantic_part(part)
-            for part in one.get("parts") or ()
+            for part in each.get("parts") or ()
             if part.get("part_kind") != "system-prompt"
         ]
-        told = told or "\n".join(str(part.get("content")) for part in one.get("parts") or () if part.get("part_kind") == "system-prompt")  # fmt: skip
-        role = "assistant" if one.get("kind") == "response" else "user"
-        turns.append(StoredTurn(role, tuple(said), milliseconds(one.get("timestamp"))))
+        told = told or "\n".join(str(part.get("content")) for part in each.get("parts") or () if part.get("part_kind") == "system-prompt")  # fmt: skip
+        role = "assistant" if each.get("kind") == "response" else "user"
+        turns.append(StoredTurn(role, tuple(said), milliseconds(each.get("timestamp"))))
     yield _conversation(file.name, provider, turns, model, {"system": told})
 
 
@@ -773,11 +788,11 @@ def _pydantic_part(part: JsonObject) -> StoredBlock:
 
 def holding(test: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
     """Whether one of the first lines, or of the elements of a list, is of a shape."""
-    return lambda file: any(test(one) for one in file.objects()[:20])
+    return lambda file: any(test(each) for each in file.objects()[:20])
 
 
 def _has(*fields: str) -> Callable[[JsonObject], bool]:
-    return lambda one: all(field in one for field in fields)
+    return lambda each: all(field in each for field in fields)
 
 
 def _tables(*names: str) -> Callable[[SourceFile], bool]:
@@ -785,19 +800,19 @@ def _tables(*names: str) -> Callable[[SourceFile], bool]:
 
 
 STORES: tuple[SessionStore, ...] = (
-    SessionStore("claude-code", holding(lambda one: one.get("type") in ("user", "assistant") and isinstance(one.get("message"), dict) and bool({"uuid", "sessionId"} & one.keys())), _claude_code),
-    SessionStore("codex", holding(lambda one: isinstance(one.get("payload"), dict) and one.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
+    SessionStore("claude-code", holding(lambda each: each.get("type") in ("user", "assistant") and isinstance(each.get("message"), dict) and bool({"uuid", "sessionId"} & each.keys())), _claude_code),
+    SessionStore("codex", holding(lambda each: isinstance(each.get("payload"), dict) and each.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
     SessionStore("pi", lambda file: bool(file.objects()) and file.objects()[0].get("type") == "session" and "cwd" in file.objects()[0], _pi),
     SessionStore("gemini-cli", holding(_has("sessionId", "projectHash")), _gemini_cli, ("thought signatures",)),
     SessionStore("opencode", _tables("session", "message", "part"), _opencode),
     SessionStore("llm", lambda file: {"threads", "turns", "parts"} <= file.tables or {"conversations", "responses"} <= file.tables, _llm),
     SessionStore("openai-agents", _tables("agent_sessions", "agent_messages"), _openai_agents),
     SessionStore("aider", lambda file: bool(re.search(r"^# aider chat started at ", file.text[:10_000], re.M)), _aider, ("files in the chat",)),
-    SessionStore("mini-swe-agent", holding(lambda one: str(one.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
-    SessionStore("swe-agent", holding(lambda one: isinstance(one.get("trajectory"), list) and ("history" in one or "info" in one)), _swe_agent),
+    SessionStore("mini-swe-agent", holding(lambda each: str(each.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
+    SessionStore("swe-agent", holding(lambda each: isinstance(each.get("trajectory"), list) and ("history" in each or "info" in each)), _swe_agent),
     SessionStore("strands", lambda file: (file.path / "session.json").is_file() and (file.path / "agents").is_dir(), _strands),
-    SessionStore("langchain", lambda file: isinstance(file.value, list) and holding(lambda one: one.get("lc") == 1 or (one.get("type") in ("human", "ai", "system", "tool") and isinstance(one.get("data"), dict)))(file), _langchain),
-    SessionStore("pydantic-ai", lambda file: isinstance(file.value, list) and holding(lambda one: one.get("kind") in ("request", "response") and isinstance(one.get("parts"), list))(file), _pydantic_ai),
+    SessionStore("langchain", lambda file: isinstance(file.value, list) and holding(lambda each: each.get("lc") == 1 or (each.get("type") in ("human", "ai", "system", "tool") and isinstance(each.get("data"), dict)))(file), _langchain),
+    SessionStore("pydantic-ai", lambda file: isinstance(file.value, list) and holding(lambda each: each.get("kind") in ("request", "response") and isinstance(each.get("parts"), list))(file), _pydantic_ai),
 )  # fmt: skip
 
 
@@ -808,7 +823,7 @@ def conversations(file: SourceFile, store: SessionStore) -> list[StoredConversat
     except (LookupError, TypeError, AttributeError, ValueError, sqlite3.Error) as error:
         problem = f"{file.path.name} is not as {store.name} writes it: {type(error).__name__} {error}"
         raise FormatError(problem, hint="Check the file, or force another reader with --from.") from error
-    return [msgspec.structs.replace(one, lacks=(*store.lacks, *one.lacks)) for one in found]
+    return [msgspec.structs.replace(each, lacks=(*store.lacks, *each.lacks)) for each in found]
 
 
 def recognised(file: SourceFile, stores: Sequence[SessionStore]) -> SessionStore:
@@ -837,14 +852,14 @@ def files_under(path: Path) -> Iterator[Path]:
     if not path.is_dir() or (path / "session.json").is_file():
         yield path
         return
-    for one in sorted(path.iterdir()):
+    for each in sorted(path.iterdir()):
         whole = (
-            one.is_dir()
-            or one.name.removesuffix(".gz").endswith(_SESSION_FILES)
-            or one.name == ".aider.chat.history.md"
+            each.is_dir()
+            or each.name.removesuffix(".gz").endswith(_SESSION_FILES)
+            or each.name == ".aider.chat.history.md"
         )
-        if whole and not one.is_symlink():
-            yield from files_under(one)
+        if whole and not each.is_symlink():
+            yield from files_under(each)
 
 
 _SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite")

@@ -173,7 +173,7 @@ class _Blocks:
         self._places: dict[int, int] = {}
 
     def places(self, blocks: Iterable[ItemBlock]) -> list[int]:
-        return [self._place(one) for one in blocks]
+        return [self._place(block) for block in blocks]
 
     def _place(self, one: ItemBlock) -> int:
         # The table holds the object, so that its number stays its own.
@@ -187,15 +187,15 @@ def _packed(assembly: Assembly) -> _Fold:
     blocks, carried, waiting = _Blocks(), assembly.carried, assembly.pending.user
     epoch, pending = _packed_epoch(assembly.epoch, blocks), _packed_pending(assembly.pending, blocks)
     users = [
-        *(one.user for one in assembly.epoch.strip.leaves if one.user is not None),
+        *(leaf.user for leaf in assembly.epoch.strip.leaves if leaf.user is not None),
         *([waiting] if waiting else []),
     ]
-    at_hand = {(one.id, one.sha256) for one in blocks.each}
+    at_hand = {(each.id, each.sha256) for each in blocks.each}
     return _Fold(
         epoch=epoch,
         pending=pending,
         tools=carried.tools,
-        versions=blocks.places(one for key, one in carried.versions.items() if key in at_hand),
+        versions=blocks.places(item for key, item in carried.versions.items() if key in at_hand),
         attached_at=[(*key, *place) for key, place in assembly.attached_at.items()],
         late=carried.late,
         results=_results_in_place(assembly, users),
@@ -225,7 +225,7 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
         blocks.places(epoch.l2),
         blocks.places(epoch.known.has.values()),
         epoch.known.used,
-        [_packed_leaf(one, blocks) for one in epoch.strip.leaves],
+        [_packed_leaf(leaf, blocks) for leaf in epoch.strip.leaves],
         epoch.opening,
         epoch.whole,
         epoch.fold,
@@ -270,7 +270,7 @@ def _results_in_place(assembly: Assembly, users: Iterable[UserTurn]) -> dict[int
 
 
 def _runs(left: Iterable[LeftOut]) -> list[tuple[str, list[int]]]:
-    return [(why, [one.entry for one in run]) for why, run in groupby(left, key=lambda one: one.reason)]
+    return [(why, [each.entry for each in run]) for why, run in groupby(left, key=lambda each: each.reason)]
 
 
 def _told_by(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
@@ -287,7 +287,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     assembly.entries, assembly.fed = entries, fold.fed
     assembly.epoch = _unpacked_epoch(fold.epoch, fold.blocks)
     assembly.pending = _unpacked_pending(fold.pending, fold.blocks)
-    versions = {(one.id, one.sha256): one for one in (fold.blocks[place] for place in fold.versions)}
+    versions = {(each.id, each.sha256): each for each in (fold.blocks[place] for place in fold.versions)}
     assembly.carried = Outliving(fold.tools, versions, fold.late, fold.turn, fold.results)
     assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
     assembly.absent.restore(
@@ -308,7 +308,7 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
     epoch.l2 = tuple(blocks[place] for place in packed.l2)
     epoch.known.has = {blocks[place].id: blocks[place] for place in packed.has}
     epoch.known.used = packed.used
-    epoch.strip = History(_unpacked_leaf(one, blocks) for one in packed.leaves)
+    epoch.strip = History(_unpacked_leaf(leaf, blocks) for leaf in packed.leaves)
     epoch.opening, epoch.whole, epoch.fold = packed.opening, packed.whole, packed.fold
     epoch.sent, epoch.ends, epoch.said = packed.sent, packed.ends, packed.said
     epoch.keep_head_tokens(packed.head_tokens)

@@ -162,13 +162,13 @@ def _begun(thread: Trail, policy: Policy, when: When | None) -> Run:
 def _join(assembly: Assembly, step: Step) -> None:
     """What is new at a request joins what a run has left."""
     carried = assembly.carried
-    for one in step.leaves:
-        if one.user is not None and one.user.blocks:
+    for leaf in step.leaves:
+        if leaf.user is not None and leaf.user.blocks:
             # What it refers to depends on what this run's model has been shown.
-            assembly.epoch.say(one.user, one.turn, assembly.policy)
-            carried.versions.update({(item.id, item.sha256): item for item in one.user.blocks})
+            assembly.epoch.say(leaf.user, leaf.turn, assembly.policy)
+            carried.versions.update({(item.id, item.sha256): item for item in leaf.user.blocks})
         else:
-            assembly.epoch.strip.add(one)
+            assembly.epoch.strip.add(leaf)
     carried.late.update(step.late)
     carried.tools = step.tools
     carried.turn = assembly.turn = step.turn
@@ -257,7 +257,7 @@ def _found(assembly: Assembly) -> tuple[object, ...]:
     """What a cut depends on: the messages that stand, with their sizes, and the summary of those that do not."""
     summary = assembly.rebases[-1].summary if assembly.rebases else ""
     epoch = assembly.epoch
-    stand = tuple([(one.message.seqs, one.tokens) for one in epoch.strip.leaves])
+    stand = tuple([(leaf.message.seqs, leaf.tokens) for leaf in epoch.strip.leaves])
     return epoch.opening, epoch.head_tokens(), summary, stand
 
 

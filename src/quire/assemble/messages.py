@@ -243,8 +243,8 @@ class History:
         self.group_starts: list[int] = []
         # Leaves that the handle tier would shorten.
         self.long: list[int] = []
-        for one in leaves:
-            self.add(one)
+        for each in leaves:
+            self.add(each)
 
     def add(self, leaf: PlacedMessage) -> None:
         index = len(self.leaves)
@@ -386,7 +386,7 @@ class Epoch:
 
     @property
     def l2_text(self) -> str:
-        return "\n\n".join(one.text for one in self.l2)
+        return "\n\n".join(each.text for each in self.l2)
 
     def prompt(self, opening: int = 0) -> Prompt:
         """Everything that the request at this point says."""

@@ -58,7 +58,7 @@ def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], policy: Policy) -
     own = pin if entry.kind == "attach" else None
     for item in _items(entry):
         id = identity(item)
-        if own or (item.get("metadata") or {}).get("pin") or any(one.item == id for one in pins):
+        if own or (item.get("metadata") or {}).get("pin") or any(pin.item == id for pin in pins):
             text = block(item, policy.times, policy.items).text
             span = isinstance(own, str) and own in text
             yield Pin(entry.seq, entry.seq, str(own)) if span else Pin(entry.seq, entry.seq, text, id)
@@ -96,7 +96,7 @@ class _PinnedText:
 
     def __init__(self, epoch: Epoch, pins: Sequence[Pin]) -> None:
         self._said: dict[int, list[str]] = {}
-        self._library = [one.text for one in epoch.l2]
+        self._library = [each.text for each in epoch.l2]
         self._system = epoch.l1
         wanted = {pin.seq for pin in pins}
         for message in epoch.strip.messages:

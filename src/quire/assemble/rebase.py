@@ -355,9 +355,9 @@ class _Shorter:
         if seq in self._again:
             return self._again[seq]
         if self._used is None:
-            calls = (part for one in self._leaves for part in one.message.parts if isinstance(part, Call))
+            calls = (part for each in self._leaves for part in each.message.parts if isinstance(part, Call))
             self._used = {word for call in calls for word in telling(call_text(call.name, call.args))}
-            self._known = set(telling_words(one.message for one in self._leaves[self._from :]))
+            self._known = set(telling_words(each.message for each in self._leaves[self._from :]))
         text = naming_handle(whole, handle, self._used, self._known)
         self._known.update(telling(text))
         return text
@@ -377,7 +377,7 @@ def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
     assert placed.handled is not None  # the caller asked
     whole, short = placed.message, placed.handled
     if placed.user is not None:
-        said, left = (next(p.text for p in one.parts if isinstance(p, Text)) for one in (whole, short))
+        said, left = (next(p.text for p in each.parts if isinstance(p, Text)) for each in (whole, short))
         # Of the message, which holds the turn's context too, the entry keeps its own words.
         text = placed.user.entry.text + left.removeprefix(said)
         return [Edit(placed.user.entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]

@@ -231,7 +231,9 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
     edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
     edits += superseded(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
-    opening = max((seq for one in epoch.strip.leaves[: plan.opening] for seq in one.message.seqs), default=0)
+    opening = max(
+        (seq for leaf in epoch.strip.leaves[: plan.opening] for seq in leaf.message.seqs), default=0
+    )
     rebase = Rebase(
         reason,
         before_seq=_before_seq(epoch.strip.leaves, plan),
@@ -291,7 +293,7 @@ def _still_said(epoch: Epoch, plan: Cuts, edits: Sequence[Edit]) -> frozenset[st
     leaves = epoch.strip.leaves
     handled = {edit.entry for edit in edits if edit.replacement is not None}
     staying = [*leaves[: plan.opening], *leaves[plan.drop :]]
-    whole = (one.message for one in staying if handled.isdisjoint(one.message.seqs))
+    whole = (each.message for each in staying if handled.isdisjoint(each.message.seqs))
     texts = [epoch.l1_text, *(edit.replacement or "" for edit in edits)]
     return frozenset([*telling_words(whole), *(word for text in texts for word in telling(text))])
 
@@ -320,7 +322,7 @@ def _with_results_cut(assembly: Assembly, rebase: Rebase) -> Rebase:
         if largest is None:
             raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
         cut = _cut(assembly.carried.results, largest, over)
-        others = tuple(edit for edit in rebase.edits if edit.entry not in {one.entry for one in cut})
+        others = tuple(edit for edit in rebase.edits if edit.entry not in {each.entry for each in cut})
         rebase = _to(rebase, edits=(*others, *cut))
 
 
@@ -338,13 +340,13 @@ class LongPart(msgspec.Struct, frozen=True):
 
 def _largest_result(leaves: list[PlacedMessage], assembly: Assembly, done: Container[int]) -> LongPart | None:
     found = [
-        one
+        long_part
         for placed in leaves
         if placed.turn == assembly.turn
-        for one in _long_parts(placed, assembly)
-        if one.seq not in done
+        for long_part in _long_parts(placed, assembly)
+        if long_part.seq not in done
     ]
-    largest = max(found, key=lambda one: (one.tokens, one.seq), default=None)
+    largest = max(found, key=lambda each: (each.tokens, each.seq), default=None)
     return largest if largest is not None and largest.tokens > 48 else None
 
 
@@ -417,9 +419,9 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
 def _pinned_results(assembly: Assembly, after: Epoch) -> int:
     spared = _spared(assembly)
     return sum(
-        one.tokens
+        long_part.tokens
         for placed in after.strip.leaves
         if placed.turn == assembly.turn and placed.user is None
-        for one in _long_parts(placed, assembly)
-        if one.seq in spared
+        for long_part in _long_parts(placed, assembly)
+        if long_part.seq in spared
     )

@@ -113,7 +113,7 @@ class Untold(msgspec.Struct, frozen=True):
 
     def and_also(self, lines: Iterable[Line]) -> Untold:
         """These, and the lines given."""
-        speakers = [one.who for one in lines]
+        speakers = [line.who for line in lines]
         return Untold(
             self.requests + speakers.count(SPEAKERS[0]), self.decisions + speakers.count(SPEAKERS[1])
         )
@@ -130,10 +130,10 @@ class EarlierSummary(msgspec.Struct, frozen=True):
 
 def written(lines: Sequence[Line]) -> list[str]:
     """One line each; who speaks is said where it changes, and where the words could be taken for a label."""
-    before = [None, *(one.who for one in lines)]
+    before = [None, *(line.who for line in lines)]
     return [
-        f"{one.who}: {one.text}" if one.who != who or _LABEL.match(one.text) else one.text
-        for one, who in zip(lines, before, strict=False)
+        f"{line.who}: {line.text}" if line.who != who or _LABEL.match(line.text) else line.text
+        for line, who in zip(lines, before, strict=False)
     ]
 
 
@@ -217,7 +217,7 @@ def demands(text: str, facts: int = _FACTS[0]) -> tuple[str, ...]:
             found.append(_around(sentence, commands.start(), longest // 2))
         elif commands or (not pasted and len(sentence) <= facts and _states(sentence)):
             found.append(sentence.strip())
-    return tuple(dict.fromkeys(one for one in found if one))
+    return tuple(dict.fromkeys(each for each in found if each))
 
 
 def _states(sentence: str) -> bool:
@@ -288,8 +288,8 @@ def forgotten(gone: Leaving, text: str) -> str:
     said = [*told.lines, *_said(gone.entries)]
     room = {facts: max(gone.limit // 2, gone.most if facts <= _SHORT_FACT else 0) for facts in _FACTS}
     facts = next((facts for facts in _FACTS if _demanded(said, facts) <= room[facts]), 0)
-    asked = [one for line in said if line.who == SPEAKERS[0] for one in demands(line.text, facts)]
-    lines = [Line(SPEAKERS[0], one) for one in dict.fromkeys(asked) if one not in text]
+    asked = [demand for line in said if line.who == SPEAKERS[0] for demand in demands(line.text, facts)]
+    lines = [Line(SPEAKERS[0], fromkey) for fromkey in dict.fromkeys(asked) if fromkey not in text]
     while lines and _count("\n".join(written(lines))) > room[facts]:
         del lines[0]
     words = _words(gone.entries, told.words, {*gone.known, *telling(text)}, gone.limit / 4)
@@ -343,7 +343,7 @@ def _said(entries: Sequence[Entry]) -> Iterator[Line]:
             yield Line("User", _flat(entry.text))
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", entry.text))
-            yield from (Line("Assistant", _flat(one)) for one in sentences if _settles(one))
+            yield from (Line("Assistant", _flat(sentence)) for sentence in sentences if _settles(sentence))
         elif entry.seq in failures[-_FAILURES:] and (text := _flat(result_text(entry)[:_LONGEST])):
             yield Line("Failed", text)
 
@@ -360,10 +360,10 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> t
 
     Equal ones are told once. Failures and decisions give way to requests, older ones to newer ones, all to demands.
     """
-    newest = {one: place for place, one in enumerate(lines)}
-    missing = missing.and_also(one for place, one in enumerate(lines) if newest[one] != place)
-    kept = [one for who in SPEAKERS for one in sorted(newest, key=newest.__getitem__) if one.who == who]
-    failed = sum(one.who == SPEAKERS[2] for one in kept)
+    newest = {line: place for place, line in enumerate(lines)}
+    missing = missing.and_also(line for place, line in enumerate(lines) if newest[line] != place)
+    kept = [each for who in SPEAKERS for each in sorted(newest, key=newest.__getitem__) if each.who == who]
+    failed = sum(each.who == SPEAKERS[2] for each in kept)
     asked = len(kept) - failed
     kept = kept[:asked] + kept[asked:][-_FAILURES:]
     size, sizes = _size(kept, _SHORTEST, facts), [_count(text) + 1 for text in _cut(kept, _SHORTEST, facts)]
@@ -375,7 +375,7 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> t
         size -= sizes[place]
         missing = missing.and_also([kept[place]])
         gone.add(place)
-    return [one for place, one in enumerate(kept) if place not in gone], missing
+    return [each for place, each in enumerate(kept) if place not in gone], missing
 
 
 def _is_demand(line: Line, facts: int) -> bool:
@@ -404,11 +404,11 @@ def _size(lines: Sequence[Line], length: int, facts: int) -> int:
 
 def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
     """Requests, decisions, failures, each by its first words and its demands; of the newest requests twice as many."""
-    asked = sum(one.who == SPEAKERS[0] for one in lines)
+    asked = sum(line.who == SPEAKERS[0] for line in lines)
     newest = range(asked - min(_NEWEST, asked // _PART), asked)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
     return written(
-        [Line(one.who, _shown(one, most, facts)) for one, most in zip(lines, lengths, strict=True)]
+        [Line(line.who, _shown(line, most, facts)) for line, most in zip(lines, lengths, strict=True)]
     )
 
 

@@ -212,18 +212,20 @@ class Library:
         references: list[str] = []
         new: list[ToldItem] = []
         images: list[JsonObject] = []
-        for one in blocks:
-            old = self.has.get(one.id)
-            images += [image for image in one.images if old is None or image not in old.images]
-            if old is not None and old.sha256 == one.sha256:
-                references.append(shown(one.id))
+        for each in blocks:
+            old = self.has.get(each.id)
+            images += [image for image in each.images if old is None or image not in old.images]
+            if old is not None and old.sha256 == each.sha256:
+                references.append(shown(each.id))
             else:
-                text = one.text if old is None else update(one, old)
-                new.append(ToldItem(one.id, text, {"type": one.type, "sha256": one.sha256, **one.metadata}))
+                text = each.text if old is None else update(each, old)
+                new.append(
+                    ToldItem(each.id, text, {"type": each.type, "sha256": each.sha256, **each.metadata})
+                )
             # Each-turn takes this turn's context out again at the next one: only promotion makes it known.
             if promote == "at-rebase":
-                self.has[one.id] = one
-            self.used[one.id] = turn
+                self.has[each.id] = each
+            self.used[each.id] = turn
         return references, new, images
 
 
@@ -237,8 +239,8 @@ def references(ids: list[str], promote: Promote) -> str:
 def unique(blocks: Iterable[ItemBlock]) -> list[ItemBlock]:
     """One block per identity, the last given wins, in first-seen order."""
     last: dict[str, ItemBlock] = {}
-    for one in blocks:
-        last[one.id] = one
+    for each in blocks:
+        last[each.id] = each
     return list(last.values())
 
 

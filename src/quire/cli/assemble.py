@@ -69,15 +69,15 @@ class AssemblyPerPolicy:
     def __init__(self, under: Sequence[Policy]) -> None:
         self._all: list[Assembly] = []
         for policy in under:
-            if not any(one.policy == policy for one in self._all):
+            if not any(each.policy == policy for each in self._all):
                 self._all.append(Assembly(policy))
 
     def under(self, policy: Policy) -> Assembly:
-        return next(one for one in self._all if one.policy == policy)
+        return next(each for each in self._all if each.policy == policy)
 
     def feed(self, entry: Entry) -> None:
-        for one in self._all:
-            one.feed(entry)
+        for each in self._all:
+            each.feed(entry)
 
 
 def requests_under(
@@ -228,10 +228,10 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
         "tokens": layer_tokens(built),
         "total_tokens": built.tokens,
         "reused_tokens": reused_tokens(before, built),
-        "layers": {**{one.id[:2]: one.sha256 for one in sealed.layers}, "all": sealed.sha256},
+        "layers": {**{layer.id[:2]: layer.sha256 for layer in sealed.layers}, "all": sealed.sha256},
         "messages": system + messages,
         "tools": list(built.prompt.tools),
-        "left_out": [msgspec.to_builtins(one) for one in built.left_out],
+        "left_out": [msgspec.to_builtins(each) for each in built.left_out],
         "rebase": built.rebase,
     }
 

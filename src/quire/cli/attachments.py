@@ -100,16 +100,16 @@ def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> 
     The images of a note that stand in the thread already are not sent again.
     """
     listed = list(attached)
-    shown = _images_shown(thread) if any(one.embedded for one in listed) else set()
-    listed = [one for one in listed if not (one.image and one.embedded and one.image["data"] in shown)]
+    shown = _images_shown(thread) if any(each.embedded for each in listed) else set()
+    listed = [each for each in listed if not (each.image and each.embedded and each.image["data"] in shown)]
     named = {
-        kind: list(dict.fromkeys(one.name for one in listed if one.kind == kind))
+        kind: list(dict.fromkeys(each.name for each in listed if each.kind == kind))
         for kind in ("tags", "folders")
     }
     context = {kind: names for kind, names in named.items() if names}
     return {
-        "attach": [one.item for one in listed if one.item is not None],
-        "images": [one.image for one in listed if one.image is not None] or None,
+        "attach": [each.item for each in listed if each.item is not None],
+        "images": [each.image for each in listed if each.image is not None] or None,
         "meta": {**meta, **({"context": context} if context else {})},
     }
 
@@ -117,11 +117,11 @@ def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> 
 def _images_shown(thread: Thread) -> set[str]:
     """The images that a model was shown since the last rebase."""
     shown: set[str] = set()
-    known = thread.name in {one.name for one in thread.store.threads()}
+    known = thread.name in {each.name for each in thread.store.threads()}
     for entry in thread.store.read(thread.name) if known else ():
         images = entry.body.get("images") or () if entry.kind == "user" else ()
         shown = set() if entry.kind == "rebase" else shown
-        shown |= {one["data"] for one in images if isinstance(one, dict) and "data" in one}
+        shown |= {image["data"] for image in images if isinstance(image, dict) and "data" in image}
     return shown
 
 
@@ -278,7 +278,7 @@ def _is_private(host: str | None) -> bool:
         found = {info[4][0] for info in socket.getaddrinfo(host or "", None)}
     except (OSError, UnicodeError):
         return False
-    return any(not ipaddress.ip_address(str(one).partition("%")[0]).is_global for one in found)
+    return any(not ipaddress.ip_address(str(each).partition("%")[0]).is_global for each in found)
 
 
 class _Page(HTMLParser):
@@ -367,7 +367,7 @@ def page_text(html: str) -> tuple[str, str]:
 
 def _near(path: Path) -> str:
     try:
-        names = sorted(one.name for one in path.parent.iterdir() if one.is_file())
+        names = sorted(each.name for each in path.parent.iterdir() if each.is_file())
     except OSError:
         return "Check the path."
     near = get_close_matches(path.name, names, 3, 0.5)

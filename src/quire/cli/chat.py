@@ -104,7 +104,7 @@ class Session:
 
     def attach(self, names: Iterable[str]) -> list[Attached]:
         """Put files or notes beside the next question."""
-        found = [one for name in names for one in attached_items(name, self.kit.vault)]
+        found = [item for name in names for item in attached_items(name, self.kit.vault)]
         self.waiting += found
         return found
 
@@ -212,7 +212,7 @@ class Session:
 
     def entries(self) -> list[Entry]:
         """All entries of the thread so far; none before the first turn."""
-        known = self.thread.name in {one.name for one in self.store.threads()}
+        known = self.thread.name in {thread.name for thread in self.store.threads()}
         return self.store.read(self.thread.name) if known else []
 
     def status(self, width: int | None = None) -> str:
@@ -305,8 +305,8 @@ def _completer() -> Any:
             text = document.text_before_cursor
             name, space, rest = text.partition(" ")
             if text.startswith("/") and not space:
-                names = [one for one in COMMANDS if one.startswith(name)]
-                yield from (Completion(one, -len(name)) for one in names)
+                names = [each for each in COMMANDS if each.startswith(name)]
+                yield from (Completion(each, -len(name)) for each in names)
             elif name in ("/attach", "/pin", "/unpin", "/window", "/export"):
                 yield from paths.get_completions(Document(rest.rpartition(" ")[2]), event)
 

@@ -133,9 +133,9 @@ class Totals(msgspec.Struct, frozen=True):
 def totals(entries: Iterable[Entry]) -> Totals:
     """The requests of a thread with what they used; money is known only when every price is."""
     asked = tuple(_asked(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
-    amounts = [one.usd for one in asked if one.reported]
-    usd = sum(one for one in amounts if one is not None) if None not in amounts else None
-    own = [one for one in asked if not one.purpose and one.reported] or list(asked)
+    amounts = [each.usd for each in asked if each.reported]
+    usd = sum(amount for amount in amounts if amount is not None) if None not in amounts else None
+    own = [each for each in asked if not each.purpose and each.reported] or list(asked)
     return Totals(asked, own[-1].usage if own else Usage(), usd)
 
 
@@ -182,8 +182,8 @@ def _attach(session: Session, rest: str) -> None:
         raise CallError(
             "/attach needs a name", hint="A file, file:10-20, file::symbol, URL, [[note]], #tag or folder/."
         )
-    for one in session.attach(_names(session, rest)):
-        session.screen.note(f"attached for the next turn: {one.label} ({one.tokens:,} tokens)")
+    for each in session.attach(_names(session, rest)):
+        session.screen.note(f"attached for the next turn: {each.label} ({each.tokens:,} tokens)")
 
 
 def _names(session: Session, rest: str) -> list[str]:
@@ -204,12 +204,12 @@ def _note(session: Session, rest: str) -> None:
 
 
 def _context(session: Session, rest: str) -> None:
-    listed: list[list[object]] = [["next turn", one.label, one.tokens] for one in session.waiting]
+    listed: list[list[object]] = [["next turn", each.label, each.tokens] for each in session.waiting]
     for kept in session.thread.window.get():
         listed.append(["every turn", kept_id(kept), counter().count(kept.content)])
     if session.entries() and _has_user(session):
         built = session.thread.build(session.target)
-        listed += [["library (L2)", one.id, counter().count(one.text)] for one in built.blocks]
+        listed += [["library (L2)", each.id, counter().count(each.text)] for each in built.blocks]
         listed += [["said above", name, size] for name, size in _given(session).items()]
     if not listed:
         session.screen.note("nothing is attached")
@@ -223,8 +223,8 @@ def _given(session: Session) -> dict[str, int]:
     for entry in session.entries():
         if entry.kind == "rebase":
             given = {}
-        for one in entry.attached:
-            given[block(one).id] = counter().count(one["content"])
+        for each in entry.attached:
+            given[block(each).id] = counter().count(each["content"])
     return given
 
 
@@ -248,17 +248,17 @@ def _layers(session: Session, rest: str) -> None:
 
 def _cost(session: Session, rest: str) -> None:
     used = totals(session.entries())
-    models = list(dict.fromkeys(one.target for one in used.requests))
+    models = list(dict.fromkeys(request.target for request in used.requests))
     rows: list[list[object]] = [
-        [*_numbers(one), money(one.usd, one.reported), one.purpose or "turn", one.target]
-        for one in used.requests
+        [*_numbers(request), money(request.usd, request.reported), request.purpose or "turn", request.target]
+        for request in used.requests
     ]
     columns = ["tokens in", "cached", "out", "money", "for", "model"]
     # One name for all of them needs no column, which a narrow screen has no room for.
     shown = len(columns) if len(models) > 1 else len(columns) - 1
     session.screen.table(columns[:shown], [row[:shown] for row in rows])
     by = f" by {models[0]}" if len(models) == 1 else ""
-    unknown = sum(not one.reported for one in used.requests)
+    unknown = sum(not request.reported for request in used.requests)
     without = f" without {unknown} that did not report" if unknown else ""
     session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
 
@@ -280,8 +280,8 @@ def _compact(session: Session, rest: str) -> None:
 def _pin(session: Session, rest: str) -> None:
     """A file or note joins every turn; without a name, the last answer is kept word for word through every cut."""
     if rest:
-        for one in _to_pin(session, rest):
-            _keep(session, one)
+        for each in _to_pin(session, rest):
+            _keep(session, each)
         return
     answers = [entry for entry in session.entries() if entry.kind == "respond" and entry.text.strip()]
     if not answers:
@@ -294,7 +294,7 @@ def _to_pin(session: Session, rest: str) -> list[Attached]:
     """The files and notes that are named; words that name none are kept as they stand."""
     names = _names(session, rest)
     try:
-        return [one for name in names for one in attached_items(name, session.kit.vault)]
+        return [item for name in names for item in attached_items(name, session.kit.vault)]
     except NotFound:
         if len(names) == 1 or any(_like_a_name(name) for name in names):
             raise

@@ -124,7 +124,7 @@ def import_(
       quire import --from anthropic request.json | quire assemble -
       quire import --from markdown chat.md --vault ~/notes --into demo
     """
-    found = [one for path in paths for one in _read(path, format, model, ChatFiles(vault, db))]
+    found = [each for path in paths for each in _read(path, format, model, ChatFiles(vault, db))]
     shown = ", ".join(paths)
     if line is not None:
         found = _at_line(found, line, shown)
@@ -134,7 +134,7 @@ def import_(
         return
     stored = _store(found, thread, db)
     if as_json:
-        print_json([{"thread": one.thread, "entries": one.entries} for one in stored])
+        print_json([{"thread": each.thread, "entries": each.entries} for each in stored])
         return
     for one in stored:
         echo(one.told())
@@ -159,14 +159,14 @@ class ChatFiles(NamedTuple):
         if not (self.db or default_db()).exists():
             return {}
         with open_db(self.db, create=False) as store:
-            known = thread in {one.name for one in store.threads()}
+            known = thread in {thread.name for thread in store.threads()}
             texts: dict[str, str] = _chat_files().attached_texts(store.read(str(thread)) if known else ())
         return texts
 
 
 def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[Imported]:
     """The conversations at a path, as entries that the log takes."""
-    store = next((one for one in READERS if one.name == format), None)
+    store = next((each for each in READERS if each.name == format), None)
     if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
         return _in_format(path, format, model, chats)
     found: list[Imported] = []
@@ -193,9 +193,12 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
     if store is None and file.text.startswith("---\n"):
         return [chats.read(file.text)._replace(store=MARKDOWN)]
     store = store or recognised(file, READERS)
-    held = [msgspec.structs.replace(one, model=model or one.model) for one in conversations(file, store)]
-    made = [Imported(one.entries(), store.name, one.lacks) for one in held]
-    return [one for one in made if one.entries]
+    held = [
+        msgspec.structs.replace(conversation, model=model or conversation.model)
+        for conversation in conversations(file, store)
+    ]
+    made = [Imported(each.entries(), store.name, each.lacks) for each in held]
+    return [each for each in made if each.entries]
 
 
 def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imported]:
@@ -216,18 +219,18 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
 
 def _warn(found: list[Imported]) -> None:
     """Say what was kept although nobody knows it, and what the source did not hold."""
-    entries = (entry for one in found for entry in one.entries)
+    entries = (entry for each in found for entry in each.entries)
     # Words, calls and results are written anew, without what is strange in their blocks.
     kinds = strange_kinds(entry for entry in entries if entry.kind == "think" or not entry_texts(entry))
     if kinds:
         kept = ", ".join(kinds)
         echo(f"not known here: {kept}; exported as it came, but not sent to any provider", err=True)
-    for store in dict.fromkeys(one.store for one in found if one.store):
-        own = [one for one in found if one.store == store]
-        kinds_in = {entry.kind for one in own for entry in one.entries}
+    for store in dict.fromkeys(each.store for each in found if each.store):
+        own = [each for each in found if each.store == store]
+        kinds_in = {entry.kind for each in own for entry in each.entries}
         heads = {"system": "system prompt", "tools": "tools"}
         lacking = [f"no {name}" for kind, name in heads.items() if kind not in kinds_in]
-        lacking += [f"no {name}" for name in dict.fromkeys(name for one in own for name in one.lacks)]
+        lacking += [f"no {name}" for name in dict.fromkeys(name for each in own for name in each.lacks)]
         said = f"; it holds {', '.join(lacking)}" if lacking else ""
         echo(f"read as {store}: {counted(len(own), 'conversation')}{said}", err=True)
 
@@ -241,7 +244,7 @@ def _values(text: str, file: str) -> list[Any]:
         if not isinstance(one, dict | list):
             problem = f"{called(file)} holds {short(one)}, not a message"
             raise FormatError(problem, line=number, column=1, hint="Write one conversation a line.")
-    values = [one for _, one in lines]
+    values = [line for _, line in lines]
     apart = all(isinstance(value, list) or any(name in value for name in _HOLDERS) for value in values)
     return values if apart else [values]
 
@@ -266,7 +269,7 @@ def _store(found: list[Imported], thread: str, db: Path | None) -> list[Stored]:
     many = len(found) > 1
     out = []
     with open_db(db) as store:
-        threads = {one.name for one in store.threads()}
+        threads = {thread.name for thread in store.threads()}
         for number, one in enumerate(found, 1):
             name = f"{thread}-{number}" if many else thread
             before = store.read(name) if name in threads else []
@@ -282,7 +285,7 @@ def _store(found: list[Imported], thread: str, db: Path | None) -> list[Stored]:
 
 def _known(before: list[Entry], entries: list[Entry]) -> int:
     """How many of a conversation's first entries a thread holds already, at its end or anywhere in one piece."""
-    old, new = [_content(one) for one in before], [_content(one) for one in entries]
+    old, new = [_content(each) for each in before], [_content(entry) for entry in entries]
     for start in range(len(old)):
         length = min(len(old) - start, len(new))
         if old[start] == new[0] and old[start : start + length] == new[:length]:

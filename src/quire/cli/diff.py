@@ -35,18 +35,18 @@ class Culprit(msgspec.Struct, frozen=True):
 
 def in_tools(tool: JsonObject, entries: Sequence[Entry]) -> Culprit:
     """The entry that defined a tool, as it stands in the request."""
-    found = next((one.seq for one in entries if one.kind == "tools" and tool in one.tools), None)
+    found = next((entry.seq for entry in entries if entry.kind == "tools" and tool in entry.tools), None)
     return Culprit("tools", _some(found))
 
 
 def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
     """The entry whose words stand where two L1 part: the system prompt, or an instruction folded into it."""
     same = len(new.encode()[: first_difference(old.encode(), new.encode())].decode(errors="ignore"))
-    texts = [(one.seq, normal(one.text)) for one in entries if one.kind in ("system", "note")]
+    texts = [(entry.seq, normal(entry.text)) for entry in entries if entry.kind in ("system", "note")]
     # Each text is a part of L1, with a blank line between: go along until one ends behind the difference.
     start = 0
-    while found := [one for one in texts if one[1] and new.startswith(one[1], start)]:
-        seq, text = max(found, key=lambda one: len(one[1]))
+    while found := [text for text in texts if text[1] and new.startswith(text[1], start)]:
+        seq, text = max(found, key=lambda each: len(each[1]))
         if start + len(text) > same:
             return Culprit("system", (seq,))
         start += len(text) + 2
@@ -59,7 +59,7 @@ def in_library(old: Sequence[ItemBlock], new: Sequence[ItemBlock], entries: Sequ
     was, now = next((pair for pair in pairs if _version(pair[0]) != _version(pair[1])), (None, None))
     if was is not None and now is not None and was.id == now.id:
         return _item(now, "changed in the library", entries)
-    if was is not None and was.id not in {one.id for one in new}:
+    if was is not None and was.id not in {each.id for each in new}:
         return _item(was, "left the library", entries)
     return _item(now, "joined the library", entries) if now is not None else Culprit("library")
 
@@ -115,8 +115,8 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries, under = seen(load_usable(source, db), policy)
-    asked = [(one, how.model) for one, how in requests_under(entries, under) if isinstance(one, Built)]
-    made = [one for one, _ in asked]
+    asked = [(each, how.model) for each, how in requests_under(entries, under) if isinstance(each, Built)]
+    made = [each for each, _ in asked]
     by_turn = _by_turn(made)
     for turn in (first, second):
         if turn not in by_turn:
@@ -132,7 +132,7 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
 
 
 def _by_turn(made: list[Built]) -> dict[int, Built]:
-    return {one.turn: one for one in reversed(made)}
+    return {each.turn: each for each in reversed(made)}
 
 
 def _turns(by_turn: dict[int, Built]) -> str:
@@ -141,7 +141,9 @@ def _turns(by_turn: dict[int, Built]) -> str:
 
 def _parts(built: Built) -> list[bytes]:
     """The request's lines in one provider's form, with late tools where they stand and not in front."""
-    messages = tuple(_late_tools(one) if one.role == "tools" else one for one in built.prompt.messages)
+    messages = tuple(
+        _late_tools(message) if message.role == "tools" else message for message in built.prompt.messages
+    )
     prompt = msgspec.structs.replace(built.prompt, messages=messages)
     return prefix_parts(render(prompt, "openai-chat:").body, "openai-chat")
 
@@ -198,7 +200,7 @@ def _cause(asked: list[tuple[Built, str]], byte: int, entries: list[Entry]) -> J
     before = asked[0][0]
     old = b"".join(_parts(before))
     changed = (
-        n for n, (one, _) in enumerate(asked) if n and first_difference(old, b"".join(_parts(one))) <= byte
+        n for n, (each, _) in enumerate(asked) if n and first_difference(old, b"".join(_parts(each))) <= byte
     )
     place = next(changed)
     at = asked[place][0]
@@ -211,7 +213,7 @@ def _cause(asked: list[tuple[Built, str]], byte: int, entries: list[Entry]) -> J
     if at.rebase is None:
         return {"cause": f"entry {brought}" if brought else None, "entry": brought, **where}
     # A rebase that was only reckoned now is no entry of the log.
-    seq = next((one.seq for one in entries if one.kind == "rebase" and one.body is at.rebase), None)
+    seq = next((entry.seq for entry in entries if entry.kind == "rebase" and entry.body is at.rebase), None)
     named = f", entry {seq}" if seq else ""
     item = f": {_fate(before, at, entries)}" if there["layer"] == "L2" else ""
     return {

@@ -119,7 +119,7 @@ def _print(reports: list[Report]) -> None:
     found = [finding for report in reports for finding in report.findings]
     refused = len(errors(found))
     warned = len(found) - refused
-    names = ", ".join(dict.fromkeys(f"{one.provider} {one.model}".strip() for one in reports))
+    names = ", ".join(dict.fromkeys(f"{report.provider} {report.model}".strip() for report in reports))
     count = f"{len(reports)} request{'s' * (len(reports) != 1)}"
     also = f", {warned} warning{'s' * (warned != 1)}" * bool(warned)
     echo(f"{count} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")

@@ -42,7 +42,7 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
     under = policies(logged, policy) if not is_chosen() else [policy] * len(logged)
     policy = under[-1] if under else policy
     entries = unsent(logged)
-    rows = [row for name, one in variants(policy).items() if (row := measure(name, entries, one))]
+    rows = [row for name, item in variants(policy).items() if (row := measure(name, entries, item))]
     if not rows:
         raise NotFound("the thread holds no request to compare", hint="It needs a user entry and an answer.")
     best = optimum(trail(entries, policy), policy)
@@ -66,7 +66,7 @@ def variants(policy: Policy) -> dict[str, Policy]:
         "never cut": {"budget": 10**12, "reply": 0, "when": "full"},
     }
     tried = {name: _changed(policy, fields) for name, fields in changes.items()}
-    return {name: one for name, one in tried.items() if one is not None}
+    return {name: item for name, item in tried.items() if item is not None}
 
 
 def _tiers(policy: Policy, *names: str) -> JsonObject:
@@ -84,15 +84,15 @@ def _changed(policy: Policy, fields: JsonObject) -> Policy | None:
 def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread."""
     made, cold = _made(entries, policy)
-    sent = [(one, stale) for one, stale in zip(made, cold, strict=True) if isinstance(one, Built)]
+    sent = [(each, stale) for each, stale in zip(made, cold, strict=True) if isinstance(each, Built)]
     if not made:
         return {}
     if not sent:
         return {"policy": name, "requests": len(made), "refused": len(made), "cost": None, "cuts": []}
-    before = [None, *(one for one, _ in sent)]
+    before = [None, *(each for each, _ in sent)]
     pairs = zip(before, sent, strict=False)
     reused = [0 if stale else reused_tokens(old, new) for old, (new, stale) in pairs]
-    total = sum(one.tokens for one, _ in sent)
+    total = sum(each.tokens for each, _ in sent)
     return {
         "policy": name,
         "requests": len(made),
@@ -100,7 +100,7 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
         "tokens": total,
         "reuse": round(sum(reused) / total, 4),
         "cost": round(policy.read * sum(reused) + policy.write * (total - sum(reused))),
-        "cuts": [n for n, one in enumerate(made) if isinstance(one, Built) and one.rebase is not None],
+        "cuts": [n for n, each in enumerate(made) if isinstance(each, Built) and each.rebase is not None],
     }
 
 
@@ -128,9 +128,9 @@ def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
         return None
     return {
         "requests": len(paid),
-        "tokens": sum(one.total for one, _ in paid),
-        "cache_read": sum(one.read for one, _ in paid),
-        "cost": round(sum(p.read * one.read + p.write * (one.total - one.read) for one, p in paid)),
+        "tokens": sum(each.total for each, _ in paid),
+        "cache_read": sum(each.read for each, _ in paid),
+        "cost": round(sum(p.read * each.read + p.write * (each.total - each.read) for each, p in paid)),
     }
 
 

@@ -138,8 +138,14 @@ def _rows(hit: Hit, parts: Sequence[str]) -> list[list[Any]]:
     """A hit and its neighbours, in the order of the log; only the hit has a score."""
     reasons = [f"{hit.score:.2f}", *(f"{hit.parts[part]:.2f}" for part in parts)]
     return [
-        [hit.thread, one.seq, one.kind, *(reasons if one.id == hit.id else [""] * len(reasons)), _line(one)]
-        for one in hit.neighbours or (hit.entry,)
+        [
+            hit.thread,
+            neighbour.seq,
+            neighbour.kind,
+            *(reasons if neighbour.id == hit.id else [""] * len(reasons)),
+            _line(neighbour),
+        ]
+        for neighbour in hit.neighbours or (hit.entry,)
     ]
 
 

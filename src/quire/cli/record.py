@@ -38,7 +38,7 @@ def read_records(file: str) -> tuple[list[Json], bool]:
     """The records of a file, and whether it is one that may hold many: a JSON list or JSON Lines."""
     value, lines = value_or_lines(read_text(file), called(file), "record")
     if lines is not None:
-        return [one for _, one in lines], True
+        return [line for _, line in lines], True
     return (value, True) if isinstance(value, list) else ([value], False)
 
 
@@ -65,7 +65,7 @@ def print_records(records: Sequence[Record], as_json: bool) -> None:
     if as_json:
         print_json([to_json(record) for record in records])
         return
-    rows = [(one.id, one.version, one.schema_name, one.title, " ".join(one.tags)) for one in records]
+    rows = [(each.id, each.version, each.schema_name, each.title, " ".join(each.tags)) for each in records]
     print_table(["id", "version", "schema", "title", "tags"], rows)
 
 
@@ -137,7 +137,7 @@ def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> N
     values, many = read_records(file) if file else ([{}], False)
     with content_of(file):
         given = [fields_of(value) for value in values]
-        drafts = [_draft(one | _options(fields), now) for one in given]
+        drafts = [_draft(each | _options(fields), now) for each in given]
     with open_records(db) as records:
         made = records.create_all(drafts)
         report(react(records, *made, now=now))
@@ -437,10 +437,10 @@ def _config(records: Records, consumer: str, file: str | None, now: int) -> Conf
 
 
 def _newest_trigger(records: Records, builder: Builder, now: int) -> Record:
-    found = [one for selector in builder.config.update_triggers for one in records.select(selector, newest=1, keep=builder.triggered_by, now=now)]  # fmt: skip
+    found = [each for selector in builder.config.update_triggers for each in records.select(selector, newest=1, keep=builder.triggered_by, now=now)]  # fmt: skip
     if not found:
         raise CallError("no record triggers this consumer", hint="Pass --request TEXT or --trigger ID.")
-    return max(found, key=lambda one: int(one.id.partition("-")[2]))
+    return max(found, key=lambda each: int(each.id.partition("-")[2]))
 
 
 def _print(built: BuiltContext, kept: Record | None, context_only: bool, as_json: bool) -> None:

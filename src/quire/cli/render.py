@@ -73,7 +73,7 @@ def render(
     """
     target = f"{provider}:{model}"
     made = _requests(load_usable(source, db), provider, model, budget)
-    asked = (one for one in made if _chosen(one.built, turn, step))
+    asked = (each for each in made if _chosen(each.built, turn, step))
     draw = providers.rendering(target, providers.Options(key=_key(source)))
     if every:
         for one in asked:
@@ -175,9 +175,9 @@ def _show(request: Request, built: Built | Refused) -> None:
     print_table(("part", "says", "tokens"), rows, title=title)
     for name, value in request.headers.items():
         console().print(in_line(f"header {name}: {value}"))
-    for one in request.left_out:
-        what = f"tool {one['tool']}" if "tool" in one else f"entry {one['entry']}"
-        console().print(in_line(f"left out: {what}: {one['reason']}"))
+    for each in request.left_out:
+        what = f"tool {each['tool']}" if "tool" in each else f"entry {each['entry']}"
+        console().print(in_line(f"left out: {what}: {each['reason']}"))
 
 
 def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:

@@ -97,7 +97,7 @@ def run(
     words, choice, screen = _words(text), chosen(how), PlainScreen(as_json)
     with equipped(choice) as kit:
         attached = note_items(note, kit.vault)
-        attached += [one for name in attach for one in attached_items(name, kit.vault)]
+        attached += [item for name in attach for item in attached_items(name, kit.vault)]
         attached += linked_items(words, kit.vault, screen.note)
         reached = reach(model, base_url, explicit_cache, last_model(db, thread))
         with open_db(db) as store, store.turn_lock(thread):
@@ -130,7 +130,10 @@ def _words(text: str | None) -> str:
 
 def _mention_interrupted(store: SqliteStore, thread: str) -> None:
     """A new turn leaves an open one behind; whoever did not mean that should know."""
-    if any(one.name == thread for one in store.threads()) and standing(store, thread).next in ("ask", "run"):
+    if any(each.name == thread for each in store.threads()) and standing(store, thread).next in (
+        "ask",
+        "run",
+    ):
         echo(
             "the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True
         )

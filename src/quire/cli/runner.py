@@ -135,7 +135,9 @@ def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
     for name in sorted((_SPECIAL - useful) & set(new)):
         raise CallError(
             f"--{name.replace('_', '-')} does not go with the {runner} runner",
-            hint="Leave it out, or choose " + " or ".join(one for one in _USES if name in _USES[one]) + ".",
+            hint="Leave it out, or choose "
+            + " or ".join(each for each in _USES if name in _USES[each])
+            + ".",
         )
     places: dict[str, str] = {
         name: os.path.abspath(new[name]) for name in ("memory", "root", "vault", "project") if name in new

@@ -147,14 +147,14 @@ class Total(msgspec.Struct, frozen=True):
 
 
 def _total(predicted: list[Predicted]) -> Total:
-    amounts = [one.money.amount_usd for one in predicted]
+    amounts = [each.money.amount_usd for each in predicted]
     known = [amount for amount in amounts if amount is not None]
     return Total(
         requests=len(predicted),
-        read=sum(one.read for one in predicted),
-        write_5m=sum(one.write_5m for one in predicted),
-        write_1h=sum(one.write_1h for one in predicted),
-        plain=sum(one.plain for one in predicted),
+        read=sum(each.read for each in predicted),
+        write_5m=sum(each.write_5m for each in predicted),
+        write_1h=sum(each.write_1h for each in predicted),
+        plain=sum(each.plain for each in predicted),
         usd=sum(known) if len(known) == len(amounts) else None,
     )
 
@@ -165,17 +165,17 @@ def _json(provider: str, requests: list[Timed], predicted: list[Predicted]) -> J
             "line": request.line,
             "at": request.at_ms,
             "model": request.model,
-            "tokens": one.total,
-            "read": one.read,
-            "write_5m": one.write_5m,
-            "write_1h": one.write_1h,
-            "plain": one.plain,
-            "usd": one.money.amount_usd,
-            "exact": one.exact,
-            "cause": one.cause,
-            "note": one.note,
+            "tokens": each.total,
+            "read": each.read,
+            "write_5m": each.write_5m,
+            "write_1h": each.write_1h,
+            "plain": each.plain,
+            "usd": each.money.amount_usd,
+            "exact": each.exact,
+            "cause": each.cause,
+            "note": each.note,
         }
-        for request, one in zip(requests, predicted, strict=True)
+        for request, each in zip(requests, predicted, strict=True)
     ]
     total = _total(predicted)
     return {
@@ -192,18 +192,18 @@ def _print(requests: list[Timed], predicted: list[Predicted], chart: bool) -> No
         [
             number,
             round((request.at_ms - start) / 1000, 1),
-            one.total,
-            one.read,
-            one.write_5m,
-            one.write_1h,
-            one.plain,
-            _usd(one.money.amount_usd),
-            "" if one.cause == "first" else one.cause,
+            each.total,
+            each.read,
+            each.write_5m,
+            each.write_1h,
+            each.plain,
+            _usd(each.money.amount_usd),
+            "" if each.cause == "first" else each.cause,
         ]
-        for number, (request, one) in enumerate(zip(requests, predicted, strict=True), start=1)
+        for number, (request, each) in enumerate(zip(requests, predicted, strict=True), start=1)
     ]
     print_table(columns, rows)
-    echo(_summary(_total(predicted), all(one.exact for one in predicted)))
+    echo(_summary(_total(predicted), all(each.exact for each in predicted)))
     for line in _reasons(predicted):
         echo(line)
     if chart and predicted:
@@ -221,9 +221,9 @@ def _summary(total: Total, exact: bool) -> str:
 def _reasons(predicted: list[Predicted]) -> Iterator[str]:
     """Why less was read than the request before had left, each cause once with its first instance."""
     first: dict[str, tuple[int, str]] = {}
-    for number, one in enumerate(predicted, start=1):
-        if one.cause not in ("", "first"):
-            first.setdefault(one.cause, (number, one.note))
+    for number, each in enumerate(predicted, start=1):
+        if each.cause not in ("", "first"):
+            first.setdefault(each.cause, (number, each.note))
     for cause, (number, note) in first.items():
         yield f"  {cause}: {note} (request {number})" if note else f"  {cause} (request {number})"
 
@@ -236,7 +236,7 @@ def _draw(predicted: list[Predicted]) -> None:
     """A bar a request (or a group of requests): read, written, plain, to one scale."""
     size = -(-len(predicted) // _BARS)
     groups = [predicted[start : start + size] for start in range(0, len(predicted), size)]
-    longest = max(sum(one.total for one in group) for group in groups) or 1
+    longest = max(sum(member.total for member in group) for group in groups) or 1
     out = console()
     for number, group in enumerate(groups):
         out.print(_bar(_name(number, size, len(predicted)), group, longest))
@@ -250,9 +250,9 @@ def _name(number: int, size: int, count: int) -> str:
 
 
 def _bar(name: str, group: list[Predicted], longest: int) -> Text:
-    read = sum(one.read for one in group)
-    written = sum(one.write_5m + one.write_1h for one in group)
-    total = sum(one.total for one in group)
+    read = sum(member.read for member in group)
+    written = sum(member.write_5m + member.write_1h for member in group)
+    total = sum(member.total for member in group)
     # Ends, not lengths, are rounded: the parts then always add up to the whole bar.
     ends = [round(tokens * _WIDTH / longest) for tokens in (read, read + written, total)]
     return Text.assemble(

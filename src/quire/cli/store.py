@@ -78,7 +78,7 @@ def load_entries(source: str, db: Path | None, seq: int | None = None) -> list[E
     except NotFound as error:
         raise NotFound(f"there is no file called {source!r}, and {error}", hint=error.hint) from error
     with opened as store:
-        if source not in {one.name for one in store.threads()}:
+        if source not in {thread.name for thread in store.threads()}:
             raise NotFound(
                 f"there is no file and no thread called {source!r}",
                 hint="`quire log list` shows the threads.",

@@ -35,9 +35,11 @@ def keep(thread: Thread, one: Attached, vault: Vault | None = None) -> Item:
 
 def named(window: Window, name: str) -> Item:
     """The item that is meant by its ctx-N or by what it is known by."""
-    found = [one for one in window if name in (one.id, kept_id(one))]
+    found = [each for each in window if name in (each.id, kept_id(each))]
     if not found:
-        holds = ", ".join(f"{one.id} {kept_id(one)}" if kept_id(one) != one.id else one.id for one in window)
+        holds = ", ".join(
+            f"{each.id} {kept_id(each)}" if kept_id(each) != each.id else each.id for each in window
+        )
         raise NotFound(
             f"the window holds no {name!r}", hint=f"It holds {holds}." if holds else "It is empty."
         )
@@ -46,23 +48,23 @@ def named(window: Window, name: str) -> Item:
 
 def add(thread: Thread, names: Sequence[str], vault: Vault | None, texts: Sequence[Item] = ()) -> list[Item]:
     """Keep what is named, and texts that come as they are."""
-    found = [one for name in names for one in attached_items(name, vault)]
-    return [*(keep(thread, one, vault) for one in found), *(thread.keep(text) for text in texts)]
+    found = [each for name in names for each in attached_items(name, vault)]
+    return [*(keep(thread, each, vault) for each in found), *(thread.keep(text) for text in texts)]
 
 
 def change(window: Window, action: str, names: Sequence[str]) -> list[Item]:
     """Remove, pin or unpin what is named, or clear the window; what it was done to."""
     meant = window.get() if action == "clear" else [named(window, name) for name in names]
     do = {"pin": window.pin, "unpin": window.unpin}.get(action, window.remove)
-    for one in meant:
-        do(one.id)
+    for each in meant:
+        do(each.id)
     return meant
 
 
 def told(action: str, items: Sequence[Item]) -> list[str]:
     """What was done, a line for each item."""
     did = {"add": "kept", "pin": "pinned", "unpin": "unpinned"}.get(action, "removed")
-    return [f"{did} {_called(one)} ({counter().count(one.content):,} tokens)" for one in items]
+    return [f"{did} {_called(each)} ({counter().count(each.content):,} tokens)" for each in items]
 
 
 def _called(kept: Item) -> str:
@@ -77,8 +79,14 @@ def rows(window: Window, types: Sequence[str] = (), limit: int | None = None) ->
     """A line for each item, oldest first."""
     pinned = set(window.pinned)
     return [
-        [one.id, kept_id(one), one.type, counter().count(one.content), "pinned" if one.id in pinned else ""]
-        for one in window.get(types, limit)
+        [
+            each.id,
+            kept_id(each),
+            each.type,
+            counter().count(each.content),
+            "pinned" if each.id in pinned else "",
+        ]
+        for each in window.get(types, limit)
     ]
 
 
@@ -165,7 +173,7 @@ def window(
         if action == "add":
             vault = Vault(given["vault"]) if given["vault"] else None
             done = add(on, names, vault, _texts(given["error"], given["repl"], given["language"]))
-            change(on.window, "pin", [one.id for one in done] if given["pinned"] else [])
+            change(on.window, "pin", [each.id for each in done] if given["pinned"] else [])
         elif action != "show":
             done = change(on.window, action, names)
         _print(on.window, action, done, given, as_json)

@@ -190,7 +190,7 @@ def model(info: ModelInfo) -> JsonObject:
 
 def listed(models: list[ModelInfo]) -> JsonObject:
     ends = {"first_id": models[0].model, "last_id": models[-1].model} if models else {}
-    return {"data": [model(one) for one in models], "has_more": False, **ends}
+    return {"data": [model(each) for each in models], "has_more": False, **ends}
 
 
 # Why a request could not reuse another's prefix: where what came parts from what was stored, by section.
@@ -250,10 +250,10 @@ def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
 
 def _mismatched(body: JsonObject, seen: ServerMemory) -> Iterator[str]:
     """Paths as errors write them: messages.1.content.0."""
-    for one in signed(conversation(body, "anthropic")):
-        issued = seen.signed.get(one.key)
-        if issued is not None and issued.prefix != one.prefix:
-            yield where(one.block.path)
+    for each in signed(conversation(body, "anthropic")):
+        issued = seen.signed.get(each.key)
+        if issued is not None and issued.prefix != each.prefix:
+            yield where(each.block.path)
 
 
 def _without(content: object, message: int, taken: set[tuple[str, ...]]) -> object:

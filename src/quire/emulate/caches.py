@@ -63,8 +63,8 @@ class EmulatedCaches:
         return EmulatedReply(200, _shown(stored)) if stored else self._missing(received, name)
 
     def list(self, received: EmulatedRequest) -> EmulatedReply:
-        alive = [one for one in self._stored.values() if received.at_ms < one.expires_ms]
-        return EmulatedReply(200, {"cachedContents": [_shown(one) for one in alive]})
+        alive = [value for value in self._stored.values() if received.at_ms < value.expires_ms]
+        return EmulatedReply(200, {"cachedContents": [_shown(each) for each in alive]})
 
     def update(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """Only the life of a cache can be changed."""

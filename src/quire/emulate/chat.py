@@ -149,7 +149,7 @@ def model(info: ModelInfo) -> JsonObject:
 
 
 def listed(models: list[ModelInfo]) -> JsonObject:
-    return {"object": "list", "data": [model(one) for one in models]}
+    return {"object": "list", "data": [model(each) for each in models]}
 
 
 VOICE = ReplyForm(

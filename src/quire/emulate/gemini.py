@@ -149,6 +149,6 @@ VOICE = ReplyForm(
     headers=lambda received: {"server-timing": "gfet4t7; dur=1"},
     lacks=lacks,
     unknown_model=unknown_model,
-    listed=lambda models: {"models": [model(one) for one in models]},
+    listed=lambda models: {"models": [model(each) for each in models]},
     model=model,
 )

@@ -99,9 +99,9 @@ class Emulated:
         self._now_ms = 0
         self._number = 0
         self._state = state
-        for one in _read_state(state) if state else ():
-            self._number = max(self._number, one.number)
-            self._remember(one, {} if one.body.get("store") is False else self.stored)
+        for each in _read_state(state) if state else ():
+            self._number = max(self._number, each.number)
+            self._remember(each, {} if each.body.get("store") is False else self.stored)
 
     @property
     def voice(self) -> ReplyForm:

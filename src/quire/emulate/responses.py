@@ -124,7 +124,7 @@ def _offered(body: JsonObject) -> dict[str, JsonObject]:
     late = [item for _, item in objects(body.get("input"), "") if item.get("type") == "additional_tools"]
     for owner in (body, *late):
         for _, tool in objects(owner.get("tools"), ""):
-            inside = [{**one, "namespace": tool.get("name")} for _, one in objects(tool.get("tools"), "")]
+            inside = [{**each, "namespace": tool.get("name")} for _, each in objects(tool.get("tools"), "")]
             for one in inside if tool.get("type") == "namespace" else [tool]:
                 offered.setdefault(str(one.get("name")), one)
     return offered

@@ -128,7 +128,7 @@ def _parts(said: Said) -> tuple[Spoken, ...]:
     if not isinstance(said, Mapping | Sequence):
         raise CallError(f"a reply cannot be {type(said).__name__}", hint=_HINT)
     if not isinstance(said, Mapping):
-        return tuple(_part(one) for one in said)
+        return tuple(_part(each) for each in said)
     try:
         told = msgspec.convert({key: said[key] for key in said if said[key] is not None}, _Scripted)
     except msgspec.ValidationError as error:
@@ -278,7 +278,9 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     # What of key and version a request lacks.
     lacks: Callable[[EmulatedRequest], Refusal | None]
     unknown_model: Callable[[str], Refusal]
-    listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {"data": [one.model for one in models]}
+    listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {
+        "data": [model.model for model in models]
+    }
     model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
     # Whether the model thinks at all in answer to this body.
     thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True
@@ -298,7 +300,7 @@ def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
 def parted(before: list[Block], after: list[Block]) -> str | None:
     """The first section that is not the same, or (for messages) not repeated and extended."""
     for section in ("tools", "system", "messages"):
-        old, new = ([one.data for one in row if one.section == section] for row in (before, after))
+        old, new = ([cell.data for cell in row if cell.section == section] for row in (before, after))
         if new[: len(old)] != old or (section != "messages" and len(new) > len(old)):
             return section
     return None

@@ -261,7 +261,7 @@ def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: De
     """HISTORY is the last `window` events (None: all) before the last user entry, CURRENT what came since."""
     if window is not None and window < 0:
         raise CallError(f"window is {window}", hint="Give 0 or more events, or None for all.")
-    events = [event for one in text.paired(entries) if (event := _event(one))]
+    events = [event for each in text.paired(entries) if (event := _event(each))]
     users = [at for at, event in enumerate(events) if isinstance(event, User)]
     if not users:
         return Replay()
@@ -336,7 +336,7 @@ def _last(events: Sequence[Event], window: int) -> Sequence[Event]:
 
 def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Delimiter) -> Replay:
     """Entries that are shown as they are, the first `history` of them under HISTORY."""
-    events = [event for one in text.paired(entries) if (event := _event(one))]
+    events = [event for each in text.paired(entries) if (event := _event(each))]
     older = accumulate((count([event]) for event in events), initial=0)
     split = next((at for at, shown in enumerate(older) if shown >= history), len(events))
     try:

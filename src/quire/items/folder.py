@@ -151,7 +151,7 @@ def _step(folder: int, name: str) -> int:
 
 def _below(folder: int | Path, depth: int, before: str = "") -> Iterator[FolderEntry]:
     with os.scandir(folder) as found:
-        listed = sorted(found, key=lambda one: (not one.is_dir(follow_symlinks=False), one.name))
+        listed = sorted(found, key=lambda each: (not each.is_dir(follow_symlinks=False), each.name))
     for one in listed:
         entry = _entry(one, before)
         if entry is None:

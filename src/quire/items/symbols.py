@@ -73,35 +73,37 @@ def resolve(symbol: str, definitions: Iterable[Definition], name: str) -> Defini
     """The one definition a name means: the full path if there is one, else the only path that ends so."""
     merged = _merged(definitions)
     wanted = tuple(part for part in _SEPARATOR.split(symbol) if part and part != "<locals>")
-    exact = [one for one in merged if one.path == wanted]
-    ending = exact or [one for one in merged if wanted and one.path[-len(wanted) :] == wanted]
-    paths = list(dict.fromkeys(one.name for one in ending))
+    exact = [each for each in merged if each.path == wanted]
+    ending = exact or [each for each in merged if wanted and each.path[-len(wanted) :] == wanted]
+    paths = list(dict.fromkeys(each.name for each in ending))
     if not paths:
         raise NotFound(f"no symbol {symbol!r} in {name}", hint=_near(symbol, merged))
     if len(paths) > 1:
         raise CallError(f"{symbol!r} is ambiguous in {name}", hint=f"Use one of {', '.join(paths)}.")
     # Of several with one name the last is in force; a prototype only where nothing else is there.
-    return max(ending, key=lambda one: (one.whole, one.start))
+    return max(ending, key=lambda each: (each.whole, each.start))
 
 
 def _merged(definitions: Iterable[Definition]) -> list[Definition]:
     """Definitions in a row with one name are one: overloads, a property and its setter."""
     out: list[Definition] = []
     latest: dict[tuple[str, ...], int] = {}
-    for one in definitions:
-        scope = one.path[:-1]
+    for definition in definitions:
+        scope = definition.path[:-1]
         before = latest.get(scope)
-        if before is not None and out[before].path == one.path:
+        if before is not None and out[before].path == definition.path:
             last = out[before]
-            out[before] = Definition(one.path, last.start, max(last.end, one.end), last.whole or one.whole)
+            out[before] = Definition(
+                definition.path, last.start, max(last.end, definition.end), last.whole or definition.whole
+            )
         else:
             latest[scope] = len(out)
-            out.append(one)
+            out.append(definition)
     return out
 
 
 def _near(symbol: str, definitions: Iterable[Definition]) -> str:
-    names = list(dict.fromkeys(one.name for one in definitions))
+    names = list(dict.fromkeys(definition.name for definition in definitions))
     near = difflib.get_close_matches(symbol, names, 3) or names[:5]
     return f"There is {', '.join(near)}." if near else "The file defines nothing."
 

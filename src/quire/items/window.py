@@ -152,7 +152,7 @@ class Sizes:
     def start(self, items: Iterable[Item], pinned: Iterable[str]) -> None:
         """Count what is there, and from now on what comes; a second start does nothing."""
         if self._of is None:
-            self._of = {one.id: self._with.count(one.content) for one in items}
+            self._of = {each.id: self._with.count(each.content) for each in items}
             self.total = sum(self._of.values())
             self.pinned = sum(self._of[id] for id in pinned)
 
@@ -245,7 +245,7 @@ class Window:
         """
         made = self._made(given, type, metadata, timestamp)
         source = source_id(made)
-        old = next((one for one in self if source and source_id(one) == source), None)
+        old = next((each for each in self if source and source_id(each) == source), None)
         if old is None:
             return self.add(made, truncate=truncate)
         pinned = old.id in self._pinned
@@ -331,7 +331,7 @@ class Window:
                 f"limit must be 0 or more, not {short(limit)}", hint="Leave it out for all items."
             )
         wanted = frozenset([types] if isinstance(types, str) else types or ())
-        found = [one for one in self._items.values() if not wanted or one.type in wanted]
+        found = [value for value in self._items.values() if not wanted or value.type in wanted]
         return found if limit is None else found[max(0, len(found) - limit) :]
 
     def __len__(self) -> int:
@@ -446,7 +446,7 @@ class Window:
 
     def to_json(self) -> JsonObject:
         """The window as JSON; what is as by default is left out, except max_items."""
-        out: JsonObject = {"items": [item_json(one) for one in self], "max_items": self._max_items}
+        out: JsonObject = {"items": [item_json(each) for each in self], "max_items": self._max_items}
         for name in ("max_tokens", "max_item_tokens"):
             if (limit := getattr(self, name)) is not None:
                 out[name] = limit
@@ -474,9 +474,9 @@ class Window:
         return window
 
     def _load(self, items: list[JsonObject], pinned: list[str]) -> None:
-        for index, one in enumerate(items):
+        for index, each in enumerate(items):
             try:
-                added = self.add(Item(**{"id": "", **one}))
+                added = self.add(Item(**{"id": "", **each}))
             except QuireError as error:
                 raise FormatError(f"items[{index}]: {error}", hint=error.hint) from error
             if added.id in pinned:

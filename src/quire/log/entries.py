@@ -354,16 +354,16 @@ def _words(value: Json) -> str | None:
 
 def _strings(value: Json) -> list[str] | None:
     """A list of strings; one alone is a list of one."""
-    return _members(value, lambda one: isinstance(one, str))
+    return _members(value, lambda each: isinstance(each, str))
 
 
 def _seqs(value: Json) -> list[int] | None:
-    return _members(value, lambda one: isinstance(one, int) and not isinstance(one, bool))
+    return _members(value, lambda each: isinstance(each, int) and not isinstance(each, bool))
 
 
 def _members(value: Json, fits: Callable[[Json], bool]) -> list[Json] | None:
     given = value if isinstance(value, list) else [value]
-    return [one for one in given if fits(one)] or None
+    return [each for each in given if fits(each)] or None
 
 
 def _seq(value: Json) -> int | None:

@@ -246,8 +246,8 @@ def _by_change(conn: sqlite3.Connection, wanted: RecordFilter) -> Iterator[str]:
     """The last changed first: one cursor a schema, so that each can use the index."""
     schemas: Iterable[tuple[str, ...]] = [(schema,) for schema in wanted.schemas] or [()]
     cursors = []
-    for one in schemas:
-        where, values = _where(msgspec.structs.replace(wanted, schemas=one))
+    for each in schemas:
+        where, values = _where(msgspec.structs.replace(wanted, schemas=each))
         query = f"SELECT change, {_BODY} FROM records WHERE {where} ORDER BY change DESC"
         cursors.append(conn.execute(query, values))
     for _, *row in heapq.merge(*cursors, key=lambda row: -row[0]):

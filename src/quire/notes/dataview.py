@@ -86,7 +86,9 @@ class Pages:
         return self.page(link.path) if link.path in self.notes else None
 
     def outgoing(self, note: Note) -> list[LinkValue]:
-        found = (LinkValue(self.path(one.target), one.heading, one.alias, one.embed) for one in note.links)
+        found = (
+            LinkValue(self.path(link.target), link.heading, link.alias, link.embed) for link in note.links
+        )
         return list(dict.fromkeys(found))
 
     def incoming(self, path: str) -> list[LinkValue]:
@@ -94,20 +96,20 @@ class Pages:
         if self._incoming is None:
             self._incoming = {}
             for other in sorted(self.notes):
-                for target in dict.fromkeys(one.path for one in self.outgoing(self.notes[other])):
+                for target in dict.fromkeys(each.path for each in self.outgoing(self.notes[other])):
                     self._incoming.setdefault(target, []).append(LinkValue(other))
         return self._incoming.get(path, [])
 
     def items(self, note: Note) -> list[dict[str, Value]]:
         """The list items of a note as rows, each below the item it is indented under."""
-        rows = [self._item(note, one) for one in list_items(self.text(note.path))]
+        rows = [self._item(note, item) for item in list_items(self.text(note.path))]
         by_line = {row["line"]: row for row in rows}
         for row in rows:
             if row["parent"] is not None:
                 by_line[row["parent"]]["children"].append(row)
         for row in reversed(rows):
             row["subtasks"] = row["children"]
-            below = (one["fullyCompleted"] for one in row["children"] if one["task"])
+            below = (cell["fullyCompleted"] for cell in row["children"] if cell["task"])
             row["fullyCompleted"] = row["completed"] and all(below)
         return rows
 
@@ -378,8 +380,8 @@ class DataviewReader:
             made = []
             for row in rows:
                 value = of(row.data)
-                for one in value if isinstance(value, list) else [value]:
-                    made.append(DataviewRow(row.id, {**row.data, name: one}))
+                for each in value if isinstance(value, list) else [value]:
+                    made.append(DataviewRow(row.id, {**row.data, name: each}))
                 if len(made) > MOST:
                     raise FormatError(f"FLATTEN makes more than {MOST:,} rows")
             return made
@@ -462,10 +464,10 @@ class DataviewReader:
             return _combined("-", _constant(0), self._postfixed())
         if self._takes("["):
             parts = self._listed("]", self.expression)
-            return lambda data: [one(data) for one in parts]
+            return lambda data: [part(data) for part in parts]
         if self._takes("{"):
             pairs = self._listed("}", self._pair)
-            return lambda data: {name: one(data) for name, one in pairs}
+            return lambda data: {name: pair(data) for name, pair in pairs}
         if self._peek() == ("sign", "("):
             return self._lambda() or self._inside()
         return self._literal(*self._next())
@@ -530,7 +532,7 @@ class DataviewReader:
 
         def call(data: Data) -> Value:
             try:
-                return function(*(one(data) for one in args))
+                return function(*(arg(data) for arg in args))
             except (TypeError, ValueError, AttributeError, LookupError, OverflowError, TimeoutError):
                 return None  # a value of another type than the function takes: nothing is known
 
@@ -653,7 +655,7 @@ def _list(query: DataviewQuery, rows: Sequence[DataviewRow]) -> list[str]:
         value = query.columns[0][1](row.data)
         lead = f"{show(row.id)}:" if query.with_id else ""
         if isinstance(value, list):
-            lines += [f"- {lead}".rstrip(), *(f"    - {show(one)}" for one in value)]
+            lines += [f"- {lead}".rstrip(), *(f"    - {show(each)}" for each in value)]
         else:
             lines.append(f"- {lead}{' ' * query.with_id}{show(value)}".rstrip())
     return lines

@@ -86,9 +86,9 @@ def read_duration(text: str) -> Duration | None:
 def typed(value: Value, link: Callable[[str], LinkValue]) -> Value:
     """A field as Dataview takes it: text that is a date, a duration or a link becomes one."""
     if isinstance(value, dict):
-        return fields_of({name: typed(one, link) for name, one in value.items()})
+        return fields_of({name: typed(item, link) for name, item in value.items()})
     if isinstance(value, list):
-        return [typed(one, link) for one in value]
+        return [typed(each, link) for each in value]
     if not isinstance(value, str) or len(value) > 500:
         return value
     if value.startswith(("[[", "![[")) and value.endswith("]]") and value.count("[[") == 1:
@@ -99,7 +99,8 @@ def typed(value: Value, link: Callable[[str], LinkValue]) -> Value:
 def fields_of(fields: dict[str, Value]) -> dict[str, Value]:
     """Fields under their names and under the simple form of these: "Basic Field!" is basic-field too."""
     simple = {
-        re.sub(r"[^\w-]", "", re.sub(r"\s+", "-", name.strip().lower())): one for name, one in fields.items()
+        re.sub(r"[^\w-]", "", re.sub(r"\s+", "-", name.strip().lower())): item
+        for name, item in fields.items()
     }
     return {**simple, **fields}
 
@@ -132,15 +133,15 @@ def compare(a: Value, b: Value) -> int:
         return next((way for way in map(compare, a, b) if way), len(a) - len(b))
     if kind in ("null", "function"):
         return 0
-    left, right = (_KEYS[kind](one) if kind in _KEYS else one for one in (a, b))
+    left, right = (_KEYS[kind](each) if kind in _KEYS else each for each in (a, b))
     return int(left > right) - int(left < right)
 
 
 _KEYS: dict[str, Callable[[Any], Any]] = {
-    "string": lambda one: (one.casefold(), one),
-    "duration": lambda one: one.total(),
-    "link": lambda one: (one.path, one.heading),
-    "object": lambda one: show(one),
+    "string": lambda each: (each.casefold(), each),
+    "duration": lambda each: each.total(),
+    "link": lambda each: (each.path, each.heading),
+    "object": lambda each: show(each),
 }
 order = cmp_to_key(compare)
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -224,7 +225,7 @@ def member(value: Value, name: Value, page: Callable[[LinkValue], Value]) -> Val
     if not isinstance(name, str):
         return None
     if isinstance(value, list):
-        return [member(one, name, page) for one in value]
+        return [member(each, name, page) for each in value]
     if isinstance(value, Mapping):
         return value.get(name, value.get(name.lower()))
     if isinstance(value, datetime):
@@ -251,7 +252,7 @@ def show(value: Value) -> str:
     if isinstance(value, LinkValue):
         return _linked(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {show(one)}" for name, one in value.items())
+        return ", ".join(f"{name}: {show(item)}" for name, item in value.items())
     return str(_whole(value)) if isinstance(value, float) else str(value)
 
 
@@ -335,7 +336,7 @@ def _contains(fold: bool, exact: bool) -> Callable[[Value, Value], bool]:
         if isinstance(whole, str) and isinstance(part, str):
             return part.lower() in whole.lower() if fold else part in whole
         if isinstance(whole, list):
-            return any(compare(one, part) == 0 or (not exact and holds(one, part)) for one in whole)
+            return any(compare(each, part) == 0 or (not exact and holds(each, part)) for each in whole)
         if isinstance(whole, Mapping):
             return isinstance(part, str) and whole.get(part) is not None
         return whole is not None and compare(whole, part) == 0
@@ -363,7 +364,7 @@ def _each(function: Callable[..., Value]) -> Callable[..., Value]:
     @wraps(function)
     def applied(first: Value, *rest: Value) -> Value:
         if isinstance(first, list):
-            return [applied(one, *rest) for one in first]
+            return [applied(each, *rest) for each in first]
         return None if first is None else function(first, *rest)
 
     return applied
@@ -377,20 +378,20 @@ def _list(values: tuple[Value, ...]) -> list[Value]:
 def _tested(values: tuple[Value, ...]) -> Iterable[bool]:
     """Whether each value holds, by a function where one was given."""
     if len(values) == 2 and isinstance(values[0], list) and callable(values[1]):
-        return [truthy(values[1](one)) for one in values[0]]
+        return [truthy(values[1](value)) for value in values[0]]
     return map(truthy, _list(values))
 
 
 def _reduced(values: list[Value], sign: str) -> Value:
     made = values[0] if values else None
-    for one in values[1:]:
-        made = combine(sign, made, one)
+    for value in values[1:]:
+        made = combine(sign, made, value)
     return made
 
 
 def _default(value: Value, other: Value) -> Value:
     if isinstance(value, list):
-        return [_default(one, other) for one in value]
+        return [_default(each, other) for each in value]
     return other if value is None else value
 
 
@@ -405,7 +406,7 @@ def _rounded(number: float, digits: int = 0) -> float:
 
 def _flat(values: list[Value], depth: int = 1) -> list[Value]:
     for _ in range(min(int(depth), 50)):
-        values = list(chain.from_iterable(one if isinstance(one, list) else [one] for one in values))
+        values = list(chain.from_iterable(value if isinstance(value, list) else [value] for value in values))
     return values
 
 
@@ -456,7 +457,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "embed": lambda link, on=True: msgspec.structs.replace(link, embed=truthy(on)),
     "endswith": _each(lambda text, end: text.endswith(end)),
     "extract": lambda whole, *names: {name: whole.get(name) for name in names},
-    "filter": lambda values, test: [one for one in values if truthy(test(one))],
+    "filter": lambda values, test: [value for value in values if truthy(test(value))],
     "flat": _flat,
     "floor": _each(math.floor),
     "icontains": _contains(True, False),
@@ -466,13 +467,13 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "list": lambda *values: list(values),
     "localtime": lambda value: value,
     "lower": _each(lambda text: text.lower()),
-    "map": lambda values, function: [function(one) for one in values],
+    "map": lambda values, function: [function(value) for value in values],
     "max": lambda *values: max(_list(values), key=order, default=None),
-    "maxby": lambda values, by: max(values, key=lambda one: order(by(one)), default=None),
+    "maxby": lambda values, by: max(values, key=lambda each: order(by(each)), default=None),
     "meta": _each(_link_facts),
     "min": lambda *values: min(_list(values), key=order, default=None),
-    "minby": lambda values, by: min(values, key=lambda one: order(by(one)), default=None),
-    "nonnull": lambda values: [one for one in values if one is not None],
+    "minby": lambda values, by: min(values, key=lambda each: order(by(each)), default=None),
+    "nonnull": lambda values: [value for value in values if value is not None],
     "number": _read_as(_number, int | float),  # type: ignore[arg-type]  # isinstance takes it
     "object": lambda *values: dict(zip(values[::2], values[1::2], strict=True)),
     "padleft": _each(lambda text, width, by=" ": text.rjust(min(int(width), MOST), by)),
@@ -486,7 +487,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "reverse": lambda values: values[::-1],
     "round": _each(_rounded),
     "slice": lambda values, start=0, end=None: values[int(start) : None if end is None else int(end)],
-    "sort": lambda values, by=None: sorted(values, key=lambda one: order(by(one) if by else one)),
+    "sort": lambda values, by=None: sorted(values, key=lambda each: order(by(each) if by else each)),
     "split": _each(_split),
     "startswith": _each(lambda text, start: text.startswith(start)),
     "string": show,

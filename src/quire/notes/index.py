@@ -54,7 +54,7 @@ def _sections(text: str) -> Iterator[tuple[int, str, str]]:
         match = _HEADING.match(lines[start]) if start in headings else None
         if match is not None:
             level = len(match[1])
-            above = [one for one in above if one[0] < level] + [(level, match[2])]
+            above = [each for each in above if each[0] < level] + [(level, match[2])]
         yield start + 1, " > ".join(name for _, name in above), "\n".join(lines[start:end])
 
 
@@ -273,7 +273,7 @@ class NoteIndex:
         with self._lock:
             allowed = None if only is None else self._ids(only)
             found = self._found(query, earlier, k, allowed) if allowed is None or allowed else []
-            return [passage for one in found if (passage := self._passage(one.id, one.score)) is not None]
+            return [passage for each in found if (passage := self._passage(each.id, each.score)) is not None]
 
     def passages(self, only: Callable[[Note], bool], key: Callable[[Note], int]) -> list[Passage]:
         """All passages of the notes that are chosen, the notes in the order of a key."""

@@ -81,9 +81,9 @@ def _plain(value: Json, seen: list[int]) -> Json:
     if seen[0] > _MOST_VALUES:
         raise ValueError(f"it holds more than {_MOST_VALUES:,} values")
     if isinstance(value, dict):
-        return {str(key): _plain(one, seen) for key, one in value.items()}
+        return {str(key): _plain(item, seen) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(one, seen) for one in value]
+        return [_plain(each, seen) for each in value]
     if isinstance(value, datetime.date | datetime.datetime):
         return value.isoformat()
     if value is None or isinstance(value, str | int | float | bool):
@@ -122,20 +122,20 @@ def list_items(text: str) -> list[ListItem]:
     above: list[tuple[int, int]] = []  # the indent and the line of the items that this one may stand under
     heading = ""
     for language, lines in _fenced(body):
-        for one in lines:
+        for each in lines:
             line += 1
-            indent = len(one.expandtabs(4)) - len(one.expandtabs(4).lstrip())
+            indent = len(each.expandtabs(4)) - len(each.expandtabs(4).lstrip())
             if language is not None:
                 continue
-            if match := _ITEM.match(one):
+            if match := _ITEM.match(each):
                 above = [item for item in above if item[0] < indent]
                 found.append(ListItem(line, match[2], match[1], above[-1][1] if above else None, heading))
                 above.append((indent, line))
-            elif above and one.strip() and indent > above[-1][0]:
-                found[-1] = msgspec.structs.replace(found[-1], text=f"{found[-1].text}\n{one.strip()}")
+            elif above and each.strip() and indent > above[-1][0]:
+                found[-1] = msgspec.structs.replace(found[-1], text=f"{found[-1].text}\n{each.strip()}")
             else:
                 above = []
-                heading = match[1] if (match := _HEADING.match(one)) else heading
+                heading = match[1] if (match := _HEADING.match(each)) else heading
         line += 1  # the fence that ended this run
     return found
 
@@ -167,8 +167,8 @@ def _inline_value(text: str) -> Json:
 def aliases(fields: JsonObject) -> tuple[str, ...]:
     """The other names of a note, from its front matter."""
     given = [fields.get(key) for key in ("aliases", "alias")]
-    named = [one for value in given for one in (value if isinstance(value, list) else [value])]
-    return tuple(dict.fromkeys(str(one).strip() for one in named if one not in (None, "")))
+    named = [each for value in given for each in (value if isinstance(value, list) else [value])]
+    return tuple(dict.fromkeys(str(each).strip() for each in named if each not in (None, "")))
 
 
 def _fenced(text: str) -> Iterator[tuple[str | None, list[str]]]:
@@ -197,7 +197,7 @@ def links(text: str) -> list[Link]:
         for match in _LINK.finditer(text)
         if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I)
     ]
-    return [link for _, link in sorted(found, key=lambda one: one[0]) if link.target]
+    return [link for _, link in sorted(found, key=lambda each: each[0]) if link.target]
 
 
 def _wiki(match: re.Match[str]) -> Link:
@@ -214,16 +214,16 @@ def _unquoted(target: str) -> str:
 
 def tags(text: str, fields: JsonObject) -> tuple[str, ...]:
     """A note's tags without #, lower case, from its prose and its front matter, each once."""
-    given = [one for key in ("tags", "tag") for one in _names(fields.get(key))]
+    given = [name for key in ("tags", "tag") for name in _names(fields.get(key))]
     inline = [match[1].rstrip("/-") for match in _TAG.finditer(text)]
-    named = [one.removeprefix("#").lower() for one in [*given, *inline]]
-    return tuple(dict.fromkeys(one for one in named if one and not one.isdecimal()))
+    named = [each.removeprefix("#").lower() for each in [*given, *inline]]
+    return tuple(dict.fromkeys(each for each in named if each and not each.isdecimal()))
 
 
 def _names(value: Json) -> list[str]:
     if isinstance(value, str):
-        return [one for one in re.split(r"[,\s]+", value) if one]
-    return [str(one).strip() for one in value if one is not None] if isinstance(value, list) else []
+        return [each for each in re.split(r"[,\s]+", value) if each]
+    return [str(each).strip() for each in value if each is not None] if isinstance(value, list) else []
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -301,7 +301,7 @@ def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0,
 def has_tag(note: Note, tag: str) -> bool:
     """Whether a note has a tag or one below it: #a is met by #a/b."""
     wanted = tag.removeprefix("#").lower()
-    return any(one == wanted or one.startswith(f"{wanted}/") for one in note.tags)
+    return any(tag == wanted or tag.startswith(f"{wanted}/") for tag in note.tags)
 
 
 def is_within(path: str, folder: str) -> bool:

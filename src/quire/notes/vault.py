@@ -160,7 +160,9 @@ class Vault:
     def _paths(self) -> Iterator[str]:
         top = len(str(self.root.path)) + 1
         for folder, folders, files in os.walk(self.root.path):
-            folders[:] = sorted(one for one in folders if one not in SKIPPED and not one.startswith("."))
+            folders[:] = sorted(
+                folder for folder in folders if folder not in SKIPPED and not folder.startswith(".")
+            )
             place = folder[top:].replace(os.sep, "/")
             for name in sorted(files):
                 yield f"{place}/{name}" if place else name
@@ -233,7 +235,7 @@ class Vault:
         if self._named[0] != (self.revision, len(self.notes)):
             names: dict[str, list[str]] = {}
             for path, note in sorted(self.notes.items()):
-                others = [f"alias {_folded(one)}" for one in aliases(note.fields)]
+                others = [f"alias {_folded(alias)}" for alias in aliases(note.fields)]
                 for name in dict.fromkeys([self._stem(_folded(path.rpartition("/")[2])), *others]):
                     names.setdefault(name, []).append(path)
             self._named = ((self.revision, len(self.notes)), names)
@@ -241,7 +243,7 @@ class Vault:
 
     def _stem(self, name: str) -> str:
         """A file's name without the ending of a note."""
-        ending = next((one for one in self.endings if name.lower().endswith(one)), "")
+        ending = next((ending for ending in self.endings if name.lower().endswith(ending)), "")
         return name.removesuffix(name[len(name) - len(ending) :])
 
     def file(self, name: str, note: str = "") -> str:
@@ -325,7 +327,7 @@ class Vault:
     # Queries
 
     def _queries(self, path: str, text: str) -> list[Item]:
-        return [self._answered(path, one) for one in blocks(text) if one.language == "dataview"]
+        return [self._answered(path, block) for block in blocks(text) if block.language == "dataview"]
 
     def _answered(self, path: str, block: FencedBlock) -> Item:
         query = block.text.strip()

@@ -177,8 +177,8 @@ def export(format: str, entries: Iterable[Entry]) -> Json:
 
 def _head_first(entries: list[Entry]) -> list[Entry]:
     """A system prompt that came before the model had spoken was sent in front of everything."""
-    spoke = next((n for n, one in enumerate(entries) if one.kind in (*SPOKEN, "sent")), len(entries))
-    at = next((n for n, one in enumerate(entries[:spoke]) if one.kind == "system"), None)
+    spoke = next((n for n, entry in enumerate(entries) if entry.kind in (*SPOKEN, "sent")), len(entries))
+    at = next((n for n, entry in enumerate(entries[:spoke]) if entry.kind == "system"), None)
     if at is None or "message" in entries[at].wire:
         return entries
     return [entries[at], *entries[:at], *entries[at + 1 :]]

@@ -146,7 +146,7 @@ class MarkRow(msgspec.Struct, frozen=True):
         """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
         place = len(self.spots)
         for _ in range(count):
-            place = next((one for one in range(place - 1, -1, -1) if self.spots[one].user), -1)
+            place = next((each for each in range(place - 1, -1, -1) if self.spots[each].user), -1)
             while place > 0 and self.spots[place - 1].path[:2] == self.spots[place].path[:2]:
                 place -= 1
         return place - 1
@@ -286,7 +286,7 @@ class MarkPlacer:
 
 def _settled(row: MarkRow, place: int) -> int:
     """The place itself, or the nearest one before it that may carry a mark; -1 where there is none."""
-    return next((one for one in range(place, -1, -1) if row.spots[one].markable), -1)
+    return next((each for each in range(place, -1, -1) if row.spots[each].markable), -1)
 
 
 def _first_behind(spots: list[Spot], info: ModelInfo) -> int:

@@ -138,7 +138,7 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
     match entry.kind:
         case "user":
             texts = [str(item.get("content", "")) for item in entry.attached] + [entry.text]
-            images = [image(one) for one in entry.body.get("images") or ()]
+            images = [image(each) for each in entry.body.get("images") or ()]
             return (Text("\n\n".join(text for text in texts if text), entry.wire), *images)
         case "think":
             return (Think(entry.text, entry.wire),)
@@ -291,7 +291,7 @@ class Enclosure(msgspec.Struct, frozen=True):
 
         What the same model was sent before it takes again; to another one goes what its format describes.
         """
-        part = next((one for one in message.parts if isinstance(one, Text)), None)
+        part = next((part for part in message.parts if isinstance(part, Text)), None)
         if part is None or part.wire.get("format") not in sheet.native.formats:
             return None
         came = _content(part.wire)
@@ -379,7 +379,7 @@ def _sent(part: Part, message: Message, sheet: Draft | None) -> list[JsonObject]
     )
     if block is None:
         return []
-    return [one for one in _inside(block) if not is_text(one)] if isinstance(part, Result) else [block]
+    return [each for each in _inside(block) if not is_text(each)] if isinstance(part, Result) else [block]
 
 
 def _enclosed(part: Text | Think | Result, message: Message, sheet: Draft | None) -> list[JsonObject]:
@@ -393,8 +393,8 @@ def _enclosed(part: Text | Think | Result, message: Message, sheet: Draft | None
     else:
         return []
     pictures = [block for block in content if is_image(block)]
-    listed = pictures[: sum(isinstance(one, Image) for one in message.parts)]
-    return [block for block in content if not is_text(block) and not any(block is one for one in listed)]
+    listed = pictures[: sum(isinstance(part, Image) for part in message.parts)]
+    return [block for block in content if not is_text(block) and not any(block is each for each in listed)]
 
 
 def _inside(block: JsonObject) -> list[JsonObject]:
@@ -405,7 +405,7 @@ def _inside(block: JsonObject) -> list[JsonObject]:
     listed: list[Json] = next(
         (inner[name] for name in ("content", "parts", "output") if isinstance(inner.get(name), list)), []
     )
-    return [one for one in listed if isinstance(one, dict)]
+    return [each for each in listed if isinstance(each, dict)]
 
 
 # Outputs whose place takes a screenshot, or what a shell printed, and no words.

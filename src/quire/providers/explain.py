@@ -296,7 +296,7 @@ class Watch:
         """A request goes out."""
         predicted = self.simulator.step(at_ms, body)
         blocks = self.simulator.newest
-        before = next((one for one in reversed(self._recent) if continues(one.blocks, blocks)), None)
+        before = next((each for each in reversed(self._recent) if continues(each.blocks, blocks)), None)
         sent = SentRequest(at_ms, body, blocks, predicted)
         if before is not None:
             sent = msgspec.structs.replace(

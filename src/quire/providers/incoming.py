@@ -26,9 +26,9 @@ def plain(value: Any) -> Json:
     if hasattr(value, "model_dump"):
         value = value.model_dump(mode="json", exclude_none=True, by_alias=True, warnings=False)
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(each) for each in value]
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
@@ -253,7 +253,9 @@ def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: st
         for first, entry in _marked_first(entries)
     ]
     at = _recorded_at(message)
-    return out if at is None else [msgspec.structs.replace(one, body={**one.body, "at": at}) for one in out]
+    return (
+        out if at is None else [msgspec.structs.replace(each, body={**each.body, "at": at}) for each in out]
+    )
 
 
 def said(
@@ -312,9 +314,9 @@ _DEEPEST = MAX_DEPTH - 6
 def _depth(value: Json) -> int:
     """How deeply a value is nested, counted level by level, without recursion: {"a": [1]} -> 2."""
     depth, level = 0, [value]
-    while level := [one for one in level if isinstance(one, dict | list)]:
+    while level := [each for each in level if isinstance(each, dict | list)]:
         depth += 1
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
     return depth
 
 
@@ -328,9 +330,9 @@ def _text(value: Json) -> str:
 def _sound(value: Json, problems: list[str]) -> Json:
     """A value in which every text can be written as UTF-8."""
     if isinstance(value, list):
-        return [_sound(one, problems) for one in value]
+        return [_sound(each, problems) for each in value]
     if isinstance(value, dict):
-        return {_sound(key, problems): _sound(one, problems) for key, one in value.items()}
+        return {_sound(key, problems): _sound(item, problems) for key, item in value.items()}
     if not isinstance(value, str) or (whole := whole_characters(value)) == value:
         return value
     problems.append("half characters were put together or replaced")

@@ -136,7 +136,7 @@ def _spellings(model: str) -> list[str]:
 
 def _family(provider: str, model: str) -> JsonObject:
     for family in data("models")["families"].get(provider, ()):
-        if model and any(re.search(family["pattern"], one) for one in _spellings(model)):
+        if model and any(re.search(family["pattern"], spelling) for spelling in _spellings(model)):
             return {name: fact for name, fact in family.items() if name != "pattern"}
     return {}
 

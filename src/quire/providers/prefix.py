@@ -247,7 +247,7 @@ def parts_of(content: Json, *path: str | int) -> list[UnitPart]:
     """The blocks of a list; a text is one block, which cannot be marked without changing what is compared."""
     if isinstance(content, str):
         return [UnitPart((*path, 0), {"type": "text", "text": content})] if content else []
-    return [UnitPart((*path, at), as_block(one), may_carry(one)) for at, one in enumerate(listed(content))]
+    return [UnitPart((*path, at), as_block(each), may_carry(each)) for at, each in enumerate(listed(content))]
 
 
 def listed(value: Json) -> Sequence[Json]:

@@ -39,7 +39,7 @@ class Native(msgspec.Struct, frozen=True):
 def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entry:
     """A `tools` entry of tools and, beside those of a provider's own, their definitions in its words."""
     given = list(defined)
-    taken = {one.tool["name"] for one in given if one.own is None}
+    taken = {each.tool["name"] for each in given if each.own is None}
     listed: list[JsonObject] = []
     own: JsonObject = {}
     more: JsonObject = {}

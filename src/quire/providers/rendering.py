@@ -57,7 +57,7 @@ class CallPairer:
             if isinstance(part, Call):
                 spellings = self.ids.candidates(part.call_id or "call")
                 issued = [part.call_id] if self._issued(part) else []
-                wire_id = next(one for one in chain(issued, spellings) if one not in self.used)
+                wire_id = next(each for each in chain(issued, spellings) if each not in self.used)
                 self.used.add(wire_id)
                 self.open.append((part, wire_id))
                 part = msgspec.structs.replace(part, call_id=wire_id)
@@ -163,7 +163,7 @@ class Draft:
         """Say why an entry is not in the request; with `part`, the entry of that part alone."""
         seqs = message.seqs
         if part is not None and len(seqs) == len(message.parts):
-            seqs = tuple(seq for seq, one in zip(seqs, message.parts, strict=True) if one is part)
+            seqs = tuple(seq for seq, each in zip(seqs, message.parts, strict=True) if each is part)
         self.left_out += [{"entry": seq, "reason": reason} for seq in dict.fromkeys(seqs)]
 
     def need_beta(self, *names: str) -> None:
@@ -186,7 +186,7 @@ class Draft:
             if self.own(tool) is not None:
                 kept.append(tool)
                 continue
-            if functions := functions_of([tool], [one["name"] for one in (*given, *kept)]):
+            if functions := functions_of([tool], [each["name"] for each in (*given, *kept)]):
                 kept += functions
                 continue
             reason = f"{tool['name']} is a tool of {tool['own'].get('format')}'s own, which nobody here could answer"

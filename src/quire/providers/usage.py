@@ -39,10 +39,12 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     for name in ("server_tool_use", "server_tool_use_details", "server_side_tool_usage_details"):
         used = _sub(reported, name)
         # Fetching a page costs its tokens alone.
-        yield from (f"{one}: {used[one]}" for one in used if _number(used, one) and "web_fetch" not in one)
+        yield from (
+            f"{each}: {used[each]}" for each in used if _number(used, each) and "web_fetch" not in each
+        )
     if _number(reported, "num_sources_used"):
         yield "search sources"
-    models = {str(one["model"]) for one in map(_object, _list(reported, "iterations")) if one.get("model")}
+    models = {str(each["model"]) for each in map(_object, _list(reported, "iterations")) if each.get("model")}
     yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
     kinds = {str(item.get("type")) for item in map(_object, _list(reply, "output"))}
     yield from (kind for kind in _CHARGED_ITEMS if kind in kinds)
@@ -61,9 +63,9 @@ def _other_modalities(reported: JsonObject) -> Iterator[str]:
     for name in ("promptTokensDetails", "toolUsePromptTokensDetails", "candidatesTokensDetails"):
         listed = _list(reported, name) or _list(reported, snake(name))
         kinds = {
-            str(one.get("modality"))
-            for one in map(_object, listed)
-            if _either(one, "tokenCount", "token_count")
+            str(each.get("modality"))
+            for each in map(_object, listed)
+            if _either(each, "tokenCount", "token_count")
         }
         if "AUDIO" in kinds:
             yield "audio"
@@ -114,8 +116,8 @@ def _reader(reported: JsonObject, provider: str) -> Reader:
 
 def anthropic_usage(reported: JsonObject) -> Usage:
     # With compaction the top level leaves the summarising call out; the iterations hold everything.
-    iterations = [one for one in _list(reported, "iterations") if isinstance(one, Mapping)]
-    parts = [_anthropic_part(_object(one)) for one in iterations] or [_anthropic_part(reported)]
+    iterations = [each for each in _list(reported, "iterations") if isinstance(each, Mapping)]
+    parts = [_anthropic_part(_object(iteration)) for iteration in iterations] or [_anthropic_part(reported)]
     return Usage(
         input_total=sum(part.input_total for part in parts),
         cache_read=sum(part.cache_read for part in parts),
@@ -184,7 +186,7 @@ def gemini_usage(reported: JsonObject) -> Usage:
     answered = answered or _either(reported, "responseTokenCount", "response_token_count")
     fetched = _either(reported, "toolUsePromptTokenCount", "tool_use_prompt_token_count")
     by_kind = _list(reported, "cacheTokensDetails") or _list(reported, "cache_tokens_details")
-    details = sum(_either(_object(one), "tokenCount", "token_count") for one in by_kind)
+    details = sum(_either(_object(each), "tokenCount", "token_count") for each in by_kind)
     return Usage(
         input_total=_either(reported, "promptTokenCount", "prompt_token_count") + fetched,
         cache_read=_either(reported, "cachedContentTokenCount", "cached_content_token_count") or details,
@@ -205,9 +207,9 @@ def _interactions(reported: JsonObject) -> Usage:
 
 def bedrock_usage(reported: JsonObject) -> Usage:
     read, written = _number(reported, "cacheReadInputTokens"), _number(reported, "cacheWriteInputTokens")
-    details = [_object(one) for one in _list(reported, "cacheDetails")]
-    long = sum(_number(one, "inputTokens") for one in details if one.get("ttl") == "1h")
-    short = sum(_number(one, "inputTokens") for one in details if one.get("ttl") != "1h")
+    details = [_object(each) for each in _list(reported, "cacheDetails")]
+    long = sum(_number(detail, "inputTokens") for detail in details if detail.get("ttl") == "1h")
+    short = sum(_number(detail, "inputTokens") for detail in details if detail.get("ttl") != "1h")
     written = max(written, long + short)
     return Usage(
         input_total=_number(reported, "inputTokens") + read + written,

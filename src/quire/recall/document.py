@@ -95,7 +95,7 @@ class HasRelevance(Protocol):
 
 def relevant(found: Iterable[HasRelevance]) -> bool:
     """Whether anything that was found has to do with the query at all."""
-    return any(one.relevance >= FLOOR for one in found)
+    return any(each.relevance >= FLOOR for each in found)
 
 
 class DocumentTerms(msgspec.Struct, frozen=True):

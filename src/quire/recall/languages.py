@@ -160,7 +160,9 @@ def _take_apart(compound: str, parts: list[str], whole: list[str], asked: bool) 
     for word in words:
         if word.isascii():
             humps = (
-                (word,) if word.islower() and "_" not in word else [one for one in _HUMP.split(word) if one]
+                (word,)
+                if word.islower() and "_" not in word
+                else [each for each in _HUMP.split(word) if each]
             )
             parts += (hump.lower() for hump in humps)
             if len(humps) > 1:

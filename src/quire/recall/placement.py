@@ -162,7 +162,7 @@ def in_prompt(
     """The seqs of entries that a prompt shows whole; `entries` tell which of its results were cut."""
     shown = {seq for message in prompt.messages for seq in message.seqs}
     cut = {seq for message in prompt.messages for seq in _cut(message, entries or {})}
-    return frozenset(shown - cut - {one.entry for one in left_out})
+    return frozenset(shown - cut - {each.entry for each in left_out})
 
 
 def standing(entries: Iterable[Entry], shown: Collection[int]) -> dict[str, str]:

@@ -107,8 +107,8 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
         row = [word for word in words if word[0] != WHOLE]
         for word in words:
             out.setdefault(word, weight)
-        for one, other in pairwise(row):
-            out.setdefault(f"{one} {other}", weight * SIDE_BY_SIDE)
+        for each, other in pairwise(row):
+            out.setdefault(f"{each} {other}", weight * SIDE_BY_SIDE)
     return tuple(sorted(out.items()))
 
 

@@ -122,16 +122,16 @@ class SpeakerPriors:
 
     def add(self, documents: Sequence[DocumentTerms]) -> None:
         """Note the speakers and manners of documents."""
-        speakers = [self._numbers.setdefault(one.speaker, len(self._numbers)) for one in documents]
+        speakers = [self._numbers.setdefault(document.speaker, len(self._numbers)) for document in documents]
         self._said.lengthen(len(self._numbers) - self._said.size)
         self._count(np.array(speakers, np.int64), 1)
         said = [document.speech for document in documents]
         self.speakers.extend(speakers)
         self._returned.extend([document.speaker == TOOL for document in documents])
-        self.asks.extend([one.asks for one in said])
-        self._person.extend([one.person for one in said])
-        self._times.extend([one.times for one in said])
-        self._names.extend([one.names for one in said])
+        self.asks.extend([each.asks for each in said])
+        self._person.extend([each.person for each in said])
+        self._times.extend([each.times for each in said])
+        self._names.extend([each.names for each in said])
 
     def state(self) -> dict[str, bytes]:
         """Everything, to be kept."""
@@ -238,16 +238,16 @@ class Collection:
         first, added = len(self.ids), list(latest.values())
         numbers = self._session_numbers
         self._manner.add(added)
-        self._sessions.extend([numbers.setdefault(one.session, len(numbers)) for one in added])
-        self._lengths.extend([one.words.count(" ") + 1 - one.words.count(WHOLE) for one in added])
+        self._sessions.extend([numbers.setdefault(each.session, len(numbers)) for each in added])
+        self._lengths.extend([each.words.count(" ") + 1 - each.words.count(WHOLE) for each in added])
         self._alive.extend(np.ones(len(added), np.bool_))
-        self._postings.add(posting_run(first, [one.words for one in added]))
+        self._postings.add(posting_run(first, [each.words for each in added]))
         self.meaning.grow(len(added))
         self._neighbours = None
         self.ids += latest
         self._rows.update((id, row) for row, id in enumerate(latest, first))
         if self.embedder is not None:
-            self._pending.update((row, one.meaning) for row, one in enumerate(added, first) if one.meaning)
+            self._pending.update((row, each.meaning) for row, each in enumerate(added, first) if each.meaning)
 
     def state(self) -> dict[str, bytes]:
         """All but the vectors, to be kept; see `meaning` for those."""

@@ -356,7 +356,7 @@ class Recall:
 
             def hits(without: list[str]) -> list[Hit]:
                 found = held.collection.search(query, k, only=only, exclude=[*skip, *without])
-                return [self._hit(held, one, within, neighbours) for one in found]
+                return [self._hit(held, each, within, neighbours) for each in found]
 
             best = hits([])
             blank = [hit.id for hit in best if _is_blank(hit.entry)]
@@ -409,7 +409,7 @@ class Recall:
         ids = held.collection.around(found.id, neighbours)
         entries = {id: self._entry(held, id, thread) for id in ids}
         name, entry = entries[found.id]
-        around = tuple(one for _, one in entries.values()) if neighbours else ()
+        around = tuple(value for _, value in entries.values()) if neighbours else ()
         call = int(held.call.all[held.collection.row(found.id)])
         tool = self._tool(name, entry, call)
         score = round(found.score, 6)

@@ -78,10 +78,10 @@ def _sorted(keys: Array, rows: Array, counts: Array) -> PostingRun:
 
 def merged(runs: Sequence[PostingRun]) -> PostingRun:
     """Runs of rows that follow each other as one."""
-    keys = np.concatenate([np.repeat(one.keys, np.diff(one.starts)) for one in runs])
+    keys = np.concatenate([np.repeat(run.keys, np.diff(run.starts)) for run in runs])
     order = np.argsort(keys, kind="stable")
     rows, counts = (
-        np.concatenate([getattr(one, part) for one in runs])[order] for part in ("rows", "counts")
+        np.concatenate([getattr(run, part) for run in runs])[order] for part in ("rows", "counts")
     )
     return _sorted(keys[order], rows, counts)
 
@@ -102,11 +102,11 @@ class Postings:
     def of(self, key: Any) -> tuple[Array, Array]:
         """The rows that hold a word, in order, and its counts there; some may be dead."""
         found = []
-        for one in self.runs:
-            at = int(np.searchsorted(one.keys, key))
-            if at < len(one.keys) and one.keys[at] == key:
-                part = slice(one.starts[at], one.starts[at + 1])
-                found.append((one.rows[part], one.counts[part]))
+        for run in self.runs:
+            at = int(np.searchsorted(run.keys, key))
+            if at < len(run.keys) and run.keys[at] == key:
+                part = slice(run.starts[at], run.starts[at + 1])
+                found.append((run.rows[part], run.counts[part]))
         if not found:
             return np.zeros(0, np.int32), np.zeros(0, np.uint8)
         return np.concatenate([rows for rows, _ in found]), np.concatenate([counts for _, counts in found])

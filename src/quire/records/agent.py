@@ -37,7 +37,7 @@ class Reaction(msgspec.Struct, frozen=True):
 
 def configured(records: Records, consumer_id: str, *, now: int | None = None) -> Config:
     """The configuration that a consumer has among the records."""
-    found = [one for one in _configs(records, now) if one.context.get("consumer_id") == consumer_id]
+    found = [config for config in _configs(records, now) if config.context.get("consumer_id") == consumer_id]
     if not found:
         raise NotFound(
             f"no {SCHEMA} record has the consumer_id {consumer_id!r}",
@@ -57,13 +57,13 @@ def react(records: Records, *changed: Record, now: int | None = None) -> Reactio
     while changed:
         rounds += 1
         made: list[Record] = []
-        for one in _configs(records, now):
+        for each in _configs(records, now):
             try:
-                config = of_record(one)
+                config = of_record(each)
                 if rounds <= config.max_generation:
                     made += _renewed(records, Builder(config), changed, now)
             except QuireError as error:
-                problems.append(f"{one.id}: {error}")
+                problems.append(f"{each.id}: {error}")
         outputs += made
         changed = tuple(made)
     return Reaction(tuple(outputs), tuple(dict.fromkeys(problems)))
@@ -71,7 +71,7 @@ def react(records: Records, *changed: Record, now: int | None = None) -> Reactio
 
 def _renewed(records: Records, builder: Builder, changed: Sequence[Record], now: int | None) -> list[Record]:
     """The consumer's context, where one of the records makes it new."""
-    trigger = next((one for one in reversed(changed) if builder.triggered_by(one)), None)
+    trigger = next((each for each in reversed(changed) if builder.triggered_by(each)), None)
     if trigger is None:
         return []
     before = builder.output(records, now=now)
@@ -82,7 +82,7 @@ def _renewed(records: Records, builder: Builder, changed: Sequence[Record], now:
 def _configs(records: Records, now: int | None) -> list[Record]:
     """The newest configuration of each consumer."""
     found = records.select(Selector(schemas=(SCHEMA,)), now=now)
-    return list({one.context.get("consumer_id", one.id): one for one in found}.values())
+    return list({each.context.get("consumer_id", each.id): each for each in found}.values())
 
 
 # A model's reply as `agent.response.v1`: its message and the tools it asks for; anything else is a plain message.
@@ -111,7 +111,13 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
     def entries(self) -> list[Entry]:
         """The reply as entries for a log: what it says, then its calls."""
         said = [respond(self.message)] if self.message or not self.tool_requests else []
-        return [*said, *(call(one.request_id, one.tool, one.input) for one in self.tool_requests)]
+        return [
+            *said,
+            *(
+                call(tool_request.request_id, tool_request.tool, tool_request.input)
+                for tool_request in self.tool_requests
+            ),
+        ]
 
     def fields(self) -> JsonObject:
         """The arguments of `Records.create` that keep this reply as a record."""
@@ -204,14 +210,14 @@ def _requests(value: Json) -> tuple[list[ToolRequest], list[str]]:
     if not isinstance(value, list):
         return [], [f"tool_requests is a list, not {as_text(value)[:60]!r}"]
     requests, problems = [], []
-    for number, one in enumerate(value, 1):
-        problem = _problem(one)
+    for number, each in enumerate(value, 1):
+        problem = _problem(each)
         if problem:
-            problems.append(f"tool request {number} {problem}: {as_text(one)[:120]}")
+            problems.append(f"tool request {number} {problem}: {as_text(each)[:120]}")
             continue
-        given = one.get("requestId")
+        given = each.get("requestId")
         request_id = given if isinstance(given, str) and given else f"request-{number}"
-        requests.append(ToolRequest(one["tool"], one["input"], request_id))
+        requests.append(ToolRequest(each["tool"], each["input"], request_id))
     return requests, problems
 
 

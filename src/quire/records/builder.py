@@ -65,7 +65,7 @@ class BuiltContext(msgspec.Struct, frozen=True, kw_only=True):
             "request": self.request,
             "trigger": trigger,
             "tokens": self.tokens,
-            "sources": [{"id": one.id, "version": one.version} for one in self.sources],
+            "sources": [{"id": source.id, "version": source.version} for source in self.sources],
             "left_out": list(self.left_out),
             "built": {"by": self.consumer_id, "generation": self.generation},
         }
@@ -100,7 +100,9 @@ class Builder:
 
     def triggered_by(self, record: Record) -> bool:
         """Whether a record's creation or change calls for a new context."""
-        return any(one.matches(record) for one in self.config.update_triggers) and not self.refusal(record)
+        return any(
+            update_trigger.matches(record) for update_trigger in self.config.update_triggers
+        ) and not self.refusal(record)
 
     def refusal(self, record: Record) -> str:
         """Why a record may not trigger this builder whatever its triggers say; '' where it may."""
@@ -126,7 +128,7 @@ class Builder:
         ask = self._ask(records, trigger, request, now)
         picked = gather(records, self.config.sources, ask, now)
         if trigger is not None and role(trigger) != "user":
-            picked = sorted([*picked, Picked(trigger, 1.0, trigger.id)], key=lambda one: one.place)
+            picked = sorted([*picked, Picked(trigger, 1.0, trigger.id)], key=lambda each: each.place)
         parts, repeats = self._distinct(picked, ask, records.meaning.embed if records.meaning else None)
         if catalog is not None:
             others = [part for part in parts if part.shape.section != "tools"]
@@ -138,7 +140,7 @@ class Builder:
             request=ask.request,
             tokens=fitted.tokens,
             trigger=trigger or ask.message,
-            sources=tuple(one.record for one in picked if one.record.id in fitted.shown),
+            sources=tuple(each.record for each in picked if each.record.id in fitted.shown),
             left_out=(*repeats, *fitted.left_out),
             generation=1 + (generation(trigger) if trigger else 0),
         )
@@ -182,7 +184,7 @@ class Builder:
         """The consumer's context record, if there is one."""
         consumer = self.config.consumer_id
         wanted = Selector(schemas=(self.config.output.schema_name,), all_tags=(f"consumer:{consumer}",))
-        found = records.select(wanted, newest=1, keep=lambda one: built_by(one) == consumer, now=now)
+        found = records.select(wanted, newest=1, keep=lambda each: built_by(each) == consumer, now=now)
         return found[0] if found else None
 
     def _ask(
@@ -204,7 +206,7 @@ class Builder:
         """The record of a request that was stored before it was asked: the last thing said, in the same words."""
         named = [schema for source in self.config.sources for schema in source.selector.schemas]
         spoken = Selector(schemas=tuple(dict.fromkeys((*SPOKEN, *named))))
-        last = records.select(spoken, newest=1, keep=lambda one: bool(role(one)), now=now)
+        last = records.select(spoken, newest=1, keep=lambda each: bool(role(each)), now=now)
         return last[0] if last and role(last[0]) == "user" and said(last[0].context) == request else None
 
     def _may_show(self, record: Record) -> bool:
@@ -219,15 +221,17 @@ class Builder:
         """One part for each record, without those that say again what a later one says."""
         pin = ask.trigger.id if ask.trigger else ""
         parts = [
-            Part(one.record.id, shape(one.record, one.role), one.weight, one.group, one.record.id == pin)
-            for one in picked
+            Part(
+                each.record.id, shape(each.record, each.role), each.weight, each.group, each.record.id == pin
+            )
+            for each in picked
         ]
         threshold = self.config.formatting.deduplication_threshold
         if threshold is None:
             return parts, []
         asked_again = _asked_again(parts, ask.request, threshold, embed)
         rest = [part for part in parts if part.id not in asked_again]
-        sessions = {one.record.id: session(one.record) for one in picked}
+        sessions = {each.record.id: session(each.record) for each in picked}
         dropped = asked_again | _repeats(exchanges(rest, sessions), threshold, embed)
         reasons = [{"record": id, "reason": f"says the same as {other}"} for id, other in dropped.items()]
         return [part for part in parts if part.id not in dropped], reasons

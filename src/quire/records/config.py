@@ -82,10 +82,10 @@ def config(value: Json) -> Config:
     try:
         return Config(
             consumer_id=value["consumer_id"],
-            sources=tuple(_source(one, n) for n, one in enumerate(_objects(value, "sources"), 1)),
+            sources=tuple(_source(each, n) for n, each in enumerate(_objects(value, "sources"), 1)),
             update_triggers=tuple(
-                selector(one, f"update trigger {n}")
-                for n, one in enumerate(_objects(value, "update_triggers"), 1)
+                selector(each, f"update trigger {n}")
+                for n, each in enumerate(_objects(value, "update_triggers"), 1)
             ),
             output=msgspec.convert(_output(_object(value, "output")), OutputRecord),
             formatting=msgspec.convert(_formatting(_object(value, "formatting")), Formatting),
@@ -104,7 +104,7 @@ def of_record(record: Record) -> Config:
 
 def _objects(value: JsonObject, key: str) -> list[JsonObject]:
     listed = value.get(key) or []
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise CallError(f"{key} is a list of objects, not {as_text(listed)[:40]!r}", hint=_HINT)
     return listed
 
@@ -123,7 +123,7 @@ def _source(value: JsonObject, number: int) -> RecordSource:
         raise CallError(
             f"{where} has no method {value.get('method')!r}", hint=f"Use one of {', '.join(METHODS)}."
         )
-    chosen = {key: one for key, one in value.items() if key not in _SOURCE_KEYS} | _object(value, "filters")
+    chosen = {key: item for key, item in value.items() if key not in _SOURCE_KEYS} | _object(value, "filters")
     given = {
         key: value[key] for key in ("method", "nn", "limit", "exchanges", "floor", "role") if key in value
     }
@@ -140,7 +140,7 @@ def _source(value: JsonObject, number: int) -> RecordSource:
 
 def _output(value: JsonObject) -> JsonObject:
     _known(value, "output", ("schema_name", "tags", "ttl_s", "ttl_seconds"))
-    return {("ttl_s" if key == "ttl_seconds" else key): one for key, one in value.items()}
+    return {("ttl_s" if key == "ttl_seconds" else key): item for key, item in value.items()}
 
 
 def _formatting(value: JsonObject) -> JsonObject:

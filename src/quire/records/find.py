@@ -115,12 +115,14 @@ class RecordMeaning:
         stored = self._stored(table, records) if records else {}
         # A record that changed meanwhile has no vector yet; it is near to nothing this once.
         none = numpy.zeros(self.dimensions, numpy.float32)
-        return [stored.get(one.id, none) for one in records]
+        return [stored.get(record.id, none) for record in records]
 
     def keep(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> int:
         """Make and store the vectors that are missing; returns how many there were."""
         there = self._stored(table, records) if records else {}
-        missing = [(one, text) for one, text in zip(records, texts, strict=True) if one.id not in there]
+        missing = [
+            (record, text) for record, text in zip(records, texts, strict=True) if record.id not in there
+        ]
         done = 0
         if self.progress and missing:
             self.progress(0, len(missing))
@@ -258,17 +260,17 @@ def ranked(
     shares = relevance(query, texts, cosines, corpus)
     # No text is near to everything by its vector, and says nothing.
     near = {
-        one.id: share if text.strip() else 0.0
-        for one, text, share in zip(records, texts, shares, strict=True)
+        record.id: share if text.strip() else 0.0
+        for record, text, share in zip(records, texts, shares, strict=True)
     }
     if not any(near.values()):
         return []
     found = _collection(records, texts, meaning, vectors).search(query, len(records))
-    by_id = {one.id: one for one in records}
-    best = max((one.score for one in found), default=0.0) or 1.0
+    by_id = {record.id: record for record in records}
+    best = max((each.score for each in found), default=0.0) or 1.0
     return [
-        RecordHit(by_id[one.id], round(one.score, 6), one.score / best, near[one.id], one.parts)
-        for one in found
+        RecordHit(by_id[each.id], round(each.score, 6), each.score / best, near[each.id], each.parts)
+        for each in found
     ]
 
 
@@ -296,7 +298,7 @@ def _collection(
     collection = Collection(meaning)
     collection.upsert(document(*pair) for pair in zip(records, texts, strict=True))
     if vectors:
-        collection.put_vectors([one.id for one in records], numpy.stack(vectors))
+        collection.put_vectors([record.id for record in records], numpy.stack(vectors))
     return collection
 
 
@@ -348,7 +350,7 @@ def _filter(selector: Selector, now: int | None) -> RecordFilter:
 
 
 def _kept(bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> list[Record]:
-    return [one for one in map(decode, bodies) if selector.matches(one) and keep(one)]
+    return [body for body in map(decode, bodies) if selector.matches(body) and keep(body)]
 
 
 def beside(

@@ -40,7 +40,7 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def allows(self, record: Record) -> bool:
         """Whether a record may stand beside the request: not the request itself, nothing said after the trigger."""
-        if record.id in {one.id for one in (self.message, self.trigger) if one}:
+        if record.id in {each.id for each in (self.message, self.trigger) if each}:
             return False
         last = self.trigger or self.message
         said_later = last is not None and bool(role(record)) and number(record.id) > number(last.id)
@@ -74,7 +74,7 @@ def gather(
         for one in _from(records, source, ask, now):
             if one.record.id not in picked or picked[one.record.id].weight < one.weight:
                 picked[one.record.id] = one
-    return sorted(picked.values(), key=lambda one: one.place)
+    return sorted(picked.values(), key=lambda each: each.place)
 
 
 def _from(records: Records, source: RecordSource, ask: ContextRequest, now: int | None) -> list[Picked]:
@@ -85,7 +85,7 @@ def _from(records: Records, source: RecordSource, ask: ContextRequest, now: int 
         return _nearest(records, source, selector, ask, now)
     most = 1 if source.method == "latest" else source.limit or (RECENT if source.method == "recent" else MOST)
     found = records.select(selector, newest=most, keep=ask.allows, now=now)
-    return [Picked(one, (at + 1) / len(found), one.id, source.role) for at, one in enumerate(found)]
+    return [Picked(each, (at + 1) / len(found), each.id, source.role) for at, each in enumerate(found)]
 
 
 def _nearest(
@@ -109,21 +109,21 @@ def _nearest(
 
 def _paired(picked: list[Picked], beside: Callable[[Record, int], Record | None]) -> list[Picked]:
     """Each question with the answer directly behind it, each answer with the question directly before it."""
-    out = {one.record.id: one for one in picked}
+    out = {each.record.id: each for each in picked}
     for one in picked:
         speaker = role(one.record)
         partner = beside(one.record, 1 if speaker == "user" else -1) if speaker else None
         if partner and role(partner) != speaker:
             out.setdefault(partner.id, Picked(partner, one.weight, one.group))
-    return sorted(out.values(), key=lambda one: one.place)
+    return sorted(out.values(), key=lambda each: each.place)
 
 
 def _bridged(picked: list[Picked], beside: Callable[[Record, int], Record | None]) -> list[Picked]:
     """With what was said between two messages that stand close: 'Where exactly is that?' says nothing alone."""
     out = list(picked)
-    for first, second in pairwise([one for one in picked if role(one.record)]):
+    for first, second in pairwise([each for each in picked if role(each.record)]):
         weight = min(first.weight, second.weight)
-        out += [Picked(one, weight, first.group) for one in _between(first.record, second.record, beside)]
+        out += [Picked(each, weight, first.group) for each in _between(first.record, second.record, beside)]
     return out
 
 
@@ -169,7 +169,7 @@ def repeated(
         return facts[one] == facts[other] and all(near(one, other) >= threshold for near in alike)
 
     for at in reversed([at for at in range(len(texts)) if at not in kept]):
-        same = next((one for one in kept if say_the_same(one, at)), None)
+        same = next((each for each in kept if say_the_same(each, at)), None)
         if same is None:
             kept.append(at)
         else:
@@ -261,7 +261,7 @@ def exchanges(parts: Sequence[Part], sessions: Mapping[str, str]) -> list[Exchan
         out.append(Exchange((part,), asked if asked.rstrip().endswith("?") else ""))
         if part.shape.message is not None:
             newest[where] = len(out) - 1
-    return [one for one in out if one.kind != ("tools",)]
+    return [each for each in out if each.kind != ("tools",)]
 
 
 def _speaker(part: Part) -> str:

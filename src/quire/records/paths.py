@@ -54,10 +54,10 @@ def as_text(value: Json) -> str:
 def drop(value: Json, paths: Sequence[str]) -> Json:
     """The value without what the paths name; parents stay, lists are looked through."""
     if isinstance(value, list):
-        return [drop(one, paths) for one in value]
+        return [drop(each, paths) for each in value]
     if not isinstance(value, dict):
         return value
-    return {key: drop(one, below(paths, key)) for key, one in value.items() if key not in paths}
+    return {key: drop(item, below(paths, key)) for key, item in value.items() if key not in paths}
 
 
 def keep(value: Json, paths: Sequence[str]) -> Json:
@@ -69,8 +69,8 @@ def keep(value: Json, paths: Sequence[str]) -> Json:
         return kept if kept or not value else MISSING
     if not isinstance(value, dict):
         return MISSING
-    named = {key: one if key in paths else keep(one, below(paths, key)) for key, one in value.items()}
-    return {key: one for key, one in named.items() if one is not MISSING} or MISSING
+    named = {key: item if key in paths else keep(item, below(paths, key)) for key, item in value.items()}
+    return {key: item for key, item in named.items() if item is not MISSING} or MISSING
 
 
 def below(paths: Sequence[str], key: str) -> list[str]:
@@ -132,7 +132,7 @@ def check_depth(value: Json, most: int) -> None:
         depth += 1
         if depth > most + 1:
             raise DataError(f"nested deeper than {most} levels", hint="Flatten the value.")
-        level = [child for one in level for child in _children(one)]
+        level = [child for each in level for child in _children(each)]
 
 
 def _children(value: Json) -> list[Json]:

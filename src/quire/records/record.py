@@ -83,7 +83,9 @@ def session(record: Record) -> str:
 def to_json(value: Record | View) -> JsonObject:
     """As JSON, fields in their order, without those that hold nothing."""
     fields: JsonObject = msgspec.to_builtins(value)
-    return {key: one for key, one in fields.items() if one is not None and not (key == "owner" and one == "")}
+    return {
+        key: item for key, item in fields.items() if item is not None and not (key == "owner" and item == "")
+    }
 
 
 def encode(record: Record) -> str:

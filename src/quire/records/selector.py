@@ -18,7 +18,9 @@ def _ordered(compare: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bo
     """Compare only what can be: numbers with numbers, strings with strings."""
 
     def holds(found: Json, wanted: Json) -> bool:
-        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (found, wanted))
+        numbers = all(
+            isinstance(each, int | float) and not isinstance(each, bool) for each in (found, wanted)
+        )
         strings = isinstance(found, str) and isinstance(wanted, str)
         return (numbers or strings) and compare(found, wanted)
 
@@ -32,12 +34,12 @@ def same(found: Json, wanted: Json) -> bool:
 
 def _contains(found: Json, wanted: Json) -> bool:
     if isinstance(found, list):
-        return any(same(one, wanted) for one in found)
+        return any(same(each, wanted) for each in found)
     return isinstance(wanted, str) and isinstance(found, str | dict) and wanted in found
 
 
 def _among(found: Json, wanted: Json) -> bool:
-    return isinstance(wanted, list) and any(same(found, one) for one in wanted)
+    return isinstance(wanted, list) and any(same(found, each) for each in wanted)
 
 
 OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
@@ -50,7 +52,7 @@ OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
     "in": _among,
     "contains": _contains,
     "contains_any": lambda found, wanted: (
-        isinstance(wanted, list) and any(_contains(found, one) for one in wanted)
+        isinstance(wanted, list) and any(_contains(found, each) for each in wanted)
     ),
     "exists": lambda found, wanted: bool(wanted),
 }
@@ -73,8 +75,8 @@ class Match(msgspec.Struct, frozen=True):
         if self.op == "exists":
             return bool(found) == bool(self.value)
         if self.op == "ne":
-            return all(OPERATORS["ne"](one, self.value) for one in found)
-        return any(OPERATORS[self.op](one, self.value) for one in found)
+            return all(OPERATORS["ne"](each, self.value) for each in found)
+        return any(OPERATORS[self.op](each, self.value) for each in found)
 
     def _found(self, context: JsonObject) -> list[Json]:
         if self.path.startswith("$"):

@@ -82,7 +82,7 @@ def _strings(value: Json) -> list[str]:
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for one in inner for text in _strings(one)]
+    return [text for each in inner for text in _strings(each)]
 
 
 def _tools(record: Record) -> Shape:

@@ -67,13 +67,13 @@ class Records:
 
     def create_all(self, drafts: Iterable[Record]) -> Found:
         """Keep many new records (see `draft`) in one transaction: all of them or none."""
-        found_by = [(one, searchable(one)) for one in drafts]
+        found_by = [(each, searchable(each)) for each in drafts]
 
         def numbered(record: Record, text: str) -> Callable[[int], RecordRow]:
             return lambda n: _row(msgspec.structs.replace(record, id=f"rec-{n}"), text)
 
         # What is handed back is what is there: tuples are lists now, keys are strings.
-        return [decode(body) for body in self._table.insert([numbered(*one) for one in found_by])]
+        return [decode(body) for body in self._table.insert([numbered(*each) for each in found_by])]
 
     def read(self, id: str, *, now: int | None = None) -> View:
         """A record as a model sees it: with its hints applied."""
@@ -84,7 +84,7 @@ class Records:
         record = self._current(id, now)
         if version is None or version == record.version:
             return record
-        found = [one for one in map(decode, self._table.versions(number(id))) if one.version == version]
+        found = [each for each in map(decode, self._table.versions(number(id))) if each.version == version]
         if not found:
             raise NotFound(
                 f"{id} has versions 1 to {record.version}, not {version}",

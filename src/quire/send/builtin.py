@@ -109,7 +109,7 @@ def _value(node: ast.expr) -> Number:
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _BINARY:
             return _bounded(_BINARY[type(sign)](_value(left), _value(right)))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            return _called(name, [_value(one) for one in args])
+            return _called(name, [_value(arg) for arg in args])
     raise CallError(
         f"{ast.unparse(node)[:80]!r} is not arithmetic", hint="Numbers, + - * / // % **, and named functions."
     )
@@ -263,7 +263,7 @@ def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[To
 
 def _find(kept: Records, *wanted: Any) -> JsonObject:
     found = _found(kept, *wanted)
-    return {"count": len(found), "records": [_shown(one) for one in found]}
+    return {"count": len(found), "records": [_shown(each) for each in found]}
 
 
 def _found(
@@ -273,9 +273,9 @@ def _found(
         return [kept.read_full(id, now=now)]
     wanted = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
     if query.strip():
-        near = kept.near(query, wanted, keep=lambda one: not built_by(one), now=now)
+        near = kept.near(query, wanted, keep=lambda each: not built_by(each), now=now)
         return [hit.record for hit in near if hit.share > 0][:k]
-    return kept.select(wanted, newest=k, keep=lambda one: not built_by(one), now=now)
+    return kept.select(wanted, newest=k, keep=lambda each: not built_by(each), now=now)
 
 
 def _shown(record: Record) -> JsonObject:

@@ -58,7 +58,7 @@ class CachedConversation:
 
     def _says_again(self, request: Request) -> bool:
         said = _said(request.body)[1:]
-        return 2 * sum(one in self.said for one in said) >= max(1, len(said))
+        return 2 * sum(each in self.said for each in said) >= max(1, len(said))
 
     def ask(self, request: Request, at_ms: int) -> list[CacheCall]:
         """Take the next request; the calls to make before it."""
@@ -78,9 +78,11 @@ class CachedTransport:
         """Delete the caches that are still held, as far as that works, and end the connections."""
         try:
             async with asyncio.timeout(_FAREWELL_S):
-                for one in self.conversations:
-                    if one.keeper.kept is not None:
-                        await self._carry_out(one, CacheCall("DELETE", one.keeper.kept.name))
+                for conversation in self.conversations:
+                    if conversation.keeper.kept is not None:
+                        await self._carry_out(
+                            conversation, CacheCall("DELETE", conversation.keeper.kept.name)
+                        )
         except TimeoutError:
             pass
         finally:
@@ -88,7 +90,9 @@ class CachedTransport:
 
     def served(self, request: Request) -> Served | None:
         """What an explicit cache did for a request that was answered; None where there was none."""
-        known = [one.answered for one in self.conversations if one.answered is not None]
+        known = [
+            conversation.answered for conversation in self.conversations if conversation.answered is not None
+        ]
         return next((served for asked, served in known if asked is request), None)
 
     async def send(self, request: Request) -> JsonObject:
@@ -155,12 +159,16 @@ class CachedTransport:
 
     def _conversation(self, request: Request, at_ms: int) -> CachedConversation:
         """The one that this request continues most closely, or a new one."""
-        recent = [one for one in self.conversations if at_ms - one.asked_ms <= _LONGEST_MS]
-        known = [one for one in recent if one.goes_on(request)]
+        recent = [
+            conversation
+            for conversation in self.conversations
+            if at_ms - conversation.asked_ms <= _LONGEST_MS
+        ]
+        known = [each for each in recent if each.goes_on(request)]
         if not known:
             recent.append(CachedConversation(request))
         self.conversations = recent
-        return max(known, key=lambda one: len(one.prefix), default=recent[-1])
+        return max(known, key=lambda each: len(each.prefix), default=recent[-1])
 
     async def _carry_out(self, at: CachedConversation, errand: CacheCall) -> None:
         """One call; one that fails leaves the conversation without a cache."""

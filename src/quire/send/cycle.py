@@ -174,7 +174,7 @@ class Cycle:
                 self._turn.take(entry)
             self._made += [*before, *kept]
             self._tip, self._seen = kept[-1], kept[-1].seq
-            self._tell([*(entry_event(one) for one in before), *self._growing.finish(kept)])
+            self._tell([*(entry_event(each) for each in before), *self._growing.finish(kept)])
 
     def _stored(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """The entries as they are kept, and what came in between: a rebase, a question aside, another writer's."""

@@ -69,7 +69,7 @@ class Growing:
     def _find(self, piece: BlockDelta) -> int:
         at = [(block.place, block.kind) for block in self.blocks]
         if (piece.place, piece.kind) not in at:
-            at = sorted([*at, (piece.place, piece.kind)], key=lambda one: one[0])
+            at = sorted([*at, (piece.place, piece.kind)], key=lambda each: each[0])
             self.blocks.insert(at.index((piece.place, piece.kind)), OpenBlock(piece.kind, piece.place, []))
         return at.index((piece.place, piece.kind))
 

@@ -85,7 +85,7 @@ def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[
             found = grammar_definitions(text, suffix, name)
     except QuireError:
         return set(), set()
-    return {one.start for one in found if len(one.path) == 1}, {one.start for one in found}
+    return {each.start for each in found if len(each.path) == 1}, {each.start for each in found}
 
 
 # Lines that match a pattern, within a time that no pattern can exceed.

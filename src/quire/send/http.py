@@ -243,9 +243,9 @@ class _Model(msgspec.Struct):
 
     def window(self, name: str) -> int:
         """The tokens that the model takes as it is loaded, if it is the one of that name."""
-        for one in self.loaded_instances:
-            if name in (one.id, self.key):
-                return one.config.context_length
+        for loaded_instance in self.loaded_instances:
+            if name in (loaded_instance.id, self.key):
+                return loaded_instance.config.context_length
         if not {name, f"{name}:latest"} & {self.id, self.model}:
             return 0
         return self.max_model_len or self.context_length or self.loaded_context_length or 0
@@ -281,5 +281,5 @@ def _window(said: bytes, model: str) -> int:
         told = msgspec.json.decode(said, type=_Told)
     except (msgspec.DecodeError, RecursionError):
         return 0
-    found = (one.window(model) for one in (*told.data, *told.models))
+    found = (each.window(model) for each in (*told.data, *told.models))
     return told.default_generation_settings.n_ctx or next(filter(None, found), 0)

@@ -103,7 +103,7 @@ class McpServer:
                 f"the MCP server {self._name()} did not start: {_reason(error)}{said}",
                 hint="Run its command by hand to see what it says.",
             ) from error
-        self.tools = tuple(self._tool(one) for one in listed)
+        self.tools = tuple(self._tool(each) for each in listed)
 
     def stop(self) -> None:
         """End the session and the server; safe to call twice."""
@@ -215,7 +215,7 @@ def _name(told: str) -> str:
 
 def _content(result: Any) -> str:
     """A result as text: its text blocks, what else there is named, or the structured content alone."""
-    parts = [_block(one) for one in result.content]
+    parts = [_block(block) for block in result.content]
     if not any(parts) and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
     return "\n\n".join(part for part in parts if part)

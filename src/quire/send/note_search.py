@@ -140,7 +140,7 @@ _LEAD = r"(?:on|in|during|of|over|within|for) "
 
 
 def _alternatives(led: bool) -> str:
-    sources = (f"{_LEAD if one.led and led else f'(?:{_LEAD})?'}{one.pattern}" for one in _PERIODS)
+    sources = (f"{_LEAD if each.led and led else f'(?:{_LEAD})?'}{each.pattern}" for each in _PERIODS)
     return "|".join(re.sub(r"(?<!\\)\((?!\?)", "(?:", source) for source in sources)
 
 
@@ -183,7 +183,7 @@ def time_range(text: str, now_ms: int | None = None) -> TimeRange:
 def spoken_time(text: str, now_ms: int | None = None) -> str:
     """The time that a question names, in its own words: "What did we decide on Monday?" -> "on Monday"."""
     said = " ".join(text.split())
-    for match in sorted(_SPOKEN.finditer(said.lower()), key=lambda one: -len(one[0])):
+    for match in sorted(_SPOKEN.finditer(said.lower()), key=lambda each: -len(each[0])):
         phrase = said[match.start() : match.end()]
         with contextlib.suppress(CallError):
             time_range(phrase, now_ms)
@@ -193,10 +193,10 @@ def spoken_time(text: str, now_ms: int | None = None) -> str:
 
 def _period(said: str, today: date) -> Days | None:
     bare = re.sub(f"^{_LEAD}", "", said)
-    for one in _PERIODS:
-        if match := re.fullmatch(one.pattern, bare):
+    for each in _PERIODS:
+        if match := re.fullmatch(each.pattern, bare):
             try:
-                return one.days(today, match)
+                return each.days(today, match)
             except (ValueError, OverflowError):
                 return None
     return None
@@ -255,8 +255,8 @@ def documents(
     for path, own in by_note.items():
         if left <= 0:
             break
-        ordered = sorted(own, key=lambda one: one.line)
-        content = truncate("\n\n".join(one.text.strip() for one in ordered), min(each, left))
+        ordered = sorted(own, key=lambda each: each.line)
+        content = truncate("\n\n".join(each.text.strip() for each in ordered), min(each, left))
         left -= len(content)
         found.append(FoundNote(after + len(found) + 1, own[0].title, path, content))
     return found
@@ -275,7 +275,7 @@ class SourceNumbers:
         with self._lock:
             known = {
                 **self._turns.pop(turn, {}),
-                **{one["path"]: one["id"] for one in call.meta.get("sources") or ()},
+                **{each["path"]: each["id"] for each in call.meta.get("sources") or ()},
             }
             for one in found:
                 known.setdefault(one.path, max(known.values(), default=0) + 1)
@@ -283,7 +283,7 @@ class SourceNumbers:
                 self._turns[turn] = known
             while len(self._turns) > _MOST_TURNS:
                 del self._turns[next(iter(self._turns))]
-        return [msgspec.structs.replace(one, id=known[one.path]) for one in found]
+        return [msgspec.structs.replace(each, id=known[each.path]) for each in found]
 
 
 _MOST_TURNS = 64
@@ -308,7 +308,7 @@ def _document(one: FoundNote) -> str:
 
 
 def _guidance(found: Sequence[FoundNote]) -> str:
-    listed = [f"- [[{one.title}]] ({one.path})" for one in found[:_MOST_LISTED]]
+    listed = [f"- [[{each.title}]] ({each.path})" for each in found[:_MOST_LISTED]]
     catalog = [escaped(shown(line), *_TAGS) for line in listed]
     return "\n".join([CITING, "", _CATALOG, *catalog]) if catalog else CITING
 
@@ -371,7 +371,7 @@ def local_search_tool(
 def _output(found: Sequence[FoundNote], time_range: str, asked: str) -> Output:
     """What a model reads of a search, and the documents for whoever lists sources."""
     text = local_search(found, time_range)
-    told = [msgspec.to_builtins(Source(one.id, one.title, one.path)) for one in found]
+    told = [msgspec.to_builtins(Source(each.id, each.title, each.path)) for each in found]
     return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": told})
 
 
@@ -383,28 +383,28 @@ def _without(query: str, said: str) -> str:
 def _of_time(index: NoteIndex, words: str, within: TimeRange, k: int, limit: int) -> list[FoundNote]:
     """The notes of a time: those that fit the words first, then the others, newest first, each a fair part of it."""
     fitting = documents(index.search(words, k, within.holds), limit) if words.strip(" ?!.,") else []
-    known = {one.path for one in fitting}
+    known = {each.path for each in fitting}
     others = index.passages(
         lambda note: note.path not in known and within.holds(note), lambda note: -day_of(note).toordinal()
     )
-    left = limit - sum(len(one.content) for one in fitting)
-    fair = max(_LEAST_SHARE, left // max(1, len({one.path for one in others})))
+    left = limit - sum(len(each.content) for each in fitting)
+    fair = max(_LEAST_SHARE, left // max(1, len({other.path for other in others})))
     return [*fitting, *documents(others, left, min(4_000, fair), after=len(fitting))]
 
 
 def sources(entries: Sequence[Entry]) -> list[Source]:
     """What the newest answer rests on: the documents it cites, else all that were found for it."""
     turn = _newest_turn(entries)
-    given = [msgspec.convert(one, Source) for entry in turn for one in entry.meta.get("sources") or ()]
+    given = [msgspec.convert(each, Source) for entry in turn for each in entry.meta.get("sources") or ()]
     answer = "".join(entry.text for entry in turn if entry.kind == "respond")
-    numbers = {int(one.lstrip("^ ")) for group in _CITED_GROUP.findall(answer) for one in group.split(",")}
-    cited = [one for one in given if one.id in numbers]
-    return list({(one.id, one.path): one for one in cited or given}.values())
+    numbers = {int(each.lstrip("^ ")) for group in _CITED_GROUP.findall(answer) for each in group.split(",")}
+    cited = [each for each in given if each.id in numbers]
+    return list({(each.id, each.path): each for each in cited or given}.values())
 
 
 def sources_text(found: Sequence[Source]) -> str:
     """The list behind an answer; empty where nothing was found."""
-    lines = [f"[^{one.id}]: [[{one.title}]] ({one.path})" for one in found]
+    lines = [f"[^{each.id}]: [[{each.title}]] ({each.path})" for each in found]
     return "\n".join(["#### Sources", "", *lines]) if lines else ""
 
 

@@ -97,7 +97,7 @@ def records(
     """
     given = record_tools(kept, clock=clock) if tools is None else tools
     box = Toolbox(*given, offered=False)
-    build = partial(_context, kept, consumer, [_told(one.definition()) for one in box], clock)
+    build = partial(_context, kept, consumer, [_told(each.definition()) for each in box], clock)
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
         return await off_loop(build, turn)
@@ -171,9 +171,9 @@ def keep_records(kept: Records, store: Store, thread: str, now: int | None = Non
     """Keep what a thread has gained since the last time; a kill in between makes none twice and loses none."""
     begin = int((store.get_state(thread, STATE) or {}).get("seq", 0))
     entries = _finished(store.read(thread, after=begin))
-    calls = {one.call_id: one for one in [*newest_turn(store, thread), *entries] if one.kind == "call"}
+    calls = {each.call_id: each for each in [*newest_turn(store, thread), *entries] if each.kind == "call"}
     made = [made for entry in without_cut(entries) if (made := _draft(entry, calls, thread, now))]
-    new = kept.create_all(one for one in made if not _kept(kept, one.tags, now))
+    new = kept.create_all(each for each in made if not _kept(kept, each.tags, now))
     if entries:
         store.set_state(thread, STATE, {"seq": entries[-1].seq})
     react(kept, *new, now=now)
@@ -268,8 +268,8 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
         elif text := reply_text(entry):
             said.append(("assistant", text))
     blocks = [block(item) for item in items]
-    words = user_text([one.text for one in blocks], user.text)
-    own = [*(user.body.get("images") or ()), *(image for one in blocks for image in one.images)]
+    words = user_text([each.text for each in blocks], user.text)
+    own = [*(user.body.get("images") or ()), *(image for each in blocks for image in each.images)]
     images = [image_part(image) for image in own]
     said.insert(0, ("user", clean.with_request(context, words)))
     first, *others = (
@@ -292,8 +292,8 @@ def _joined(lines: Iterable[str | ToolResult]) -> str:
     out: list[str] = []
     for are_results, some in groupby(lines, lambda line: isinstance(line, ToolResult)):
         listed = list(some)
-        results = [one for one in listed if isinstance(one, ToolResult)]
-        out += [clean.results_section(results)] if are_results else [str(one) for one in listed]
+        results = [each for each in listed if isinstance(each, ToolResult)]
+        out += [clean.results_section(results)] if are_results else [str(each) for each in listed]
     return "\n\n".join(out)
 
 
@@ -320,8 +320,13 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
         return [entry]
     said = [values.respond(reply.message)] if reply.structured and reply.message else []
     calls = [
-        values.call(_free(one.request_id, taken), one.tool, one.input, meta={"requestId": one.request_id})
-        for one in reply.tool_requests
+        values.call(
+            _free(tool_request.request_id, taken),
+            tool_request.tool,
+            tool_request.input,
+            meta={"requestId": tool_request.request_id},
+        )
+        for tool_request in reply.tool_requests
     ]
     wrong = [
         values.call(
@@ -331,7 +336,7 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
     ]
     first, *others = [*said, *calls, *wrong] or [values.respond("")]
     begun = Entry(first.kind, {**first.body, "meta": {**first.meta, "reply": entry.text}})
-    return [recordable(one) for one in (begun, *others)]
+    return [recordable(each) for each in (begun, *others)]
 
 
 def _broken(text: str) -> list[str]:

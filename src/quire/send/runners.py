@@ -74,10 +74,10 @@ def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
     """L5, the metadata of L3, and the tools with their schemas; never an item's content."""
     catalog = [
         json.dumps(
-            {"name": one.name, "description": one.description, "parameters": one.parameters},
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
             ensure_ascii=False,
         )
-        for one in tools
+        for tool in tools
     ]
     parts = ["# Tools\n" + "\n".join(catalog)]
     if items:
@@ -110,11 +110,11 @@ def plan_schema(tools: Toolbox, most: int = 6) -> JsonObject:
     calls = [
         {
             "type": "object",
-            "properties": {"tool": {"const": one.name}, "args": one.parameters},
+            "properties": {"tool": {"const": tool.name}, "args": tool.parameters},
             "required": ["tool", "args"],
             "additionalProperties": False,
         }
-        for one in tools
+        for tool in tools
     ]
     return {"type": "array", "items": {"anyOf": calls}, "maxItems": most}
 
@@ -289,7 +289,7 @@ def project(
     memory: str | None = None,
 ) -> Runner:
     """A project's prompt and files in L1 of any other runner; nothing else is special."""
-    context = "\n\n".join(_file_block(one) for one in files)
+    context = "\n\n".join(_file_block(file) for file in files)
     native = runner.speech is MESSAGES
     told = "" if native else runner.system
     system = system_text(

@@ -180,7 +180,7 @@ class CompletionStream:
 
     def partial(self) -> Partial:
         """Everything received so far."""
-        unfinished = tuple({"kind": one.kind, "text": one.text} for one in protocol.merge(self.open))
+        unfinished = tuple({"kind": each.kind, "text": each.text} for each in protocol.merge(self.open))
         return Partial(tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model)
 
     def reply(self) -> Reply:
@@ -280,7 +280,7 @@ def _told(message: JsonObject, delimiter: Delimiter) -> JsonObject:
         return message
     said = _text(message.get("content"))
     lines = [render_event(Respond(said), delimiter)] if said.strip() else []
-    lines += [f"{delimiter}call: {_call(one['function'])}" for one in calls]
+    lines += [f"{delimiter}call: {_call(each['function'])}" for each in calls]
     return {"role": "assistant", "content": "\n\n".join(lines)}
 
 
@@ -307,7 +307,7 @@ class RereadStream:
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
-        made = [entry for one in self._inner.feed(event) for entry in self._read(one)]
+        made = [entry for each in self._inner.feed(event) for entry in self._read(each)]
         self.entries += made
         return made
 

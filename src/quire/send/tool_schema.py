@@ -162,7 +162,7 @@ def _schema(arguments: Any, name: str) -> JsonObject:
 def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
     """Definitions where they are used: only a type that holds itself keeps its reference."""
     if isinstance(schema, list):
-        return [_inlined(one, defs, inside) for one in schema]
+        return [_inlined(each, defs, inside) for each in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -172,7 +172,7 @@ def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
         beside = {name: value for name, value in schema.items() if name != "$ref"}
         return {**_inlined(defs[key], defs, (*inside, key)), **beside}
     return {
-        key: {name: _inlined(one, defs, inside) for name, one in value.items()}
+        key: {name: _inlined(item, defs, inside) for name, item in value.items()}
         if key == "properties"
         else _inlined(value, defs, inside)
         for key, value in schema.items()
@@ -182,7 +182,7 @@ def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
 
 def _still_named(schema: Json) -> set[str]:
     if isinstance(schema, list):
-        return {name for one in schema for name in _still_named(one)}
+        return {name for each in schema for name in _still_named(each)}
     if not isinstance(schema, dict):
         return set()
     own = {schema["$ref"].removeprefix("#/$defs/")} if isinstance(schema.get("$ref"), str) else set()
@@ -248,7 +248,7 @@ def _referred(reference: Json, root: JsonObject) -> Json:
 
 
 def _choices(value: Json, schema: JsonObject, root: JsonObject, at: str, depth: int) -> Iterator[str]:
-    if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
+    if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
         yield f"{at}: must be one of {', '.join(map(_short, schema['enum']))}, not {_short(value)}"
     if "const" in schema and not _same(value, schema["const"]):
         yield f"{at}: must be {_short(schema['const'])}, not {_short(value)}"

@@ -211,7 +211,7 @@ class Toolbox:
 
     def definitions(self) -> Sequence[JsonObject]:
         """The tools the model is told of."""
-        return [one.definition() for one in self] if self.offered else []
+        return [each.definition() for each in self] if self.offered else []
 
     def hidden(self) -> Toolbox:
         """The same tools, of which the model is not told."""

@@ -115,8 +115,8 @@ def named_window(error: ProviderError) -> tuple[int, int] | None:
     found = next((match for pattern in _WINDOWS if (match := pattern.search(str(error)))), None)
     if error.status not in (400, 413) or found is None:
         return None
-    window, *others = (int(one.replace(",", "")) for one in (found[1], *_NUMBER.findall(str(error))))
-    return window, max([window, *(one for one in others if one < 100 * window)])
+    window, *others = (int(each.replace(",", "")) for each in (found[1], *_NUMBER.findall(str(error))))
+    return window, max([window, *(other for other in others if other < 100 * window)])
 
 
 def without_password(url: str) -> str:

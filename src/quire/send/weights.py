@@ -138,7 +138,7 @@ def _take(model: Model, source: Path, target: Path) -> Path:
             f"beside {source.name} there is no {', '.join(missing)}", hint="Copy them there first."
         )
     files = {model.main if model.suffix != ".gguf" else source.name: source} | {
-        one.name: one for one in beside
+        each.name: each for each in beside
     }
     return _place(target, {name: file.read_bytes() for name, file in files.items()})
 

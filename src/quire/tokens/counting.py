@@ -252,8 +252,8 @@ class _Found:
         if isinstance(value, str):
             self._text(value)
         elif isinstance(value, list):
-            for one in value:
-                self.look(one)
+            for each in value:
+                self.look(each)
         elif isinstance(value, dict) and (media := _media(value)) is not None:
             self.texts.append(media.text)
             self.tokens += media.tokens()
@@ -373,7 +373,7 @@ def _of_source(source: JsonObject, prefix: str, form: str) -> Media:
     type = str(source.get("media_type") or prefix.replace("document/", "") + str(source.get("format") or ""))
     content, text = source.get("content"), source.get("text")
     if isinstance(content, list):
-        return Media(type, form=form, blocks=tuple(one for one in content if isinstance(one, dict)))
+        return Media(type, form=form, blocks=tuple(block for block in content if isinstance(block, dict)))
     if source.get("type") in ("text", "content") or isinstance(text, str):
         return Media("text/plain", form=form, words=str(source.get("data") or text or content or ""))
     return Media(type, str(source.get("data") or source.get("bytes") or ""), form)
@@ -586,8 +586,8 @@ def _entry_blocks(entry: Entry) -> list[JsonObject]:
     if "encloses" in entry.wire:
         message = _inner(entry.wire.get("message"))
         content = entry.wire.get("content") or message.get("content") or message.get("parts")
-        blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
-        return [one for one in blocks if not is_text(one) and not is_image(one)]
+        blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+        return [block for block in blocks if not is_text(block) and not is_image(block)]
     block = entry.wire.get("block")
     return [block] if isinstance(block, dict) and not entry_texts(entry) else []
 

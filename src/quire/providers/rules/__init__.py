@@ -166,13 +166,13 @@ class GrowingCheck:
             self._look(check, wire, place)
         for turn in self._turns[known:]:
             if turn.raw or wire.rules.bare_texts:
-                self._settled += (one for sequel in self._sequels for one in sequel.take(check, turn))
+                self._settled += (each for sequel in self._sequels for each in sequel.take(check, turn))
         check = self._whole(check, wire, around)
         yield from self._head_findings
-        yield from (one for place in sorted(self._wrong) for one in self._wrong[place])
+        yield from (each for place in sorted(self._wrong) for each in self._wrong[place])
         yield from self._settled
         if not self._shape_only:
-            yield from (one for sequel in self._sequels for one in sequel.end(check))
+            yield from (each for sequel in self._sequels for each in sequel.end(check))
             yield from wire.rules.end(check)
 
     def _stands(self, changed: list[int], messages: Sequence[Json], lines: Sequence[bytes]) -> bool:

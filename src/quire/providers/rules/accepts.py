@@ -102,7 +102,9 @@ def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonO
         path, value = waiting.pop()
         if isinstance(value, list | tuple):
             waiting += [
-                (f"{path}[{index}]", one) for index, one in enumerate(value) if isinstance(one, dict | list)
+                (f"{path}[{index}]", each)
+                for index, each in enumerate(value)
+                if isinstance(each, dict | list)
             ]
         if not isinstance(value, dict):
             continue

@@ -82,8 +82,8 @@ def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
 
 
 def _says(content: Json) -> bool:
-    kept = [one for _, one in objects(content, "")]
-    return any(not isinstance(one.get("text"), str) or one["text"].strip() for one in kept)
+    kept = [each for _, each in objects(content, "")]
+    return any(not isinstance(each.get("text"), str) or each["text"].strip() for each in kept)
 
 
 class ConverseOrder(Pairs):
@@ -217,7 +217,7 @@ def _end(check: Check) -> Iterator[Finding]:
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     message = obj(obj(reply.get("output")).get("message"))
-    messages = [one for _, one in objects(body.get("messages"), "")]
+    messages = [each for _, each in objects(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": message.get("content")}]}
     remember(seen, conversation(whole, "bedrock"), since=len(messages))
 

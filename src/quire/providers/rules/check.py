@@ -317,12 +317,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 def advice(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The same findings as warnings."""
-    return (msgspec.structs.replace(one, severity="warning") for one in findings)
+    return (msgspec.structs.replace(finding, severity="warning") for finding in findings)
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
     """What would be refused."""
-    return [one for one in findings if one.severity == "error"]
+    return [finding for finding in findings if finding.severity == "error"]
 
 
 def found(row: str, path: str, **seen: Json) -> Finding:

@@ -365,7 +365,7 @@ def _end(check: Check) -> Iterator[Finding]:
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = [block for _, block in objects(reply.get("content"), "")]
-    messages = [one for _, one in objects(body.get("messages"), "")]
+    messages = [each for _, each in objects(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
     remember(seen, conversation(whole, "anthropic"), since=len(messages))
     remember_compaction(seen, content)

@@ -85,7 +85,7 @@ def _against(check: Check, seen: ServerMemory, talk: Conversation) -> Iterator[F
             yield found("B2.11", one.block.path)
     if not modified and latest is not None:
         yield from _incomplete(
-            seen, talk.messages[latest], [one.key for one in sent if one.message == latest]
+            seen, talk.messages[latest], [each.key for each in sent if each.message == latest]
         )
 
 
@@ -136,10 +136,10 @@ def _latest(talk: Conversation) -> int | None:
 
 def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
     """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
-    given = (one for one in signed(talk) if one.message >= since)
-    for _, run in groupby(given, key=lambda one: one.message):
+    given = (each for each in signed(talk) if each.message >= since)
+    for _, run in groupby(given, key=lambda each: each.message):
         blocks = list(run)
-        reply = tuple(one.key for one in blocks)
+        reply = tuple(block.key for block in blocks)
         for one in blocks:
             seen.sign(one.key, Issued(one.prefix, one.content, reply))
 
@@ -256,9 +256,9 @@ def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding
     elif not held and target:
         # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
         yield from (
-            one
-            for one in out_of_order([*explicit, Mark("$.cache_control", ttl)])
-            if one.path == "$.cache_control"
+            each
+            for each in out_of_order([*explicit, Mark("$.cache_control", ttl)])
+            if each.path == "$.cache_control"
         )
 
 

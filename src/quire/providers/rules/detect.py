@@ -52,7 +52,7 @@ def detect(body: Json) -> str | None:
 def _by_messages(body: JsonObject) -> str:
     """Chat, Anthropic and Converse all say `messages`; their blocks, fields and models differ."""
     messages = [message for _, message in objects(body["messages"], "")]
-    if any(one.get("role") in ("tool", "developer") or "tool_calls" in one for one in messages):
+    if any(message.get("role") in ("tool", "developer") or "tool_calls" in message for message in messages):
         return _chat(body)
     blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
     by_type = next((_TYPES[kind] for block in blocks if (kind := text(block.get("type"))) in _TYPES), None)

@@ -261,7 +261,7 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
 
 def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
     properties = [
-        (at(f"{path}.properties", name), one) for name, one in obj(schema.get("properties")).items()
+        (at(f"{path}.properties", name), item) for name, item in obj(schema.get("properties")).items()
     ]
     either = get(schema, "anyOf")
     options = list(objects(either, f"{path}.anyOf"))

@@ -64,7 +64,7 @@ def grammar_of(wire: str, *, closed: bool = True) -> Grammar:
 @functools.cache
 def kinds_of(wanted: str) -> tuple[Kind, ...]:
     """The kinds of "string|[@part]!"."""
-    return tuple(_kind(one) for one in _OR.findall(wanted.removesuffix("!")))
+    return tuple(_kind(each) for each in _OR.findall(wanted.removesuffix("!")))
 
 
 def _kind(text: str) -> Kind:
@@ -87,9 +87,11 @@ def _bound(text: str | None) -> float | None:
 def misfits(value: Json, wanted: str, path: str, grammar: Grammar) -> Iterator[Finding]:
     """Everything in a value that is not as its description says."""
     kinds = kinds_of(wanted)
-    kind = next((one for one in kinds if one.takes(value)), None)
+    kind = next((kind for kind in kinds if kind.takes(value)), None)
     if kind is None:
-        shown = f"'{value}'" if isinstance(value, str) and any(one.value for one in kinds) else _named(value)
+        shown = (
+            f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
+        )
         yield shape(path, f"Input should be {_or(kinds)}, not {shown}", f"Make it {_or(kinds)}.")
         return
     yield from _bounds(value, kind, path)
@@ -172,7 +174,7 @@ def _strangers(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar)
     names = {*spec, *map(snake, spec)} if grammar.snake else set(spec)
     for name in value:
         if name not in names and value[name] is not None:
-            known = ", ".join(one for one in spec if not one.startswith("$")) or "nothing"
+            known = ", ".join(each for each in spec if not each.startswith("$")) or "nothing"
             yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {known}", "Leave it out.")
 
 
@@ -181,7 +183,7 @@ def _members(value: JsonObject, names: list[str], grammar: Grammar) -> list[Json
 
 
 def _one(members: list[Json], path: str) -> Iterator[Finding]:
-    held = [one for one in members if one is not None]
+    held = [member for member in members if member is not None]
     if len(held) != 1:
         problem = f"exactly one member must be set, not {len(held)}"
         yield shape(path, problem, "Split it into one for each." if held else "Leave it out, or fill it.")
@@ -216,9 +218,9 @@ def _named(value: Json) -> str:
 def objects(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
     """The objects of a list, with their paths; anything else is passed over."""
     if isinstance(value, list | tuple):
-        for index, one in enumerate(value):
-            if isinstance(one, dict):
-                yield f"{path}[{index}]", one
+        for index, each in enumerate(value):
+            if isinstance(each, dict):
+                yield f"{path}[{index}]", each
 
 
 def obj(value: Json) -> JsonObject:

@@ -40,7 +40,7 @@ def _misfits(check: Check, value: Json, wanted: str, path: str) -> Iterator[Find
     everybody = list(misfits(value, wanted, path, grammar_of("openai-chat", closed=False)))
     yield from everybody
     if check.info.features.strict:
-        yield from _as_openai(check, (one for one in strictly if one not in everybody))
+        yield from _as_openai(check, (each for each in strictly if each not in everybody))
 
 
 def _as_openai(check: Check, strictly: Iterable[Finding]) -> Iterable[Finding]:

@@ -171,7 +171,7 @@ def _life(part: JsonObject) -> int:
         return _LIVES.get(str(mark.get("ttl") or ""), -1)
     # A mark inside a tool result counts for the result.
     inner = part.get("content")
-    lives = [_life(one) for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
+    lives = [_life(each) for each in inner if isinstance(each, dict)] if isinstance(inner, list) else []
     return next((life for life in lives if life), 0)
 
 
@@ -184,7 +184,7 @@ def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
         return True
     (was, told), (now, tells) = (_head_and_messages(row) for row in (old, new))
     if not was.keys().isdisjoint(now) or any(
-        _alike(one, other) for one in was.values() for other in now.values()
+        _alike(value, other) for value in was.values() for other in now.values()
     ):
         return True
     if was or now:

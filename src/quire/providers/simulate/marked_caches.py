@@ -321,7 +321,7 @@ class BreakpointCache:
         marks = [place for place in marked(seen.blocks) if seen.ends[place] >= self._info.min_cache_tokens]
         asks = list(self._asked(seen)) if implicit else []
         places = sorted({*marks, *asks})[-self._info.cache.lookback :]
-        hit = next((one for one in reversed(places) if self._shelf.readable(hashes[one], at_ms)), None)
+        hit = next((place for place in reversed(places) if self._shelf.readable(hashes[place], at_ms)), None)
         cause, note = self._why(seen, hashes, hit, places, at_ms)
         most = self._info.max_breakpoints
         # The latest marks; unless they are off, one implicit breakpoint at the latest message that asks.
@@ -361,7 +361,7 @@ class BreakpointCache:
         if (
             not places
             and _options(seen).get("mode") == "explicit"
-            and not any(one.ttl_s for one in seen.blocks)
+            and not any(block.ttl_s for block in seen.blocks)
         ):
             return "marker", "explicit mode without a breakpoint uses no cache"
         if not places:

@@ -246,7 +246,7 @@ class UnitCache:
         for length in self._lengths[first:end]:
             self._prefixes.digest(length)
         self._hashed = total
-        return next((one for one in reversed(self._lengths[:end]) if self._is_stored(one, at_ms)), 0)
+        return next((length for length in reversed(self._lengths[:end]) if self._is_stored(length, at_ms)), 0)
 
     def _is_stored(self, length: int, at_ms: int) -> bool:
         return self._units.get(self._prefixes.digest(length), at_ms) < at_ms

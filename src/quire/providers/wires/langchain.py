@@ -195,7 +195,8 @@ def _item(block: JsonObject) -> JsonObject:
     item = {key: value for key, value in block.items() if key not in _LANGCHAINS and value is not None}
     if block.get("type") == "reasoning":
         told = [
-            {"type": "summary_text", "text": str(one.get("text") or "")} for one in objects(block, "summary")
+            {"type": "summary_text", "text": str(each.get("text") or "")}
+            for each in objects(block, "summary")
         ]
         return {**{key: value for key, value in item.items() if key != "status"}, "summary": told}
     if block.get("type") == "text":

@@ -273,7 +273,7 @@ def _note(sheet: Draft, message: Message) -> None:
 
 def _changes(sheet: Draft, message: Message) -> list[JsonObject]:
     """What an imported system message says of tools by their names, for the model it was said to."""
-    part = next((one for one in message.parts if isinstance(one, Text)), None)
+    part = next((part for part in message.parts if isinstance(part, Text)), None)
     blocks = part.wire.get("blocks") if part is not None and is_from(part.wire, (FORMAT,), sheet) else None
     return [unmarked(block) for block in blocks] if isinstance(blocks, list) else []
 
@@ -313,8 +313,10 @@ def _tools(sheet: Draft, message: Message) -> None:
     if not (known := sheet.offered(tools, message)):
         return
     sheet.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
-    inline = [{"type": "tool_definition", "definition": one} for one in sheet.defined(known, tool_definition)]
-    _system(sheet, [{"type": "tool_addition", "tool": one} for one in inline], {})
+    inline = [
+        {"type": "tool_definition", "definition": each} for each in sheet.defined(known, tool_definition)
+    ]
+    _system(sheet, [{"type": "tool_addition", "tool": each} for each in inline], {})
 
 
 def _betas(name: str) -> list[str]:

@@ -16,7 +16,7 @@ from quire.values import Json, JsonObject
 
 def other_format(body: JsonObject) -> str:
     """Bedrock takes Anthropic's own format too: `anthropic_version`, or blocks with a `type`."""
-    said = (one.get("content") for one in listed(body.get("messages")) if isinstance(one, dict))
+    said = (each.get("content") for each in listed(body.get("messages")) if isinstance(each, dict))
     # The first message that says something tells.
     first = next((content for content in said if content), None)
     typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in listed(first))

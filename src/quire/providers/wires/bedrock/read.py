@@ -67,7 +67,7 @@ def _unpointed(defined: list[JsonObject]) -> list[JsonObject]:
 def _offer(tool: JsonObject) -> Offered:
     """A function, or a tool of Amazon's own: {"systemTool": {"name": "nova_grounding"}}."""
     if "toolSpec" in tool:
-        return function(tool, lambda one: tool_entry(sub(one, "toolSpec")), tool_spec)
+        return function(tool, lambda each: tool_entry(sub(each, "toolSpec")), tool_spec)
     return Offered(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
 
 

@@ -93,14 +93,14 @@ def spoken(block: Json) -> Entry:
 
 def cited_text(block: JsonObject) -> str:
     content = objects(sub(block, "citationsContent"), "content")
-    return "".join(str(one.get("text") or "") for one in content)
+    return "".join(str(block.get("text") or "") for block in content)
 
 
 def answered(block: JsonObject) -> Entry:
     """A toolResult block as an entry."""
     given = sub(block, "toolResult")
     content = objects(given, "content")
-    plain = all(set(one) == {"text"} for one in content) and len(content) <= 1
+    plain = all(set(block) == {"text"} for block in content) and len(content) <= 1
     failed = True if given.get("status") == "error" else None
     wire = None if plain else {"block": block}
     return result(str(given.get("toolUseId") or ""), content=text_of(content), error=failed, wire=wire)
@@ -374,6 +374,6 @@ def _sdk_block(block: Json) -> Json:
         redacted = bytes_of(block["reasoningContent"]["redactedContent"])
         return {"reasoningContent": {"redactedContent": redacted}}
     if "toolResult" in block:
-        content = [_sdk_block(one) for one in block["toolResult"]["content"]]
+        content = [_sdk_block(each) for each in block["toolResult"]["content"]]
         return {"toolResult": {**block["toolResult"], "content": content}}
     return block

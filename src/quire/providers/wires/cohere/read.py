@@ -192,8 +192,8 @@ class Stream:
         message: JsonObject = {"content": [self.content[index] for index in sorted(self.content)]}
         message["tool_plan"] = self.plan
         message["tool_calls"] = [
-            {"id": one["id"], "function": {"name": one["name"], "arguments": one["arguments"]}}
-            for _, one in sorted(self.calls.items())
+            {"id": item["id"], "function": {"name": item["name"], "arguments": item["arguments"]}}
+            for _, item in sorted(self.calls.items())
         ]
         self.entries = _said(message, self.model, self.names)
         return self.entries
@@ -211,7 +211,8 @@ class Stream:
             ]
             unfinished += [{"kind": "think", "text": self.plan}] if self.plan else []
             unfinished += [
-                {"kind": "call", "name": one["name"], "text": one["arguments"]} for one in self.calls.values()
+                {"kind": "call", "name": value["name"], "text": value["arguments"]}
+                for value in self.calls.values()
             ]
         return Partial(
             tuple(self.entries),

@@ -27,7 +27,7 @@ def _head(body: JsonObject) -> Iterator[Unit]:
         told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
     )
     parts = tuple(
-        UnitPart(("systemInstruction", "parts", at), as_block(one)) for at, one in enumerate(listed(given))
+        UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in enumerate(listed(given))
     )
     yield Unit((), "system", "system", told, parts, tuple(part.value for part in parts))
 

@@ -82,8 +82,8 @@ def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
     for tool in defined:
         for name, how in tool.items():
             if name in ("functionDeclarations", "function_declarations"):
-                declared = (declared_in(one) for one in objects(tool, name))
-                yield from (function(one, tool_entry, declaration) for one in declared)
+                declared = (declared_in(each) for each in objects(tool, name))
+                yield from (function(each, tool_entry, declaration) for each in declared)
             elif how is not None:
                 yield Offered(tool_entry({"name": name}), {name: how})
 
@@ -168,11 +168,13 @@ def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
     """Function responses; those without an id answer the first open call of their name."""
     responses = [part for part in parts if "functionResponse" in part]
     named = {str(part["functionResponse"].get("id")) for part in responses}
-    unnamed = [one for one in waiting if one.call_id not in named]
+    unnamed = [each for each in waiting if each.call_id not in named]
     out = []
     for part in responses:
         given = part["functionResponse"]
-        match = next((one for one in unnamed if one.name == given.get("name") and not given.get("id")), None)
+        match = next(
+            (each for each in unnamed if each.name == given.get("name") and not given.get("id")), None
+        )
         if match:
             unnamed.remove(match)
         out.append(

@@ -98,7 +98,7 @@ def _schema(schema: Json) -> JsonObject | None:
     ):
         return None
     values = schema.get("enum") or []
-    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         return None
     out = dict(schema)
     if "type" in schema:
@@ -116,12 +116,12 @@ def _inner(schema: JsonObject) -> list[tuple[str, Json]]:
     if "items" in schema:
         out.append(("items", _schema(schema["items"])))
     if "anyOf" in schema:
-        options = [_schema(one) for one in schema["anyOf"]] if isinstance(schema["anyOf"], list) else [None]
+        options = [_schema(each) for each in schema["anyOf"]] if isinstance(schema["anyOf"], list) else [None]
         out.append(("anyOf", None if None in options else options))
     if "properties" in schema:
         given = schema["properties"]
         fields = (
-            {name: _schema(one) for name, one in given.items()} if isinstance(given, dict) else {"": None}
+            {name: _schema(item) for name, item in given.items()} if isinstance(given, dict) else {"": None}
         )
         out.append(("properties", None if None in fields.values() else fields))
     return out
@@ -151,7 +151,7 @@ def tool_entry(declared: JsonObject) -> JsonObject:
 def _json_schema(schema: Json) -> Json:
     """Gemini's upper-case types in JSON schema's lower case."""
     if isinstance(schema, list):
-        return [_json_schema(one) for one in schema]
+        return [_json_schema(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     lower = {"type": schema["type"].lower()} if isinstance(schema.get("type"), str) else {}
@@ -376,7 +376,7 @@ def _model(sheet: Draft, message: Message) -> None:
     parts: list[JsonObject] = []
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
-            signed = any("functionCall" in one for one in parts)
+            signed = any("functionCall" in part for part in parts)
             if out := written(part, message, sheet, signed):
                 parts.append(out)
     if all(part.get("thought") for part in parts):

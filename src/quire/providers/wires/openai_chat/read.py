@@ -149,7 +149,7 @@ def _assistant(message: JsonObject) -> list[Entry]:
     text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
     if text or audio:
         out.append(respond(str(text or ""), wire=_besides(message)))
-    out += [_call(one) for one in objects(message, "tool_calls") if _is_called(one)]
+    out += [_call(each) for each in objects(message, "tool_calls") if _is_called(each)]
     function = sub(message, "function_call")
     if _is_called({"function": function}):
         out.append(_call({"id": function.get("name"), "function": function}))

@@ -199,14 +199,16 @@ def _call(part: Call, sheet: Draft) -> JsonObject:
 def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
     """The item as it came; without its id where its reasoning is gone, or the API would miss that."""
     after = wire.get("after")
-    if not after or any(one.get("id") == after for one in reversed(sheet.messages[-64:])):
+    if not after or any(message.get("id") == after for message in reversed(sheet.messages[-64:])):
         return item
     return {key: value for key, value in item.items() if key != "id"}
 
 
 def output(part: Result, message: Message, sheet: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
-    asked_by = next((one for one in reversed(sheet.messages) if one.get("call_id") == part.call_id), {})
+    asked_by = next(
+        (message for message in reversed(sheet.messages) if message.get("call_id") == part.call_id), {}
+    )
     own = own_block(part, sheet)
     if own and output_text(own) == part.text:
         return {**own, "call_id": part.call_id}
