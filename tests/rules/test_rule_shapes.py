@@ -153,3 +153,17 @@ def test_the_google_sdk_may_write_fields_its_own_way() -> None:
         "$.contents[0].parts[0].inline_data.mimeType"
     ]
     assert snake("inlineData") == "inline_data"
+
+
+@pytest.mark.parametrize(
+    ("provider", "body"),
+    [
+        ("openai-responses", {"model": "gpt-5", "input": "hi"}),
+        ("openai-chat", {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}),
+        ("anthropic", {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
+        ("gemini", {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
+    ],
+)
+def test_a_slip_of_the_pen_is_refused_also_where_only_another_format_has_the_field(provider: str, body: Any) -> None:
+    (found,) = validate({**body, "max_token": 5}, provider)
+    assert (found.row, found.path, found.severity) == ("B.field", "$.max_token", "error")

@@ -143,10 +143,19 @@ def _fields(check: Check) -> Iterator[Finding]:
                 fix=f"Did you mean {near}?" if near else "Leave it out.",
             )
         ]
+        slip = (near and _is_slip(str(name), near)) or _is_slip_of_any(str(name))
         if check.info.provider == wire.removesuffix("-chat").removesuffix("-responses"):
-            yield from unknown if near and _is_slip(str(name), near) else advice(unknown)
-        elif near and _is_slip(str(name), near):
+            yield from unknown if slip else advice(unknown)
+        elif slip:
             yield from advice(unknown)
+
+
+def _is_slip_of_any(name: str) -> bool:
+    """Whether a field that no format has is nearly one of another's: max_token for OpenAI's Responses."""
+    shapes = [shape for shape in data("shapes").values() if isinstance(shape, dict)]
+    every = {field for shape in shapes for field in shape.get("body", ())}
+    near = nearest(name, every) if name not in every else ""
+    return bool(near) and _is_slip(name, str(near))
 
 
 def _is_slip(name: str, meant: str) -> bool:
