@@ -219,7 +219,7 @@ def test_verify_exits_1_and_prints_the_first_bad_entry(demo: Run, db: Path) -> N
     assert "entry 3" in err
     db.write_bytes(b"")
     assert demo("log", "verify")[0] == 1
-    db.write_bytes(data[: len(data) // 2])
+    db.write_bytes(data[: len(data) // 8])
     code, _, err = demo("log", "verify")
     assert (code, "entry 1" in err) == (1, True)
 
