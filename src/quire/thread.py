@@ -30,15 +30,7 @@ from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLo
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.rules import GrowingCheck, require
-from quire.thread_state import (
-    CHECKPOINT_EVERY_READ,
-    ThreadState,
-    changed_policy,
-    changes,
-    kept_request,
-    policy_for,
-    within,
-)
+from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
 from quire.values import (
     Entry,
     Envelope,
@@ -315,7 +307,7 @@ class Thread:
 
     @cached_property
     def _kept(self) -> JsonObject:
-        return kept_request(self.store, self.name) if self._fold.exists() else {}
+        return self._fold.newest_request()
 
     @cached_property
     def policy_changes(self) -> JsonObject:

@@ -122,13 +122,32 @@ class ThreadState:
 
     def catch_up(self) -> int:
         """Take in what the log has gained; the seq it ends at."""
-        if not self.seq and self.assembly is None:
-            self._checkpoint = self._read_checkpoint()
-            if self._checkpoint is not None:
-                self._go_on_from(self._checkpoint)
+        self._begin()
         if self.seq or self.exists():
             self.feed(self._store.read(self._name, after=self.seq))
         return self.seq
+
+    def _begin(self) -> None:
+        """Stand where the store's checkpoint stands, before anything was read."""
+        if not self.seq and self.assembly is None and self._checkpoint is None:
+            self._checkpoint = self._read_checkpoint()
+            if self._checkpoint is not None:
+                self._go_on_from(self._checkpoint)
+
+    def newest_request(self) -> JsonObject:
+        """The newest `sent` entry, which names its policy; of the log only the end behind the checkpoint is read."""
+        if not self.exists():
+            return {}
+        self._begin()
+        end, page = self._store.info(self._name).seq, 64
+        while end > self.seq:
+            after = max(self.seq, end - page)
+            for entry in reversed(self._store.read(self._name, after, end - after)):
+                if _is_request(entry):
+                    return entry.body
+            end, page = after, page * 4
+        known = self._store.read(self._name, self.sent_seq - 1, 1) if self.sent_seq else []
+        return known[0].body if known else {}
 
     def handed_out(self) -> tuple[Entry, ...]:
         """A request is handed out: the entries that came since the one before."""
@@ -277,17 +296,6 @@ def changed_policy(target: str, named: Json) -> Policy:
         return msgspec.convert({**msgspec.to_builtins(usual), **known}, Policy)
     except (msgspec.ValidationError, CallError):
         return usual  # meta is free: what stands there need not be ours
-
-
-def kept_request(store: Store, name: str) -> JsonObject:
-    """A thread's newest `sent` entry, which names its policy; only the end of the log is read."""
-    end, page = store.info(name).seq, 64
-    while end:
-        for entry in reversed(store.read(name, after=max(0, end - page), limit=min(end, page))):
-            if entry.kind == "sent" and not entry.meta.get("aside"):
-                return entry.body
-        end, page = max(0, end - page), page * 4
-    return {}
 
 
 def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
