@@ -57,3 +57,22 @@ def test_rendered_requests_pass_lint_without_extras(folder: Path) -> None:
     body = base(folder, "render", "demo", "-p", "openai", "-m", "gpt-6-sol", "--json").stdout
     assert json.loads(body)["model"] == "gpt-6-sol"
     assert base(folder, "lint", "-", text=body).returncode == 0
+
+
+def test_a_thread_is_cut_without_extras_and_offers_no_tool_that_nobody_could_answer(tmp_path: Path) -> None:
+    talk = f"""
+import sys; sys.modules.update(dict.fromkeys({EXTRAS}))
+import quire
+thread = quire.open("t.db", "t", quire.Policy(budget=1500, floor=0.3, handles=0.5))
+for n in range(12):
+    thread.user(f"Look at shelf {{n}}.")
+    thread.request("openai-chat:gpt-5")
+    thread.append(quire.call(f"c{{n}}", "look", {{}}), quire.result(f"c{{n}}", content=f"bolt {{n}} " * 150))
+    request = thread.request("openai-chat:gpt-5")
+    thread.append(quire.respond("Seen."))
+assert "recall with handle" in str(request.body), request.body
+print(request.epoch, request.body.get("tools"))
+"""
+    ran = subprocess.run([sys.executable, "-c", talk], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stderr == ""
+    assert ran.stdout.endswith(" None\n")

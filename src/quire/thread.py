@@ -248,10 +248,9 @@ class Thread:
         if made.isdisjoint(("handle", "cut")):
             self._no_handle = assembly, len(assembly.rebases)
             return False
-        from quire.recall import RECALL_TOOL
+        from quire.recall import RECALL_TOOL, installed
 
-        self.append(values.tools([RECALL_TOOL]))
-        return True
+        return installed() and bool(self.append(values.tools([RECALL_TOOL])))
 
     @_one_at_a_time
     def build(self, target: str) -> Built:

@@ -6,10 +6,12 @@ Names load when used, so that a store can be opened where numpy is not installed
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import importlib.util
+from typing import TYPE_CHECKING, Any, Final
 
 from quire.errors import MissingPart
 from quire.recall.document import words_of
+from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.recall.document import Document, Found, relevant
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from quire.recall.query import Query, query_for
     from quire.recall.rank import Collection
     from quire.recall.search import Hit, Recall
-    from quire.recall.tool import RECALL_TOOL, recall_tool
+    from quire.recall.tool import recall_tool
 
 _WHERE = {
     "Collection": "rank",
@@ -30,7 +32,6 @@ _WHERE = {
     "Indexer": "index",
     "Placed": "placement",
     "Query": "query",
-    "RECALL_TOOL": "tool",
     "Recall": "search",
     "minilm": "embed",
     "place": "placement",
@@ -57,6 +58,53 @@ __all__ = [
     "relevant",
     "words_of",
 ]
+
+
+# The most entries that one call of the tool finds.
+MOST = 20
+RECALL_TOOL: Final[JsonObject] = {
+    "name": "recall",
+    "description": (
+        "Find what was said or returned earlier in this conversation and is no longer shown, "
+        "or the whole text behind a handle."
+    ),
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "query": {"description": "What to look for, in plain words.", "type": "string", "default": ""},
+            "handle": {
+                "description": (
+                    "A handle, as 3f9a0c12bd45, that stands for a text that was cut; gives the whole text."
+                ),
+                "type": "string",
+                "default": "",
+            },
+            "k": {
+                "description": "How many entries to find.",
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MOST,
+                "default": 5,
+            },
+            "start": {
+                "description": "With a handle, the line to begin at.",
+                "type": "integer",
+                "minimum": 1,
+                "default": 1,
+            },
+        },
+        "required": [],
+        "additionalProperties": False,
+    },
+    "category": "memory",
+    "output": ["text"],
+    "idempotent": True,
+}
+
+
+def installed() -> bool:
+    """Whether the parts for searching by words are at hand; without them nobody could answer the tool."""
+    return all(importlib.util.find_spec(part) is not None for part in ("numpy", "Stemmer"))
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final
 
 import msgspec
 
@@ -14,10 +13,11 @@ from quire.assemble.summary import extract
 from quire.assemble.user_message import whole_text
 from quire.errors import CallError, NotFound
 from quire.log.store import Store
+from quire.recall import MOST
 from quire.recall.document import relevant
 from quire.recall.placement import PLACED, in_prompt, place
 from quire.recall.search import Recall
-from quire.values import Entry, JsonObject
+from quire.values import Entry
 
 # The text behind a handle: what an entry says whole, given piece by piece from a line on.
 
@@ -138,48 +138,8 @@ def _policy(sent: Entry) -> Policy | None:
         return Policy()  # meta is free: what stands there need not be ours
 
 
-MOST = 20
 _CHARACTERS_A_TOKEN = 4
 _NOTHING = "nothing was found that is not shown already"
-
-RECALL_TOOL: Final[JsonObject] = {
-    "name": "recall",
-    "description": (
-        "Find what was said or returned earlier in this conversation and is no longer shown, "
-        "or the whole text behind a handle."
-    ),
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "query": {"description": "What to look for, in plain words.", "type": "string", "default": ""},
-            "handle": {
-                "description": (
-                    "A handle, as 3f9a0c12bd45, that stands for a text that was cut; gives the whole text."
-                ),
-                "type": "string",
-                "default": "",
-            },
-            "k": {
-                "description": "How many entries to find.",
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MOST,
-                "default": 5,
-            },
-            "start": {
-                "description": "With a handle, the line to begin at.",
-                "type": "integer",
-                "minimum": 1,
-                "default": 1,
-            },
-        },
-        "required": [],
-        "additionalProperties": False,
-    },
-    "category": "memory",
-    "output": ["text"],
-    "idempotent": True,
-}
 
 
 class RecallAnswer(msgspec.Struct, frozen=True):
