@@ -5,7 +5,7 @@ export OPENBLAS_NUM_THREADS := 1
 # Tests start many processes; with bytecode each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test matrix nightly clients lint format bench serve clean
+.PHONY: help setup demo test matrix nightly clients lint format bench serve docs clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
 
@@ -42,5 +42,8 @@ bench: .venv/.ready  ## every table in docs/benchmarks.md
 serve: .venv/.ready  ## the embedded local model on 127.0.0.1, with an API like OpenAI's
 	@.venv/bin/quire local serve
 
+docs:            ## the site of README and docs, in build/site; broken links are errors
+	@bash scripts/docs.sh
+
 clean:           ## remove the environment and caches
-	rm -rf .venv .venv-3.* .clients build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .clients build dist .mypy_cache .ruff_cache .hypothesis
