@@ -14,6 +14,7 @@ import msgspec
 from quire.audit.read import SentCall
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written
+from quire.providers.simulate.blocks import same_start
 from quire.providers.usage import cost
 from quire.values import Json, JsonObject, Usage
 
@@ -154,7 +155,7 @@ def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
         for place, unit in enumerate(was):
             other = now[place] if place < len(now) else None
             if other is None or _bytes(unit) != _bytes(other):
-                return unit, other, _shared(_text(unit), _text(other) if other else "")
+                return unit, other, same_start(_text(unit), _text(other) if other else "")
         if section != "messages" and len(now) > len(was):
             return (was[-1] if was else now[0]), now[len(was)], 0
     return None
@@ -176,11 +177,6 @@ def _texts(value: Json) -> list[str]:
         return [text for inner in value for text in _texts(inner)]
     inner = [value[key] for key in value if key not in ("type", "role")] if isinstance(value, dict) else []
     return [text for each in inner for text in _texts(each)]
-
-
-def _shared(old: str, new: str) -> int:
-    most = min(len(old), len(new))
-    return next((at for at in range(most) if old[at] != new[at]), most)
 
 
 # What moved, by where it stands and what it says there.

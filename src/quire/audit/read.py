@@ -18,6 +18,7 @@ import msgspec
 
 from quire.errors import CallError, FormatError, NotFound
 from quire.providers.models import resolve
+from quire.providers.rules.detect import detect
 from quire.providers.usage import usage
 from quire.values import COUNTS, Json, JsonObject, Usage
 
@@ -128,16 +129,12 @@ _HOSTS = {
 
 
 def _provider(host: str, path: str, body: JsonObject) -> str:
-    """Who was asked: by the host, else by the path, else by the body's own shape."""
+    """Who was asked: by the host, else by the path, else by what the body itself holds."""
     if host in _HOSTS:
         return _HOSTS[host]
-    if "bedrock" in host or "modelId" in body or "toolConfig" in body:
-        return "bedrock"
-    if "contents" in body:
-        return "gemini"
-    if "/messages" in path or "system" in body or "anthropic_version" in body:
+    if path.endswith("/messages"):
         return "anthropic"
-    return "openai" if "input" in body else "openai-chat"
+    return "bedrock" if "bedrock" in host else detect(body) or "openai-chat"
 
 
 def _requests(values: Iterator[tuple[int, Json]], name: str) -> Iterator[SentCall]:
@@ -154,7 +151,7 @@ def _requests(values: Iterator[tuple[int, Json]], name: str) -> Iterator[SentCal
 
 def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> SentCall:
     """A call by its body and reply; `about` may hold host, path, headers, usage, time and session."""
-    path = str(about.get("path") or about.get("url") or "")
+    path = str(about.get("path") or about.get("url") or "").partition("?")[0]
     provider = str(about.get("provider") or _provider(str(about.get("host") or ""), path, body))
     named = str(body.get("model") or body.get("modelId") or about.get("model") or "")
     used = about.get("usage") or (reply if isinstance(reply, dict) else None)

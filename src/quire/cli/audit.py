@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from quire.cli.output import counted, echo, in_line, json_option, print_json, pr
 from quire.errors import CallError
 
 if TYPE_CHECKING:
-    from quire.audit import AuditReport
+    from quire.audit import AuditReport, WatchedConversation
 
 # Where agent clients keep their sessions, under the user's home.
 STORES = {
@@ -72,22 +73,32 @@ def _found_at_home() -> tuple[Path, ...]:
 
 
 def _show(report: AuditReport, top: int) -> None:
-    from quire.audit.causes import CAUSES
+    _show_total(report)
+    if report.by_cause:
+        _show_causes(report)
+    worst = [each for each in report.conversations if each.spent.lost][:top]
+    if worst:
+        _show_worst(worst)
+    if not all(each.bodies for each in report.conversations):
+        echo()
+        echo(
+            "Where only usage was stored, times, models and sizes tell why; the moved byte needs the requests."
+        )
 
+
+def _show_total(report: AuditReport) -> None:
     total = report.total
     kinds = [conversation.kind for conversation in report.conversations]
-    beside = ", ".join(
-        counted(kinds.count(kind), what, many)
-        for kind, what, many in (("side", "side question", ""), ("agent", "helper", ""))
-        if kind in kinds
+    named = (("side", "side question"), ("agent", "helper"))
+    beside = ", ".join(counted(kinds.count(kind), what) for kind, what in named if kind in kinds)
+    where = f"{counted(len(kinds), 'conversation')}{f' ({beside})' if beside else ''}"
+    echo(
+        f"{counted(total.requests, 'request')} in {where}: {total.input:,} tokens in, "
+        f"{total.read:,} read from the cache, {total.written:,} written"
     )
     echo(
-        f"{counted(total.requests, 'request')} in {counted(len(kinds), 'conversation')}{f' ({beside})' if beside else ''}: "
-        f"{total.input:,} tokens in, {total.read:,} read from the cache, {total.written:,} written"
-    )
-    lost = f"{total.lost:,} tokens could have been read and were not"
-    echo(
-        f"{lost}: ${total.lost_usd:,.2f} of ${total.usd:,.2f}; {100 * total.reuse:.0f} % of what could be read was"
+        f"{total.lost:,} tokens could have been read and were not: ${total.lost_usd:,.2f} of ${total.usd:,.2f}; "
+        f"{100 * total.reuse:.0f} % of what could be read was"
     )
     for number, what in (
         (total.untold, "said nothing of their usage"),
@@ -95,38 +106,37 @@ def _show(report: AuditReport, top: int) -> None:
     ):
         if number:
             echo(f"{counted(number, 'request')} {what}, and count for nothing above")
-    if report.by_cause:
-        rows = [
-            [cause, spent.requests, spent.lost, f"${spent.lost_usd:,.2f}"]
-            for cause, spent in report.by_cause.items()
-        ]
-        print_table(["why", "times", "tokens", "money"], rows, title="\nWhat it was lost to")
-        for cause in report.by_cause:
-            what, fix = CAUSES[cause]
-            echo()
-            echo((f"{cause}: ", "yellow"), f"{what}. {fix}")
-            echo(f"  first at {_first(report, cause)}", dim=True)
-    worst = [each for each in report.conversations if each.spent.lost][:top]
-    if worst:
-        rows = [
-            [
-                in_line(each.name)[-60:],
-                each.spent.requests,
-                f"{100 * each.spent.reuse:.0f} %",
-                each.spent.lost,
-                f"${each.spent.lost_usd:,.2f}",
-                ", ".join(dict.fromkeys(found.cause for found in each.verdicts)),
-            ]
-            for each in worst
-        ]
-        print_table(
-            ["conversation", "requests", "reuse", "lost", "money", "why"], rows, title="\nWorst conversations"
-        )
-    if not all(each.bodies for each in report.conversations):
+
+
+def _show_causes(report: AuditReport) -> None:
+    from quire.audit.causes import CAUSES
+
+    rows = [
+        [cause, spent.requests, spent.lost, f"${spent.lost_usd:,.2f}"]
+        for cause, spent in report.by_cause.items()
+    ]
+    print_table(["why", "times", "tokens", "money"], rows, title="\nWhat it was lost to")
+    for cause in report.by_cause:
+        what, fix = CAUSES[cause]
         echo()
-        echo(
-            "Where only usage was stored, times, models and sizes tell why; the first moved byte needs the requests."
-        )
+        echo((f"{cause}: ", "yellow"), f"{what}. {fix}")
+        echo(f"  first at {_first(report, cause)}", dim=True)
+
+
+def _show_worst(worst: Sequence[WatchedConversation]) -> None:
+    rows = [
+        [
+            in_line(each.name)[-60:],
+            each.spent.requests,
+            f"{100 * each.spent.reuse:.0f} %",
+            each.spent.lost,
+            f"${each.spent.lost_usd:,.2f}",
+            ", ".join(dict.fromkeys(found.cause for found in each.verdicts)),
+        ]
+        for each in worst
+    ]
+    columns = ["conversation", "requests", "reuse", "lost", "money", "why"]
+    print_table(columns, rows, title="\nWorst conversations")
 
 
 def _first(report: AuditReport, cause: str) -> str:
