@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from quire.assemble import Assembly, Policy, checkpoint
+from quire.assemble import Assembly, Built, Policy, Refused, ask, checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, NotFound, QuireError
@@ -143,7 +143,7 @@ class ThreadState:
         while end > self.seq:
             after = max(self.seq, end - page)
             for entry in reversed(self._store.read(self._name, after, end - after)):
-                if _is_request(entry):
+                if is_request(entry):
                     return entry.body
             end, page = after, page * 4
         known = self._store.read(self._name, self.sent_seq - 1, 1) if self.sent_seq else []
@@ -167,7 +167,7 @@ class ThreadState:
                 self.assembly.feed(entry)
             if entry.seq > self._seen:
                 # Read again for another policy, an old entry explains nothing new.
-                if _is_request(entry) and not self._handed_out:
+                if is_request(entry) and not self._handed_out:
                     self._since = []
                 self._since.append(entry)
                 self._seen = entry.seq
@@ -188,7 +188,7 @@ class ThreadState:
         return bool(stated) and not entry.meta.get("replace") and stated.items() <= self._standing.items()
 
     def _note_sent(self, entry: Entry) -> None:
-        if _is_request(entry):
+        if is_request(entry):
             self._segments, self.sent_seq = self._segments_of(entry), entry.seq
             if entry.at is not None:
                 self._times.append(entry.at)
@@ -224,7 +224,7 @@ def _stated(entry: Entry) -> dict[str, str]:
     return {}
 
 
-def _is_request(entry: Entry) -> bool:
+def is_request(entry: Entry) -> bool:
     """Whether an entry tells that a request of the conversation itself was sent."""
     return entry.kind == "sent" and not entry.meta.get("aside")
 
@@ -308,3 +308,66 @@ def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
         "late_tools": bool(info.features.late_tools),
         "thinking": wire_of(info.wire).thinking(info),
     }
+
+
+# A thread as it was sent: each request under the policy that its own `sent` entry keeps.
+
+# What one policy makes of a `sent` entry's body.
+Read = Callable[[JsonObject], Policy]
+
+
+def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) -> list[Policy]:
+    """For each entry, the policy in force: that of the next request sent, behind the last one that of the last."""
+    known: dict[bytes, Policy] = {}
+    sent = [_once(entry, known, read) if is_request(entry) else None for entry in entries]
+    now = next((policy for policy in reversed(sent) if policy is not None), usual)
+    backwards = []
+    for policy in reversed(sent):
+        now = policy or now
+        backwards.append(now)
+    return backwards[::-1]
+
+
+def _once(sent: Entry, known: dict[bytes, Policy], read: Read) -> Policy:
+    """The policy of a `sent` entry; a thread names few, and many times."""
+    key = canonical([sent.body["provider"], sent.body["model"], sent.meta.get("policy")])
+    if key not in known:
+        known[key] = _of(sent.body, read)
+    return known[key]
+
+
+def _of(sent: JsonObject, read: Read) -> Policy:
+    try:
+        return read(sent)
+    except CallError:
+        # A provider that is not known here, in a log from elsewhere: its requests are shown all the same.
+        return msgspec.structs.replace(read({**sent, "provider": "openai-chat", "model": ""}), model="")
+
+
+class AssemblyPerPolicy:
+    """One assembly for each policy that a thread was sent under, all fed the same entries."""
+
+    def __init__(self, under: Sequence[Policy]) -> None:
+        self._all: list[Assembly] = []
+        for policy in under:
+            if not any(each.policy == policy for each in self._all):
+                self._all.append(Assembly(policy))
+
+    def under(self, policy: Policy) -> Assembly:
+        return next(each for each in self._all if each.policy == policy)
+
+    def feed(self, entry: Entry) -> None:
+        for each in self._all:
+            each.feed(entry)
+
+
+def requests_under(
+    entries: Sequence[Entry], under: Sequence[Policy]
+) -> Iterator[tuple[Built | Refused, Policy]]:
+    """The requests of a thread, each as the policy in force there makes it."""
+    folds = AssemblyPerPolicy(under)
+    for entry, policy in zip(entries, under, strict=True):
+        assembly = folds.under(policy)
+        if assembly.asks(entry):
+            yield ask(assembly, entry), policy
+        folds.feed(entry)

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from quire import providers
 from quire.assemble import Built, Policy, unsent
-from quire.cli.assemble import policies, requests_under
-from quire.cli.diff import compare
 from quire.cli.plan import measure
 from quire.errors import QuireError
 from quire.formats import replay
 from quire.log.entries import check, usable
 from quire.log.hashing import chain
+from quire.server.compare import compare
 from quire.thread import chat_messages
+from quire.thread_state import policies, requests_under
 from quire.values import Entry
 from toolbox import Place, fewer, run
 

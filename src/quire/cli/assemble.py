@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,85 +12,16 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
-from quire.assemble import Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
+from quire.assemble import Built, Policy, Refused, reused_tokens, unsent
 from quire.assemble.fit import enclose, layer_tokens
 from quire.assemble.user_message import whole_text
 from quire.cli.output import console, db_option, echo, in_line, json_option, print_json, print_text
 from quire.cli.store import load_entries, load_usable, open_db
-from quire.errors import CallError, NotFound
+from quire.errors import NotFound
 from quire.log.entries import encode
-from quire.log.hashing import canonical
 from quire.thread import chat_messages
-from quire.thread_state import policy_of
+from quire.thread_state import is_request, policies, requests_under
 from quire.values import Entry, JsonObject
-
-# A thread as it was sent: each request under the policy that its own `sent` entry keeps.
-
-# What one policy makes of a `sent` entry's body.
-Read = Callable[[JsonObject], Policy]
-
-
-def is_request(entry: Entry) -> bool:
-    """Whether the entry says that a request was made in the conversation, not beside it."""
-    return entry.kind == "sent" and not entry.meta.get("aside")
-
-
-def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) -> list[Policy]:
-    """For each entry, the policy in force: that of the next request sent, behind the last one that of the last."""
-    known: dict[bytes, Policy] = {}
-    sent = [_once(entry, known, read) if is_request(entry) else None for entry in entries]
-    now = next((policy for policy in reversed(sent) if policy is not None), usual)
-    backwards = []
-    for policy in reversed(sent):
-        now = policy or now
-        backwards.append(now)
-    return backwards[::-1]
-
-
-def _once(sent: Entry, known: dict[bytes, Policy], read: Read) -> Policy:
-    """The policy of a `sent` entry; a thread names few, and many times."""
-    key = canonical([sent.body["provider"], sent.body["model"], sent.meta.get("policy")])
-    if key not in known:
-        known[key] = _of(sent.body, read)
-    return known[key]
-
-
-def _of(sent: JsonObject, read: Read) -> Policy:
-    try:
-        return read(sent)
-    except CallError:
-        # A provider that is not known here, in a log from elsewhere: its requests are shown all the same.
-        return msgspec.structs.replace(read({**sent, "provider": "openai-chat", "model": ""}), model="")
-
-
-class AssemblyPerPolicy:
-    """One assembly for each policy that a thread was sent under, all fed the same entries."""
-
-    def __init__(self, under: Sequence[Policy]) -> None:
-        self._all: list[Assembly] = []
-        for policy in under:
-            if not any(each.policy == policy for each in self._all):
-                self._all.append(Assembly(policy))
-
-    def under(self, policy: Policy) -> Assembly:
-        return next(each for each in self._all if each.policy == policy)
-
-    def feed(self, entry: Entry) -> None:
-        for each in self._all:
-            each.feed(entry)
-
-
-def requests_under(
-    entries: Sequence[Entry], under: Sequence[Policy]
-) -> Iterator[tuple[Built | Refused, Policy]]:
-    """The requests of a thread, each as the policy in force there makes it."""
-    folds = AssemblyPerPolicy(under)
-    for entry, policy in zip(entries, under, strict=True):
-        assembly = folds.under(policy)
-        if assembly.asks(entry):
-            yield ask(assembly, entry), policy
-        folds.feed(entry)
-
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}

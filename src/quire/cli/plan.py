@@ -10,10 +10,11 @@ import msgspec
 
 from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.hindsight import numbered, optimum, trail
-from quire.cli.assemble import is_chosen, policies, policy_from, policy_options
+from quire.cli.assemble import is_chosen, policy_from, policy_options
 from quire.cli.output import console, counted, db_option, json_option, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import CallError, NotFound
+from quire.thread_state import policies
 from quire.values import Entry, JsonObject
 
 _WIDTH = 60

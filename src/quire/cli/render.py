@@ -13,11 +13,10 @@ import msgspec
 
 from quire import providers
 from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
-from quire.cli.assemble import AssemblyPerPolicy, policies
 from quire.cli.output import console, db_option, in_line, json_option, print_bytes, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import BudgetError, NotFound
-from quire.thread_state import policy_for, policy_of
+from quire.thread_state import AssemblyPerPolicy, policies, policy_for, policy_of
 from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
 
