@@ -1,0 +1,317 @@
+"""What the same conversation would have cost, and kept, had it been sent under other policies: simulated, not measured.
+
+Each policy is run over the recorded entries, one request wherever the model spoke. Tokens are counted here, reuse is the
+longest common prefix by whole messages while the cache lives, and replies are taken as they were recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from quire.assemble import Assembly, Built, Policy, ask, reused_tokens, unsent
+from quire.assemble.hindsight import numbered
+from quire.assemble.summary import Leaving, extract
+from quire.assemble.telling import telling
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.usage import cost
+from quire.tokens import message_tokens
+from quire.values import Call, Entry, Image, Json, Message, Result, Text, ToolSet, Usage
+
+change = msgspec.structs.replace
+
+
+class PolicyOutcome(msgspec.Struct, frozen=True):
+    """One policy over one conversation; everything in it is simulated."""
+
+    policy: str
+    requests: int
+    tokens: int
+    # Of these, read from the cache; and what all cost, in plain input tokens and in USD (None: no known price).
+    read: int
+    cost: float
+    usd: float | None
+    # The share of the conversation that a request held, on average.
+    kept: float
+    # Calls whose telling arguments (ids, paths, dates) stood in the history, and those whose request held them all.
+    actions: int
+    grounded: int
+    # Requests that broke the cached prefix, by number from 0, and those that went beyond the budget.
+    cuts: tuple[int, ...] = ()
+    over: int = 0
+
+    @property
+    def reuse(self) -> float:
+        return self.read / self.tokens if self.tokens else 0.0
+
+    @property
+    def grounding(self) -> float:
+        """The share of actions that a request held everything for; 1 where there was none."""
+        return self.grounded / self.actions if self.actions else 1.0
+
+
+class RecordedThread(msgspec.Struct, frozen=True):
+    """A conversation as it stands: its entries, each request with all of the history, its time and the words it needs."""
+
+    entries: dict[int, Entry]
+    full: tuple[Built, ...]
+    times: tuple[int | None, ...]
+    needed: tuple[tuple[str, ...], ...]
+
+
+class SimulatedRequest(msgspec.Struct, frozen=True):
+    """A request that a policy makes, or one `aside` for a summary of `output` tokens; None where it can make none."""
+
+    built: Built | None
+    aside: bool = False
+    output: int = 0
+
+
+# What a policy sends of a recorded conversation, in its order.
+Sending = Callable[[RecordedThread, Policy], Iterator[SimulatedRequest]]
+
+
+def what_if(
+    entries: Iterable[Entry], policies: Mapping[str, tuple[Sending, bool]] | None = None, *, policy: Policy
+) -> list[PolicyOutcome]:
+    """What each policy would have sent, read, cost and kept of a conversation; `policy` has budget, model and prices.
+
+    A policy is what it sends and whether it asks for the longer cache life: `POLICIES` are the usual ones, of which
+    those with a longer life count where the model's provider sells one.
+    """
+    thread = recorded(entries, policy)
+    info = model_info(policy.model) if policy.model else None
+    lives = info.ttl_s if info is not None else ()
+    out = []
+    for name, (sends, long_life) in (policies or POLICIES).items():
+        if not long_life or len(lives) > 1:
+            under = change(policy, **_longer(info)) if long_life and info is not None else policy
+            out.append(_outcome(name, list(sends(thread, under)), thread, under, info))
+    return out
+
+
+def _longer(info: ModelInfo) -> dict[str, float | int]:
+    """The longer life of a provider's cache, and what writing for it costs."""
+    return {"ttl_s": max(info.ttl_s), "write": info.w_long or info.w}
+
+
+def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
+    """The conversation with each request that all of its history would make."""
+    everything = Assembly(change(policy, budget=10**12, reply=0, when="full", shares={}))
+    listed = list(numbered(unsent(entries)))
+    full: list[Built] = []
+    times: list[int | None] = []
+    called: list[list[str]] = []
+    for entry in listed:
+        if everything.asks(entry):
+            built = ask(everything, entry)
+            assert isinstance(built, Built)
+            full.append(built)
+            times.append(everything.asked.now)
+            called.append([])
+        if entry.kind == "call" and called:
+            called[-1] += _strings(entry.body.get("args"))
+        everything.feed(entry)
+    texts = _Texts()
+    words = [telling("\n".join(strings)) for strings in called]
+    needed = [
+        tuple(word for word in wanted if texts.holds(built, word))
+        for wanted, built in zip(words, full, strict=True)
+    ]
+    return RecordedThread({entry.seq: entry for entry in listed}, tuple(full), tuple(times), tuple(needed))
+
+
+def _strings(value: Json) -> list[str]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    if inner is not None:
+        return [text for each in inner for text in _strings(each)]
+    return [] if value is None else [str(value)]
+
+
+class _Texts:
+    """What messages say, each read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Message, str]] = {}
+
+    def holds(self, built: Built, word: str) -> bool:
+        return any(word in self._of(each) for each in reversed(built.prompt.messages)) or (
+            word in built.prompt.system
+        )
+
+    def _of(self, message: Message) -> str:
+        found = self._known.get(id(message))
+        if found is None:
+            found = self._known[id(message)] = (message, "\n".join(_said(message)))
+        return found[1]
+
+
+def _said(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        if isinstance(part, Call):
+            yield from _strings(part.args)
+        elif not isinstance(part, Image | ToolSet):
+            yield part.text
+
+
+# Counting.
+
+
+def _outcome(
+    name: str,
+    sent: Sequence[SimulatedRequest],
+    recorded: RecordedThread,
+    policy: Policy,
+    info: ModelInfo | None,
+) -> PolicyOutcome:
+    texts, before, last = _Texts(), None, None
+    number = tokens = read = over = actions = grounded = 0
+    units, kept, usd = 0.0, 0.0, 0.0 if info is not None else None
+    cuts: list[int] = []
+    for each in sent:
+        built, at = each.built, recorded.times[number]
+        if built is not None:
+            cold = None not in (at, last, policy.ttl_s) and at - last > policy.ttl_s * 1000  # type: ignore[operator]
+            reused = 0 if cold else reused_tokens(before, built)
+            if before is not None and not _extends(before, built) and not each.aside:
+                cuts.append(number)
+            tokens, read, before, last = tokens + built.tokens, read + reused, built, at
+            units += policy.read * reused + policy.write * (built.tokens - reused)
+            usd = _add(usd, _usd(built.tokens, reused, each.output, policy, info, at))
+        if each.aside:
+            continue
+        over += built is None or built.tokens > policy.limit
+        kept += min(1.0, built.tokens / max(1, recorded.full[number].tokens)) if built is not None else 0.0
+        if recorded.needed[number]:
+            actions += 1
+            grounded += built is not None and all(texts.holds(built, w) for w in recorded.needed[number])
+        number += 1
+    return PolicyOutcome(
+        name, number, tokens, read, units, usd, kept / max(1, number), actions, grounded, tuple(cuts), over
+    )
+
+
+def _extends(before: Built, now: Built) -> bool:
+    return reused_tokens(before, now) >= before.tokens
+
+
+def _add(one: float | None, other: float | None) -> float | None:
+    return one + other if one is not None and other is not None else None
+
+
+def _usd(
+    tokens: int, reused: int, output: int, policy: Policy, info: ModelInfo | None, at: int | None
+) -> float | None:
+    """What one request's input cost, and what was written for a summary."""
+    if info is None:
+        return None
+    cached = tokens >= info.min_cache_tokens
+    read = reused if cached else 0
+    written = tokens - read if cached else 0
+    long_life = policy.ttl_s is not None and policy.ttl_s > min(info.ttl_s, default=policy.ttl_s)
+    used = Usage(tokens, read, 0 if long_life else written, written if long_life else 0, output)
+    return cost(used, info, at).amount_usd
+
+
+# What policies send.
+
+
+def everything(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
+    """All of the history, always."""
+    yield from map(SimulatedRequest, recorded.full)
+
+
+def quire(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
+    """Quire's own requests under the policy."""
+    assembly = Assembly(policy)
+    for entry in recorded.entries.values():
+        if assembly.asks(entry):
+            built = ask(assembly, entry)
+            yield SimulatedRequest(built if isinstance(built, Built) else None)
+        assembly.feed(entry)
+
+
+def masking(newest: int = 10) -> Sending:
+    """Observation masking: of the tool results only the newest are sent, the others as a line that says so."""
+
+    def sends(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
+        masked: dict[int, Message] = {}
+        for built in recorded.full:
+            messages, sizes = list(built.prompt.messages), list(built.sizes)
+            results = [place for place, each in enumerate(messages) if each.role == "tool"]
+            for place in results[:-newest]:
+                short = masked.setdefault(id(messages[place]), _masked(messages[place]))
+                messages[place], sizes[place] = short, message_tokens(short)
+            yield SimulatedRequest(_with(built, messages, sizes))
+
+    return sends
+
+
+def _masked(message: Message) -> Message:
+    line = "[Old output left out for brevity]"
+    parts = [change(each, text=line, wire={}) if isinstance(each, Result) else each for each in message.parts]
+    return change(message, parts=tuple(parts))
+
+
+def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size: int = 2_000) -> Sending:
+    """When `trigger` of the budget is reached (at most `most` tokens), all but the newest share becomes a summary.
+
+    The request for the summary is counted with the tokens it writes. What a model would write is not known: the text
+    is Quire's extractive one, of `size` tokens at most.
+    """
+
+    def sends(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
+        head: list[tuple[Message, int]] = []
+        start = 0
+        for built in recorded.full:
+            pairs = [*head, *list(zip(built.prompt.messages, built.sizes, strict=True))[start:]]
+            limit = min(most, int(trigger * policy.limit))
+            if built.head_tokens + sum(size for _, size in pairs) > limit and len(pairs) > len(head) + 1:
+                keep = _tail(pairs[len(head) :], newest * policy.limit)
+                gone = pairs[: len(pairs) - keep]
+                told = _summed_up(gone, recorded, min(size, policy.limit // 8))
+                yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)), aside=True, output=told[1])
+                head, start = [told], len(built.sizes) - keep
+                pairs = [told, *pairs[len(pairs) - keep :]]
+            yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)))
+
+    return sends
+
+
+def _tail(pairs: Sequence[tuple[Message, int]], room: float) -> int:
+    """How many of the newest messages stay: as many as the room holds, at least one, and no result without its call."""
+    keep, used = 0, 0
+    for count, (message, size) in enumerate(reversed(pairs), 1):
+        used += size
+        if used > room and keep:
+            break
+        keep = count if message.role != "tool" else keep
+    return keep or len(pairs)
+
+
+def _summed_up(
+    gone: Sequence[tuple[Message, int]], recorded: RecordedThread, size: int
+) -> tuple[Message, int]:
+    seqs = dict.fromkeys(seq for message, _ in gone for seq in message.seqs)
+    before = "".join(part.text for message, _ in gone[:1] if not message.seqs for part in message.parts if isinstance(part, Text))  # fmt: skip
+    entries = tuple(recorded.entries[seq] for seq in seqs if seq in recorded.entries)
+    message = Message("user", (Text(extract(Leaving(entries, before, size))),))
+    return message, message_tokens(message)
+
+
+def _with(built: Built, messages: Iterable[Message], sizes: Iterable[int]) -> Built:
+    return change(built, prompt=change(built.prompt, messages=tuple(messages)), sizes=tuple(sizes))
+
+
+# name -> what it sends, and whether for the longer life
+POLICIES: dict[str, tuple[Sending, bool]] = {
+    "everything": (everything, False),
+    "everything, long life": (everything, True),
+    "Quire": (quire, False),
+    "Quire, long life": (quire, True),
+    "observation masking": (masking(), False),
+    "summary when full": (summary(), False),
+    # As Anthropic's threshold compaction has it: at 150,000 tokens all becomes one block.
+    "provider compaction": (summary(most=150_000, newest=0.0), False),
+}
