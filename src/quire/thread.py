@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 import msgspec
 
 from quire import providers, values
-from quire.assemble import Assembly, Built, Policy, Selection, fit
+from quire.assemble import Assembly, Built, Policy, Selection
 from quire.assemble.fit import enclose
+from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, QuireError
 from quire.items import Window, from_file, from_image, kept_id, read_again

@@ -7,7 +7,7 @@ import pytest
 
 import quire
 from quire import Reply, Thread, Usage, values
-from quire.assemble import fit
+from quire.assemble.state import fit
 from quire.log.hashing import chain
 from quire.observe import Observer, Received, Sending
 from quire.providers.simulate import Simulator

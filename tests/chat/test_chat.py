@@ -22,7 +22,7 @@ from quire import values
 from quire.archive import load
 from quire.cli.chat import chat
 from quire.cli.chat_commands import totals
-from quire.cli.chat_screen import OpenMarkdown, RichScreen, finished_blocks, tail, with_notes
+from quire.cli.chat_screen import OpenMarkdown, RichScreen, finished_blocks, markdown, tail
 from quire.cli.output import line_of
 from quire.errors import CallError
 from quire.notes.vault import Vault
@@ -466,7 +466,7 @@ def test_a_rebase_says_what_it_was_for(reason: str, freed: int, line: str) -> No
 
 
 def test_footnotes_stay_and_other_brackets_are_left_alone() -> None:
-    assert with_notes("a [^1]\n[^1]: b\n[x]: y") == "a [^1]\n\\[^1]: b\n[x]: y"
+    assert markdown("a [^1]\n[^1]: b\n[x]: y").markup == "a [^1]\n\\[^1]: b\n[x]: y"
 
 
 def test_money_is_known_only_when_every_price_is() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.cli.runner import RUNNERS
 from quire.log.sqlite import SqliteStore
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
@@ -46,7 +47,7 @@ def make(name: str, folder: Path, store: SqliteStore, **how: Any) -> Runner:
     return made[name]()
 
 
-@pytest.mark.parametrize("name", [*runners.NAMES, "words"])
+@pytest.mark.parametrize("name", [*RUNNERS, "words"])
 def test_every_runner_puts_the_memory_in_front_and_tells_what_changed_of_it(name: str, tmp_path: Path) -> None:
     thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t")
     memories = ["Likes tea.\nLives in Graz.", "Likes tea.\nLives in Graz.", "Likes tea.\nLives in Linz.", None, ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,16 +13,14 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
-from quire.assemble import Built, Policy, Refused, reused_tokens, unsent
-from quire.assemble.fit import enclose, layer_tokens
-from quire.assemble.user_message import whole_text
+from quire.assemble.policy import Policy
 from quire.cli.output import console, db_option, echo, in_line, json_option, print_json, print_text
 from quire.cli.store import load_entries, load_usable, open_db
 from quire.errors import NotFound
-from quire.log.entries import encode
-from quire.thread import chat_messages
-from quire.thread_state import is_request, policies, requests_under
 from quire.values import Entry, JsonObject
+
+if TYPE_CHECKING:
+    from quire.assemble import Built, Refused
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
@@ -76,6 +75,9 @@ def policy_from(ttl_s: int, **fields: object) -> Policy:
 
 def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy]]:
     """A thread as it was sent, with the policies of then; where the caller chose one, as it would have been."""
+    from quire.assemble import unsent
+    from quire.thread_state import is_request, policies
+
     kept = unsent(entries) if is_chosen() and any(map(is_request, entries)) else entries
     return kept, policies(kept, policy)
 
@@ -105,6 +107,8 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fi
       quire assemble entries.jsonl --budget 16000 --turn 3
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
+    from quire.thread_state import requests_under
+
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries, under = seen(load_usable(source, db), policy)
     shown = 0
@@ -134,6 +138,8 @@ class RequestView(msgspec.Struct, frozen=True):
 
 def walk(made: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None) -> Iterator[RequestView]:
     """Each request as it is shown; of a turn that was asked for alone, those of that turn."""
+    from quire.assemble import Built
+
     before: Built | None = None
     for request, policy in made:
         if turn is not None and request.turn > turn:
@@ -144,11 +150,17 @@ def walk(made: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None
 
 
 def _row(request: Built | Refused, before: Built | None) -> JsonObject:
+    from quire.assemble import Built, Refused
+
     refused: JsonObject = msgspec.to_builtins(request) if isinstance(request, Refused) else {}
     return request_json(request, before) if isinstance(request, Built) else refused
 
 
 def request_json(built: Built, before: Built | None) -> JsonObject:
+    from quire.assemble import reused_tokens
+    from quire.assemble.fit import enclose, layer_tokens
+    from quire.thread import chat_messages
+
     messages = chat_messages(built)
     sealed = enclose(built, messages)
     system = [{"role": "system", "content": built.prompt.system}] if built.prompt.system else []
@@ -169,6 +181,8 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
 
 def show_request(out: Console, one: RequestView) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
+    from quire.assemble import Refused
+
     built, limit = one.built, one.policy.limit
     if isinstance(built, Refused):
         out.print(Text.assemble(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
@@ -242,6 +256,8 @@ def show(name: str, source: str | None, as_json: bool, db: Path | None) -> None:
       quire show 17 --in demo
       quire show 3fa9c1d2e4b5 --in entries.jsonl --json
     """
+    from quire.log.entries import encode
+
     entry = _find(name, source, db)
     print_text((encode(entry) if as_json else _original(entry)) + "\n")
 
@@ -267,6 +283,9 @@ def _find(name: str, source: str | None, db: Path | None) -> Entry:
 
 
 def _original(entry: Entry) -> str:
+    from quire.assemble.user_message import whole_text
+    from quire.log.entries import encode
+
     if entry.kind in ("result", "attach"):
         return whole_text(entry)
     told = whole_text(entry) if entry.kind in ("user", "respond") else entry.text

@@ -12,21 +12,18 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import click
 import msgspec
 
-from quire.assemble.user_message import block
 from quire.errors import CallError, FormatError, MissingPart, NotFound, QuireError
-from quire.items import from_file, from_image, from_region, from_symbol, from_url
-from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, document_text
-from quire.notes.note import links, prose
-from quire.notes.vault import Vault
-from quire.thread import Thread
-from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import Item, JsonObject, item_json
+
+if TYPE_CHECKING:
+    from quire.notes.vault import Vault
+    from quire.thread import Thread
 
 Kind = Literal["file", "note", "tags", "folders"]
 _LINES = re.compile(r"(.+):(\d+)-(\d+)\Z")
@@ -57,11 +54,15 @@ class Attached(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """What it is known as."""
+        from quire.assemble.user_message import block
+
         return block(self.item).id if self.item is not None else f"{self.name} (image)"
 
     @property
     def tokens(self) -> int:
         """What it counts for; an image, what a model is shown of it."""
+        from quire.tokens import IMAGE_TOKENS, counter
+
         return counter().count(self.item["content"]) if self.item is not None else IMAGE_TOKENS
 
 
@@ -85,6 +86,8 @@ def note_items(name: str | None, vault: Vault | None) -> list[Attached]:
 
 def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) -> list[Attached]:
     """The notes that a question names in [[brackets]]; of one that cannot be read, `note` hears why."""
+    from quire.notes.note import links, prose
+
     found: list[Attached] = []
     for link in links(prose(text)) if vault is not None else ():
         try:
@@ -143,6 +146,8 @@ def _from_vault(name: str, vault: Vault) -> list[Attached]:
 
 
 def _from_files(name: str, vault: Vault | None) -> Attached:
+    from quire.items import from_region, from_symbol
+
     path = Path(name).expanduser()
     if os.path.isfile(path):
         return _file(path, name)
@@ -159,6 +164,9 @@ def _from_files(name: str, vault: Vault | None) -> Attached:
 
 
 def _file(path: Path, name: str) -> Attached:
+    from quire.items import from_file, from_image
+    from quire.items.sources import IMAGE_TYPES
+
     suffix = path.suffix.lower()
     # A name with ~ is known by the path it means.
     called = readable(str(path) if name.startswith("~") else name)
@@ -189,6 +197,9 @@ _PLAIN = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|x-yaml|javas
 
 def _from_web(name: str) -> Attached:
     """A page as an item under its address, an image as an image."""
+    from quire.items import from_url
+    from quire.items.sources import IMAGE_TYPES, document_text
+
     url = _without_password(name)
     kind, data, encoding = _fetched(name, url)
     if kind in IMAGE_TYPES.values():
@@ -219,6 +230,8 @@ def _without_password(url: str) -> str:
 
 def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
     """The media type, the bytes and the encoding of what stands at an address."""
+    from quire.items.sources import IMAGE_TYPES, MAX_IMAGE
+
     try:
         import httpx
     except ImportError as error:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import platformdirs
 
-from quire.archive import attached_texts, autosave, edited_file, load, read_back, set_aside
 from quire.cli.attachments import (
     Attached,
     attach_option,
@@ -32,15 +30,13 @@ from quire.cli.output import PlainScreen, confirm, db_option, shortened
 from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
 from quire.cli.store import open_db
 from quire.errors import MissingPart, QuireError
-from quire.log.sqlite import SqliteStore
-from quire.send.connect import has_explicit_cache
-from quire.send.cycle import Decision, Outcome, last_target, run
-from quire.send.note_search import sources, sources_text
-from quire.send.protocol import Runner, Turn
-from quire.send.transport import close
-from quire.send.turn_state import newest_turn, standing
-from quire.thread import Thread
 from quire.values import Entry, JsonObject
+
+if TYPE_CHECKING:
+    from quire.log.sqlite import SqliteStore
+    from quire.send.cycle import Decision, Outcome
+    from quire.send.protocol import Runner
+    from quire.thread import Thread
 
 
 class Session:
@@ -58,10 +54,14 @@ class Session:
         # The note that is being looked at: beside every question, as it is then.
         self.note = ""
         self.meta: JsonObject = {}
+        import asyncio
+
         self._loop = asyncio.Runner()
         self.reached: Connection | None = None
 
     def _opened(self, name: str) -> Thread:
+        from quire.thread import Thread
+
         thread = Thread(self.store, name)
         thread.on_warning = lambda what: self.screen.note(f"({getattr(what, 'note', what)})")
         return thread
@@ -76,6 +76,9 @@ class Session:
 
     def use_model(self, target: str | None) -> None:
         """Talk to this model from now on; without one, to the thread's last one or the local model."""
+        from quire.send.connect import has_explicit_cache
+        from quire.send.cycle import last_target
+
         explicit = self.explicit_cache
         if self.reached is not None:
             # Asked for at the beginning, for the model of then; another one may have no such caches.
@@ -91,6 +94,8 @@ class Session:
         return self.reached.target if self.reached is not None else ""
 
     def _leave(self) -> None:
+        from quire.send.transport import close
+
         if self.reached is not None:
             self._loop.run(close(self.reached.transport))
             self.reached = None
@@ -125,6 +130,8 @@ class Session:
 
     def resume(self) -> None:
         """Go on with a turn that was cut off when the program last ended, as it was begun."""
+        from quire.send.turn_state import standing
+
         if not self.entries():
             return
         asked = standing(self.store, self.thread.name).user
@@ -141,6 +148,8 @@ class Session:
 
     def compact(self, asking: bool = True) -> PlannedRebase | None:
         """Cut older turns now and have the model summarise them, if it is to be asked; None where nothing can go."""
+        from quire.send.protocol import Turn
+
         reached, runner = self._ready(self.kit)
         user = next(entry for entry in reversed(self.entries()) if entry.kind == "user")
         turn = Turn(self.thread, reached.target, reached.transport, runner, user)
@@ -156,6 +165,10 @@ class Session:
         return self.reached, kit.runner(self.thread, self.reached)
 
     def _answer(self, kit: Equipment) -> Outcome:
+        from quire.send.cycle import run
+        from quire.send.note_search import sources, sources_text
+        from quire.send.turn_state import newest_turn
+
         (target, transport, *_), runner = self._ready(kit)
         carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)
         try:
@@ -178,6 +191,8 @@ class Session:
 
     def read_back(self) -> None:
         """Take up what was written into the saved chat file by hand: added turns as they are, edits as a fork."""
+        from quire.archive import attached_texts, edited_file, load, read_back, set_aside
+
         path = edited_file(self.thread.name, self.save) if self.save is not None and self.entries() else None
         if path is None:
             return
@@ -198,6 +213,8 @@ class Session:
         self._save()
 
     def _save(self) -> None:
+        from quire.archive import autosave
+
         if self.save is None:
             return
         try:

@@ -10,29 +10,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from quire.assemble import Assembly
-from quire.assemble.fit import RUNGS, layer_tokens
-from quire.assemble.rebase import Rebase, apply
-from quire.assemble.rebase_decision import written
-from quire.assemble.summary import Summarise
-from quire.assemble.user_message import block
 from quire.cli.assemble import LAYERS
 from quire.cli.attachments import Attached, attached_items
 from quire.cli.connection import is_embedded
 from quire.cli.output import counted, shortened
-from quire.cli.window import ACTIONS, COLUMNS, add, capacity, change, keep, rows, told
 from quire.errors import CallError, NotFound, nearest
-from quire.items import kept_id
-from quire.providers.usage import cost
-from quire.send.connect import has_explicit_cache
-from quire.send.protocol import Turn
-from quire.send.summarise import ByModel
-from quire.thread import Thread
-from quire.tokens import counter
 from quire.values import Entry, Usage
 
 if TYPE_CHECKING:
+    from quire.assemble.rebase import Rebase
+    from quire.assemble.summary import Summarise
     from quire.cli.chat import Session
+    from quire.send.protocol import Turn
+    from quire.send.summarise import ByModel
+    from quire.thread import Thread
 
 
 # A cut on request: older turns leave now, although the budget does not ask for it; the model summarises them.
@@ -64,6 +55,8 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
 
     `say` hears that the model is being asked for the summary; without it the built-in one is made.
     """
+    from quire.send.summarise import ByModel
+
     by_model = ByModel(thread.summarise)
     cut = planned_rebase(thread, turn.target, by_model)
     if not cut.frees:
@@ -88,6 +81,11 @@ async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: Pla
 
 def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> PlannedRebase:
     """The cut that would be made now; nothing is recorded."""
+    from quire.assemble import Assembly
+    from quire.assemble.fit import RUNGS
+    from quire.assemble.rebase import apply
+    from quire.assemble.rebase_decision import written
+
     policy = thread.policy_at(target)
     assembly = Assembly(policy, thread.summarise).extend(thread.store.read(thread.name)).ahead()
     before = assembly.epoch.total_tokens()
@@ -140,6 +138,8 @@ def totals(entries: Iterable[Entry]) -> Totals:
 
 
 def _asked(entry: Entry) -> AnsweredRequest:
+    from quire.providers.usage import cost
+
     target = f"{entry.body['provider']}:{entry.body['model']}"
     usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
     usd = 0.0 if is_embedded(target) else cost(usage, target, entry.at).amount_usd
@@ -204,6 +204,9 @@ def _note(session: Session, rest: str) -> None:
 
 
 def _context(session: Session, rest: str) -> None:
+    from quire.items import kept_id
+    from quire.tokens import counter
+
     listed: list[list[object]] = [["next turn", each.label, each.tokens] for each in session.waiting]
     for kept in session.thread.window.get():
         listed.append(["every turn", kept_id(kept), counter().count(kept.content)])
@@ -219,6 +222,9 @@ def _context(session: Session, rest: str) -> None:
 
 def _given(session: Session) -> dict[str, int]:
     """Items that came with the turns since the last cut, which the model has: their name and tokens."""
+    from quire.assemble.user_message import block
+    from quire.tokens import counter
+
     given: dict[str, int] = {}
     for entry in session.entries():
         if entry.kind == "rebase":
@@ -233,6 +239,8 @@ def _has_user(session: Session) -> bool:
 
 
 def _layers(session: Session, rest: str) -> None:
+    from quire.assemble.fit import layer_tokens
+
     if not _has_user(session):
         session.screen.note("there is no request yet")
         return
@@ -306,6 +314,8 @@ def _like_a_name(word: str) -> bool:
 
 
 def _keep(session: Session, one: Attached) -> None:
+    from quire.cli.window import keep
+
     kept = keep(session.thread, one, session.kit.vault)
     session.thread.window.pin(kept.id)
     session.screen.note(f"{one.name} joins every turn from now on ({kept.id})")
@@ -319,6 +329,8 @@ def _unpin(session: Session, rest: str) -> None:
 
 def _window(session: Session, rest: str) -> None:
     """What joins every turn, or a change to it."""
+    from quire.cli.window import ACTIONS, COLUMNS, add, capacity, change, rows, told
+
     action, _, names = rest.partition(" ")
     listed, window = _names(session, names) if names else [], session.thread.window
     if action not in ("", *ACTIONS):
@@ -354,6 +366,8 @@ def _recall(session: Session, rest: str) -> None:
 
 
 def _model(session: Session, rest: str) -> None:
+    from quire.send.connect import has_explicit_cache
+
     if rest:
         target, _, url = rest.partition(" ")
         if target == "local":

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
 from quire.cli.output import console, line_of, print_table, shown
-from quire.send.events import Event
+
+if TYPE_CHECKING:
+    from rich.markdown import Markdown
+
+    from quire.send.events import Event
 
 # Markdown that is still being written: which of its blocks are finished.
 
@@ -35,9 +38,11 @@ def finished_blocks(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def with_notes(text: str) -> str:
+def markdown(text: str) -> Markdown:
     """Markdown whose footnotes are shown: "[^1]: [[tea]]" is text, not a definition to be swallowed."""
-    return _NOTE.sub(r"\1\\[^", text)
+    from rich.markdown import Markdown
+
+    return Markdown(_NOTE.sub(r"\1\\[^", text))
 
 
 def tail(text: str, limit: int) -> str:
@@ -92,7 +97,7 @@ class OpenMarkdown:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = console.size
-        text = Markdown(with_notes(tail(self._text, 2 * width * height)))
+        text = markdown(tail(self._text, 2 * width * height))
         lines = console.render_lines(text, options.update(height=None), pad=False)
         for line in lines[-max(4, height - 4) :]:
             yield from line
@@ -135,7 +140,7 @@ class RichScreen:
         done, self._text = finished_blocks(self._text)
         if done:
             self._stop()
-            self.console.print(Markdown(with_notes(done)))
+            self.console.print(markdown(done))
         if self._text.strip():
             self._draw(OpenMarkdown(self._text))
 
@@ -158,7 +163,7 @@ class RichScreen:
         """What is still being drawn stays."""
         self._stop()
         if self._text.strip():
-            self.console.print(Markdown(with_notes(self._text)))
+            self.console.print(markdown(self._text))
         self._text, self._thinking = "", 0
 
     def end(self, status: str) -> None:

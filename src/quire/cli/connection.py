@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from quire.cli.output import default_db, echo
 from quire.cli.store import open_db
 from quire.errors import CallError
-from quire.providers.models import resolve, split_target
-from quire.send.connect import check_explicit_cache, transport_for
-from quire.send.cycle import last_target
-from quire.send.http import told_window
-from quire.send.transport import Transport, endpoint_for
+
+if TYPE_CHECKING:
+    from quire.send.transport import Transport
 
 _OPTIONS = (
     click.option(
@@ -58,6 +56,8 @@ def reach(
     model: str | None, base_url: str | None = None, explicit_cache: bool = False, last: str = ""
 ) -> Connection:
     """The model that was named, else the one of the environment, else the thread's last, else the local one."""
+    from quire.send.connect import check_explicit_cache, transport_for
+
     target = model or os.environ.get("QUIRE_MODEL") or last or "local:smollm2"
     _check_named(target)
     if explicit_cache:
@@ -72,6 +72,8 @@ def reach(
 
 
 def _check_named(target: str) -> None:
+    from quire.providers.models import resolve, split_target
+
     provider, model = split_target(target)
     if not model and provider != "local" and resolve(provider)[0] != "llamacpp":
         raise CallError(
@@ -82,11 +84,14 @@ def _check_named(target: str) -> None:
 
 def is_embedded(target: str) -> bool:
     """Whether a target means the model that Quire starts itself."""
+    from quire.providers.models import resolve, split_target
+
     provider, model = split_target(target)
     return provider == "local" or (resolve(provider)[0] == "llamacpp" and model == "smollm2")
 
 
 def _local() -> Connection:
+    from quire.send.connect import transport_for
     from quire.send.local import local_target
 
     target, url = local_target(say=_say)
@@ -96,6 +101,10 @@ def _local() -> Connection:
 
 def _window(target: str, url: str | None) -> int:
     """What a server of one's own says of its window; a provider is not asked."""
+    from quire.providers.models import split_target
+    from quire.send.http import told_window
+    from quire.send.transport import endpoint_for
+
     endpoint = endpoint_for(target)
     if endpoint.needs_key or not endpoint.base_url:
         return 0
@@ -104,6 +113,8 @@ def _window(target: str, url: str | None) -> int:
 
 def last_model(db: Path | None, thread: str) -> str:
     """The model that a thread was last sent to; empty where there is none."""
+    from quire.send.cycle import last_target
+
     if not (db or default_db()).exists():
         return ""
     with open_db(db, create=False) as store:
@@ -116,5 +127,7 @@ def _say(line: str) -> None:
 
 
 def _key(target: str) -> str | None:
+    from quire.send.transport import endpoint_for
+
     names = endpoint_for(target).keys
     return next((os.environ[name] for name in names if os.environ.get(name)), None)

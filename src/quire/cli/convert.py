@@ -6,22 +6,14 @@ import importlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
 from quire import providers
 from quire.archive.request_logs import LOGS
-from quire.archive.sessions import (
-    STORES,
-    SessionStore,
-    SourceFile,
-    conversations,
-    files_under,
-    recognised,
-    source_file,
-)
+from quire.archive.sessions import STORES
 from quire.cli.output import (
     called,
     counted,
@@ -36,11 +28,10 @@ from quire.cli.output import (
 )
 from quire.cli.store import load_entries, open_db
 from quire.errors import CallError, FormatError, MissingPart
-from quire.log.entries import check, encode_lines
-from quire.log.shapes import short
-from quire.providers.convert import strange_kinds
-from quire.tokens.counting import entry_texts
 from quire.values import Entry, JsonObject
+
+if TYPE_CHECKING:
+    from quire.archive.sessions import SessionStore, SourceFile
 
 # Chat files are text, not JSON; everything else is a wire format.
 MARKDOWN = "markdown"
@@ -124,6 +115,8 @@ def import_(
       quire import --from anthropic request.json | quire assemble -
       quire import --from markdown chat.md --vault ~/notes --into demo
     """
+    from quire.log.entries import encode_lines
+
     found = [each for path in paths for each in _read(path, format, model, ChatFiles(vault, db))]
     shown = ", ".join(paths)
     if line is not None:
@@ -166,6 +159,8 @@ class ChatFiles(NamedTuple):
 
 def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[Imported]:
     """The conversations at a path, as entries that the log takes."""
+    from quire.archive.sessions import files_under, source_file
+
     store = next((each for each in READERS if each.name == format), None)
     if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
         return _in_format(path, format, model, chats)
@@ -185,11 +180,15 @@ def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[I
 
 
 def _is_of(store: SessionStore, path: str) -> bool:
+    from quire.archive.sessions import source_file
+
     place = Path(path).expanduser()
     return place.exists() and store.recognises(source_file(place))
 
 
 def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: ChatFiles) -> list[Imported]:
+    from quire.archive.sessions import conversations, recognised
+
     if store is None and file.text.startswith("---\n"):
         return [chats.read(file.text)._replace(store=MARKDOWN)]
     store = store or recognised(file, READERS)
@@ -203,6 +202,9 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
 
 def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imported]:
     """A file in a wire format, or a chat file."""
+    from quire.log.entries import check
+    from quire.providers.convert import strange_kinds
+
     text = read_text(path)
     if format == MARKDOWN:
         return [chats.read(text)]
@@ -219,6 +221,9 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
 
 def _warn(found: list[Imported]) -> None:
     """Say what was kept although nobody knows it, and what the source did not hold."""
+    from quire.providers.convert import strange_kinds
+    from quire.tokens.counting import entry_texts
+
     entries = (entry for each in found for entry in each.entries)
     # Words, calls and results are written anew, without what is strange in their blocks.
     kinds = strange_kinds(entry for entry in entries if entry.kind == "think" or not entry_texts(entry))
@@ -237,6 +242,8 @@ def _warn(found: list[Imported]) -> None:
 
 def _values(text: str, file: str) -> list[Any]:
     """One JSON value; or one a line, which are conversations, or the messages of one."""
+    from quire.log.shapes import short
+
     value, lines = value_or_lines(text, called(file), "conversation, or one message,")
     if lines is None:
         return [value]

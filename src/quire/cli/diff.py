@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from quire.assemble import Built
 from quire.cli.assemble import policy_from, policy_options, seen
 from quire.cli.output import db_option, echo, in_line, json_option, print_json
 from quire.cli.store import load_usable
 from quire.errors import NotFound
-from quire.server.compare import moved
-from quire.thread_state import requests_under
 from quire.values import JsonObject
+
+if TYPE_CHECKING:
+    from quire.assemble import Built
 
 
 @click.command()
@@ -33,6 +34,10 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, *
       quire diff demo 1 2
       quire diff entries.jsonl 3 9 --promote each-turn
     """
+    from quire.assemble import Built
+    from quire.server.compare import moved
+    from quire.thread_state import requests_under
+
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries, under = seen(load_usable(source, db), policy)
     asked = [(each, how.model) for each, how in requests_under(entries, under) if isinstance(each, Built)]

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from quire.cli.output import called, echo, json_option, print_json, read_text, value_or_lines
 from quire.errors import CallError, FormatError
-from quire.providers.rules import (
-    Finding,
-    ServerMemory,
-    Unchecked,
-    detect,
-    errors,
-    observe,
-    unchecked,
-    validate,
-)
+
+if TYPE_CHECKING:
+    from quire.providers.rules import Finding, Unchecked
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -52,6 +45,8 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
       quire lint requests.jsonl --provider anthropic --model claude-opus-5-5
       curl -s localhost/last | quire lint - --provider openai-chat --json
     """
+    from quire.providers.rules import errors
+
     reports = list(_reports(_requests(read_text(file), file), provider, model))
     if as_json:
         print_json(msgspec.to_builtins(reports))
@@ -77,6 +72,8 @@ def _requests(text: str, file: str) -> Iterator[tuple[int, Any]]:
 def _reports(
     requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None
 ) -> Iterator[Report]:
+    from quire.providers.rules import ServerMemory, detect, observe, unchecked, validate
+
     seen = ServerMemory(complete=False)
     for line, request in requests:
         body, headers = _unwrapped(request)
@@ -106,6 +103,8 @@ def _model(body: Any) -> str:
 
 
 def _print(reports: list[Report]) -> None:
+    from quire.providers.rules import errors
+
     for report in reports:
         place = f"line {report.line}: " if report.line else ""
         for finding in report.findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,12 +26,11 @@ from quire.cli.output import (
 )
 from quire.cli.store import open_db
 from quire.errors import CallError, DamageError, NotFound
-from quire.log.entries import decode_lines, encode, encode_lines
-from quire.log.hashing import chain
-from quire.log.sqlite import SqliteStore
-from quire.log.store import ThreadInfo
-from quire.log.verify import salvage
 from quire.values import Entry
+
+if TYPE_CHECKING:
+    from quire.log.sqlite import SqliteStore
+    from quire.log.store import ThreadInfo
 
 # `quire log append`, `export` and `import`: entries in and out of a thread.
 
@@ -98,6 +98,8 @@ def append(
       quire log append demo '{"kind": "think", "text": "Hm."}'
       quire log append demo - < more.jsonl
     """
+    from quire.log.entries import decode_lines
+
     said = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
     if not said and file is None:
         raise CallError("nothing to append", hint='Give --user "TEXT", or a file of entries, or - for stdin.')
@@ -115,6 +117,8 @@ def append(
 
 def _chained_end(said: list[Entry], info: ThreadInfo) -> tuple[str, int]:
     """The id and seq that the lines of a file have to continue."""
+    from quire.log.hashing import chain
+
     end = [*chain(said, info.id, info.seq)]
     return (end[-1].id, end[-1].seq) if end else (info.id, info.seq)
 
@@ -150,6 +154,9 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Path |
       quire log export demo > demo.jsonl
       quire log export demo --no-ids | quire log import copy -
     """
+    from quire.log.entries import encode, encode_lines
+    from quire.log.verify import salvage
+
     if from_damaged:
         for entry in salvage(db or default_db(), thread):
             print_text(encode(entry, not no_ids) + "\n")
@@ -177,6 +184,8 @@ def import_(thread: str, file: str | None, expected_seq: int | None, db: Path | 
       quire log import copy demo.jsonl
       quire log export demo | quire log import copy -
     """
+    from quire.log.entries import decode_lines
+
     if file is None and (thread == "-" or os.path.isfile(thread)):
         raise CallError(f"no thread is named to read {thread} into", hint=f"quire log import THREAD {thread}")
     text = read_text(file or "-")

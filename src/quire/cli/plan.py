@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from quire.assemble import DROP_ONLY, Assembly, Built, Policy, Refused, ask, reused_tokens, unsent
-from quire.assemble.hindsight import numbered, optimum, trail
 from quire.cli.assemble import is_chosen, policy_from, policy_options
 from quire.cli.output import console, counted, db_option, json_option, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import CallError, NotFound
-from quire.thread_state import policies
 from quire.values import Entry, JsonObject
+
+if TYPE_CHECKING:
+    from quire.assemble import Built, Policy, Refused
 
 _WIDTH = 60
 
@@ -38,6 +39,10 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
       quire plan demo --budget 32000
       quire plan entries.jsonl --budget 16000 --write 2.0 --json
     """
+    from quire.assemble import unsent
+    from quire.assemble.hindsight import optimum, trail
+    from quire.thread_state import policies
+
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     logged = load_usable(source, db)
     under = policies(logged, policy) if not is_chosen() else [policy] * len(logged)
@@ -59,6 +64,8 @@ def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
 
 def variants(policy: Policy) -> dict[str, Policy]:
     """The policies to compare, all with the same budget and prices."""
+    from quire.assemble import DROP_ONLY
+
     changes: dict[str, JsonObject] = {
         "as given": {},
         "drop only": _tiers(DROP_ONLY, "handles", "summary"),
@@ -84,6 +91,8 @@ def _changed(policy: Policy, fields: JsonObject) -> Policy | None:
 
 def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread."""
+    from quire.assemble import Built, reused_tokens
+
     made, cold = _made(entries, policy)
     sent = [(each, stale) for each, stale in zip(made, cold, strict=True) if isinstance(each, Built)]
     if not made:
@@ -107,6 +116,9 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
 
 def _made(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], list[bool]]:
     """The requests of a thread, and for each whether the provider's cache was cold."""
+    from quire.assemble import Assembly, ask
+    from quire.assemble.hindsight import numbered
+
     assembly = Assembly(policy)
     made: list[Built | Refused] = []
     cold: list[bool] = []

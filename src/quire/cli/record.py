@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,10 +26,12 @@ from quire.cli.output import (
 )
 from quire.cli.store import NO_MODEL, embedder, now_ms, open_records, words_option
 from quire.errors import CallError, FormatError
-from quire.records import Builder, BuiltContext, Config, Records, config, configured, keep_catalog, react
-from quire.records.agent import Reaction
-from quire.records.record import Record, draft, fields_of, to_json, view
 from quire.values import Json, JsonObject
+
+if TYPE_CHECKING:
+    from quire.records import Builder, BuiltContext, Config, Records
+    from quire.records.agent import Reaction
+    from quire.records.record import Record
 
 # How records are read from files and printed, and what is said of the contexts that a change made new.
 
@@ -54,6 +56,8 @@ def content_of(file: str | None) -> Iterator[None]:
 
 
 def print_record(record: Record, as_json: bool, line: str) -> None:
+    from quire.records.record import to_json
+
     if as_json:
         print_json(to_json(record))
     else:
@@ -62,6 +66,8 @@ def print_record(record: Record, as_json: bool, line: str) -> None:
 
 def print_records(records: Sequence[Record], as_json: bool) -> None:
     """All fields as JSON, or a table of their heads."""
+    from quire.records.record import to_json
+
     if as_json:
         print_json([to_json(record) for record in records])
         return
@@ -133,6 +139,9 @@ def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> N
       quire record create record.json --ttl 3600
       quire record create messages.jsonl
     """
+    from quire.records import react
+    from quire.records.record import fields_of
+
     now = now_ms()
     values, many = read_records(file) if file else ([{}], False)
     with content_of(file):
@@ -148,6 +157,8 @@ def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> N
 
 
 def _draft(given: JsonObject, now: int) -> Record:
+    from quire.records.record import draft
+
     if "schema_name" not in given:
         raise CallError("a record needs a schema", hint="Pass --schema, or a FILE with schema_name.")
     return draft(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
@@ -170,6 +181,9 @@ def update(id: str, file: str | None, version: int, db: Path | None, as_json: bo
       quire record update rec-1 --version 1 --title "New plan"
       quire record update rec-1 changes.json --version 2
     """
+    from quire.records import react
+    from quire.records.record import fields_of
+
     value = read_json(file) if file else {}
     with content_of(file):
         given = fields_of(value) | _options(fields)
@@ -224,6 +238,8 @@ def catalog(file: str | None, db: Path | None, as_json: bool) -> None:
       quire record catalog tools.json
       quire record create --schema tool.v1 --context '{"name": "echo"}' && quire record catalog
     """
+    from quire.records import keep_catalog, react
+
     tools = read_json(file) if file else None
     if tools is not None and not isinstance(tools, list):
         raise FormatError(
@@ -286,6 +302,8 @@ def get(id: str, full: bool, version: int | None, db: Path | None, as_json: bool
       quire record get rec-1
       quire record get rec-1 --full --version 1
     """
+    from quire.records.record import to_json, view
+
     with open_records(db, create=False) as records:
         found = records.read_full(id, version=version, now=now_ms())
     print_json(to_json(found if full else view(found)))
@@ -412,6 +430,8 @@ def build(
       quire build chat --request "What was that API key?"
       quire build chat --trigger rec-12 --json
     """
+    from quire.records import Builder
+
     if request is not None and trigger is not None:
         raise CallError(
             "--request and --trigger exclude each other", hint="A trigger brings its own request."
@@ -428,6 +448,8 @@ def build(
 
 
 def _config(records: Records, consumer: str, file: str | None, now: int) -> Config:
+    from quire.records import config, configured
+
     if file is None:
         return configured(records, consumer, now=now)
     found = config(read_json(file))

@@ -7,18 +7,19 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from quire import providers
-from quire.assemble import Assembly, Built, Policy, Refused, ask, unsent
 from quire.cli.output import console, db_option, in_line, json_option, print_bytes, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import BudgetError, NotFound
-from quire.thread_state import AssemblyPerPolicy, policies, policy_for, policy_of
-from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
+
+if TYPE_CHECKING:
+    from quire import providers
+    from quire.assemble import Assembly, Built, Policy, Refused
 
 
 class RequestAt(msgspec.Struct, frozen=True):
@@ -70,6 +71,8 @@ def render(
       quire render demo -p openai -m gpt-6-sol --json
       quire render entries.jsonl -p vllm -m qwen --all > requests.jsonl
     """
+    from quire import providers
+
     target = f"{provider}:{model}"
     made = _requests(load_usable(source, db), provider, model, budget)
     asked = (each for each in made if _chosen(each.built, turn, step))
@@ -100,6 +103,9 @@ def _print(request: Request, built: Built | Refused, as_bytes: bool, as_json: bo
 
 def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[RequestAt]:
     """The thread's requests as they were sent; with a budget of the caller's, as they would have been."""
+    from quire.assemble import unsent
+    from quire.thread_state import policies, policy_for, policy_of
+
     target = f"{provider}:{model}"
     if budget:
         kept, usual = unsent(entries), policy_for(target, budget=budget, reply=0)
@@ -114,6 +120,9 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
 
 def _asked(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
     """Every request the thread made, and the one that it would make now."""
+    from quire.assemble import ask
+    from quire.thread_state import AssemblyPerPolicy
+
     folds = AssemblyPerPolicy(under)
     for entry, policy in zip(entries, under, strict=True):
         if folds.under(policy).asks(entry):
@@ -125,6 +134,8 @@ def _asked(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
 
 
 def _built(assembly: Assembly) -> Built | Refused:
+    from quire.assemble import Refused
+
     try:
         return assembly.request()
     except BudgetError as error:
@@ -143,6 +154,9 @@ def _nothing(turn: int | None, step: int | None) -> str:
 
 
 def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) -> Request:
+    from quire import providers
+    from quire.assemble import Refused
+
     if isinstance(built, Refused):
         raise BudgetError(built.error, hint=built.hint)
     request = draw.request(built.prompt)
@@ -167,6 +181,9 @@ def _line(one: RequestAt, draw: providers.Rendering, marks: bool) -> JsonObject:
 
 def _show(request: Request, built: Built | Refused) -> None:
     """The parts that a cache compares, each with its size, and what could not go along."""
+    from quire import providers
+    from quire.tokens import counter
+
     count = counter(f"{request.provider}:{request.model}").count
     lines = [part.decode() for part in providers.prefix_parts(request.body, request.provider)]
     rows = [(*_named(json.loads(line)), count(line)) for line in lines]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,12 +21,12 @@ from quire.cli.output import PlainScreen, counted, db_option, echo, json_option,
 from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
 from quire.cli.store import open_db
 from quire.errors import CallError
-from quire.log.sqlite import SqliteStore
-from quire.send.cycle import Decision, Interrupted, Outcome, interrupted, look, resume_sync, run_sync
-from quire.send.note_search import sources, sources_text
-from quire.send.turn_state import newest_turn, standing
-from quire.thread import Thread
 from quire.values import Entry, JsonObject
+
+if TYPE_CHECKING:
+    from quire.log.sqlite import SqliteStore
+    from quire.send.cycle import Decision, Interrupted, Outcome
+    from quire.thread import Thread
 
 
 def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> None:
@@ -94,6 +94,10 @@ def run(
       quire run work "Which functions are unused?" --runner agent --root src
       quire run notes "What did we decide on Monday?" --runner qa --vault ~/notes
     """
+    from quire.send.cycle import run_sync
+    from quire.send.note_search import sources, sources_text
+    from quire.send.turn_state import newest_turn
+
     words, choice, screen = _words(text), chosen(how), PlainScreen(as_json)
     with equipped(choice) as kit:
         attached = note_items(note, kit.vault)
@@ -116,6 +120,8 @@ def run(
 def _opened(
     store: SqliteStore, name: str, reached: Connection, kit: Equipment, screen: PlainScreen
 ) -> Thread:
+    from quire.thread import Thread
+
     thread = under_policy(Thread(store, name), reached, kit.choice)
     thread.on_warning = lambda what: screen.note(f"({getattr(what, 'note', what)})")
     return thread
@@ -130,6 +136,8 @@ def _words(text: str | None) -> str:
 
 def _mention_interrupted(store: SqliteStore, thread: str) -> None:
     """A new turn leaves an open one behind; whoever did not mean that should know."""
+    from quire.send.turn_state import standing
+
     if any(each.name == thread for each in store.threads()) and standing(store, thread).next in (
         "ask",
         "run",
@@ -172,6 +180,10 @@ def resume(
       quire resume demo
       quire resume work --rerun
     """
+    from quire.send.cycle import interrupted, look, resume_sync
+    from quire.send.note_search import sources, sources_text
+    from quire.send.turn_state import newest_turn, standing
+
     with open_db(db, create=False) as store:
         found = look(store, thread)
         if only_list or found.next in ("done", "nothing"):

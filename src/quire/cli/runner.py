@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -19,30 +19,22 @@ from quire.cli.connection import Connection
 from quire.cli.output import echo, progress, read_text
 from quire.cli.store import NO_MODEL, embedder, embedding_shown
 from quire.errors import CallError
-from quire.items import from_file
-from quire.log.sqlite import SqliteStore
-from quire.notes.index import NoteIndex
-from quire.notes.vault import Vault
-from quire.records import Records
-from quire.records.find import Progress
-from quire.send import runners
-from quire.send.builtin import builtin, record_tools
-from quire.send.mcp import McpServer
-from quire.send.note_search import local_search_tool
-from quire.send.protocol import Runner
-from quire.send.runners import question_of
-from quire.send.tools import Tool, Toolbox
-from quire.thread import Thread
-from quire.thread_state import policy_for
 from quire.values import Entry, JsonObject, item_json
 
+if TYPE_CHECKING:
+    from quire.notes.index import NoteIndex
+    from quire.notes.vault import Vault
+    from quire.records.find import Progress
+    from quire.send.protocol import Runner
+    from quire.send.tools import Tool, Toolbox
+    from quire.thread import Thread
+
+RUNNERS = ("chat", "qa", "planned", "agent", "records", "project")
 _FOLDER = click.Path(exists=True, file_okay=False)
 _FILE = click.Path(exists=True, dir_okay=False)
 _OPTIONS = (
     click.option(
-        "--runner",
-        type=click.Choice(runners.NAMES),
-        help="How turns are carried out (default: by what is given).",
+        "--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."
     ),
     click.option("--system", help="The system prompt; without --project, a project's prompt."),
     click.option(
@@ -186,6 +178,11 @@ class Equipment:
         return msgspec.structs.replace(made, memory=memory, options=options)
 
     def _base(self, thread: Thread, reached: Connection) -> Runner:
+        from quire.records import Records
+        from quire.send import runners
+        from quire.send.builtin import record_tools
+        from quire.send.tools import Toolbox
+
         choice, system = self.choice, self.choice.system
         match choice.runner:
             case "qa":
@@ -209,6 +206,8 @@ class Equipment:
         return runners.chat(system)
 
     def _project(self, base: Runner) -> Runner:
+        from quire.send import runners
+
         choice = self.choice
         if not (choice.runner == "project" or choice.project or choice.files):
             return base
@@ -218,6 +217,12 @@ class Equipment:
         return runners.project(base, prompt=prompt, files=files)
 
     def _tools(self, thread: Thread) -> Toolbox:
+        from quire.log.sqlite import SqliteStore
+        from quire.send.builtin import builtin
+        from quire.send.note_search import local_search_tool
+        from quire.send.runners import question_of
+        from quire.send.tools import Toolbox
+
         store = thread.store if isinstance(thread.store, SqliteStore) else None
         own = builtin(self.choice.root or None, store, thread.name)
         if self.index is not None:
@@ -226,12 +231,17 @@ class Equipment:
 
 
 def _project_file(name: str, folder: Path) -> JsonObject:
+    from quire.items import from_file
+
     return {**item_json(from_file(folder / name, name=name, truncate=True)), "id": name}
 
 
 @contextlib.contextmanager
 def equipped(choice: Choice) -> Iterator[Equipment]:
     """Notes indexed and servers started, for as long as they are needed."""
+    from quire.notes.vault import Vault
+    from quire.send.mcp import McpServer
+
     with contextlib.ExitStack() as stack:
         vault = Vault(Path(choice.vault)) if choice.vault else None
         index = None
@@ -246,6 +256,8 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
 
 def _indexed(vault: Vault) -> NoteIndex:
     """The notes, searchable by words, and by meaning where that is installed; what is missing for it is said."""
+    from quire.notes.index import NoteIndex
+
     index = NoteIndex(vault, embedder=embedder())
     with progress("indexing notes") as show:
         index.update(show)
@@ -262,6 +274,8 @@ def _indexed(vault: Vault) -> NoteIndex:
 
 def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
     """The thread under the policy that was asked for, else in the server's window; the rest stays as it was."""
+    from quire.thread_state import policy_for
+
     asked = {
         name: getattr(choice, name)
         for name in ("budget", "promote", "items", "floor")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -22,12 +22,10 @@ from quire.cli.output import (
     value_of,
 )
 from quire.errors import FormatError
-from quire.providers.cache_marks import mark
-from quire.providers.models import model_info
-from quire.providers.rules import malformed
-from quire.providers.simulate import Predicted, Simulator
-from quire.providers.wires import wire_of
 from quire.values import JsonObject
+
+if TYPE_CHECKING:
+    from quire.providers.simulate import Predicted, Simulator
 
 # Requests that say no time are taken to follow each other this closely.
 STEP_MS = 1000
@@ -78,6 +76,11 @@ def simulate(
 
 def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Predicted]:
     """Each model has a cache of its own; with marks, pauses decide about their lives."""
+    from quire.providers.cache_marks import mark
+    from quire.providers.models import model_info
+    from quire.providers.simulate import Simulator
+    from quire.providers.wires import wire_of
+
     simulators: dict[tuple[str, str], Simulator] = {}
     times: list[int] = []
     out = []
@@ -92,6 +95,9 @@ def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Pre
 
 
 def _requests(text: str, file: str, provider: str, model: str | None) -> Iterator[Timed]:
+    from quire.providers.rules import malformed
+    from quire.providers.wires import wire_of
+
     at_ms = 0
     for line, value in _values(text, file):
         given = value if isinstance(value, dict) else {}

@@ -17,19 +17,18 @@ from rich.progress import Progress
 
 from quire.cli.output import default_db, echo, read_text
 from quire.errors import CallError, DamageError, NotFound
-from quire.log.entries import decode_lines, usable
-from quire.log.hashing import chain
-from quire.log.sqlite import SqliteStore
-from quire.records import Records
-from quire.thread import open_store
 from quire.values import Entry
 
 if TYPE_CHECKING:
+    from quire.log.sqlite import SqliteStore
     from quire.recall import Embedder
+    from quire.records import Records
 
 
 def open_db(path: Path | None, create: bool = True) -> SqliteStore:
     """The store at --db, $QUIRE_DB or the default place; commands that only look do not make one."""
+    from quire.thread import open_store
+
     file = path or default_db()
     if create:
         _make_folder(file.parent)
@@ -66,11 +65,16 @@ def _check_there(file: Path) -> None:
 
 def load_usable(source: str, db: Path | None) -> list[Entry]:
     """The entries as requests are made of them: what cannot be used of their free fields is left aside."""
+    from quire.log.entries import usable
+
     return [usable(entry) for entry in load_entries(source, db)]
 
 
 def load_entries(source: str, db: Path | None, seq: int | None = None) -> list[Entry]:
     """The entries of a file of that name, else of a thread of that name (with `seq`: that one); each with id and seq."""
+    from quire.log.entries import decode_lines
+    from quire.log.hashing import chain
+
     if source == "-" or os.path.isfile(source):
         return list(chain(decode_lines(read_text(source))))
     try:
@@ -133,5 +137,7 @@ def embedding_shown() -> Iterator[Callable[[int, int], None]]:
 @contextmanager
 def open_records(db: Path | None, create: bool = True, words: bool = False) -> Iterator[Records]:
     """The records at --db; vectors that a command has to make first are shown on stderr."""
+    from quire.records import Records
+
     with open_db(db, create=create) as store, embedding_shown() as show:
         yield Records(store, None if words else embedder(), show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,17 +12,20 @@ from quire.cli.attachments import Attached, attached_items
 from quire.cli.output import db_option, echo, json_option, print_json, print_table, read_text
 from quire.cli.store import open_db
 from quire.errors import CallError, NotFound
-from quire.items import Window, item, kept_id
-from quire.notes.vault import Vault
-from quire.thread import Thread
-from quire.tokens import counter
 from quire.values import ITEM_TYPES, Item
+
+if TYPE_CHECKING:
+    from quire.items import Window
+    from quire.notes.vault import Vault
+    from quire.thread import Thread
 
 ACTIONS = ("show", "add", "remove", "pin", "unpin", "clear")
 
 
 def keep(thread: Thread, one: Attached, vault: Vault | None = None) -> Item:
     """Put what was named into the window; a file or note of a vault is read again when it changes."""
+    from quire.items import item
+
     if one.item is None:
         raise CallError(
             f"{one.name} is an image, which cannot be kept in every turn", hint="/attach it instead."
@@ -35,6 +38,8 @@ def keep(thread: Thread, one: Attached, vault: Vault | None = None) -> Item:
 
 def named(window: Window, name: str) -> Item:
     """The item that is meant by its ctx-N or by what it is known by."""
+    from quire.items import kept_id
+
     found = [each for each in window if name in (each.id, kept_id(each))]
     if not found:
         holds = ", ".join(
@@ -63,11 +68,15 @@ def change(window: Window, action: str, names: Sequence[str]) -> list[Item]:
 
 def told(action: str, items: Sequence[Item]) -> list[str]:
     """What was done, a line for each item."""
+    from quire.tokens import counter
+
     did = {"add": "kept", "pin": "pinned", "unpin": "unpinned"}.get(action, "removed")
     return [f"{did} {_called(each)} ({counter().count(each.content):,} tokens)" for each in items]
 
 
 def _called(kept: Item) -> str:
+    from quire.items import kept_id
+
     known = kept_id(kept)
     return kept.id if known == kept.id else f"{kept.id} {known}"
 
@@ -77,6 +86,9 @@ COLUMNS = ("id", "item", "type", "tokens", "pinned")
 
 def rows(window: Window, types: Sequence[str] = (), limit: int | None = None) -> list[list[object]]:
     """A line for each item, oldest first."""
+    from quire.items import kept_id
+    from quire.tokens import counter
+
     pinned = set(window.pinned)
     return [
         [
@@ -99,6 +111,8 @@ def capacity(window: Window) -> str:
 
 def _texts(error: str | None, repl: str | None, language: str) -> list[Item]:
     """What comes as text: an error with its traceback, a stretch of a REPL's history."""
+    from quire.items import item
+
     said = {"error": error, "repl-history": repl}
     meta = {"language": language} if language else None
     return [
@@ -159,6 +173,9 @@ def window(
       quire window demo pin src/agent.lisp
       quire window demo --max-items 20
     """
+    from quire.notes.vault import Vault
+    from quire.thread import Thread
+
     if thread in ACTIONS:
         raise CallError("no thread is named", hint=f"quire window THREAD {thread} …")
     _check(action, names, given)

@@ -170,7 +170,6 @@ def _starts(text: str) -> Iterator[int]:
         at = text.find("[", at + 1)
 
 
-NAMES = ("chat", "qa", "planned", "agent", "records", "project")
 AGENT_LIMITS = Limits(steps=25)
 
 
