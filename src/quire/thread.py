@@ -160,6 +160,10 @@ class Thread:
     def __repr__(self) -> str:
         return f"<Thread {self.name!r}: {len(self):,} entries>"
 
+    def reads_its_log(self) -> bool:
+        """Whether what was read of the log still stands there: a thread of its name may have been deleted and made anew."""
+        return self._fold.is_current()
+
     # Into the log
 
     @_one_at_a_time

@@ -149,6 +149,13 @@ class ThreadState:
         known = self._store.read(self._name, self.sent_seq - 1, 1) if self.sent_seq else []
         return known[0].body if known else {}
 
+    def is_current(self) -> bool:
+        """Whether the last entry that was read is still where it was."""
+        if not self.seq:
+            return True
+        last = self._store.read(self._name, self.seq - 1, 1) if self.exists() else []
+        return [entry.id for entry in last] == [self._entry_id]
+
     def handed_out(self) -> tuple[Entry, ...]:
         """A request is handed out: the entries that came since the one before."""
         since, self._since, self._handed_out = tuple(self._since), [], True

@@ -72,6 +72,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "proxy",
         "Pass an application's requests on unchanged, and explain every cache loss as it happens.",
     ),
+    "serve": (
+        "quire.cli.serve",
+        "serve",
+        "Serve threads, requests and turns over HTTP, with the proxy and the inspector.",
+    ),
     "emulate": ("quire.cli.models", "emulate", "Run a strict local stand-in for a provider."),
     "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
     "index": ("quire.cli.recall", "index", "Bring the search index up to date."),

@@ -1,0 +1,162 @@
+"""`quire serve`: threads, requests and turns over HTTP, the proxy and the inspector on one port."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quire.cli.output import db_option, default_db, echo, json_option, print_json, print_table
+from quire.cli.store import now_ms
+from quire.errors import CallError
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(invoke_without_command=True, context_settings=_HELP)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Where to listen; 0: any free port.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Which address; any but this machine's demands keys.",
+)
+@db_option
+@click.option("--to", help="Pass requests of other paths on to this base URL, as `quire proxy` does.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    default=500.0,
+    show_default=True,
+    help="Requests a second of one caller; 0: any.",
+)
+@click.option(
+    "--max-body",
+    type=click.IntRange(1024),
+    default=16 * 1024 * 1024,
+    show_default=True,
+    help="Bytes of one body.",
+)
+@click.option(
+    "--redact",
+    multiple=True,
+    metavar="REGEX",
+    help="More texts that are secrets, besides keys of known formats.",
+)
+@click.option("--no-redact", is_flag=True, help="Keep and show secrets as they come.")
+@click.pass_context
+def serve(
+    context: click.Context,
+    port: int,
+    host: str,
+    db: Path | None,
+    to: str | None,
+    rate: float,
+    max_body: int,
+    redact: tuple[str, ...],
+    no_redact: bool,
+) -> None:
+    """Serve the threads of a database over HTTP; /api/openapi.json tells of every route.
+
+    \b
+    Examples:
+      quire serve
+      quire serve --port 8080 --to https://api.anthropic.com
+      quire serve keys add laptop && quire serve --host 0.0.0.0
+    """
+    context.obj = db or default_db()
+    if context.invoked_subcommand is not None:
+        return
+    from quire.server.access import Redactor
+    from quire.server.app import Running
+    from quire.server.service import Service, ServiceLimits
+
+    context.obj.parent.mkdir(parents=True, exist_ok=True)
+    service = Service(
+        context.obj,
+        limits=ServiceLimits(body_bytes=max_body, per_s=rate),
+        redactor=Redactor(redact, off=no_redact),
+    )
+    if not _is_loopback(host) and not service.needs_keys:
+        service.close()
+        raise CallError(
+            f"listening on {host} demands keys, and there are none",
+            hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
+        )
+    running = Running(service, host=host, port=port, proxy=_proxy(to))
+    echo(f"serving {context.obj} on {running.url} (Ctrl-C stops)", err=True)
+    running.run()
+    echo("stopped; what was acknowledged is stored", err=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _proxy(to: str | None) -> Any:
+    if to is None:
+        return None
+    from quire.server.proxy import CacheWatcher, make_app
+
+    if not to.startswith(("http://", "https://")):
+        raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
+    return make_app(to, CacheWatcher(lambda watched: echo(watched.line())))
+
+
+@serve.group(context_settings=_HELP)
+def keys() -> None:
+    """Make, list and revoke the keys of a service."""
+
+
+def _keys(context: click.Context) -> Any:
+    from quire.server.access import Keys
+    from quire.server.service import open_own
+
+    place = context.find_root().obj if context.obj is None else context.obj
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return Keys(open_own(place))
+
+
+@keys.command(short_help="Make a key; it is shown once.")
+@click.argument("name")
+@click.option("--tenant", default="default", show_default=True, help="Whose threads it opens.")
+@json_option
+@click.pass_context
+def add(context: click.Context, name: str, tenant: str, as_json: bool) -> None:
+    """Make a key called NAME; it is shown now and never again."""
+    key = _keys(context).add(name, tenant, now_ms())
+    print_json({"key": key, "name": name, "tenant": tenant}) if as_json else echo(key)
+
+
+@keys.command("list", short_help="Which keys there are.")
+@json_option
+@click.pass_context
+def list_(context: click.Context, as_json: bool) -> None:
+    """The keys there are, without the keys themselves."""
+    import msgspec
+
+    found = _keys(context).list()
+    if as_json:
+        print_json([msgspec.to_builtins(each) for each in found])
+        return
+    print_table(["id", "name", "tenant"], [(each.id, each.name, each.tenant) for each in found])
+
+
+@keys.command(short_help="Take a key away.")
+@click.argument("id")
+@click.pass_context
+def revoke(context: click.Context, id: str) -> None:
+    """Take the key with this ID away; services that run refuse it within seconds."""
+    _keys(context).revoke(id)
+    echo(f"{id} is revoked")

@@ -1,0 +1,240 @@
+"""The service as an application and as a running server: its own routes, the proxy, and the inspector on one port."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
+
+import msgspec
+
+from quire.errors import CallError, MissingPart
+from quire.log.off_loop import off_loop
+from quire.server.routes import Refusal, Route, check_routes, endpoints, openapi, problem_response
+from quire.server.service import Service
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+# The modules whose ROUTES are served; one that needs a part which is not installed has none.
+MODULES = ("quire.server.api",)
+STATIC = Path(__file__).parent / "static"
+
+
+def all_routes() -> tuple[Route, ...]:
+    """Every route of the service."""
+    found = tuple(route for name in MODULES for route in importlib.import_module(name).ROUTES)
+    check_routes(found)
+    return found
+
+
+def make_app(
+    service: Service, proxy: Starlette | None = None, routes: Sequence[Route] | None = None
+) -> ASGIApp:
+    """The application; `proxy` answers what is neither the service's nor the inspector's."""
+    try:
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.responses import Response
+        from starlette.routing import Mount
+        from starlette.routing import Route as Mounted
+        from starlette.staticfiles import StaticFiles
+    except ImportError as error:
+        raise MissingPart("the service is not installed", hint="pip install 'quire[serve]'") from error
+    table = all_routes() if routes is None else routes
+    page = msgspec.json.encode(openapi(table))
+
+    async def described(request: Request) -> Response:
+        return Response(page, media_type="application/json")
+
+    async def alive(request: Request) -> Response:
+        return Response(b'{"status":"ok"}', media_type="application/json")
+
+    async def ready(request: Request) -> Response:
+        if service.ending.is_set():
+            return problem_response(Refusal(503, "the service is ending"))
+        try:
+            await off_loop(service.check)
+        except Exception as error:  # a database that cannot be written is why nobody should be sent here
+            return problem_response(error)
+        return Response(b'{"status":"ready"}', media_type="application/json")
+
+    async def refused(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        headers = error.headers if isinstance(error, HTTPException) else None
+        said = {
+            404: f"there is no route {request.url.path[:200]!r}",
+            405: f"{request.method} is not taken here",
+        }
+        return problem_response(Refusal(status, said.get(status, "internal error"), headers=headers))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            if proxy is not None:
+                await stack.enter_async_context(proxy.router.lifespan_context(proxy))
+            yield
+            await service.drain()
+            await off_loop(service.close)
+
+    mounted: list[Any] = [
+        *endpoints(table, service),
+        Mounted("/api/openapi.json", described),
+        Mounted("/healthz", alive),
+        Mounted("/readyz", ready),
+        Mount("/api", app=_NoRoute(table)),
+    ]
+    if STATIC.is_dir():
+        mounted.append(Mounted("/", _index))
+        mounted.append(Mount("/static", app=StaticFiles(directory=STATIC)))
+    if proxy is not None:
+        mounted.append(Mount("/", app=_Admitted(service, proxy)))
+    return SlashNames(
+        Starlette(
+            routes=mounted, lifespan=lifespan, exception_handlers={HTTPException: refused, Exception: refused}
+        )
+    )
+
+
+class _NoRoute:
+    """What is asked for under /api and not there, or not there by this method."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._taken = [(re.compile(re.sub(r"{\w+}", "[^/]+", each.path)), each.method) for each in routes]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.exceptions import HTTPException
+
+        methods = [method for path, method in self._taken if path.fullmatch(scope["path"])]
+        if methods:
+            raise HTTPException(405, headers={"allow": ", ".join(methods)})
+        raise HTTPException(404)
+
+
+async def _index(request: Request) -> Response:
+    from starlette.responses import FileResponse
+
+    return FileResponse(STATIC / "index.html")
+
+
+class _Admitted:
+    """Lets only those through to the proxy who may use the service."""
+
+    def __init__(self, service: Service, inner: ASGIApp) -> None:
+        self._service, self._inner = service, inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.requests import HTTPConnection
+
+        try:
+            await self._service.admit(HTTPConnection(scope), own_header=True)
+        except Exception as error:  # said as a problem
+            await problem_response(error)(scope, receive, send)
+            return
+        await self._inner(scope, receive, send)
+
+
+class SlashNames:
+    """Threads may have a slash in their name: what came as %2F parts no path."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path") or b""
+        if scope["type"] == "http" and raw.startswith(b"/api/"):
+            parts = raw.partition(b"?")[0].decode("ascii", "replace").split("/")
+            scope = {**scope, "path": "/".join(unquote(part).replace("/", "\0") for part in parts)}
+        await self._inner(scope, receive, send)
+
+
+# Running it.
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; the port is known from now on, and clients may connect."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small pieces at once only where the socket says that it is TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise CallError(
+            f"{host}:{port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one."
+        ) from error
+    listener.listen(1024)
+    return listener
+
+
+class Running:
+    """A service that serves: `run()` until a signal comes, or `with Running(service) as running: running.url`."""
+
+    def __init__(
+        self, service: Service, *, host: str = "127.0.0.1", port: int = 0, proxy: Starlette | None = None
+    ) -> None:
+        self._server = _server(service, make_app(service, proxy))
+        self._listener = listen(host, port)
+        address = f"[{host}]" if ":" in host else host
+        self.url = f"http://{address}:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self) -> None:
+        """Serve; at the end what is under way is finished or recorded."""
+        with self._listener:
+            self._server.run(sockets=[self._listener])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+def _server(service: Service, app: ASGIApp) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for each in self.servers:
+                each.close()
+            # Before the connections are waited for: readers of events would keep theirs for ever.
+            await service.drain()
+            await super().shutdown(sockets)
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # uvicorn would raise them again at the end; a service that ended as it was told to has not failed.
+            alone = threading.current_thread() is threading.main_thread()
+            kinds = (signal.SIGINT, signal.SIGTERM) if alone else ()
+            before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
+            try:
+                yield
+            finally:
+                for kind, handler in before.items():
+                    signal.signal(kind, handler)
+
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,
+        lifespan="on",
+        ws="websockets-sansio",
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+    return Server(config)

@@ -1,0 +1,376 @@
+"""Routes as data: what comes in, what goes out, who answers. The application and its OpenAPI page are made of them.
+
+A module contributes routes by a tuple of `Route`; its functions take one `Call` and give a value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from quire import __version__, errors
+from quire.errors import CallError, QuireError
+from quire.log.entries import SCHEMA
+from quire.log.off_loop import off_loop
+from quire.log.store import Store
+from quire.values import Json, JsonObject
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    from quire.server.service import Service, Tenant
+
+_logger = logging.getLogger("quire")
+PROBLEM = "application/problem+json"
+EVENTS = "text/event-stream"
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """An error (RFC 9457): `hint` is the next step, `state` how things stand where that is why."""
+
+    title: str
+    status: int
+    detail: str = ""
+    hint: str = ""
+    state: Json = None
+    type: str = "about:blank"
+
+
+class Refusal(QuireError):
+    """An answer other than the one asked for, with its HTTP status."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        hint: str = "",
+        state: Json = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.state, self.headers = status, state, dict(headers or {})
+
+
+# Who has to act decides the status: the caller (4xx), the operator (500, 501, 503), the provider (502).
+_STATUS: tuple[tuple[type[QuireError], int, str], ...] = (
+    (errors.NotFound, 404, "not found"),
+    (errors.ConflictError, 409, "conflict"),
+    (errors.RuleError, 409, "the request would be refused"),
+    (errors.BudgetError, 409, "it does not fit"),
+    (errors.DamageError, 500, "stored data is damaged"),
+    (errors.DataError, 422, "malformed"),
+    (errors.CallError, 422, "not understood"),
+    (errors.MissingPart, 501, "a part is not installed"),
+    (errors.VersionError, 500, "the database is newer than this Quire"),
+    (errors.ProviderError, 502, "the model's side failed"),
+    (QuireError, 503, "not possible now"),
+)
+_TITLES = {
+    400: "not JSON",
+    401: "no valid key",
+    403: "forbidden",
+    404: "not found",
+    405: "method not allowed",
+    413: "too large",
+    415: "not JSON",
+    429: "too many requests",
+    503: "not possible now",
+}
+
+
+def problem_of(error: Exception) -> Problem:
+    """What is said of an error; of one that nobody foresaw, nothing that could hold a secret."""
+    if isinstance(error, Refusal):
+        title = _TITLES.get(error.status, "refused")
+        return Problem(title, error.status, str(error), error.hint, error.state)
+    for kind, status, title in _STATUS:
+        if isinstance(error, kind):
+            return Problem(title, status, str(error), error.hint)
+    _logger.error("a request failed", exc_info=error)
+    return Problem("internal error", 500, "", "The server's log says more.")
+
+
+class Call:
+    """One request to a route: who asks, and what was given, already of the types that the route names."""
+
+    def __init__(
+        self,
+        service: Service,
+        tenant: Tenant,
+        path: Mapping[str, Any],
+        query: Any,
+        body: Any,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.service, self.tenant = service, tenant
+        self.path, self.query, self.body, self.headers = path, query, body, headers
+        # With an Idempotency-Key: what an earlier attempt noted, and where this one notes the same.
+        self.began: Json = None
+        self.remember: Callable[[JsonObject], None] | None = None
+
+    def begin(self, how: JsonObject) -> None:
+        """Note what is about to be done, so that another attempt with the same key can tell whether it was."""
+        if self.remember is not None:
+            self.began = how
+            self.remember(how)
+
+    @property
+    def store(self) -> Store:
+        """The store of whoever asks; nothing of anybody else's is in it."""
+        return self.tenant.store
+
+    @property
+    def name(self) -> str:
+        """The thread that the path names."""
+        return str(self.path["name"])
+
+
+Handler = Callable[[Call], Any]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One route: `body`, `query` and `gives` are types; the handler's docstring is its documentation.
+
+    A handler that is no coroutine is called in another OS thread. It gives a value of the type `gives`, or a response.
+    """
+
+    method: Literal["GET", "POST", "PUT", "DELETE"]
+    path: str
+    handler: Handler
+    gives: Any = None
+    body: Any = None
+    query: Any = None
+    status: int = 200
+    # What the answer is, where it is not JSON.
+    media: str = "application/json"
+    # Whether secrets are taken out of the answer; a store's own data go as they are.
+    redacted: bool = True
+    errors: tuple[int, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def parameters(self) -> list[str]:
+        return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def operation(self) -> str:
+        return self.handler.__name__
+
+
+_BIGGEST = 2**53 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=_BIGGEST)]
+ThreadName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+# What the parts of paths in braces are.
+PARAMETERS: dict[str, Any] = {
+    "name": ThreadName,
+    "seq": Annotated[int, msgspec.Meta(ge=1, le=_BIGGEST)],
+    "id": Annotated[str, msgspec.Meta(min_length=1, max_length=200)],
+    "call": Annotated[str, msgspec.Meta(min_length=1, max_length=40)],
+}
+IDEMPOTENCY = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
+
+
+# An entry as JSON; its schema is the log's own (`quire schema entry`).
+EntryJson = Annotated[JsonObject, msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/Entry"})]
+
+
+def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
+    """The routes as Starlette takes them."""
+    from starlette.routing import Route as Mounted
+
+    return [
+        Mounted(route.path, _endpoint(route, service), methods=[route.method], name=route.operation)
+        for route in routes
+    ]
+
+
+def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        try:
+            tenant = await service.admit(request)
+            call = Call(
+                service,
+                tenant,
+                _path(route, request),
+                _query(route, request),
+                await _body(route, request, service.limits.body_bytes),
+                request.headers,
+            )
+            given = await service.once(route, call, _answered)
+        except Exception as error:  # whatever happens is said as a problem
+            return problem_response(error)
+        return _response(route, given, service)
+
+    return answer
+
+
+async def _answered(route: Route, call: Call) -> Any:
+    if inspect.iscoroutinefunction(route.handler):
+        return await route.handler(call)
+    return await off_loop(route.handler, call)
+
+
+def _path(route: Route, request: Request) -> dict[str, Any]:
+    found = {}
+    for name in route.parameters:
+        # A slash inside of a name came as %2F; see `SlashNames`.
+        given = request.path_params[name].replace("\0", "/")
+        try:
+            found[name] = msgspec.convert(given, PARAMETERS[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise Refusal(404, f"there is no {name} {given[:80]!r}: {error}") from error
+    return found
+
+
+def _query(route: Route, request: Request) -> Any:
+    if route.query is None:
+        return None
+    given = dict(request.query_params)
+    try:
+        return msgspec.convert(given, route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, f"in the query: {error}", hint="/api/openapi.json names what is taken.") from error
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The whole body; more than `most` bytes are refused before they are read."""
+    too_large = Refusal(413, f"the body is larger than {most:,} bytes", hint="Send less at a time.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > most:
+        raise too_large
+    read = bytearray()
+    async for piece in request.stream():
+        read += piece
+        if len(read) > most:
+            raise too_large
+    return bytes(read)
+
+
+async def _body(route: Route, request: Request, most: int) -> Any:
+    if route.body is None:
+        return None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, "the body is not declared as JSON", hint="Send content-type: application/json.")
+    data = await read_body(request, most)
+    try:
+        return msgspec.json.decode(data, type=route.body)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, str(error), hint="/api/openapi.json names what is taken.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"the body is not JSON: {error}") from error
+
+
+def _response(route: Route, given: Any, service: Service) -> Response:
+    from starlette.responses import Response
+
+    if isinstance(given, Response):
+        return given
+    if route.gives is None:
+        return Response(status_code=204)
+    body = msgspec.json.encode(given)
+    return Response(
+        service.redactor.bytes(body) if route.redacted else body, route.status, media_type=route.media
+    )
+
+
+def problem_response(error: Exception) -> Response:
+    """An error as problem+json."""
+    from starlette.responses import Response
+
+    problem = problem_of(error)
+    headers = error.headers if isinstance(error, Refusal) else {}
+    if isinstance(error, errors.ProviderError) and error.retry_after_s is not None:
+        headers = {"retry-after": str(int(error.retry_after_s) + 1)}
+    return Response(msgspec.json.encode(problem), problem.status, headers, media_type=PROBLEM)
+
+
+# The page that tells machines of all this.
+
+
+def openapi(routes: Sequence[Route]) -> JsonObject:
+    """OpenAPI 3.1 of the routes."""
+    types = [Problem, IDEMPOTENCY, *PARAMETERS.values()]
+    types += [each for route in routes for each in (route.body, route.gives) if each is not None]
+    types += [route.query for route in routes if route.query is not None]
+    schemas, parts = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    known = dict(zip(map(id, types), schemas, strict=True))
+    parts["Entry"] = {key: value for key, value in SCHEMA.items() if key != "$schema"}
+    paths: dict[str, JsonObject] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known, parts)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Quire",
+            "version": __version__,
+            "description": "Threads in; byte-stable, provider-valid, cache-optimal model requests out.",
+        },
+        "paths": paths,
+        "security": [{}, {"key": []}],
+        "components": {"schemas": parts, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _operation(route: Route, known: Mapping[int, JsonObject], parts: Mapping[str, JsonObject]) -> JsonObject:
+    lines = inspect.getdoc(route.handler) or route.operation
+    parameters: list[JsonObject] = [
+        {"name": name, "in": "path", "required": True, "schema": known[id(PARAMETERS[name])]}
+        for name in route.parameters
+    ]
+    if route.query is not None:
+        parameters += _query_parameters(known[id(route.query)], parts)
+    if route.writes:
+        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": known[id(IDEMPOTENCY)]})
+    said: JsonObject = {
+        "operationId": route.operation,
+        "summary": lines.partition("\n")[0],
+        "parameters": parameters,
+        "responses": {**_given(route, known), **_problems(route)},
+    }
+    if route.body is not None:
+        content = {"application/json": {"schema": known[id(route.body)]}}
+        said["requestBody"] = {"required": True, "content": content}
+    return said
+
+
+def _query_parameters(schema: JsonObject, parts: Mapping[str, JsonObject]) -> Iterable[JsonObject]:
+    fields = parts[schema["$ref"].rpartition("/")[2]]
+    for name, each in fields["properties"].items():
+        yield {"name": name, "in": "query", "required": name in fields.get("required", ()), "schema": each}
+
+
+def _given(route: Route, known: Mapping[int, JsonObject]) -> JsonObject:
+    if route.gives is None:
+        return {"204": {"description": "done"}}
+    schema = known[id(route.gives)] if route.media == "application/json" else {"type": "string"}
+    return {str(route.status): {"description": "done", "content": {route.media: {"schema": schema}}}}
+
+
+def _problems(route: Route) -> JsonObject:
+    possible = {401, 403, 422, 429, 500, 501, 503, *route.errors}
+    possible |= {404} if route.parameters else set()
+    possible |= {400, 413, 415} if route.body is not None else set()
+    possible |= {409} if route.writes else set()
+    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {str(status): {"description": "problem", "content": content} for status in sorted(possible)}
+
+
+def check_routes(routes: Sequence[Route]) -> None:
+    """A CallError where two routes are the same, or one cannot be told apart in the documentation."""
+    seen: set[str] = set()
+    for route in routes:
+        for key in (f"{route.method} {route.path}", route.operation):
+            if key in seen:
+                raise CallError(f"two routes are {key!r}", hint="Give the handler another name or path.")
+            seen.add(key)

@@ -1,0 +1,262 @@
+"""What all routes share: the tenants with their stores and threads, who is let in, and what was done already."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from quire.errors import ConflictError, NotFound
+from quire.log.hashing import sha256_hex
+from quire.log.off_loop import off_loop
+from quire.log.store import RecordFilter, Store
+from quire.records.record import decode, draft
+from quire.server.access import Keys, Rates, Redactor, check_tenant, insert_record
+from quire.server.routes import Call, Refusal, Route
+from quire.thread import Thread, open_store, wall_ms
+from quire.values import Entry, JsonObject
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+# Whose threads a service without keys serves; its database is the one that was named.
+DEFAULT_TENANT = "default"
+# The service's own records: keys, and which writes were carried out.
+_OWN = "quire-service"
+_ONCE = "quire.once.v1"
+_REMEMBERED_S = 24 * 60 * 60
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service takes: bytes of one body, requests a second of one caller, readers of events at once."""
+
+    body_bytes: int = 16 * 1024 * 1024
+    per_s: float = 500.0
+    readers: int = 5000
+    # How long a turn that is under way may go on when the service is to end.
+    grace_s: float = 10.0
+
+
+class RedactingStore:
+    """A store into which no secret of a known format gets; all else is the store's own doing."""
+
+    def __init__(self, store: Store, redactor: Redactor) -> None:
+        self._store, self._redactor = store, redactor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
+        return self._store.append(thread, map(self._redactor.entry, entries), expected_seq)
+
+
+class Tenant:
+    """One owner of threads: a store that holds nobody else's, and the threads that were used last."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        self.name, self.store = name, store
+        self._threads: OrderedDict[str, Thread] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def thread(self, name: str) -> Thread:
+        """A thread that is there; what it has folded of its log is used again, as long as it is the same log."""
+        self.store.info(name)
+        with self._lock:
+            found = self._threads.pop(name, None)
+        if found is None or not found.reads_its_log():
+            found = Thread(self.store, name)
+        with self._lock:
+            self._threads[name] = found
+            while len(self._threads) > 256:
+                self._threads.popitem(last=False)
+        return found
+
+
+class Service:
+    """A running service on the database at `place`; it holds no state that is not there or derived from it."""
+
+    def __init__(
+        self,
+        place: str | Path,
+        *,
+        needs_keys: bool = False,
+        limits: ServiceLimits | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
+        self.place, self.limits = place, limits or ServiceLimits()
+        self.redactor = redactor or Redactor()
+        self._tenants: dict[str, Tenant] = {}
+        self._lock = threading.Lock()
+        self._own = open_own(place)
+        self.keys = Keys(self._own)
+        self.needs_keys = needs_keys or self.keys.any()
+        self._rates = Rates(self.limits.per_s)
+        # Set when the service is to end: no new turn begins, and readers are told to come back.
+        self.ending = asyncio.Event()
+
+    def tenant(self, name: str = DEFAULT_TENANT) -> Tenant:
+        """A tenant with its store, opened when it is first asked for."""
+        with self._lock:
+            if name not in self._tenants:
+                opened = cast(Store, RedactingStore(open_tenant(self.place, name), self.redactor))
+                self._tenants[name] = Tenant(name, opened)
+            return self._tenants[name]
+
+    def check(self) -> None:
+        """An error unless the database can be read and written."""
+        self.tenant().store.last_change()
+        self._remember("ready", {"asked": ""})
+
+    async def drain(self) -> None:
+        """End: what is under way is finished or recorded."""
+        self.ending.set()
+
+    def close(self) -> None:
+        """Close every store."""
+        with self._lock:
+            for tenant in self._tenants.values():
+                tenant.store.close()
+            self._own.close()
+
+    # Who is let in
+
+    async def admit(self, request: HTTPConnection, own_header: bool = False) -> Tenant:
+        """The tenant that asks; a refusal for whoever has no key, asks too often, or is a page of another site.
+
+        With `own_header` the key comes in x-quire-key alone: Authorization is the provider's.
+        """
+        key = given_key(request, own_header)
+        caller = request.client.host if request.client else ""
+        name = DEFAULT_TENANT
+        if self.needs_keys:
+            found = await off_loop(self.keys.find, key) if key else None
+            if found is None:
+                raise Refusal(
+                    401,
+                    "a key is needed" if not key else "the key is not known, or was revoked",
+                    hint="Send it as `Authorization: Bearer qk_…`; `quire serve keys add` makes one.",
+                    headers={"www-authenticate": "Bearer"},
+                )
+            name, caller = found.tenant, found.id
+        else:
+            _check_local(request)
+        if wait_s := self._rates.wait_s(caller):
+            raise Refusal(
+                429,
+                f"more than {self.limits.per_s:g} requests a second",
+                hint="Wait as long as Retry-After says; `quire serve --rate` sets the limit.",
+                headers={"retry-after": str(int(wait_s) + 1)},
+            )
+        return await off_loop(self.tenant, name)
+
+    # What was done already
+
+    async def once(self, route: Route, call: Call, answer: Callable[[Route, Call], Awaitable[Any]]) -> Any:
+        """Answer a call; a write with an Idempotency-Key that was carried out before is not carried out again."""
+        key = call.headers.get("idempotency-key")
+        if key is None or not route.writes:
+            return await answer(route, call)
+        if not 0 < len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
+            raise Refusal(422, "the Idempotency-Key is not 1 to 200 visible ASCII characters")
+        mark = sha256_hex(f"{call.tenant.name}\n{key}")
+        with _held(self._own, mark):
+            return await self._once(route, call, answer, mark)
+
+    async def _once(
+        self, route: Route, call: Call, answer: Callable[[Route, Call], Awaitable[Any]], mark: str
+    ) -> Any:
+        asked = sha256_hex(msgspec.json.encode([route.method, route.path, call.path, call.body]))
+        before = await off_loop(self._remembered, mark)
+        if before and before["asked"] != asked:
+            raise Refusal(
+                422,
+                "the Idempotency-Key was used for another request",
+                hint="Make a new key for each request; use the same only to try one again.",
+            )
+        if before and "answer" in before:
+            return before["answer"]
+        call.began = before.get("began")
+        call.remember = lambda how: self._remember(mark, {"asked": asked, "began": how})
+        given = await answer(route, call)
+        if call.began is None:
+            # Where a handler noted how it began, that tells it what became of it; else the answer does.
+            await off_loop(self._remember, mark, {"asked": asked, "answer": msgspec.to_builtins(given)})
+        return given
+
+    def _remembered(self, mark: str) -> JsonObject:
+        found = list(self._own.records.select(RecordFilter((_ONCE,), (mark,), wall_ms())))
+        return decode(found[-1]).context if found else {}
+
+    def _remember(self, mark: str, what: JsonObject) -> None:
+        record = draft(_ONCE, what, tags=[mark], ttl_s=_REMEMBERED_S, now=wall_ms())
+        insert_record(self._own.records, record)
+
+
+class _held:
+    """Hold a key while its request is carried out, anywhere; whoever comes meanwhile is told to try again."""
+
+    def __init__(self, store: Store, mark: str) -> None:
+        self._turn = store.turn_lock(f"once {mark}")
+
+    def __enter__(self) -> None:
+        try:
+            self._turn.__enter__()
+        except ConflictError as error:
+            raise Refusal(
+                409,
+                "a request with this Idempotency-Key is under way",
+                hint="Try again in a moment: the answer will be the same.",
+                headers={"retry-after": "1"},
+            ) from error
+
+    def __exit__(self, *raised: Any) -> None:
+        self._turn.__exit__(*raised)
+
+
+def given_key(request: HTTPConnection, own_header: bool = False) -> str:
+    """The key that a request brings."""
+    own = request.headers.get("x-quire-key")
+    if own or own_header:
+        return own or ""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def _check_local(request: HTTPConnection) -> None:
+    """Without keys only programs of this machine are served: not the pages of other sites in its browser."""
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin", "")
+    if host.rpartition(":")[0] not in _LOCAL_HOSTS and host not in _LOCAL_HOSTS:
+        raise Refusal(
+            403, f"the host {host[:80]!r} is not this machine", hint="Use http://127.0.0.1, or add a key."
+        )
+    if origin and origin.partition("://")[2] != host:
+        raise Refusal(403, "pages of other sites are not served", hint="Open the inspector on this port.")
+
+
+def open_tenant(place: str | Path, tenant: str) -> Store:
+    """The store of one tenant: a file of its own, so that nothing of another's can be reached through it."""
+    if tenant == DEFAULT_TENANT:
+        return open_store(place)
+    file = Path(place)
+    return open_store(file.with_name(f"{file.stem}.{check_tenant(tenant)}{file.suffix}"))
+
+
+def open_own(place: str | Path) -> Store:
+    """The store of the service's own records."""
+    return open_tenant(place, _OWN)
+
+
+def exists(store: Store, thread: str) -> bool:
+    """Whether there is such a thread."""
+    try:
+        store.info(thread)
+    except NotFound:
+        return False
+    return True

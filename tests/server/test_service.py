@@ -1,0 +1,151 @@
+"""The service over HTTP: threads and entries, what is refused, and what is written once however often it is sent."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from quire.server.app import Running, all_routes
+from quire.server.routes import openapi
+from quire.server.service import Service
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with served(tmp_path_factory.mktemp("service") / "q.db") as client:
+        yield client
+
+
+@contextmanager
+def served(db: Path, **how: Any) -> Iterator[httpx.Client]:
+    """A service in a thread of its own."""
+    with Running(Service(db, **how)) as running, httpx.Client(base_url=running.url, timeout=20) as client:
+        assert client.get("/readyz").status_code == 200
+        yield client
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"kind": "user", "text": text}
+
+
+def test_a_thread_is_made_appended_to_read_forked_and_deleted(client: httpx.Client) -> None:
+    made = client.post("/api/threads", json={"name": "a/b ü"})
+    assert (made.status_code, made.json()["seq"]) == (201, 0)
+    path = "/api/threads/a%2Fb%20%C3%BC"
+    kept = client.post(f"{path}/entries", json={"entries": [user("one"), user("two")], "expected_seq": 0})
+    assert [entry["seq"] for entry in kept.json()["entries"]] == [1, 2]
+    assert client.get(f"{path}/entries", params={"after": 1}).json()["entries"] == kept.json()["entries"][1:]
+    fork = client.post("/api/threads", json={"name": "f", "fork_of": "a/b ü", "at_seq": 1})
+    assert (fork.json()["parent"], fork.json()["seq"]) == ("a/b ü", 1)
+    assert client.delete(path).status_code == 204
+    assert [thread["name"] for thread in client.get("/api/threads").json()["threads"]] == ["f"]
+
+
+def test_a_conflict_says_how_the_thread_stands(client: httpx.Client) -> None:
+    client.post("/api/threads/c/entries", json={"entries": [user("one")]})
+    late = client.post("/api/threads/c/entries", json={"entries": [user("two")], "expected_seq": 0})
+    assert (late.status_code, late.headers["content-type"]) == (409, "application/problem+json")
+    assert late.json()["state"] == client.get("/api/threads/c").json()
+    assert "expected_seq" in late.json()["hint"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "how", "status"),
+    [
+        ("GET", "/api/threads/nope", {}, 404),
+        ("GET", "/api/nope", {}, 404),
+        ("PUT", "/api/threads", {}, 405),
+        ("POST", "/api/threads", {"content": b"{", "headers": {"content-type": "application/json"}}, 400),
+        ("POST", "/api/threads", {"content": b"{}"}, 415),
+        ("POST", "/api/threads", {"json": {"nom": "x"}}, 422),
+        ("POST", "/api/threads/x/entries", {"json": {"entries": [{"kind": "nope"}]}}, 422),
+        ("GET", "/api/threads/x/entries?after=-1", {}, 422),
+        ("GET", "/api/threads", {"headers": {"host": "evil.example"}}, 403),
+        ("GET", "/api/threads", {"headers": {"origin": "https://evil.example"}}, 403),
+    ],
+)
+def test_what_is_refused_is_a_problem(
+    client: httpx.Client, method: str, path: str, how: dict[str, Any], status: int
+) -> None:
+    refused = client.request(method, path, **how)
+    assert (refused.status_code, refused.json()["status"]) == (status, status)
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert refused.json()["title"]
+
+
+def test_a_write_with_an_idempotency_key_happens_once(client: httpx.Client) -> None:
+    key = {"idempotency-key": "k1"}
+    tries = [client.post("/api/threads/once/entries", json={"entries": [user("hi")]}, headers=key) for _ in range(3)]
+    assert [each.json() for each in tries] == [tries[0].json()] * 3
+    assert client.get("/api/threads/once").json()["seq"] == 1
+    other = client.post("/api/threads/once/entries", json={"entries": [user("ho")]}, headers=key)
+    assert other.status_code == 422
+    made = [client.post("/api/threads", json={"name": "new"}, headers={"idempotency-key": "k2"}) for _ in "ab"]
+    assert [each.status_code for each in made] == [201, 201]
+
+
+def test_secrets_are_taken_out_on_the_way_in(client: httpx.Client) -> None:
+    secret = "sk-ant-" + "a1B2" * 10
+    kept = client.post("/api/threads/s/entries", json={"entries": [user(f"my key is {secret}, keep it")]})
+    assert kept.json()["entries"][0]["text"] == "my key is [Anthropic key], keep it"
+    assert secret not in client.get("/api/threads/s/entries").text
+
+
+def test_the_page_for_machines_names_every_route(client: httpx.Client) -> None:
+    page = client.get("/api/openapi.json").json()
+    assert page == json.loads(json.dumps(openapi(all_routes())))
+    named = {(method.upper(), path) for path, methods in page["paths"].items() for method in methods}
+    assert named == {(route.method, route.path) for route in all_routes()}
+
+
+def command(line: str) -> subprocess.Popen[str]:
+    called = [sys.executable, "-m", "quire.cli.main", *line.split()]
+    return subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def started(process: subprocess.Popen[str]) -> str:
+    """The address that a service says it listens on."""
+    assert process.stderr is not None
+    return next(word for word in process.stderr.readline().split() if word.startswith("http://"))
+
+
+def said(line: str) -> str:
+    with command(line) as process:
+        out, err = process.communicate(timeout=60)
+        return out + err
+
+
+def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
+    limits = "--rate 2 --max-body 2000 --redact tulip-[0-9]+ --to http://127.0.0.1:9"
+    with command(f"serve --port 0 --host 127.0.0.1 --db {tmp_path}/q.db {limits}") as process:
+        url = started(process)
+        assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
+        kept = httpx.post(f"{url}/api/threads/t/entries", json={"entries": [user("tulip-77")]})
+        assert kept.json()["entries"][0]["text"] == "[secret 1]"
+        assert httpx.post(f"{url}/api/threads/t/entries", json={"entries": [user("x" * 2000)]}).status_code == 413
+        assert httpx.post(f"{url}/v1/messages", json={}).status_code == 502  # the proxy's: nobody is there
+        many = [httpx.get(f"{url}/api/threads") for _ in range(8)]
+        assert many[-1].status_code == 429
+        assert int(many[-1].headers["retry-after"]) >= 1
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
+    assert "demands keys" in said("serve --host 0.0.0.0 --port 0 --no-redact")
+    key = json.loads(said("serve keys add laptop --tenant acme --json"))["key"]
+    listed = json.loads(said("serve keys list --json"))
+    assert [(each["name"], each["tenant"]) for each in listed] == [("laptop", "acme")]
+    assert all(key.encode() not in file.read_bytes() for file in tmp_path.iterdir())
+    with served(tmp_path / "q.db") as client:
+        assert client.get("/api/threads").status_code == 401
+        assert client.get("/api/threads", headers={"authorization": f"Bearer {key}"}).status_code == 200
+    assert "is revoked" in said(f"serve keys revoke {listed[0]['id']}")
+    assert json.loads(said("serve keys list --json")) == []
