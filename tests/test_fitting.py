@@ -5,6 +5,16 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 
 import quire
 from quire import providers
@@ -16,14 +26,19 @@ from quire.values import Entry, call, respond, result, system, tools, user
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, and several folds of one conversation", everywhere=True)
 BUDGET = 1_500
 FIELDS = {"gemini": "contents", "openai-responses": "input"}
-FORMS = ["openai-chat", "anthropic", "gemini", "openai-responses", "bedrock", "cohere", "langchain"]
+FORMS = ["openai-chat", "anthropic", "gemini", "openai-responses", "bedrock", "cohere", "langchain", "pydantic-ai"]
+
+
+LOOK = {
+    "name": "look",
+    "description": "Look at a shelf.",
+    "parameters": {"type": "object", "properties": {"shelf": {"type": "integer"}}},
+}
 
 
 def conversation(turns: int = 30) -> list[Entry]:
     """Questions whose answers need a tool, with results that do not all fit."""
-    parameters = {"type": "object", "properties": {"shelf": {"type": "integer"}}}
-    look = {"name": "look", "description": "Look at a shelf.", "parameters": parameters}
-    entries = [system("You are the warehouse's clerk."), tools([look])]
+    entries = [system("You are the warehouse's clerk."), tools([LOOK])]
     for n in range(turns):
         listed = "\n".join(f"shelf {n}-{row}: part-{n:03}{row:02} × {row * 7}" for row in range(12))
         entries += [
@@ -44,7 +59,9 @@ def given(form: str) -> tuple[Any, str, list[Any]]:
 
 def asks(message: dict[str, Any]) -> bool:
     """Whether a request is made behind this message."""
-    return (message.get("role") or message.get("type")) in ("user", "tool", "human", "function_call_output")
+    speaker = message.get("role") or message.get("type") or message.get("kind")
+    told = speaker == "request" and message["parts"][0]["part_kind"] == "system-prompt"
+    return not told and speaker in ("user", "tool", "human", "function_call_output", "request")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -68,7 +85,7 @@ def test_calls_with_a_growing_list_extend_each_other_until_a_cut_and_a_fitter_gi
     assert len(before) < len(messages)
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "langchain"])
+@pytest.mark.parametrize("form", [form for form in FORMS if form not in ("langchain", "pydantic-ai")])
 def test_a_body_keeps_its_other_fields_and_what_is_left_is_valid(form: str) -> None:
     body, field, messages = given(form)
     body = {**(body if isinstance(body, dict) else {field: body}), "temperature": 0.5}
@@ -101,6 +118,44 @@ def test_langchain_objects_come_back_as_langchain_objects() -> None:
     assert isinstance(fitted[-1], HumanMessage)
     assert fitted[-1].content == "And now?"
     assert len(fitted) < len(talk)
+
+
+def test_pydantic_ai_objects_come_back_as_pydantic_ai_objects() -> None:
+    talk: list[Any] = []
+    for n in range(40):
+        asked = [SystemPromptPart("Be brief.")] * (n == 0) + [UserPromptPart(f"Look at {n}.")]
+        called = [ThinkingPart("Hm.", signature=f"s{n}"), ToolCallPart("look", {"n": n}, tool_call_id=f"c{n}")]
+        seen = [ToolReturnPart("look", {"seen": "bolts " * 100}, tool_call_id=f"c{n}")]
+        talk += [
+            ModelRequest(asked),
+            ModelResponse(called),
+            ModelRequest(seen),
+            ModelResponse([TextPart(f"Seen {n}.")]),
+        ]
+    talk.append(ModelRequest([UserPromptPart("And now?")]))
+    fitter = quire.Fitter(2_000, "anthropic:claude-opus-5-5")
+    fitted = fitter.fit({"messages": talk, "system": "Mind the step. " * 40, "tools": [LOOK]})["messages"]
+    assert fitter.built is not None
+    assert fitter.built.head_tokens > 180
+    assert "Be brief." in str(fitted[0])
+    assert "Mind the step" not in str(fitted)
+    # What stands is what came, to the moment.
+    assert fitted[-3:] == talk[-3:]
+    assert len(fitted) < len(talk)
+    assert fitter.fit({"messages": talk, "system": "Mind the step. " * 40, "tools": [LOOK]})["messages"] == fitted
+
+
+def test_marks_stand_where_requests_end() -> None:
+    messages = given("openai-chat")[2]
+    fitter, ended, epoch = quire.Fitter(BUDGET), {}, 0
+    for end in (n + 1 for n, one in enumerate(messages) if asks(one)):
+        fitted = fitter.fit(messages[:end])
+        assert fitter.built is not None
+        if fitter.built.epoch != epoch:
+            ended, epoch = {}, fitter.built.epoch
+        ended[len(fitted) - 1] = fitted[-1]
+        assert fitter.marks[-1] == len(fitted) - 1
+        assert all(fitted[place] == ended[place] for place in fitter.marks)
 
 
 def test_a_cut_result_names_a_handle_behind_which_the_whole_is_found() -> None:
@@ -139,6 +194,7 @@ def test_what_is_no_conversation_is_refused(wrong: Any) -> None:
         ({"type": "message", "role": "user", "content": "a"}, "openai-responses"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "openai-chat"),
         ({"type": "human", "data": {"content": "a"}}, "langchain"),
+        ({"kind": "request", "parts": []}, "pydantic-ai"),
         ({"role": "user", "content": "a"}, "anthropic"),
     ],
 )

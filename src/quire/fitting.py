@@ -8,18 +8,22 @@ until the budget forces a cut. A `Fitter` does the same for one conversation and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar, cast
 
-from quire import providers
+import msgspec
+
+from quire import providers, values
 from quire.assemble import Assembly, Built, Policy
+from quire.assemble.user_message import normal
 from quire.entry import result_text
 from quire.errors import FormatError, NotFound
 from quire.log.hashing import chain
 from quire.providers.prefix import written
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.thread_state import policy_for
-from quire.values import Entry, Json, JsonObject, LeftOut
+from quire.values import Call, Entry, Json, JsonObject, LeftOut, Message, Part, Result, Text
 
 # A list of messages, or a request's whole body.
 Given = TypeVar("Given", bound="Sequence[Any] | Mapping[str, Any]")
@@ -28,9 +32,10 @@ Given = TypeVar("Given", bound="Sequence[Any] | Mapping[str, Any]")
 def fit(given: Given, budget: int = 0, target: str = "", **policy: Any) -> Given:
     """The messages, or the request body, inside the budget and in the form they came in.
 
-    The form is seen from the messages: OpenAI Chat or Responses, Anthropic, Gemini, Bedrock, Cohere, LangChain's
-    objects. `target` ("provider:model") says whose tokens, window and prices count; without a budget its window does.
-    A body's system prompt and tools are counted. What else there is to choose is named by `Policy`: `floor=0.3`.
+    The form is seen from the messages: OpenAI Chat or Responses, Anthropic, Gemini, Bedrock, Cohere, LangChain's and
+    pydantic-ai's objects. `target` ("provider:model") says whose tokens, window and prices count; without a budget its
+    window does. A body's system prompt and tools are counted; around objects it is {"messages", "system", "tools"}.
+    What else there is to choose is named by `Policy`: `floor=0.3`.
     """
     return Fitter(budget, target, **policy).fit(given)
 
@@ -39,6 +44,8 @@ class Fitter:
     """Fits one growing conversation again and again, reading only what is new: the same as `fit`, and quicker.
 
     `built` tells what was decided last: `built.epoch`, `built.tokens`, `built.rebase`; `left_out` what went, and why.
+    `marks` are the places in the newest result behind which a cache mark does good: where the epoch's first result
+    ended, where the one before this ended, and the end.
     """
 
     def __init__(self, budget: int = 0, target: str = "", **policy: Any) -> None:
@@ -49,6 +56,9 @@ class Fitter:
         self._read: list[bytes] = []
         self._assembly: Assembly | None = None
         self.built: Built | None = None
+        self.marks: tuple[int, ...] = ()
+        # The assembly and epoch of the newest result, and where the epoch's first and the newest result ended.
+        self._ends: tuple[Assembly | None, int, int, int] = None, 0, 0, 0
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -61,11 +71,22 @@ class Fitter:
         form = recognise(value, self._target)
         named = value.get("model") if isinstance(value, dict) else ""
         target = self._target or f"{_wire(form).name}:{named or ''}"
-        assembly = self._follow(providers.import_(form, value), target)
+        assembly = self._follow(_imported(form, value), target)
         self.built = assembly.request()
         if self.built.epoch == 1:
-            return given  # nothing is cut: as it came, to the byte
-        return cast(Given, _in_form(self.built, form, target, given))
+            out, messages = given, _listed(given, form)  # nothing is cut: as it came, to the byte
+        else:
+            messages = _in_form(self.built, self._entries, form, target, given)
+            out = cast(Given, {**given, _field(form): messages} if isinstance(given, Mapping) else messages)
+        self._mark(assembly, len(messages))
+        return out
+
+    def _mark(self, assembly: Assembly, count: int) -> None:
+        before, epoch, fold, end = self._ends
+        goes_on = before is assembly and self.built is not None and epoch == self.built.epoch
+        fold, end = (fold, end) if goes_on else (count, count)
+        self.marks = tuple(sorted({place - 1 for place in (fold, end, count) if place}))
+        self._ends = assembly, self.built.epoch if self.built is not None else 0, fold, count
 
     def original(self, handle: str) -> str:
         """The whole text behind a handle that a cut message names."""
@@ -112,9 +133,8 @@ def recognise(value: Json, target: str = "") -> str:
                 return form
         if not _BEDROCK_FIELDS.isdisjoint(value):
             return "bedrock"
-        if isinstance(value.get("system"), str):
-            return "anthropic"
-        value = value.get("messages")
+        told, value = value.get("system"), value.get("messages")
+        usual = "anthropic" if isinstance(told, str) else usual
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         raise FormatError(
             "no list of messages",
@@ -130,7 +150,7 @@ def _form_of(message: JsonObject) -> str:
         message.get("type") or (message.get("id") or [""])[-1] if message.get("lc") else message.get("type")
     )
     if "parts" in message:
-        return "gemini"
+        return "pydantic-ai" if "kind" in message else "gemini"
     if kind in _LANGCHAIN or "data" in message:
         return "langchain"
     if kind:
@@ -153,28 +173,132 @@ def _wire(form: str) -> Wire:
     return found if isinstance(found, Wire) else wire_of(found.like or "openai-chat")
 
 
+def _field(form: str) -> str:
+    """Where a body of this form holds its messages."""
+    return _wire(form).layout.field if isinstance(format_of(form), Wire) else "messages"
+
+
+def _listed(given: Any, form: str) -> Sequence[Any]:
+    found: Sequence[Any] = given[_field(form)] if isinstance(given, Mapping) else given
+    return found
+
+
+class Objects(NamedTuple):
+    """How a framework writes its messages down as JSON, and reads them again."""
+
+    dump: Callable[[list[Any]], list[JsonObject]]
+    load: Callable[[list[JsonObject]], list[Any]]
+
+
+def _objects(messages: Any) -> Objects | None:
+    """Whose objects the messages are; None where they are JSON."""
+    first = next(iter(messages), None) if isinstance(messages, Sequence) else None
+    package = type(first).__module__.partition(".")[0]
+    if package.startswith("langchain"):
+        from langchain_core.messages import messages_from_dict, messages_to_dict
+
+        return Objects(messages_to_dict, messages_from_dict)
+    if package == "pydantic_ai":
+        from pydantic_ai.messages import ModelMessagesTypeAdapter as Adapter
+
+        return Objects(lambda each: Adapter.dump_python(each, mode="json"), Adapter.validate_python)
+    return None
+
+
 def _as_json(given: Any) -> Json:
-    """Messages as JSON; LangChain's objects as it writes them down itself."""
+    """Messages, or a body around them, as JSON; a framework's objects as it writes them down itself."""
     if isinstance(given, Mapping):
-        return dict(given)
-    listed = list(given)
-    if listed and type(listed[0]).__module__.startswith("langchain"):
-        from langchain_core.messages import messages_to_dict
-
-        return messages_to_dict(listed)
-    return listed
+        own = _objects(given.get("messages"))
+        return {**given, "messages": own.dump(list(given["messages"]))} if own else dict(given)
+    own, listed = _objects(given), list(given)
+    return own.dump(listed) if own else listed
 
 
-def _in_form(built: Built, form: str, target: str, given: Any) -> Any:
-    """What is left of a conversation, as it came: a list, a body, LangChain's objects."""
-    wire = _wire(form)
-    same_wire = wire_of(target).name == wire.name
-    body = providers.rendering(target if same_wire else f"{wire.name}:").request(built.prompt).body
-    messages = body[wire.layout.field]
-    if form == "langchain":
-        messages = providers.export(form, providers.import_(wire.name, messages))
-        if not isinstance(given[0], Mapping):
-            from langchain_core.messages import messages_from_dict
+def _imported(form: str, value: Json) -> list[Entry]:
+    """The entries of a conversation; a framework's body says apart what it will put in front."""
+    entries = providers.import_(form, value)
+    if isinstance(format_of(form), Wire) or not isinstance(value, dict):
+        return entries
+    told = [values.system(str(value["system"]))] if value.get("system") else []
+    return [*told, *providers.tool_entries(value.get("tools") or ()), *entries]
 
-            messages = messages_from_dict(messages)
-    return {**given, wire.layout.field: messages} if isinstance(given, Mapping) else messages
+
+def _in_form(built: Built, entries: Sequence[Entry], form: str, target: str, given: Any) -> Sequence[Any]:
+    """The messages that are left of a conversation, as they came: JSON or a framework's objects."""
+    wire = format_of(form)
+    if isinstance(wire, Wire):
+        same_wire = wire_of(target).name == wire.name
+        body = providers.rendering(target if same_wire else f"{wire.name}:").request(built.prompt).body
+        return cast(Sequence[Any], body[wire.layout.field])
+    messages = providers.export(form, _standing(built, entries))
+    own = _objects(_listed(given, form))
+    return cast(Sequence[Any], own.load(messages) if own else messages)
+
+
+def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:
+    """What a request says, as entries: messages that stand whole are those that came, others have today's words."""
+    rows = [[entry] for entry in _told(built.prompt.l1, entries)]
+    rows += [_row(message, entries) for message in built.prompt.messages]
+    placed = [(entry, place) for place, row in enumerate(rows) for entry in row]
+    groups = _message_seqs(entries)
+    out: list[Entry] = []
+    for seqs, run in groupby(placed, key=lambda pair: groups.get(pair[0].seq, ())):
+        some = list(run)
+        if tuple(entry.seq for entry, _ in some) == seqs:
+            out += [entry for entry, _ in some]
+            continue
+        for _, row in groupby(some, key=lambda pair: pair[1]):
+            out += _made([entry for entry, _ in row])
+    return out
+
+
+def _told(text: str, entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The entries of the system prompt, without the one that the caller puts in front itself."""
+    for entry in entries:
+        said = normal(entry.text) if entry.kind == "system" else ""
+        if said and f"{text}\n\n".startswith(f"{said}\n\n"):
+            text = text[len(said) :].removeprefix("\n\n")
+            if entry.wire:
+                yield entry
+    if text:
+        yield values.system(text)
+
+
+def _message_seqs(entries: Sequence[Entry]) -> dict[int, tuple[int, ...]]:
+    """The entries that came in one message, by each of them."""
+    out: dict[int, tuple[int, ...]] = {}
+    for entry in entries:
+        before = out.get(entry.seq - 1, ()) if entry.wire.get("more") else ()
+        out |= dict.fromkeys((*before, entry.seq), (*before, entry.seq))
+    return out
+
+
+def _row(message: Message, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of one message."""
+    if message.role in ("assistant", "tool"):
+        pairs = zip(message.parts, message.seqs, strict=True)
+        return [_entry(part, entries[seq - 1]) for part, seq in pairs]
+    said = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
+    come = next((entries[seq - 1] for seq in message.seqs if entries[seq - 1].kind != "attach"), None)
+    if come is not None and come.text == said:
+        return [come]
+    return [values.system(said) if message.role == "note" else values.user(said)] if said else []
+
+
+def _entry(part: Part, come: Entry) -> Entry:
+    """The entry that a part came from; where it says something else by now, one that says that."""
+    if isinstance(part, Call):
+        return come
+    if isinstance(part, Result):
+        same = come.kind == "result" and result_text(come) == part.text
+        return come if same else values.result(part.call_id, content=part.text, error=part.error or None)
+    text = part.text if isinstance(part, Text) else come.text
+    return come if text == come.text else values.respond(text)
+
+
+def _made(row: list[Entry]) -> Iterator[Entry]:
+    """Entries of a message that does not stand as it came: one message still, and of no format."""
+    for place, entry in enumerate(row):
+        wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}
+        wire |= {"format": "", **({"more": True} if place else {})}
+        yield msgspec.structs.replace(entry, body={**entry.body, "wire": wire})

@@ -150,6 +150,22 @@ langchain = st.one_of(
     *[_fixed({"type": kind, "data": data}) for kind, data in langchain_data.items()], *langchain_data.values()
 )
 
+_kinds = st.sampled_from(["system-prompt", "user-prompt"])
+pydantic_content = texts | st.lists(texts | _fixed({"url": texts, "kind": "image-url"}), max_size=2)
+pydantic_asked = st.one_of(
+    _fixed({"part_kind": _kinds, "content": pydantic_content}, timestamp=st.just("2026-01-01T00:00:00Z")),
+    _fixed({"part_kind": "tool-return", "tool_name": texts, "tool_call_id": ids, "content": texts | args}),
+    _fixed({"part_kind": "retry-prompt", "content": texts}, tool_name=texts, tool_call_id=ids),
+)
+pydantic_said = st.one_of(
+    _fixed({"part_kind": st.sampled_from(["text", "thinking", "compaction"]), "content": texts}, id=optional),
+    _fixed({"part_kind": "tool-call", "tool_name": texts, "tool_call_id": ids, "args": json_args | args}),
+)
+pydantic_ai = st.one_of(
+    _fixed({"kind": "request", "parts": st.lists(pydantic_asked, max_size=3)}, instructions=texts),
+    _fixed({"kind": "response", "parts": st.lists(pydantic_said, max_size=3)}, model_name=texts),
+)
+
 MESSAGES = {
     "openai-chat": chat,
     "anthropic": anthropic,
@@ -159,6 +175,7 @@ MESSAGES = {
     "bedrock": bedrock,
     "cohere": cohere,
     "langchain": langchain,
+    "pydantic-ai": pydantic_ai,
 }
 
 

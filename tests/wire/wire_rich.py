@@ -196,6 +196,33 @@ COHERE: list[dict[str, Any]] = [
      "citations": [{"start": 2, "end": 5, "text": "cat", "sources": [{"type": "tool", "id": "d"}]}]},
 ]  # fmt: skip
 
+PYDANTIC_AI: list[dict[str, Any]] = [
+    {"kind": "request", "instructions": "Be brief.", "parts": [
+        {"part_kind": "system-prompt", "content": "You look.", "timestamp": "2026-01-01T00:00:00Z"},
+        {"part_kind": "user-prompt", "content": [
+            "What is this?",
+            {"kind": "image-url", "url": "https://x.org/a.png"},
+            {"kind": "binary", "media_type": "image/png", "data": "iVBORw0KGgo="},
+            {"kind": "document-url", "url": "https://x.org/a.pdf"},
+            {"kind": "cache-point", "ttl": "5m"},
+        ]},
+    ]},
+    {"kind": "response", "model_name": "m", "usage": {"input_tokens": 3}, "parts": [
+        {"part_kind": "thinking", "content": "Hm.", "signature": "c2ln", "provider_name": "anthropic"},
+        {"part_kind": "text", "content": "I look."},
+        {"part_kind": "tool-call", "tool_name": "look", "args": '{ "x": 1 }', "tool_call_id": "c1"},
+        {"part_kind": "tool-call", "tool_name": "look", "args": {"x": 2}, "tool_call_id": "c2"},
+        {"part_kind": "builtin-tool-call", "tool_name": "web_search", "args": {"query": "q"}, "tool_call_id": "s1"},
+    ]},
+    {"kind": "request", "parts": [
+        {"part_kind": "tool-return", "tool_name": "look", "content": {"seen": ["a", 1]}, "tool_call_id": "c1"},
+        {"part_kind": "tool-return", "tool_name": "look", "content": "no", "tool_call_id": "c2", "outcome": "retried"},
+        {"part_kind": "tool-availability-delta", "added": []},
+        {"part_kind": "user-prompt", "content": "And now?"},
+    ]},
+    {"kind": "response", "parts": []},
+]  # fmt: skip
+
 RICH: dict[str, list[dict[str, Any]]] = {
     "cohere": COHERE,
     "openai-chat": CHAT,
@@ -205,4 +232,5 @@ RICH: dict[str, list[dict[str, Any]]] = {
     "gemini": GEMINI,
     "bedrock": BEDROCK,
     "langchain": LANGCHAIN,
+    "pydantic-ai": PYDANTIC_AI,
 }

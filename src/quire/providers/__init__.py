@@ -179,7 +179,7 @@ def _head_first(entries: list[Entry]) -> list[Entry]:
     """A system prompt that came before the model had spoken was sent in front of everything."""
     spoke = next((n for n, entry in enumerate(entries) if entry.kind in (*SPOKEN, "sent")), len(entries))
     at = next((n for n, entry in enumerate(entries[:spoke]) if entry.kind == "system"), None)
-    if at is None or "message" in entries[at].wire:
+    if at is None or not {"message", "more"}.isdisjoint(entries[at].wire):
         return entries
     return [entries[at], *entries[:at], *entries[at + 1 :]]
 

@@ -128,6 +128,7 @@ FORMATS: dict[str, str] = {
     "cohere": "quire.providers.wires.cohere",
     "langchain": "quire.providers.wires.langchain",
     "openai-agents": "quire.providers.wires.openai_agents",
+    "pydantic-ai": "quire.providers.wires.pydantic_ai",
 }
 
 
