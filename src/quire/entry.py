@@ -65,7 +65,12 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def tools(self) -> list[JsonObject]:
-        """The tools it defines. A provider's own has its words under `own`; a function what else was said of it, under `more`."""
+        """The tools it defines.
+
+        A provider's own has its words under `own`; a function what else was said of it, under `more`.
+
+        `front`: behind how many instructions, in which item and at which place of it, where a list in front held it.
+        """
         kept = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
         origin = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
         out: list[JsonObject] = list(self.body.get("tools", ()))
@@ -76,6 +81,9 @@ class Entry(msgspec.Struct, frozen=True):
                 else tool
                 for tool in out
             ]
+        front = self.wire.get("front")
+        if isinstance(front, list) and len(front) == 2 and all(isinstance(place, int) for place in front):
+            out = [{**tool, "front": [*front, place]} for place, tool in enumerate(out)]
         return out
 
     @property

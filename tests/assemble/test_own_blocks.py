@@ -198,6 +198,41 @@ def test_a_document_becomes_a_handle_or_is_cut_and_the_words_stay() -> None:
     assert prose(10_000, 1)[:3000] in recall_tool(Recall(thread.store), "t")(handle=handle)
 
 
+def _brought(kind: str, text: str) -> list[values.Entry]:
+    """A text of any size, as a document, as a provider's own result, or as a tool's."""
+    if kind == "result":
+        return [values.user("Mind it."), values.call("c1", "read", {}), values.result("c1", content=text)]
+    block = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
+    said = [with_document("anthropic", block, "Mind it.")]
+    if kind == "native":
+        said = [asked("anthropic", "Mind it."), claude(1, text)]
+    return providers.import_("anthropic", {"model": "claude-opus-4-6", "messages": said})
+
+
+@pytest.mark.parametrize("kind", ["document", "native", "result"])
+@pytest.mark.parametrize("words", [20_000, 40_000])
+@pytest.mark.parametrize("turns", [True, False], ids=["turns", "calls"])
+def test_what_is_too_large_to_stay_becomes_a_handle_and_does_not_go_with_its_turn(
+    kind: str, words: int, turns: bool
+) -> None:
+    whole = prose(words, 77)
+    thread = thread_of("anthropic", CLAUDE, [asked("anthropic", "Hello.")], budget=30_000)
+    thread.append(values.respond("Hi."), *_brought(kind, whole), *([values.respond("Noted.")] if turns else []))
+    for n in range(12):
+        if turns:
+            thread.append(values.user(f"More {n}: {prose(600, n)}"))
+        else:
+            thread.append(values.call(f"d{n}", "look", {"n": n}), values.result(f"d{n}", content=prose(900, n)))
+        request = thread.request(CLAUDE, check=True)
+        assert Thread(thread.store, "t", thread.policy).request(CLAUDE).body == request.body
+        thread.append(values.respond("Yes.")) if turns else None
+    body = json.dumps(request.body, ensure_ascii=False)
+    assert "Mind it." in body
+    assert whole[5000:5200] not in body.replace("\\n", "\n")
+    found = [recall_tool(Recall(thread.store), "t")(handle=at[:12]) for at in body.split("recall with handle ")[1:]]
+    assert any(whole[:3000] in text for text in found)
+
+
 def test_a_report_that_shows_a_wrong_count_is_believed_and_told() -> None:
     told: list[object] = []
     thread = Thread(closed_later(open_store(":memory:")), "t", Policy(budget=20_000, model=GPT), clock=lambda: 0)

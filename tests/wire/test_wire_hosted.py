@@ -169,10 +169,11 @@ CODEX: JsonObject = {
 def test_namespaces_and_custom_tools_go_back_verbatim_and_elsewhere_as_functions() -> None:
     entries = providers.import_("openai-responses", CODEX)
     back = request_for(entries, TARGETS["openai-responses"])
-    # Additional tools in front are tools; the last message carries a mark.
-    assert back.body["input"][:-1] == CODEX["input"][1:-1]
-    offered = [*CODEX["tools"], *CODEX["input"][0]["tools"]]
-    assert sorted(map(str, back.body["tools"])) == sorted(map(str, offered))
+    # The last message carries a mark.
+    assert back.body["input"][:-1] == CODEX["input"][:-1]
+    assert sorted(map(str, back.body["tools"])) == sorted(map(str, CODEX["tools"]))
+    # A model that takes no tools behind the first message is told of them in front.
+    assert "'exec'" in str(request_for(entries, "openai:gpt-5.4").body["tools"])
     for target in (TARGETS["anthropic"], TARGETS["gemini"], "openai-chat:gpt-5", TARGETS["bedrock"]):
         request = request_for(entries, target)
         assert request_errors(request) == [], target
@@ -180,15 +181,47 @@ def test_namespaces_and_custom_tools_go_back_verbatim_and_elsewhere_as_functions
         assert all(f"'{name}'" in defined for name in ("read", "list", "files__list", "exec", "apply_patch")), target
 
 
-def test_a_search_for_tools_that_is_cut_stays_valid() -> None:
+def _told(role: str, text: str) -> JsonObject:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def _more(*names: str) -> JsonObject:
+    return {"type": "additional_tools", "role": "developer", "tools": [_function(name) for name in names]}
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        [_more("b", "a"), _told("developer", "One."), _more("c"), _more("d"), _told("developer", "Two.")],
+        [_told("developer", "One."), _more("b", "a")],
+        [_told("developer", "One."), _told("user", "Hi."), _more("b", "a"), _told("assistant", "Yes?")],
+    ],
+)
+def test_items_of_tools_go_back_to_where_they_stood(front: list[JsonObject]) -> None:
+    items = [*front, _told("user", "Go.")]
+    entries = providers.import_("openai-responses", {"model": "gpt-6-sol", "input": items, "tools": [_function("z")]})
+    thread = Thread(closed_later(open_store(":memory:")), "t", Policy(model=TARGETS["openai-responses"]))
+    thread.append(*entries)
+    request = thread.request(TARGETS["openai-responses"])
+    assert request.body["input"][: len(front)] == front
+    assert request.body["tools"] == [_function("z")]
+    thread.append(values.respond("Done."), values.user("More."))
+    assert thread.request(TARGETS["openai-responses"]).prefix.startswith(request.prefix)
+
+
+@pytest.mark.parametrize("turns", [4, 12])
+def test_a_search_for_tools_stays_whole_or_goes_with_its_turn(turns: int) -> None:
     target = TARGETS["openai-responses"]
-    more = [values.user(f"More. {'word ' * 300}") for _ in range(12)]
-    thread = Thread(closed_later(open_store(":memory:")), "t", Policy(budget=5000, model=target))
+    thread = Thread(closed_later(open_store(":memory:")), "t", Policy(budget=7000, model=target))
     thread.append(*providers.import_("openai-responses", CODEX))
-    for asked in more:
-        thread.append(asked, values.respond("Yes."))
+    for _ in range(turns):
+        thread.append(values.user(f"More. {'word ' * 300}"), values.respond("Yes."))
     thread.append(values.user("And?"))
-    assert request_errors(thread.request(target, check=True)) == []
+    request = thread.request(target, check=True)
+    assert request_errors(request) == []
+    searched = [item for item in request.body["input"] if item["type"].startswith("tool_search_")]
+    assert searched in ([], [item for item in CODEX["input"] if item["type"].startswith("tool_search_")])
 
 
 def request_for(entries: list[Entry], target: str) -> Request:

@@ -24,7 +24,7 @@ from quire.errors import QuireError
 from quire.values import Entry, JsonObject, LeftOut, Message
 
 # Raised whenever what is written, or what a fold makes of the same entries, changes.
-FORMAT = 4
+FORMAT = 5
 _HASH_BYTES = 32
 
 

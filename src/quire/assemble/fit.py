@@ -58,6 +58,7 @@ RUNGS = (
     Rung(handles=False),
     Rung(handles=False, summary="demands"),
     Rung(handles=False, summary="demands", opening="less"),
+    Rung("most", opening="none"),
     Rung("most", handles=False, opening="none"),
     Rung("least", handles=False, opening="none"),
     Rung("least", handles=False, summary="demands", opening="none"),
@@ -70,8 +71,7 @@ SUMMARY_MOST, DEMANDS = 4_000, 0.5
 def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Cuts:
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
     strip, room = epoch.strip, room_of(epoch, policy, head)
-    tier = policy.handles * room if rung.handles else 0
-    handle = _verbatim_from(strip, policy, rung, room)
+    handle, tier = _tiers(strip, policy, rung, room)
     opening = opening_within(epoch, _opening_room(strip, policy, rung, room, handle))
     handle = max(opening, handle)
     drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
@@ -138,13 +138,22 @@ def opening_within(epoch: Epoch, room: float) -> int:
     return strip.front_within(room)
 
 
-def _verbatim_from(strip: History, policy: Policy, rung: Rung, room: int) -> int:
-    """The leaf from which on everything stays as it is."""
+def _tiers(strip: History, policy: Policy, rung: Rung, room: int) -> tuple[int, float]:
+    """The leaf from which on everything stays as it is, and the tokens for the handles in front of it."""
+    tier = policy.handles * room if rung.handles else 0
+    if rung.keeps == "floor":
+        return strip.deepest_keeping(policy.floor * room), tier
     if rung.keeps == "least":
-        return strip.deepest_keeping(0)
-    if rung.keeps == "most":
-        return strip.longest_within(room - int(policy.summary_share * room))
-    return strip.deepest_keeping(policy.floor * room)
+        return strip.deepest_keeping(0), tier
+    left = room - int(policy.summary_share * room)
+    start = strip.longest_within(left)
+    # What is too large to stay, a document say, becomes a handle; nothing else does.
+    large = strip.legal_at_or_before(strip.last_beyond(left))
+    short = strip.handled[start] - strip.handled[large]
+    if short > tier or not strip.shortened(large, start):
+        return start, 0
+    start = strip.longest_within(left - short)
+    return start, strip.handled[start] - strip.handled[large]
 
 
 NO_CUT = Cuts(0, 0, None, 0, 0, 0, 0)

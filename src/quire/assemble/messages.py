@@ -25,6 +25,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MARK_TOKENS = 9
 # What a handle says of the whole.
 _MARK = re.compile(r"\[… \d+ tokens in all; the whole text: recall with handle [\da-f]* …\]")
+_CUT = re.compile(
+    r"\n?\[… cut here: (\d+) tokens in all; the whole text: recall with handle ([\da-f]*) …\]\Z"
+)
 
 
 class PlacedMessage(msgspec.Struct, frozen=True):
@@ -54,12 +57,14 @@ def leaf(
         return _results_leaf(message, turn, ids or {}, [sum(map(block_tokens, row)) for row in blocks])
     spelling = sum(_spelling_tokens(part) for part in message.parts)
     tokens = message_tokens(message, image_tokens=image_tokens) + spelling
-    if not any(blocks):
+    if not any(blocks) and not any(isinstance(part, Text) and "cut" in part.wire for part in message.parts):
         return PlacedMessage(message, tokens, turn, None, tokens, user)
+    blocks = blocks or [[] for _ in message.parts]
     sizes = [sum(map(block_tokens, row)) for row in blocks]
     tokens += sum(sizes)
+    shorter = msgspec.structs.replace(message, parts=_cut_handled(message.parts, user))
     parts = (
-        _documents_handled(message, user, blocks, sizes) if user else _own_handled(message, ids or {}, blocks)
+        _documents_handled(shorter, user, blocks, sizes) if user else _own_handled(shorter, ids or {}, blocks)
     )
     if parts == message.parts:
         return PlacedMessage(message, tokens, turn, None, tokens, user)
@@ -108,6 +113,28 @@ def _documents_handled(
     )
 
 
+def _cut_handled(parts: tuple[Part, ...], user: UserTurn | None) -> tuple[Part, ...]:
+    """Parts with what is left of a text that was cut, behind a user's words, as its handle."""
+    said = user.entry.text if user else ""
+    return tuple(
+        Text(
+            part.text.replace(said, cut_handle(said, part.wire)) if said else cut_handle(part.text, part.wire)
+        )
+        if isinstance(part, Text) and "cut" in part.wire
+        else part
+        for part in parts
+    )
+
+
+def cut_handle(text: str, wire: JsonObject) -> str:
+    """The handle of a text that a rebase has cut; so many characters in front of it are words that stay."""
+    mark, words = _CUT.search(text), wire.get("cut")
+    if mark is None or not isinstance(words, int):
+        return text
+    short = handle_text(_head(text[words : mark.start()].lstrip("\n")), int(mark[1]), mark[2])
+    return f"{text[:words]}\n\n{short}" if words else short
+
+
 def documents_text(blocks: Iterable[JsonObject]) -> str:
     """What can be read of documents, one behind the other."""
     return "\n\n".join(filter(None, (said(block)[0] for block in blocks)))
@@ -145,7 +172,8 @@ def _spelling_tokens(part: Part) -> int:
 def _handled(part: Part, tokens: int, entry_id: str) -> Part:
     if not isinstance(part, Result) or not entry_id or tokens <= SMALL or not takes_words(part):
         return part
-    text = handle_text(part.text, tokens, handle_of(entry_id))
+    cut = "cut" in part.wire
+    text = cut_handle(part.text, part.wire) if cut else handle_text(part.text, tokens, handle_of(entry_id))
     return msgspec.structs.replace(part, text=text, wire={})
 
 
@@ -314,6 +342,10 @@ class History:
         start = self._tail_within(room)
         request = self.turn_of(start)
         return start if request is None else self._tail_within(room - self.leaves[request].tokens)
+
+    def last_beyond(self, room: float) -> int:
+        """The last leaf that does not fit into `room` with all behind it."""
+        return max(0, bisect_left(self.sums, self.total - room) - 1)
 
     def _tail_within(self, room: float) -> int:
         return self.legal_at_or_after(bisect_left(self.sums, self.total - room), everywhere=True)

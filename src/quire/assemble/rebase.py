@@ -11,7 +11,15 @@ from typing import Literal
 import msgspec
 
 from quire.assemble.fit import Cuts
-from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, leaf, naming_handle, ordered
+from quire.assemble.messages import (
+    SUMMARY_TURN,
+    Epoch,
+    PlacedMessage,
+    cut_handle,
+    leaf,
+    naming_handle,
+    ordered,
+)
 from quire.assemble.policy import Policy
 from quire.assemble.telling import telling
 from quire.assemble.user_message import ItemBlock, Library, UserTurn, call_text, query_alone
@@ -55,7 +63,7 @@ class Edit(msgspec.Struct, frozen=True):
             return None
         if isinstance(part, Text) and not self.shortens:
             return None
-        return msgspec.structs.replace(part, text=self.replacement, wire={})
+        return msgspec.structs.replace(part, text=self.replacement, wire={"cut": 0} if self.cuts else {})
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -241,13 +249,18 @@ def _carry(
             parts = tuple(part for part, _ in pairs)
             if message.role == "assistant" and any(seq in edited for _, seq in pairs):
                 # Citations point into results that are gone.
-                parts = tuple(Text(part.text) if isinstance(part, Text) else part for part in parts)
+                parts = tuple(_uncited(part) if isinstance(part, Text) else part for part in parts)
             if parts == message.parts:
                 after.strip.add(placed)
                 return
             shorter = Message(message.role, parts, tuple(seq for _, seq in pairs))
-            ids = {s: state.results[s] for s in shorter.seqs if s in state.results and s not in edited}
+            handled = {seq for seq in shorter.seqs if seq in edited and not edited[seq].cuts}
+            ids = {s: state.results[s] for s in shorter.seqs if s in state.results and s not in handled}
             after.strip.add(leaf(shorter, placed.turn, ids, model=policy.model))
+
+
+def _uncited(part: Text) -> Text:
+    return part if "cut" in part.wire else Text(part.text)
 
 
 def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], state: Outliving) -> None:
@@ -283,7 +296,8 @@ def _shortened(entry: Entry, edited: dict[int, Edit]) -> Entry:
     edit = edited.get(entry.seq)
     if edit is None or not edit.shortens:
         return entry
-    return msgspec.structs.replace(entry, body={**entry.body, "text": edit.replacement, "wire": {}})
+    wire = {"cut": len(entry.text)} if edit.cuts else {}
+    return msgspec.structs.replace(entry, body={**entry.body, "text": edit.replacement, "wire": wire})
 
 
 def _cut_result(result: Entry | None, edited: dict[int, Edit]) -> Entry | None:
@@ -378,6 +392,9 @@ def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
     whole, short = placed.message, placed.handled
     if placed.user is not None:
         said, left = (next(p.text for p in each.parts if isinstance(p, Text)) for each in (whole, short))
+        if "cut" in (entry := placed.user.entry).wire:
+            text = cut_handle(entry.text, entry.wire)
+            return [Edit(entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
         # Of the message, which holds the turn's context too, the entry keeps its own words.
         text = placed.user.entry.text + left.removeprefix(said)
         return [Edit(placed.user.entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]

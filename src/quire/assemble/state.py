@@ -193,7 +193,8 @@ class Assembly:
         self.carried.tools = merge_tools(known, entry)
         if self.carried.tools == known:
             return
-        if not self.requests:
+        in_place = self.turn > 0 and "message" in entry.wire
+        if not self.requests and not (in_place and self.policy.late_tools):
             self.epoch.tools = ordered(self.carried.tools)
         elif self.policy.late_tools and set(known) <= set(self.carried.tools):
             new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)

@@ -408,8 +408,8 @@ def _inside(block: JsonObject) -> list[JsonObject]:
     return [each for each in listed if isinstance(each, dict)]
 
 
-# Outputs whose place takes a screenshot, or what a shell printed, and no words.
-_WORDLESS = ("computer_call_output", "shell_call_output")
+# Outputs whose place takes a screenshot, what a shell printed, or the tools that were found, and no words.
+_WORDLESS = ("computer_call_output", "shell_call_output", "tool_search_output")
 
 
 def takes_words(part: Result) -> bool:

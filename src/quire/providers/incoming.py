@@ -249,7 +249,7 @@ def joined_text(content: Json, read: Callable[[Json], str]) -> str:
 def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
     """The entries of one imported message, with the message kept on the first of them."""
     out = [
-        _with_wire(entry, {**_origin(format, model), **({"message": message} if first else {"more": True})})
+        with_wire(entry, {**_origin(format, model), **({"message": message} if first else {"more": True})})
         for first, entry in _marked_first(entries)
     ]
     at = _recorded_at(message)
@@ -272,7 +272,7 @@ def said(
     `model` is the name that answered, `asked` the one that was asked: an alias, a deployment.
     """
     return [
-        _with_wire(
+        with_wire(
             recordable(_renamed(entry, names or {})),
             {
                 **_origin(format, model),
@@ -394,7 +394,7 @@ def _origin(format: str, model: str) -> JsonObject:
     return {"format": format, "model": model} if model else {"format": format}
 
 
-def _with_wire(entry: Entry, origin: JsonObject) -> Entry:
+def with_wire(entry: Entry, origin: JsonObject) -> Entry:
     return msgspec.structs.replace(entry, body={**entry.body, "wire": {**origin, **entry.wire}})
 
 

@@ -23,6 +23,7 @@ from quire.providers.incoming import (
     sub,
     tagged,
     text_in,
+    with_wire,
     without_nulls,
 )
 from quire.providers.models import model_info
@@ -60,6 +61,9 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     after, speaking = "", False
     for place, item in enumerate(value):
         entry, after = _entry(item, after, f"input[{place}]")
+        if entry.kind == "tools" and all(each.kind in ("system", "tools") for each in out):
+            instructions = sum(bool(each.text.strip()) for each in out)
+            entry = with_wire(entry, {"front": [instructions, place]})
         if entry.wire.get("block") is item and entry.kind in SPOKEN:
             # The items of one answer are one message of the model; each is its own entry's block.
             out += said([entry], format, model, begun=speaking)

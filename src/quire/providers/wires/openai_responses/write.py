@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from quire.errors import FormatError
 from quire.providers.convert import (
     Enclosure,
@@ -293,7 +295,7 @@ def _tools(sheet: Draft, message: Message) -> None:
         sheet.add_tools_in_front(message, tools)
         return
     if listed := sheet.defined(sheet.offered(tools, message), tool_definition):
-        sheet.messages.append({"type": "additional_tools", "role": "developer", "tools": listed})
+        sheet.messages.append(_additional(listed))
 
 
 def tool_definition(tool: JsonObject) -> JsonObject:
@@ -315,10 +317,12 @@ def _end(sheet: Draft) -> None:
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
-    head = [_instruction(sheet, text) for text in prompt.systems]
+    tools = sheet.tools(prompt)
+    listed = [tool for tool in tools if "front" in tool] if info.features.late_tools else []
+    head = _front(sheet, prompt.systems, listed)
     body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
-    if tools := sheet.tools(prompt):
-        body["tools"] = sheet.defined(tools, tool_definition)
+    if defined := sheet.defined([tool for tool in tools if tool not in listed], tool_definition):
+        body["tools"] = defined
     if info.features.reasoning and dialect_of(info).encrypted:
         body["include"] = ["reasoning.encrypted_content"]
     if ask.max_tokens:
@@ -326,6 +330,20 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     if effort := sheet.effort or ask.effort:
         body["reasoning"] = {"effort": effort}
     return {**body, **_key(sheet), **ask.extra}
+
+
+def _front(sheet: Draft, texts: list[str], tools: list[JsonObject]) -> list[JsonObject]:
+    """The instructions, and the items of tools that came among them where they stood."""
+    head = [_instruction(sheet, text) for text in texts]
+    in_order = sorted(tools, key=lambda tool: tool["front"])
+    items = [(place, list(each)) for place, each in groupby(in_order, lambda tool: tool["front"][:2])]
+    for (before, _), listed in reversed(items):
+        head.insert(before, _additional(sheet.defined(listed, tool_definition)))
+    return head
+
+
+def _additional(tools: list[JsonObject]) -> JsonObject:
+    return {"type": "additional_tools", "role": "developer", "tools": tools}
 
 
 def _key(sheet: Draft) -> JsonObject:
