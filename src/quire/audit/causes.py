@@ -19,6 +19,15 @@ from quire.providers.usage import cost
 from quire.values import Json, JsonObject, Usage
 
 Confidence = Literal["certain", "likely", "unknown"]
+# Whose doing a loss is; a provider's is suspected at most, and what is below a minimum is nobody's.
+Side = Literal["client", "quire", "ttl", "provider", "unknown", "nobody"]
+_SIDES: dict[str, Side] = {
+    "ttl": "ttl",
+    "provider": "provider",
+    "unknown": "unknown",
+    "minimum": "nobody",
+    "first": "nobody",
+}
 
 # cause -> what it is, and what to change
 CAUSES: dict[str, tuple[str, str]] = {
@@ -74,6 +83,11 @@ class Verdict(msgspec.Struct, frozen=True):
     def fix(self) -> str:
         return CAUSES[self.cause][1]
 
+    @property
+    def side(self) -> Side:
+        """Whose doing it is, as far as the requests themselves tell."""
+        return _SIDES.get(self.cause, "client")
+
 
 # Less than this, or than this share of a prompt, is no loss: providers cache in steps.
 _TOKENS, _SHARE = 1024, 0.05
@@ -84,7 +98,7 @@ def verdict(
     before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes
 ) -> Verdict | None:
     """Why `now` read less than `before` had left; None where it read all, or where the provider does not say."""
-    if now.usage is None or before.usage is None:
+    if now.usage is None or before.usage is None or not now.tells_cache:
         return None
     info = model_info(f"{now.provider}:{now.model}")
     could = min(before.usage.input_total, now.usage.input_total)
@@ -138,12 +152,37 @@ def _cause(
     old, new = units
     place = first_moved(old, new)
     if place is not None:
+        if found := _unread_mark(before, now, units, size, info):
+            return found
         # What stands in front of the moved byte can still be read: less than that has another reason besides.
         standing = sum(map(size, old[: list(old).index(place[0])]))
         known = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
         cause, note = _moved_cause(old, new, place)
         return cause, "certain" if known else "likely", place, note
     return _same_bytes(before, now, info)
+
+
+def _unread_mark(
+    before: SentCall,
+    now: SentCall,
+    units: tuple[Sequence[Unit], Sequence[Unit]],
+    size: Sizes,
+    info: ModelInfo,
+) -> tuple[str, Confidence, Moved | None, str] | None:
+    """What moved behind a mark is not to blame where even what that mark holds was not read."""
+    old, new = units
+    same = next(
+        (at for at, (was, is_now) in enumerate(zip(old, new, strict=False)) if _bytes(was) != _bytes(is_now)),
+        0,
+    )
+    marked = [at for at in range(same) if old[at].marked and new[at].marked]
+    held = sum(map(size, new[: marked[-1] + 1])) if marked else 0
+    read = now.usage.cache_read if now.usage is not None else 0
+    if held < max(2 * _TOKENS, info.min_cache_tokens) or read >= 0.6 * held - _TOKENS:
+        return None
+    if found := _expired(before, now, info, _longest(before.body, info)):
+        return "ttl", "certain", None, found
+    return "provider", "likely", None, f"the mark at {_where(new[marked[-1]])} should have been read"
 
 
 def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:

@@ -37,6 +37,8 @@ class SentCall(msgspec.Struct, frozen=True):
     agent: str = ""
     # Whether the history was summed up in front of it, as the client says.
     compacted: bool = False
+    # Whether the provider says what it read from its cache; where it does not, nothing is a loss.
+    tells_cache: bool = True
 
 
 def read_calls(path: str | Path) -> Iterator[SentCall]:

@@ -68,7 +68,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "What recorded requests lost of the provider's cache, why, and what it cost.",
     ),
     "proxy": (
-        "quire.cli.audit",
+        "quire.cli.proxy",
         "proxy",
         "Pass an application's requests on unchanged, and explain every cache loss as it happens.",
     ),

@@ -91,10 +91,13 @@ def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
 
 
 class BackgroundServer:
-    """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started."""
+    """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
 
-    def __init__(self, make: Callable[[], Any], port: int = 0) -> None:
-        self._make, self._port = make, port
+    `config` is what uvicorn takes besides.
+    """
+
+    def __init__(self, make: Callable[[], Any], port: int = 0, **config: Any) -> None:
+        self._make, self._port, self._config = make, port, config
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.url = ""
@@ -114,6 +117,7 @@ class BackgroundServer:
             ws="websockets-sansio",
             timeout_graceful_shutdown=1,
             access_log=False,
+            **self._config,
         )
         self._server = uvicorn.Server(config)
         listener = _listen(self._port)

@@ -1,270 +1,439 @@
-"""A proxy that watches: requests and replies pass unchanged, and every loss of the provider's cache is explained as it happens.
+"""A proxy that an application reaches by another base URL: requests and replies pass, and every cache loss is explained.
 
-Whatever goes wrong in watching is said and never fails the application.
+Bytes pass as they came unless a rule mends them (`quire.server.mend`). Whatever goes wrong in Quire is said
+(`quire.server.watch`) and never fails the application.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-import logging
+import re
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from quire import providers
-from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of
-from quire.audit.read import is_body
 from quire.emulate.server import BackgroundServer
-from quire.errors import MissingPart, QuireError
-from quire.providers.usage import cost
-from quire.providers.wires import StreamReader, wire_of
-from quire.send.http import SseReader, decoded
-from quire.values import JsonObject
+from quire.errors import MissingPart
+from quire.server.watch import CacheWatcher, Exchange, Watched
+
+__all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_app"]
 
 if TYPE_CHECKING:
     import httpx
     from starlette.applications import Starlette
-    from starlette.requests import Request
+    from starlette.routing import BaseRoute
 
-_logger = logging.getLogger("quire")
+Headers = list[tuple[bytes, bytes]]
 # What belongs to one connection and not to the message that it carries.
 _HOP = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-     "upgrade", "host", "content-length"}
+    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+     b"trailer", b"transfer-encoding", b"upgrade", b"host"}
 )  # fmt: skip
-# Sessions are told by these headers; the others, keys among them, are not kept.
-_KEPT_HEADERS = ("session_id", "x-session-id", "x-claude-code-session-id", "conversation_id")
-
-
-class Watched(msgspec.Struct, frozen=True):
-    """A request that passed: its call, the conversation it belongs to, what it lost, what it cost."""
-
-    call: SentCall
-    conversation: WatchedConversation
-    lost: Verdict | None
-    usd: float | None
-
-    def line(self) -> str:
-        """The request in one line, for people who watch."""
-        used = self.call.usage
-        kind = "" if self.conversation.kind == "main" else f" ({self.conversation.kind})"
-        who = f"{self.conversation.name[-24:]}{kind} · {self.call.provider}:{self.call.model}"
-        if used is None:
-            return f"{who} · no usage was reported"
-        share = 100 * used.cache_read / max(1, used.input_total)
-        money = "" if self.usd is None else f" · ${self.usd:.4f}"
-        said = f"{who} · {used.input_total:,} tokens · {share:.0f}% reused{money}"
-        if self.lost is None:
-            return said
-        place = f" at {self.lost.path}, {self.lost.offset:,} characters in" if self.lost.path else ""
-        price = "" if self.lost.usd is None else f" (${self.lost.usd:.4f})"
-        note = f": {self.lost.note}" if self.lost.note else ""
-        sure = "" if self.lost.confidence == "certain" else f" [{self.lost.confidence}]"
-        return f"{said}\n  lost {self.lost.lost:,} tokens{price}: {self.lost.what}{place}{note}{sure}\n  {self.lost.fix}"
-
-
-class CacheWatcher:
-    """Takes in what passed, tells `say` of each request, and keeps it in `log`, a file that `quire audit` reads."""
-
-    def __init__(
-        self, say: Callable[[Watched], None] = lambda watched: None, log: Path | None = None
-    ) -> None:
-        self.grouping = Grouping()
-        self._say, self._log = say, log
-        self._count = 0
-
-    def passed(self, call: SentCall, about: JsonObject) -> None:
-        """A request and its reply went by."""
-        self._count += 1
-        call = msgspec.structs.replace(call, source=f"request {self._count}")
-        if self._log is not None:
-            used = call.usage.as_json() if call.usage is not None else None
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(
-                    json.dumps({**about, "request": call.body, "usage": used}, ensure_ascii=False) + "\n"
-                )
-        conversation, lost = self.grouping.add(call)
-        usd = None
-        if call.usage is not None:
-            usd = cost(call.usage, f"{call.provider}:{call.model}", call.at_ms).amount_usd
-        self._say(Watched(call, conversation, lost, usd))
-
-
-def make_app(to: str, watcher: CacheWatcher) -> Starlette:
-    """The proxy of one base URL."""
-    try:
-        import httpx
-        from starlette.applications import Starlette
-        from starlette.routing import Route
-    except ImportError as error:
-        raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
-    upstream = httpx.AsyncClient(timeout=httpx.Timeout(600, connect=10), follow_redirects=False)
-    passing = _Passing(to.rstrip("/"), watcher, upstream)
-    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-
-    @contextlib.asynccontextmanager
-    async def connected(app: Starlette) -> AsyncIterator[None]:
-        async with upstream:
-            yield
-
-    return Starlette(routes=[Route("/{path:path}", passing.handle, methods=methods)], lifespan=connected)
-
-
-class _Passing:
-    """Hands requests on and replies back, piece by piece as they come."""
-
-    def __init__(self, to: str, watcher: CacheWatcher, client: httpx.AsyncClient) -> None:
-        self._to, self._watcher, self._client = to, watcher, client
-
-    async def handle(self, request: Request) -> Any:
-        import httpx
-        from starlette.responses import Response, StreamingResponse
-
-        body = await request.body()
-        headers = [(name, value) for name, value in request.headers.items() if name not in _HOP]
-        asked = self._client.build_request(
-            request.method,
-            self._url(request),
-            headers=[*headers, ("accept-encoding", "identity")],
-            content=body,
-        )
-        at = int(time.time() * 1000)
-        try:
-            reply = await self._client.send(asked, stream=True)
-        except httpx.HTTPError as error:
-            said = f"{self._to} could not be reached: {str(error) or type(error).__name__}"
-            return Response(
-                json.dumps({"error": {"type": "proxy_error", "message": said}}),
-                502,
-                media_type="application/json",
-            )
-        passed = [(name, value) for name, value in reply.headers.items() if name not in _HOP]
-        about = {"at": at, "host": asked.url.host, "path": asked.url.path, "status": reply.status_code}
-        about["headers"] = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
-        out = StreamingResponse(self._pieces(reply, about, body, dict(request.headers)), reply.status_code)
-        out.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in passed]
-        return out
-
-    def _url(self, request: Request) -> str:
-        """The same path behind the base URL; a version that both name stands once."""
-        path, query = request.url.path, request.url.query
-        base = self._to
-        version = base.rsplit("/", 1)[-1]
-        if version in ("v1", "v1beta") and path.startswith(f"/{version}/"):
-            path = path[len(version) + 1 :]
-        return f"{base}{path}{f'?{query}' if query else ''}"
-
-    async def _pieces(
-        self, reply: httpx.Response, about: JsonObject, body: bytes, headers: dict[str, str]
-    ) -> AsyncIterator[bytes]:
-        reading = _Reading(about, body, headers, reply.headers.get("content-type", ""))
-        try:
-            async for piece in reply.aiter_raw():
-                yield piece
-                reading.feed(piece)
-        finally:
-            # Also where the application has gone: what came is recorded, and nothing more is asked for.
-            await reply.aclose()
-            reading.end(self._watcher)
-
-
-# The longest reply that is not streamed and still read.
+_KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key"})
+# Requests to a model are read whole before they go on; all else is handed on as it comes.
+_ASKS_MODEL = re.compile(
+    r"(/messages|/chat/completions|/responses|:(streamGenerateContent|generateContent)|/converse(-stream)?)$"
+)
+_VERSION = re.compile(r"^/(v\d\w*)(?=/|$)")
+# Paths that clients ask for without a version where their base URL should have held it.
+_UNVERSIONED = re.compile(
+    r"^/(messages|chat/|responses|completions|embeddings|models)(?=/|$|:)|^/chat/completions$"
+)
+# The longest reply that is read.
 _MOST_BYTES = 32 * 1024 * 1024
 
 
-class _Reading:
-    """Reads along what passes; when it cannot, it says so once and reads no more."""
+class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a proxy does: where requests go on to, and whose key they carry ("": the application's own)."""
 
-    def __init__(self, about: JsonObject, body: bytes, headers: dict[str, str], media_type: str) -> None:
-        self._about, self._body, self._headers = about, body, headers
-        self._call: SentCall | None = None
-        self._sse: SseReader | None = None
-        self._stream: StreamReader | None = None
-        # The provider, or the format, that the reply is in.
-        self._speaks = ""
-        self._read = bytearray()
-        self._guarded(lambda: self._begin("event-stream" in media_type))
+    to: str
+    key: str = ""
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+
+class Passing:
+    """An ASGI application that hands requests on and replies back, piece by piece as they come.
+
+    `routes()` and `connected` make it part of another application: the routes behind all of that one's own,
+    the connection open as long as it runs.
+    """
+
+    def __init__(self, options: ProxyOptions, watcher: CacheWatcher) -> None:
+        self.options, self.watcher = options, watcher
+        self._to = options.to.rstrip("/")
+        self._client: httpx.AsyncClient | None = None
+
+    def routes(self, paths: tuple[str, ...] = ("/{path:path}",)) -> list[BaseRoute]:
+        """Routes of all methods, and of WebSockets; `paths` such as ("/v1/{path:path}", "/v1beta/{path:path}")."""
         try:
-            step()
+            from starlette.routing import Route, WebSocketRoute
+        except ImportError as error:
+            raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
+        return [route(path, self) for path in paths for route in (Route, WebSocketRoute)]
+
+    @contextlib.asynccontextmanager
+    async def connected(self, app: object = None) -> AsyncIterator[None]:
+        """The connection to the provider, for as long as requests pass."""
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
+        # A model may think for as long as it likes: whoever asked decides when it was too long.
+        async with httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=15),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=4),
+        ) as self._client:
+            yield
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await SocketPassing(self, scope, receive, send).run()
+            return
+        path, query = _path(scope)
+        if scope["method"] == "POST" and _ASKS_MODEL.search(path.decode("latin-1")):
+            given = await _whole(receive)
+            if given is not None:
+                await _until_gone(self._ask(scope, given, send), receive)
+            return
+        body = _Upload(receive) if _has_body(scope) else None
+        request = self.request(scope["method"], path, query, scope["headers"], body)
+        await _until_gone(self._pass(request, send, lambda piece: None), receive, body)
+
+    def request(
+        self, method: str, path: bytes, query: bytes, headers: Headers, content: Any
+    ) -> httpx.Request:
+        """What goes on: the same path behind the base URL, the same headers, the same bytes."""
+        import httpx
+
+        kept = [(name, value) for name, value in headers if name not in _HOP]
+        if isinstance(content, bytes):
+            kept = [(name, value) for name, value in kept if name != b"content-length"]
+        if self.options.key:
+            kept, query = _with_key(kept, query, path.decode("latin-1"), self.options.key)
+        url = httpx.URL(self.url(path.decode("latin-1")))
+        if query:
+            url = url.copy_with(raw_path=url.raw_path + b"?" + query)
+        return httpx.Request(method, url, headers=kept, content=content)
+
+    def url(self, path: str) -> str:
+        """The path behind the base URL: a version that both name stands once, one that none names is put in."""
+        base = self._to
+        versions: list[str] = []
+        while found := _VERSION.match(path):
+            versions.append(found[1])
+            path = path[found.end() :]
+        own = _VERSION.match("/" + base.rsplit("/", 1)[-1])
+        if own and base.count("/") > 2:
+            base, versions = base.rsplit("/", 1)[0], versions or [own[1]]
+        if not versions and not urlsplit(base).path and _UNVERSIONED.match(path):
+            versions = ["v1beta" if ":" in path.rsplit("/", 1)[-1] else "v1"]
+        return base + (f"/{versions[-1]}" if versions else "") + path
+
+    async def _ask(self, scope: Any, given: bytes, send: Any) -> None:
+        """A request to a model: read along, and told to the watcher however it ends."""
+        path, query = _path(scope)
+        taken = _Taken(self, path, scope["headers"], given)
+        request = self.request("POST", path, query, scope["headers"], given)
+        taken.host, taken.path = request.url.host, request.url.path
+        try:
+            await self._pass(request, taken.tapped(send), taken.piece)
+            taken.whole = True
+        finally:
+            # Also where the application has gone: what came is recorded, and nothing more is asked for.
+            taken.end()
+
+    async def _pass(self, request: httpx.Request, send: Any, piece_seen: Callable[[bytes], None]) -> None:
+        import httpx
+
+        assert self._client is not None, "`connected` was not entered"
+        try:
+            reply = await self._client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            await _refuse(send, f"{self._to} could not be reached: {str(error) or type(error).__name__}")
+            return
+        try:
+            headers = [(name.lower(), value) for name, value in reply.headers.raw if name.lower() not in _HOP]
+            await send({"type": "http.response.start", "status": reply.status_code, "headers": headers})
+            async for piece in reply.aiter_raw():
+                # Waits for a slow reader: nothing is asked of the provider meanwhile.
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                piece_seen(piece)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await asyncio.shield(reply.aclose())
+
+
+class _Taken:
+    """What is kept of one request to a model while it passes, for the watcher."""
+
+    def __init__(self, passing: Passing, path: bytes, headers: Headers, given: bytes) -> None:
+        self._watcher = passing.watcher
+        self.path, self.host = path.decode("latin-1"), ""
+        self.given = self.sent = given
+        self.mended: tuple[str, ...] = ()
+        self.refused: tuple[str, ...] = ()
+        self.whole = False
+        self._headers = headers
+        self._at_ms = int(time.time() * 1000)
+        self._status, self._reply_headers = 0, dict[str, str]()
+        self._reply = bytearray()
+
+    def tapped(self, send: Any) -> Any:
+        """The same `send`; status and headers are noted."""
+
+        async def tap(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self._status, self._reply_headers = message["status"], _texts(message["headers"])
+            await send(message)
+
+        return tap
+
+    def piece(self, piece: bytes) -> None:
+        if len(self._reply) < _MOST_BYTES:
+            self._reply += piece
+
+    def event(self, frame: str) -> None:
+        """One event of a reply that comes over a WebSocket."""
+        self._status, self._reply_headers = 200, {"content-type": "text/event-stream"}
+        self.piece(b"data: " + frame.encode() + b"\n\n")
+
+    def end(self) -> None:
+        try:
+            self._watcher.passed(
+                Exchange(
+                    at_ms=self._at_ms,
+                    host=self.host,
+                    path=self.path,
+                    headers=_texts(self._headers),
+                    given=self.given,
+                    sent=self.sent,
+                    status=self._status,
+                    reply_headers=self._reply_headers,
+                    reply=bytes(self._reply),
+                    whole=self.whole,
+                    mended=self.mended,
+                    refused=self.refused,
+                )
+            )
         except Exception as error:  # watching must never fail what is watched
-            _logger.warning("a request could not be watched: %s: %s", type(error).__name__, error)
-            self._call = None
+            self._watcher.fail(f"a request could not be watched: {type(error).__name__}: {error}")
 
-    def _begin(self, streamed: bool) -> None:
-        if self._about["status"] != 200 or not self._body:
+
+# One request over HTTP.
+
+
+def _path(scope: Any) -> tuple[bytes, bytes]:
+    """Path and query as they were sent, nothing decoded."""
+    return scope.get("raw_path") or scope["path"].encode(), scope.get("query_string") or b""
+
+
+def _texts(headers: Headers) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+
+
+def _has_body(scope: Any) -> bool:
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+
+async def _whole(receive: Any) -> bytes | None:
+    """The whole body; None where the application went away before its end."""
+    pieces = []
+    while (message := await receive())["type"] == "http.request":
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(pieces)
+    return None
+
+
+class _Upload:
+    """A body that is handed on as it comes."""
+
+    def __init__(self, receive: Any) -> None:
+        self._receive = receive
+        self.ended = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while (message := await self._receive())["type"] == "http.request":
+                yield message.get("body", b"")
+                if not message.get("more_body"):
+                    return
+            raise ConnectionError("the application went away")
+        finally:
+            self.ended.set()
+
+
+async def _until_gone(work: Any, receive: Any, body: _Upload | None = None) -> None:
+    """Do the work; an application that goes away ends it."""
+
+    async def gone() -> None:
+        if body is not None:
+            await body.ended.wait()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+        if not task.done():
+            task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+        await task
+
+
+async def _refuse(send: Any, why: str) -> None:
+    body = json.dumps({"error": {"type": "proxy_error", "message": why}}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 502, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_key(headers: Headers, query: bytes, path: str, key: str) -> tuple[Headers, bytes]:
+    """The proxy's own key in place of the application's, where the provider looks for it."""
+    names = {name for name, _ in headers}
+    kept = [(name, value) for name, value in headers if name not in _KEY_HEADERS]
+    asked = [(name, value) for name, value in parse_qsl(query.decode("latin-1")) if name != "key"]
+    if b"anthropic-version" in names or "/messages" in path:
+        own = (b"x-api-key", key.encode())
+    elif ":" in path or b"x-goog-api-key" in names or path.startswith("/v1beta"):
+        own, query = (b"x-goog-api-key", key.encode()), urlencode(asked).encode()
+    else:
+        own = (b"authorization", f"Bearer {key}".encode())
+    return [*kept, own], query
+
+
+# One conversation over a WebSocket: frames pass as they are, both ways.
+
+
+class SocketPassing:
+    """A WebSocket of the application and one to the provider; requests in frames are read along."""
+
+    def __init__(self, passing: Passing, scope: Any, receive: Any, send: Any) -> None:
+        self._passing, self._scope, self._receive, self._send = passing, scope, receive, send
+        self._taken: _Taken | None = None
+
+    async def run(self) -> None:
+        """Connect to the provider first: what it refuses is refused with its own words."""
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidStatus, WebSocketException
+
+        path, query = _path(self._scope)
+        asked = self._passing.request("GET", path, query, self._scope["headers"], None)
+        kept = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in asked.headers.raw
+            if name.lower() != b"host" and not name.lower().startswith(b"sec-websocket-")
+        ]
+        assert (await self._receive())["type"] == "websocket.connect"
+        try:
+            upstream = await connect(
+                str(asked.url.copy_with(scheme="wss" if asked.url.scheme == "https" else "ws")),
+                additional_headers=kept,
+                subprotocols=self._scope.get("subprotocols") or None,
+                user_agent_header=None,
+                max_size=None,
+                ping_interval=None,
+                close_timeout=2,
+            )
+        except InvalidStatus as error:
+            reply = error.response
+            headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.raw_items()]
+            await self._deny(
+                reply.status_code, [each for each in headers if each[0] not in _HOP], bytes(reply.body)
+            )
             return
-        body = json.loads(_plain(self._body, self._headers))
-        if not is_body(body):
+        except (OSError, WebSocketException, TimeoutError) as error:
+            await _refuse(self._denying, f"{self._passing.options.to} could not be reached: {error}")
             return
-        if "model" not in body:
-            body = {
-                **body,
-                "model": unquote(self._about["path"]).rpartition("/model")[2].lstrip("s/").partition(":")[0],
-            }
-        self._call = call_of("", self._about, body, None)
-        if streamed:
-            wire = wire_of(self._call.provider, body)
-            same = wire_of(self._call.provider).name == wire.name
-            self._sse, self._speaks = SseReader(), self._call.provider if same else wire.name
-            self._stream = providers.stream(f"{self._speaks}:{self._call.model}")
+        async with upstream:
+            response = upstream.response
+            told = response.headers.raw_items() if response is not None else ()
+            headers = [
+                (name.lower().encode(), value.encode())
+                for name, value in told
+                if name.lower().encode() not in _HOP and not name.lower().startswith("sec-websocket-")
+            ]
+            accepted = {"type": "websocket.accept", "subprotocol": upstream.subprotocol, "headers": headers}
+            await self._send(accepted)
+            await self._converse(upstream, asked)
 
-    def feed(self, piece: bytes) -> None:
-        """What has just been handed on."""
-        if self._call is not None:
-            self._guarded(lambda: self._take(piece))
+    async def _deny(self, status: int, headers: Headers, body: bytes) -> None:
+        await self._denying({"type": "http.response.start", "status": status, "headers": headers})
+        await self._denying({"type": "http.response.body", "body": body})
 
-    def _take(self, piece: bytes) -> None:
-        if self._sse is None:
-            self._read += piece if len(self._read) < _MOST_BYTES else b""
-            return
-        self._take_events(self._sse.feed(piece))
+    async def _denying(self, message: Any) -> None:
+        await self._send({**message, "type": f"websocket.{message['type']}"})
 
-    def _take_events(self, events: list[bytes]) -> None:
-        assert self._stream is not None
-        for data in events:
-            if (event := decoded(data, self._speaks)) is not None:
-                self._stream.feed(event)
+    async def _converse(self, upstream: Any, asked: httpx.Request) -> None:
+        ways = [asyncio.ensure_future(self._up(upstream, asked)), asyncio.ensure_future(self._down(upstream))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        if self._taken is not None:
+            self._taken.end()
 
-    def end(self, watcher: CacheWatcher) -> None:
-        """The reply has ended, or the application has gone."""
-        if self._call is not None:
-            self._guarded(lambda: watcher.passed(self._finished(), self._about))
+    async def _up(self, upstream: Any, asked: httpx.Request) -> None:
+        while (message := await self._receive())["type"] == "websocket.receive":
+            frame = message.get("text") if message.get("text") is not None else message.get("bytes")
+            if isinstance(frame, str) and '"response.create"' in frame[:4096] + frame[-4096:]:
+                self._taken = _Taken(self._passing, b"", self._scope["headers"], frame.encode())
+                self._taken.host, self._taken.path = asked.url.host, asked.url.path
+            await upstream.send(frame)
 
-    def _finished(self) -> SentCall:
-        assert self._call is not None
-        if self._sse is None or self._stream is None:
-            reply = json.loads(self._read) if self._read else {}
-            return msgspec.structs.replace(call_of("", self._about, self._call.body, reply))
-        with contextlib.suppress(QuireError):
-            self._take_events(self._sse.finish())
-        used = self._stream.partial().usage
-        return msgspec.structs.replace(self._call, usage=used if used.input_total else None)
+    async def _down(self, upstream: Any) -> None:
+        from websockets.exceptions import ConnectionClosed
 
+        try:
+            while True:
+                frame = await upstream.recv()
+                key = "text" if isinstance(frame, str) else "bytes"
+                await self._send({"type": "websocket.send", key: frame})
+                if isinstance(frame, str) and self._taken is not None:
+                    self._read(frame)
+        except ConnectionClosed as closed:
+            code = closed.rcvd.code if closed.rcvd is not None else 1011
+            reason = closed.rcvd.reason if closed.rcvd is not None else "the provider went away"
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
-def _plain(body: bytes, headers: dict[str, str]) -> bytes:
-    """A body as it was before it was compressed."""
-    coding = headers.get("content-encoding", "")
-    if coding == "gzip":
-        return zlib.decompress(body, 31)
-    return zlib.decompress(body) if coding == "deflate" else body
+    def _read(self, frame: str) -> None:
+        assert self._taken is not None
+        self._taken.event(frame)
+        if re.search(r'"type"\s*:\s*"(response\.(completed|failed|incomplete)|error)"', frame):
+            self._taken.whole = True
+            self._taken.end()
+            self._taken = None
 
 
 # The proxy as a running server.
 
 
+def make_app(options: ProxyOptions, watcher: CacheWatcher) -> Starlette:
+    """The proxy alone, as an application."""
+    try:
+        from starlette.applications import Starlette
+    except ImportError as error:
+        raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
+    passing = Passing(options, watcher)
+    return Starlette(routes=passing.routes(), lifespan=passing.connected)
+
+
 class Proxy:
     """`with Proxy("https://api.anthropic.com", watcher) as proxy: proxy.url`, in a thread of its own."""
 
-    def __init__(self, to: str, watcher: CacheWatcher, port: int = 0) -> None:
-        self._server = BackgroundServer(lambda: make_app(to, watcher), port)
+    def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
+        options = ProxyOptions(to=to) if isinstance(to, str) else to
+        self._watcher = watcher
+        self._server = BackgroundServer(
+            lambda: make_app(options, watcher), port, server_header=False, date_header=False,
+            ws_max_size=256 * 1024 * 1024,
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -276,6 +445,7 @@ class Proxy:
 
     def __exit__(self, *raised: object) -> None:
         self._server.stop()
+        self._watcher.close()
 
     def wait(self) -> None:
         """Serve until interrupted."""

@@ -1,67 +1,29 @@
 """An application changes its base URL and nothing else: the same bytes pass, and every loss of the cache is explained."""
 
 import json
+import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from behind import HEADERS, RULES, Watching, body, wait_for, watching
 
-from quire.audit import audit, read_calls
+from quire.audit import Grouping, SentCall, audit, read_calls
 from quire.server.proxy import CacheWatcher, Proxy, Watched
-from quire.testing import Emulator, Slow, emulator
+from quire.testing import Cut, Refuse, Slow, emulator
+from quire.values import Usage
 from toolbox import QUIRE, run
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-RULES = "Always be careful with the records. " * 400
-
-
-def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.01)
-
-
-class Watching:
-    """A provider's stand-in behind a proxy that watches."""
-
-    def __init__(self, server: Emulator, proxy: Proxy, seen: list[Watched]) -> None:
-        self.server, self.url, self.seen = server, proxy.url, seen
-
-    def newest(self, count: int) -> list[Watched]:
-        wait_for(lambda: len(self.seen) >= count)
-        return self.seen
-
-
-def watching(provider: str, log: Path | None = None, **how: Any) -> Iterator[Watching]:
-    seen: list[Watched] = []
-    with emulator(provider, **how) as server, Proxy(server.url, CacheWatcher(seen.append, log)) as proxy:
-        yield Watching(server, proxy, seen)
 
 
 @pytest.fixture
 def claude() -> Iterator[Watching]:
     yield from watching("anthropic")
-
-
-def body(*said: str, system: str = RULES) -> dict[str, Any]:
-    """A conversation for Claude, marked as clients mark it."""
-    mark = {"cache_control": {"type": "ephemeral"}}
-    messages = [
-        {"role": "assistant" if place % 2 else "user", "content": [{"type": "text", "text": text}]}
-        for place, text in enumerate(said)
-    ]
-    messages[-1]["content"][-1] |= mark  # type: ignore[index]
-    told = [{"type": "text", "text": system, **mark}]
-    return {"model": "claude-opus-5-5", "max_tokens": 50, "system": told, "messages": messages}
-
-
-HEADERS = {"x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
 
 
 def test_bodies_headers_and_replies_pass_as_they_are(claude: Watching) -> None:
@@ -166,14 +128,80 @@ def test_what_fails_in_watching_never_fails_the_application(caplog: pytest.LogCa
         wait_for(lambda: "nobody listens" in caplog.text)
 
 
+# Whose loss it is.
+
+
+def sent(*said: str, at_s: int = 0, read: int = 0, system: str = RULES, **how: Any) -> SentCall:
+    used = Usage(3_000 + 100 * len(said), read, 3_000 + 100 * len(said) - read)
+    return SentCall("r", "anthropic", "claude-opus-5-5", body(*said, system=system), used, at_s * 1000, **how)
+
+
+LONG = "What was found in the records. " * 400
+MOVED = (LONG, "An answer.", "Second.")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "side", "cause", "confidence"),
+    [
+        (sent("Hi"), sent("Hi", "Yes", "More", read=3_100), None, "", ""),
+        (sent("Hi"), sent("Hi", "Yes", "More", system=RULES + "!"), "client", "growing-system", "certain"),
+        (sent("Hi"), sent("Hi", "Yes", "More", at_s=301), "ttl", "ttl", "certain"),
+        (sent("Hi"), sent("Hi", "Yes", "More", at_s=60), "provider", "provider", "likely"),
+        # Partly read: what stands in front of the moved byte was; behind it nothing could be.
+        (sent(*MOVED), sent(LONG + "?", *MOVED[1:], read=1_700), "client", "retrieval", "certain"),
+        # Not even what the mark in front of the moved byte holds was read: the move is not to blame.
+        (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=9), "provider", "provider", "likely"),
+        (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=400), "ttl", "ttl", "certain"),
+        # Who reports no figures of a cache has lost nothing.
+        (sent("Hi"), sent("Hi", "Yes", "More", at_s=9, tells_cache=False), None, "", ""),
+    ],
+)
+def test_a_loss_is_laid_at_the_right_door(
+    before: SentCall, now: SentCall, side: str | None, cause: str, confidence: str
+) -> None:
+    grouping = Grouping()
+    grouping.add(before)
+    _, lost = grouping.add(now)
+    found = (lost.side, lost.cause, lost.confidence) if lost is not None else (None, "", "")
+    assert found == (side, cause, confidence)
+
+
+def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:
+    asked = {**body("Hi"), "stream": True}
+    claude.server.next(Cut("word " * 50, after_bytes=900))
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS)
+    claude.server.next(Refuse(529))
+    assert httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS).status_code == 529
+    again = httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS)
+    assert again.status_code == 200
+    first, second = claude.newest(2)
+    assert [(each.whole, each.retry) for each in (first, second)] == [(False, False), (True, True)]
+    assert "tried again" in second.line()
+    (row,) = claude.watcher.as_json()["conversations"]
+    assert (row["requests"], row["retries"], len(row["requests_seen"])) == (1, 1, 2)
+    assert row["requests_seen"][1]["usage"]["cache_read"] > 1_000
+    assert json.dumps(row)
+
+
+def test_a_full_disk_is_said_and_fails_nothing() -> None:
+    for watched in watching("anthropic", Path("/dev/full")):
+        reply = httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
+        assert reply.status_code == 200
+        assert watched.newest(1)[0].call.usage is not None
+        assert "No space left" in watched.watcher.as_json()["failures"][0]
+
+
 def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with emulator("anthropic") as server:
-        words = [*QUIRE, "proxy", "--to", server.url, "--port", "0", "--log", str(log)]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        words = [*QUIRE, "proxy", "--to", server.url, "--port", "0", "--log", str(log), "--key-from", "OWN_KEY"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(words, text=True, env={**os.environ, "OWN_KEY": "of-the-proxy"}, **pipes)
         assert process.stderr is not None
         url = process.stderr.readline().partition(" on ")[2].split()[0]
         assert httpx.post(f"{url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
+        assert server.requests[0].headers["x-api-key"] == "of-the-proxy"
         wait_for(log.exists)
         wait_for(lambda: bool(log.read_text()))
         process.send_signal(signal.SIGINT)
@@ -185,7 +213,11 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("--to", "api.anthropic.com"), "is no base URL"), (("--to", "http://a", "--log", "/nowhere/x"), "nowhere")],
+    [
+        (("--to", "api.anthropic.com"), "is no base URL"),
+        (("--to", "http://a", "--log", "/nowhere/x"), "nowhere"),
+        (("--to", "http://a", "--key-from", "NOT_SET"), "export NOT_SET="),
+    ],
 )
 def test_a_wrong_call_of_the_command_says_so(words: tuple[str, ...], said: str) -> None:
     done = subprocess.run([*QUIRE, "proxy", *words], capture_output=True, text=True, timeout=60)

@@ -1,0 +1,490 @@
+"""What passed through the proxy, read beside it: usage, conversation, what the cache lost, whose doing that was.
+
+All of it happens in a thread of its own, behind the application's back: whatever goes wrong here is said and fails nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import re
+import threading
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from quire import providers
+from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of
+from quire.audit.causes import Side, first_moved
+from quire.audit.read import is_body
+from quire.errors import FormatError, MissingPart, QuireError
+from quire.providers.explain import diagnosis_of
+from quire.providers.prefix import Unit
+from quire.providers.usage import cost
+from quire.providers.wires import wire_of
+from quire.send.http import SseReader, decoded
+from quire.values import Json, JsonObject
+
+_logger = logging.getLogger("quire")
+# Sessions are told by these headers; the others, keys among them, are not kept.
+_KEPT_HEADERS = ("session_id", "session-id", "x-session-id", "x-claude-code-session-id", "conversation_id")
+# How many bytes of requests and replies may wait to be read; what comes on top passes unwatched, which is said.
+_MOST_WAITING = 256 * 1024 * 1024
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One request and its reply, as bytes: what the application gave, what went on, what came back."""
+
+    at_ms: int
+    host: str
+    path: str
+    headers: dict[str, str]
+    given: bytes
+    sent: bytes
+    status: int
+    reply_headers: dict[str, str]
+    reply: bytes
+    # Whether the reply came to its own end; else the application went away, or the provider did.
+    whole: bool = True
+    # Rules that changed the request, and those that would have.
+    mended: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """A request that passed: its call, the conversation it belongs to, what it lost, who lost it, what it cost."""
+
+    call: SentCall
+    conversation: WatchedConversation
+    lost: Verdict | None
+    usd: float | None
+    side: Side | None = None
+    retry: bool = False
+    whole: bool = True
+    mended: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    # The provider's own account of what it could not reuse, where it was asked.
+    diagnosis: JsonObject = {}
+
+    def line(self) -> str:
+        """The request in one line, for people who watch; a loss in two more."""
+        used = self.call.usage
+        kind = "" if self.conversation.kind == "main" else f" ({self.conversation.kind})"
+        who = f"{self.conversation.name[-24:]}{kind} · {self.call.provider}:{self.call.model}"
+        marks = "".join(
+            [
+                " · tried again" if self.retry else "",
+                "" if self.whole else " · cut off",
+                f" · mended: {', '.join(self.mended)}" if self.mended else "",
+                f" · not mended, it would be refused: {', '.join(self.refused)}" if self.refused else "",
+            ]
+        )
+        if used is None:
+            return f"{who} · no usage was reported{marks}"
+        share = 100 * used.cache_read / max(1, used.input_total)
+        reuse = f"{share:.0f}% reused" if self.call.tells_cache else "reuse not told"
+        money = "" if self.usd is None else f" · ${self.usd:.4f}"
+        head = f"{who} · {used.input_total:,} tokens · {reuse}{money}{marks}"
+        return head if self.lost is None else "\n  ".join([head, *self._loss_lines(self.lost)])
+
+    def _loss_lines(self, lost: Verdict) -> Iterator[str]:
+        place = f" at {lost.path}, {lost.offset:,} characters in" if lost.path else ""
+        price = "" if lost.usd is None else f" (${lost.usd:.4f})"
+        note = f": {lost.note}" if lost.note else ""
+        sure = "" if lost.confidence == "certain" else f" [{lost.confidence}]"
+        yield f"lost {lost.lost:,} tokens{price}: {lost.what}{place}{note}{sure} · {self.side}"
+        yield lost.fix
+        if self.diagnosis:
+            yield f"the provider says {self.diagnosis.get('reason') or self.diagnosis.get('type')}"
+
+    def as_json(self) -> JsonObject:
+        """The request as the inspector shows it; bodies are in the log."""
+        lost = None
+        if self.lost is not None:
+            lost = {**msgspec.to_builtins(self.lost), "what": self.lost.what, "fix": self.lost.fix}
+        return {
+            "at": self.call.at_ms,
+            "source": self.call.source,
+            "model": f"{self.call.provider}:{self.call.model}",
+            "usage": self.call.usage.as_json() if self.call.usage is not None else None,
+            "tells_cache": self.call.tells_cache,
+            "usd": self.usd,
+            "lost": lost,
+            "side": self.side,
+            "retry": self.retry,
+            "whole": self.whole,
+            "mended": list(self.mended),
+            "refused": list(self.refused),
+            "diagnosis": self.diagnosis,
+        }
+
+
+class CacheWatcher:
+    """Takes in what passed, tells `tell` of each request, and keeps it in `log`, a file that `quire audit` reads."""
+
+    def __init__(
+        self, tell: Callable[[Watched], None] = lambda watched: None, log: Path | None = None
+    ) -> None:
+        self.grouping = Grouping()
+        # Ids of replies by conversation, for whoever asks the provider to compare; what went wrong, newest last.
+        self.reply_ids: dict[str, str] = {}
+        self.failures: deque[str] = deque(maxlen=100)
+        # How often the provider was asked what it could not reuse, and said the same as the moved byte.
+        self.compared, self.agreed = 0, 0
+        self._tell, self._log = tell, log
+        self._count = 0
+        self._items = ServerItems()
+        self._given: dict[int, tuple[Unit, ...]] = {}
+        self._last: dict[int, tuple[bytes, bool]] = {}
+        self._rows: dict[int, deque[JsonObject]] = {}
+        self._retries: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[Exchange | None] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+
+    def passed(self, exchange: Exchange) -> None:
+        """A request and its reply went by; they are read in the background, in the order they ended."""
+        if exchange.status != 200 or not exchange.sent:
+            return
+        size = len(exchange.given) + len(exchange.reply)
+        if self._waiting_bytes + size > _MOST_WAITING:
+            self.fail("watching has fallen behind: a request is not counted")
+            return
+        self._waiting_bytes += size
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name="quire-watch")
+            self._thread.start()
+        self._waiting.put(exchange)
+
+    def close(self) -> None:
+        """Read what is still waiting."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._waiting.put(None)
+            thread.join(30)
+
+    def fail(self, what: str) -> None:
+        """Say what went wrong beside a request that passed all the same."""
+        self.failures.append(what)
+        _logger.warning(what)
+
+    def as_json(self) -> JsonObject:
+        """All conversations with their newest requests, those with the newest first: what the inspector shows."""
+        with self._lock:
+            rows = [
+                {
+                    "name": each.name,
+                    "session": each.session,
+                    "kind": each.kind,
+                    **each.spent.as_json(),
+                    "retries": self._retries.get(id(each), 0),
+                    "requests_seen": list(self._rows.get(id(each), ())),
+                }
+                for each in self.grouping.conversations
+            ]
+        rows.sort(key=lambda row: -max((one["at"] or 0 for one in row["requests_seen"]), default=0))
+        agreement = {"asked": self.compared, "agreed": self.agreed}
+        return {"conversations": rows, "failures": list(self.failures), "provider_agreement": agreement}
+
+    def _work(self) -> None:
+        while (exchange := self._waiting.get()) is not None:
+            try:
+                self._read(exchange)
+            except Exception as error:  # watching must never fail what is watched
+                self.fail(f"a request could not be watched: {type(error).__name__}: {error}")
+            finally:
+                self._waiting_bytes -= len(exchange.given) + len(exchange.reply)
+
+    def _read(self, exchange: Exchange) -> None:
+        reading = read_exchange(exchange)
+        if reading is None:
+            return
+        with self._lock:
+            self._count += 1
+            call = self._items.rebuilt(reading)
+            if reading.given.get("generate") is False:
+                return  # warms the connection; the model is not asked
+            call = msgspec.structs.replace(call, source=f"request {self._count}")
+            try:
+                self._write(call, exchange, reading)
+            except OSError as error:
+                self.fail(
+                    f"{self._log} could not be written: {error.strerror}; nothing of this request is kept"
+                )
+            watched = self._judged(call, reading, exchange)
+            rows = self._rows.setdefault(id(watched.conversation), deque(maxlen=200))
+            rows.append(watched.as_json())
+        self._tell(watched)
+
+    def _write(self, call: SentCall, exchange: Exchange, reading: Reading) -> None:
+        if self._log is None:
+            return
+        about: JsonObject = {
+            "at": exchange.at_ms,
+            "host": exchange.host,
+            "path": exchange.path,
+            "status": exchange.status,
+            "headers": {name: exchange.headers[name] for name in _KEPT_HEADERS if name in exchange.headers},
+            "request": call.body or reading.call.body,
+            "usage": call.usage.as_json() if call.usage is not None else None,
+            "id": reading.id,
+        }
+        if exchange.mended:
+            about |= {"given": reading.given, "mended": list(exchange.mended)}
+        if not reading.whole:
+            about["whole"] = False
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(about, ensure_ascii=False) + "\n")
+
+    def _judged(self, call: SentCall, reading: Reading, exchange: Exchange) -> Watched:
+        """Which conversation it belongs to, what it lost, and whose doing that is."""
+        conversation, lost = self.grouping.add(call)
+        key = id(conversation)
+        retry = self._is_retry(key, exchange, reading.whole)
+        if retry:
+            conversation.spent.requests -= 1
+            self._retries[key] = self._retries.get(key, 0) + 1
+        before = self._given.get(key)
+        given = _units(call, reading.given) if exchange.mended or before else ()
+        side = lost.side if lost is not None else None
+        if lost is not None and side == "client" and exchange.mended and before is not None and given:
+            # What the application sent goes on with what it sent before: the bytes that moved are Quire's.
+            side = "client" if first_moved(before, given) is not None else "quire"
+        if exchange.mended or before:
+            self._given[key] = given
+        if reading.id:
+            self.reply_ids[conversation.name] = reading.id
+        if reading.diagnosis:
+            self._compare(reading.diagnosis, lost)
+        usd = None
+        if call.usage is not None:
+            with contextlib.suppress(QuireError):
+                usd = cost(call.usage, f"{call.provider}:{call.model}", call.at_ms).amount_usd
+        return Watched(
+            call, conversation, lost, usd, side, retry, reading.whole, exchange.mended, exchange.refused,
+            reading.diagnosis,
+        )  # fmt: skip
+
+    def _is_retry(self, key: int, exchange: Exchange, whole: bool) -> bool:
+        """Whether the newest request of the conversation is sent again because its reply never came whole."""
+        before = self._last.get(key)
+        self._last[key] = exchange.given, whole
+        counted = exchange.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+        return before is not None and before[0] == exchange.given and (not before[1] or counted)
+
+    def _compare(self, diagnosis: JsonObject, lost: Verdict | None) -> None:
+        reason = str(diagnosis.get("reason") or diagnosis.get("type") or "")
+        if reason in ("unavailable", "previous_message_not_found", "comparison_response_not_found"):
+            return
+        self.compared += 1
+        self.agreed += _agrees(reason, lost)
+
+
+# The provider's word for what changed, and what Quire says of the same.
+_SAME_WORDS: dict[str, Callable[[Verdict], bool]] = {
+    "model_changed": lambda lost: lost.cause == "model",
+    "tools_changed": lambda lost: lost.path.startswith("tools"),
+    "system_changed": lambda lost: lost.path.startswith(("system", "instructions", "input.0", "messages.0")),
+    "messages_changed": lambda lost: lost.path.startswith("messages") or lost.cause == "settings",
+    "input_changed": lambda lost: lost.path.startswith(("input", "instructions")),
+    "context_compacted": lambda lost: lost.cause in ("compaction", "trimmed"),
+}
+
+
+def _agrees(reason: str, lost: Verdict | None) -> bool:
+    if reason == "cache_hit":
+        return lost is None
+    if lost is None:
+        return False
+    same = _SAME_WORDS.get(reason)
+    return same(lost) if same is not None else lost.cause == "settings"
+
+
+def _units(call: SentCall, body: JsonObject) -> tuple[Unit, ...]:
+    return tuple(wire_of(call.provider, body).layout.units(body))
+
+
+# Reading one exchange.
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What an exchange says: the call as it went on, the application's own body, the reply's id and its items."""
+
+    call: SentCall
+    given: JsonObject
+    id: str = ""
+    items: tuple[JsonObject, ...] = ()
+    diagnosis: JsonObject = {}
+    # Whether the reply came to its end; clients hang up at its last word.
+    whole: bool = True
+
+
+def read_exchange(exchange: Exchange) -> Reading | None:
+    """The call in an exchange; None where it asks no model for anything."""
+    sent = _body(exchange.sent, exchange)
+    if sent is None:
+        return None
+    given = sent if exchange.given is exchange.sent else _body(exchange.given, exchange) or sent
+    about: JsonObject = {"at": exchange.at_ms, "host": exchange.host, "path": exchange.path}
+    about["headers"] = exchange.headers
+    call = call_of("", about, sent, None)
+    data = plain(exchange.reply, exchange.reply_headers.get("content-encoding", ""), cut=not exchange.whole)
+    ended = exchange.whole or _LAST_WORD.search(data) is not None
+    told = call.provider == "gemini" or _FIGURES.search(data) is not None
+    if "event-stream" not in exchange.reply_headers.get("content-type", ""):
+        whole = _json_or_none(data)
+        reply: JsonObject = whole if isinstance(whole, dict) else {}
+        call = call_of("", about, sent, reply)
+        items = tuple(item for item in reply.get("output") or () if isinstance(item, dict))
+        ended = exchange.whole or bool(reply)
+        return Reading(
+            _telling(call, told), given, str(reply.get("id") or ""), items, diagnosis_of(reply), ended
+        )
+    wire = wire_of(call.provider, sent)
+    speaks = call.provider if wire_of(call.provider).name == wire.name else wire.name
+    stream = providers.stream(f"{speaks}:{call.model}")
+    id, items_by_place, diagnosis = "", dict[int, JsonObject](), JsonObject()
+    for event in _events(data, speaks):
+        with contextlib.suppress(QuireError):
+            stream.feed(event)
+        holder = next(
+            (event[key] for key in ("message", "response") if isinstance(event.get(key), dict)), event
+        )
+        id = id or str(holder.get("id") or "")
+        diagnosis = diagnosis_of(holder) or diagnosis
+        if event.get("type") == "response.output_item.done" and isinstance(event.get("item"), dict):
+            items_by_place[int(event.get("output_index") or 0)] = event["item"]
+    used = stream.partial().usage
+    call = msgspec.structs.replace(call, usage=used if used.input_total else None)
+    items = tuple(items_by_place[place] for place in sorted(items_by_place))
+    return Reading(_telling(call, told), given, id, items, diagnosis, ended)
+
+
+# The last word of a stream, in any format.
+_LAST_WORD = re.compile(
+    rb'"type"\s*:\s*"(message_stop|response\.(completed|failed|incomplete)|error)"|data:\s*\[DONE\]|"finishReason"\s*:\s*"'
+)
+# Figures of the cache, as any provider names them; one that is null was not told.
+_FIGURES = re.compile(
+    rb'"(cached_tokens|cache_read_input_tokens|cachedContentTokenCount|prompt_cache_hit_tokens|cache_n'
+    rb'|cacheReadInputTokens|cached_prompt_text_tokens|num_cached_tokens)"\s*:\s*\d'
+)
+
+
+def _telling(call: SentCall, told: bool) -> SentCall:
+    return msgspec.structs.replace(call, tells_cache=told)
+
+
+def _body(raw: bytes, exchange: Exchange) -> JsonObject | None:
+    body = _json_or_none(
+        plain(raw, exchange.headers.get("content-encoding", "") if raw is exchange.given else "")
+    )
+    if not isinstance(body, dict) or not is_body(body):
+        return None
+    if body.get("type") == "response.create":
+        body = {name: value for name, value in body.items() if name != "type"}
+    if "model" in body:
+        return body
+    # Gemini and Bedrock name the model in the path.
+    named = re.search(r"/models?/([^/:]+(?::\d+)?)", unquote(exchange.path))
+    return {**body, "model": named[1]} if named else body
+
+
+def _json_or_none(data: bytes) -> Json:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _events(data: bytes, speaks: str) -> Iterator[JsonObject]:
+    sse = SseReader()
+    for each in (*sse.feed(data), *sse.finish()):
+        with contextlib.suppress(QuireError):
+            event = decoded(each, speaks)
+            if isinstance(event, dict):
+                yield event
+
+
+def plain(data: bytes, coding: str, cut: bool = False) -> bytes:
+    """Bytes as they were before they were compressed; of those that were cut off, as many as came."""
+    for each in reversed([name.strip().lower() for name in coding.split(",") if name.strip()]):
+        if each == "identity":
+            continue
+        if each not in _DECODERS:
+            raise FormatError(f"bodies compressed by {each!r} are not read")
+        decoder = _DECODERS[each]()
+        try:
+            data = decoder.process(data) if each == "br" else decoder.decompress(data)
+        except Exception:
+            if not cut:
+                raise
+            return b""
+    return data
+
+
+def _brotli() -> Any:
+    try:
+        import brotli
+    except ImportError as error:
+        raise MissingPart("brotli is not installed", hint="pip install 'quire[proxy]'") from error
+    return brotli.Decompressor()
+
+
+def _zstd() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingPart("zstandard is not installed", hint="pip install 'quire[proxy]'") from error
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+_DECODERS: dict[str, Callable[[], Any]] = {
+    "gzip": lambda: zlib.decompressobj(31),
+    "x-gzip": lambda: zlib.decompressobj(31),
+    "deflate": lambda: zlib.decompressobj(),
+    "br": _brotli,
+    "zstd": _zstd,
+}
+
+
+class ServerItems:
+    """What OpenAI's servers hold of conversations, so that a request which names it alone is read whole."""
+
+    def __init__(self, most: int = 1_000) -> None:
+        self._items: OrderedDict[str, Sequence[JsonObject]] = OrderedDict()
+        self._most = most
+
+    def rebuilt(self, reading: Reading) -> SentCall:
+        """The call with the items that it goes on with; without a body, where nobody here saw them."""
+        call = reading.call
+        if "input" not in call.body and "previous_response_id" not in call.body:
+            return call
+        named = call.body.get("conversation")
+        conversation = str(named.get("id") if isinstance(named, dict) else named or "")
+        before = str(call.body.get("previous_response_id") or "") or conversation
+        own = call.body.get("input") or []
+        items = [{"role": "user", "content": own}] if isinstance(own, str) else list(own)
+        known = self._items.get(before) if before else ()
+        if known is None and not (conversation and before == conversation):
+            return msgspec.structs.replace(call, body={})
+        whole = [*(known or ()), *items]
+        for key in filter(None, (reading.id, conversation)):
+            self._items[key] = [*whole, *reading.items]
+            self._items.move_to_end(key)
+        while len(self._items) > self._most:
+            self._items.popitem(last=False)
+        if not before:
+            return call
+        bare = {name: value for name, value in call.body.items() if name != "previous_response_id"}
+        return msgspec.structs.replace(
+            call, body={**bare, "input": whole}, session=call.session or conversation
+        )

@@ -1,0 +1,66 @@
+"""What the tests of the proxy stand on: an emulator, or a server of ours, behind a proxy that watches."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from quire.emulate.server import BackgroundServer
+from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
+from quire.testing import Emulator, emulator
+
+RULES = "Always be careful with the records. " * 400
+HEADERS = {"x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+
+
+class Watching:
+    """A provider's stand-in behind a proxy that watches."""
+
+    def __init__(self, server: Emulator, proxy: Proxy, watcher: CacheWatcher, seen: list[Watched]) -> None:
+        self.server, self.url, self.watcher, self.seen = server, proxy.url, watcher, seen
+
+    def newest(self, count: int) -> list[Watched]:
+        wait_for(lambda: len(self.seen) >= count)
+        return self.seen
+
+
+def watching(
+    provider: str, log: Path | None = None, options: dict[str, Any] | None = None, **how: Any
+) -> Iterator[Watching]:
+    seen: list[Watched] = []
+    watcher = CacheWatcher(seen.append, log)
+    with emulator(provider, **how) as server, Proxy(ProxyOptions(to=server.url, **(options or {})), watcher) as proxy:
+        yield Watching(server, proxy, watcher, seen)
+
+
+class Upstream:
+    """An ASGI application as a server, to see the very bytes that arrive."""
+
+    def __init__(self, app: Any) -> None:
+        self._server = BackgroundServer(lambda: app)
+
+    def __enter__(self) -> str:
+        self._server.start()
+        return self._server.url
+
+    def __exit__(self, *raised: object) -> None:
+        self._server.stop()
+
+
+def body(*said: str, system: str = RULES) -> dict[str, Any]:
+    """A conversation for Claude, marked as clients mark it."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "assistant" if place % 2 else "user", "content": [{"type": "text", "text": text}]}
+        for place, text in enumerate(said)
+    ]
+    messages[-1]["content"][-1] |= mark  # type: ignore[index]
+    told = [{"type": "text", "text": system, **mark}]
+    return {"model": "claude-opus-5-5", "max_tokens": 50, "system": told, "messages": messages}

@@ -1,0 +1,286 @@
+"""Whatever an application sends reaches the provider to the byte, and what comes back reaches the application."""
+
+import asyncio
+import gzip
+import json
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import brotli
+import httpx
+import pytest
+import zstandard
+from behind import Upstream, Watching, body, wait_for, watching
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
+
+pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+class Mirror:
+    """Notes what arrives and answers with what it was told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.reply: tuple[bytes, list[tuple[bytes, bytes]]] = (b"{}", [(b"content-type", b"application/json")])
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        pieces = []
+        while (message := await receive()).get("body") is not None:
+            pieces.append(message["body"])
+            if not message.get("more_body"):
+                break
+        own = (b"host", b"connection")
+        headers = [each for each in scope["headers"] if each[0] not in own]
+        self.seen.append((scope["method"], scope["raw_path"], scope["query_string"], headers, b"".join(pieces)))
+        answer, head = self.reply
+        head = [*head, (b"x-twice", b"1"), (b"x-twice", b"2"), (b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": answer})
+
+
+@pytest.fixture(scope="module")
+def mirror() -> Iterator[tuple[Mirror, str, str, list[Watched]]]:
+    app, seen = Mirror(), list[Watched]()
+    with Upstream(app) as url, Proxy(url, CacheWatcher(seen.append)) as proxy:
+        yield app, url, proxy.url, seen
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("POST", "/v1/messages?beta=true&x=%20a+b", b'{ "model":"m",\n "messages" :[], "unknown": 1.50e3 }'),
+        ("POST", "/v1/messages/count_tokens", b"{}"),
+        ("GET", "/v1/models/a%2Fb", None),
+        ("POST", "/v1/files", bytes(range(256)) * 4_000),
+        ("DELETE", "/v1beta/cachedContents/x", None),
+        ("PROPFIND", "/what/ever//is?asked", b"?"),
+        ("POST", "/v1/chat/completions", b"no JSON at all"),
+    ],
+)
+def test_methods_paths_headers_and_bodies_pass_to_the_byte(
+    mirror: tuple[Mirror, str, str, list[Watched]], method: str, path: str, content: bytes | None
+) -> None:
+    app, direct, proxied, _ = mirror
+    app.seen.clear()
+    headers = [
+        ("x-unknown", "Ünïcode".encode("latin-1")),
+        ("x-many", b"1"),
+        ("x-many", b"2"),
+        ("anthropic-beta", b"a,b"),
+    ]
+    replies = []
+    for url in (direct, proxied):
+        with httpx.Client() as client:
+            replies.append(client.request(method, f"{url}{path}", content=content, headers=headers))
+    first, second = app.seen
+    assert first == second
+    one, two = ([each for each in reply.headers.raw if each[0] != b"date"] for reply in replies)
+    assert one == two
+    assert replies[0].content == replies[1].content
+
+
+@pytest.mark.parametrize(
+    ("to", "path", "url"),
+    [
+        ("https://a", "/v1/messages", "https://a/v1/messages"),
+        ("https://a/", "/v1/v1/messages", "https://a/v1/messages"),
+        ("https://a/v1", "/v1/responses", "https://a/v1/responses"),
+        ("https://a/v1", "/responses", "https://a/v1/responses"),
+        ("https://a", "/responses", "https://a/v1/responses"),
+        ("https://a", "/chat/completions", "https://a/v1/chat/completions"),
+        ("https://a", "/models", "https://a/v1/models"),
+        ("https://a", "/models/g:generateContent", "https://a/v1beta/models/g:generateContent"),
+        ("https://a", "/v1/models/g:generateContent", "https://a/v1/models/g:generateContent"),
+        ("https://a/v1beta", "/v1beta/models/g:streamGenerateContent", "https://a/v1beta/models/g:streamGenerateContent"),
+        ("https://a/v1beta", "/v1/models/g", "https://a/v1/models/g"),
+        ("https://a/api/v1", "/v1/chat/completions", "https://a/api/v1/chat/completions"),
+        ("https://a/backend-api/codex", "/responses", "https://a/backend-api/codex/responses"),
+        ("https://a", "/other/thing", "https://a/other/thing"),
+    ],
+)  # fmt: skip
+def test_a_version_stands_once_whoever_names_it(to: str, path: str, url: str) -> None:
+    assert Passing(ProxyOptions(to=to), CacheWatcher()).url(path) == url
+
+
+CODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": brotli.compress,
+    "zstd": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_compressed_bodies_pass_as_they_are_and_are_read(
+    mirror: tuple[Mirror, str, str, list[Watched]], coding: str, streamed: bool
+) -> None:
+    app, _, url, seen = mirror
+    app.seen.clear(), seen.clear()  # type: ignore[func-returns-value]
+    used = {"input_tokens": 9, "output_tokens": 2, "cache_read_input_tokens": 0}
+    answer = {"type": "message", "id": "msg_1", "role": "assistant", "content": [], "usage": used}
+    event = b"event: message_start\ndata: " + json.dumps({"type": "message_start", "message": answer}).encode()
+    plain, kind = (
+        (event + b"\n\n", b"text/event-stream") if streamed else (json.dumps(answer).encode(), b"application/json")
+    )
+    app.reply = CODINGS[coding](plain), [(b"content-type", kind), (b"content-encoding", coding.encode())]
+    sent = CODINGS[coding](json.dumps(body("Hi")).encode())
+    with httpx.stream("POST", f"{url}/v1/messages", content=sent, headers={"content-encoding": coding}) as reply:
+        assert b"".join(reply.iter_raw()) == app.reply[0]
+    assert app.seen[0][4] == sent
+    wait_for(lambda: bool(seen))
+    assert seen[0].call.body["messages"][0]["content"][0]["text"] == "Hi"
+    assert seen[0].call.usage is not None
+    assert seen[0].call.usage.input_total == 9
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "wanted"),
+    [
+        ("/v1/messages", {"x-api-key": "theirs"}, (b"x-api-key", b"own")),
+        ("/v1/models", {"authorization": "Bearer theirs", "anthropic-version": "1"}, (b"x-api-key", b"own")),
+        ("/v1/responses", {"authorization": "Bearer theirs"}, (b"authorization", b"Bearer own")),
+        ("/v1beta/models/g:generateContent?key=theirs&alt=sse", {}, (b"x-goog-api-key", b"own")),
+    ],
+)
+def test_the_proxys_own_key_takes_the_place_of_the_applications(
+    mirror: tuple[Mirror, str, str, list[Watched]], path: str, headers: dict[str, str], wanted: tuple[bytes, bytes]
+) -> None:
+    app, direct, _, _ = mirror
+    app.seen.clear()
+    with Proxy(ProxyOptions(to=direct, key="own"), CacheWatcher()) as proxy:
+        httpx.post(f"{proxy.url}{path}", json={}, headers=headers)
+    _, _, query, sent, _ = app.seen[0]
+    assert wanted in sent
+    assert b"theirs" not in b"".join([query, *(value for _, value in sent)])
+
+
+class Endless:
+    """Sends events for ever, after a while; notes how far it came, and that nobody listens any more."""
+
+    def __init__(self, before_s: float = 0.0, piece: bytes = b"data: {}\n\n" * 6_400) -> None:
+        self.before_s, self.piece = before_s, piece
+        self.sent, self.gone, self.asked = 0, False, False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        self.asked = True
+
+        async def leave() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.gone = True
+
+        leaving = asyncio.ensure_future(leave())
+        wait_until = time.monotonic() + self.before_s
+        while not self.gone and time.monotonic() < wait_until:
+            await asyncio.sleep(0.01)
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while not self.gone:
+            await send({"type": "http.response.body", "body": self.piece, "more_body": True})
+            self.sent += len(self.piece)
+            await asyncio.sleep(0)
+        await leaving
+
+
+@pytest.mark.parametrize("before_s", [0.0, 30.0], ids=["while it answers", "before it answers"])
+def test_an_application_that_goes_ends_the_call(before_s: float) -> None:
+    app = Endless(before_s)
+    with Upstream(app) as url, Proxy(url, CacheWatcher()) as proxy:
+        with socket.create_connection(("127.0.0.1", int(proxy.url.rsplit(":", 1)[1]))) as own:
+            own.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
+            wait_for(lambda: app.asked)
+            if not before_s:
+                assert own.recv(10)
+        wait_for(lambda: app.gone)
+
+
+def test_a_slow_reader_slows_the_provider_down() -> None:
+    app = Endless()
+    with Upstream(app) as url, Proxy(url, CacheWatcher()) as proxy:
+        with socket.create_connection(("127.0.0.1", int(proxy.url.rsplit(":", 1)[1]))) as own:
+            own.sendall(b"GET /v1/slow HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert own.recv(10)
+            before = -1
+            while before < app.sent:  # until nothing moves any more: buffers of the kernel are full
+                before = app.sent
+                time.sleep(0.3)
+            assert app.sent < 40 * 1024 * 1024
+        wait_for(lambda: app.gone)
+
+
+# OpenAI's servers hold what came before: over HTTP by its id, over a WebSocket by the connection as well.
+
+
+@pytest.fixture(scope="module")
+def openai() -> Iterator[Watching]:
+    yield from watching("openai")
+
+
+WORDS = "Everything that was said before stands in this long text. " * 120
+
+
+def test_conversations_behind_previous_response_id_are_rebuilt(openai: Watching) -> None:
+    openai.seen.clear()
+    headers = {"authorization": "Bearer k"}
+    asked = {"model": "gpt-5.6", "instructions": WORDS, "input": "First."}
+    first = httpx.post(f"{openai.url}/v1/responses", json=asked, headers=headers).json()
+    more = {**asked, "input": "Second.", "previous_response_id": first["id"]}
+    assert httpx.post(f"{openai.url}/responses", json=more, headers=headers).status_code == 200
+    unknown = {**asked, "input": "Third.", "previous_response_id": "resp_elsewhere"}
+    httpx.post(f"{openai.url}/v1/responses", json=unknown, headers=headers)
+    one, two = openai.newest(2)
+    assert two.conversation is one.conversation
+    said = [item["content"] for item in two.call.body["input"] if item.get("role") == "user"]
+    assert said == ["First.", "Second."]
+    assert len(two.call.body["input"]) == 3
+    assert two.lost is None
+
+
+def frames(way: Any, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    way.send(json.dumps({"type": "response.create", **asked}))
+    got: list[dict[str, Any]] = []
+    while not got or got[-1]["type"] not in ("response.completed", "error"):
+        got.append(json.loads(way.recv(10)))
+    return got
+
+
+def test_a_websocket_passes_as_it_is_and_its_conversation_is_rebuilt(openai: Watching) -> None:
+    openai.seen.clear()
+    asked = {"model": "gpt-5.6", "instructions": WORDS, "input": [], "store": False, "stream": True}
+    headers = {"authorization": "Bearer k", "openai-beta": "responses_websockets=2026-02-06", "session_id": "s9"}
+    told: dict[str, Any] = {}
+    for url in (openai.server.url, openai.url):
+        with connect(url.replace("http", "ws") + "/v1/responses", additional_headers=headers) as way:
+            assert way.response is not None
+            assert "x-request-id" in way.response.headers
+            warm = frames(way, {**asked, "generate": False})[-1]["response"]["id"]
+            user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
+            first = frames(way, {**asked, "input": [user], "previous_response_id": warm})
+            last = frames(way, {**asked, "input": [user], "previous_response_id": first[-1]["response"]["id"]})
+            told[url] = [event["type"] for event in (*first, *last)]
+    assert told[openai.server.url] == told[openai.url]
+    one, two = openai.newest(2)
+    assert (len(openai.seen), one.call.session) == (2, "s9")  # what only warms is not counted
+    assert [len(each.call.body["input"]) for each in (one, two)] == [1, 3]
+    assert two.conversation is one.conversation
+    assert openai.server.requests[-1].headers["openai-beta"] == headers["openai-beta"]
+
+
+def test_a_websocket_that_the_provider_refuses_is_refused_with_its_words(openai: Watching) -> None:
+    with pytest.raises(InvalidStatus) as refused, connect(openai.url.replace("http", "ws") + "/v1/responses"):
+        pass
+    assert refused.value.response.status_code == 401
+    assert b"API key" in bytes(refused.value.response.body)
