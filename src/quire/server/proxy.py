@@ -414,24 +414,25 @@ class SocketPassing:
 # The proxy as a running server.
 
 
-def make_app(options: ProxyOptions, watcher: CacheWatcher) -> Starlette:
-    """The proxy alone, as an application."""
+def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
+    """The proxy alone, as an application; `app.state.watcher.as_json()` is what it has seen."""
     try:
         from starlette.applications import Starlette
     except ImportError as error:
         raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
-    passing = Passing(options, watcher)
-    return Starlette(routes=passing.routes(), lifespan=passing.connected)
+    passing = Passing(ProxyOptions(to=to) if isinstance(to, str) else to, watcher)
+    app = Starlette(routes=passing.routes(), lifespan=passing.connected)
+    app.state.watcher = watcher
+    return app
 
 
 class Proxy:
     """`with Proxy("https://api.anthropic.com", watcher) as proxy: proxy.url`, in a thread of its own."""
 
     def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
-        options = ProxyOptions(to=to) if isinstance(to, str) else to
         self._watcher = watcher
         self._server = BackgroundServer(
-            lambda: make_app(options, watcher), port, server_header=False, date_header=False,
+            lambda: make_app(to, watcher), port, server_header=False, date_header=False,
             ws_max_size=256 * 1024 * 1024,
         )  # fmt: skip
 
