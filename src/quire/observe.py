@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from threading import Lock
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
 
 from quire import providers
 from quire.assemble import Built
-from quire.assemble.fit import current_place, enclose
+from quire.assemble.fit import enclose
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
-from quire.providers.prefix import leading
 from quire.tokens.counting import far_off
 from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Reply, Request
 
@@ -216,91 +214,30 @@ class RequestLog:
         _logger.debug("%s: %s: %s", self._thread, received.request.target, said)
 
 
-# The layers of a thread's requests, hashed one request after the other: what stands is not hashed again.
+def chat_messages(built: Built) -> list[JsonObject]:
+    """A built request's messages in OpenAI Chat form, the system message left out."""
+    messages: list[JsonObject] = providers.render(built.prompt, "openai-chat:").body["messages"]
+    return messages[len(built.prompt.systems) :]
 
 
-class LayerHashes:
-    """Knows the history of the newest request that was hashed, and how far its hash goes."""
+class LayerHashes(Mapping[str, str]):
+    """The hashes of a request's five layers, made when they are first read: whoever only sends it never makes them."""
 
-    def __init__(self) -> None:
-        self._rendering = providers.rendering("openai-chat:")
-        self._history: tuple[bytes, ...] = ()
-        # The hash up to the current user's message, and beyond it: the next turn puts that message in between.
-        self._front, self._running = Hash(), Hash()
-        self._lock = Lock()
+    def __init__(self, built: Built) -> None:
+        self._built = built
 
-    def of(self, built: Built) -> Mapping[str, str]:
-        """The hashes of a request's five layers, made when they are first read."""
-        return _HashesOnDemand(self, built)
-
-    def made(self, built: Built) -> dict[str, str]:
-        """The hashes of a request's five layers."""
-        hashes: dict[str, str] = {layer.id: layer.sha256 for layer in enclose(built, ()).layers}
-        with self._lock:
-            request, system = self._rendering.request(built.prompt), len(built.prompt.systems)
-            lines = request.lines.each[len(request.body.get("tools") or ()) + system :]
-            place = current_place(built, request.body["messages"][system:])
-            return {**hashes, "L4_STRIP": self._strip(lines, place)}
-
-    def _strip(self, lines: tuple[bytes, ...], place: int) -> str:
-        """The hash of every message but the current user's."""
-        front = max(place, 0)
-        history = lines[:front] + lines[place + 1 :]
-        # Lines that are kept are the very same objects.
-        same = leading(self._history, history)
-        if self._front.count > same:
-            self._front = Hash()
-        self._front.extend(history[self._front.count : front])
-        if not self._front.count <= self._running.count <= same:
-            self._running = self._front.copy()
-        self._running.extend(history[self._running.count : same])
-        whole = self._running.copy()
-        whole.extend(history[whole.count :])
-        self._history = history
-        return whole.hexdigest()
-
-
-class _HashesOnDemand(Mapping[str, str]):
-    """Layer hashes of one request; whoever only sends it never makes them."""
-
-    def __init__(self, hashes: LayerHashes, built: Built) -> None:
-        self._make: Callable[[], dict[str, str]] | None = lambda: hashes.made(built)
-        self._made: dict[str, str] = {}
-
-    def _read(self) -> dict[str, str]:
-        if self._make is not None:
-            self._made, self._make = self._make(), None
-        return self._made
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {layer.id: layer.sha256 for layer in enclose(self._built, chat_messages(self._built)).layers}
 
     def __getitem__(self, layer: str) -> str:
-        return self._read()[layer]
+        return self._hashes[layer]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
+        return iter(self._hashes)
 
     def __len__(self) -> int:
-        return len(self._read())
+        return len(self._hashes)
 
     def __repr__(self) -> str:
-        return repr(self._read())
-
-
-class Hash:
-    """A running hash of segments, a blank line between them."""
-
-    def __init__(self) -> None:
-        self.count, self._hash = 0, hashlib.sha256()
-
-    def copy(self) -> Hash:
-        twin = Hash()
-        twin.count, twin._hash = self.count, self._hash.copy()
-        return twin
-
-    def extend(self, lines: Iterable[bytes]) -> None:
-        """Take segments in, each given as a line."""
-        for line in lines:
-            self._hash.update((b"\n\n" if self.count else b"") + line[:-1])
-            self.count += 1
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
+        return repr(self._hashes)

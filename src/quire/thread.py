@@ -27,7 +27,7 @@ from quire.log.off_loop import refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
-from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLog, Sending
+from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLog, Sending, chat_messages
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.rules import GrowingCheck, require
@@ -116,7 +116,7 @@ class Thread:
         watch = CacheWatch(lambda what: self.on_warning(what))
         usual = (watch, RequestLog(name))
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
-        self._fold, self._hashes = ThreadState(store, name), LayerHashes()
+        self._fold = ThreadState(store, name)
         self._newest: Request | None = None
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
@@ -338,7 +338,7 @@ class Thread:
         request = providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
         if check:
             require(request, growing)
-        layers = self._hashes.of(built) if self.observers else {}
+        layers = LayerHashes(built)
         left_out = LeftOutRow(request.left_out, built.left_out)
         return msgspec.structs.replace(request, layers=layers, left_out=left_out, epoch=built.epoch)
 
@@ -407,7 +407,7 @@ class Thread:
         own = changes(request.target, self.policy_at(request.target))
         if window:
             self.windows[request.target] = window
-        named = {"layers": dict(request.layers), "policy": own, "window": window, "same_segments": same}
+        named = {"policy": own, "window": window, "same_segments": same}
         if meta := {key: value for key, value in named.items() if value}:
             body["meta"] = meta
         if reply is not None:
@@ -549,9 +549,3 @@ def _as_image(given: Json) -> Json:
 def _diagnosis(reply: Any) -> JsonObject:
     """What the provider itself says of its cache, in JSON or in the SDK's object."""
     return diagnosis_of(reply.model_dump() if hasattr(reply, "model_dump") else reply)
-
-
-def chat_messages(built: Built) -> list[JsonObject]:
-    """A built request's messages in OpenAI Chat form, the system message left out."""
-    messages: list[JsonObject] = providers.render(built.prompt, "openai-chat:").body["messages"]
-    return messages[len(built.prompt.systems) :]

@@ -13,9 +13,8 @@ from quire.assemble.fit import enclose, rebuild
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.log.hashing import chain, sha256_hex
-from quire.observe import LayerHashes
+from quire.observe import chat_messages
 from quire.providers import render
-from quire.thread import chat_messages
 from quire.tokens import counter
 from quire.values import Call, Entry, Envelope, JsonObject, LeftOut, Result, Text
 from toolbox import fewer
@@ -31,7 +30,7 @@ def test_every_request_is_the_same_again_extends_the_one_before_and_is_whole(
     made = list(requests(entries, policy))
     assert msgspec.json.encode(made) == msgspec.json.encode(list(requests(entries, policy)))
     decided = not any(entry.kind == "sent" for entry in entries)
-    before, hashes = None, LayerHashes()
+    before = None
     for one in made:
         if isinstance(one, Refused):
             before = None  # nothing was sent, so nothing is extended
@@ -39,7 +38,7 @@ def test_every_request_is_the_same_again_extends_the_one_before_and_is_whole(
         request = render(one.prompt, "openai-chat:")
         _extends(before, one, policy)
         _paired(one)
-        _rebuilt(one, request.body["messages"], hashes)
+        _rebuilt(one, request.body["messages"])
         if decided:  # what a log says was sent is sent again as it was
             _within(one, request.body["messages"], policy)
         before = one
@@ -72,10 +71,9 @@ def _paired(one: Built) -> None:
     assert not waiting
 
 
-def _rebuilt(one: Built, messages: list[JsonObject], hashes: LayerHashes) -> None:
-    """The envelope holds the request, and hashes that are kept from one request to the next are those of its layers."""
+def _rebuilt(one: Built, messages: list[JsonObject]) -> None:
+    """The envelope holds the request, whole."""
     whole = enclose(one, chat_messages(one))
-    assert hashes.of(one) == {layer.id: layer.sha256 for layer in whole.layers}
     again, tools = rebuild(msgspec.json.decode(msgspec.json.encode(whole), type=Envelope))
     assert again == messages
     assert tools == list(one.prompt.tools)

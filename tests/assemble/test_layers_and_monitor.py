@@ -12,8 +12,8 @@ from quire.assemble.summary import sections, truncate
 from quire.assemble.user_message import block
 from quire.items import identity
 from quire.log.hashing import sha256_hex
-from quire.observe import MovedLayer, watch
-from quire.thread import Thread, chat_messages, open_store
+from quire.observe import MovedLayer, chat_messages, watch
+from quire.thread import Thread, open_store
 from quire.values import Envelope, JsonObject, Reply, Usage
 from toolbox import closed_later
 

@@ -13,8 +13,8 @@ from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
 from quire.assemble.summary import Leaving
 from quire.errors import BudgetError, DataError
 from quire.log.hashing import chain
+from quire.observe import chat_messages
 from quire.providers import render
-from quire.thread import chat_messages
 from quire.tokens import counter, tools_tokens
 from quire.values import Entry, Result
 from toolbox import built, note, talk

@@ -11,7 +11,8 @@ from quire.assemble import Built, Policy, requests
 from quire.assemble.fit import enclose
 from quire.errors import CallError
 from quire.log.hashing import sha256_hex
-from quire.thread import Thread, chat_messages, open_store
+from quire.observe import chat_messages
+from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
 from quire.values import Entry, JsonObject, Request
 from toolbox import closed_later, run
@@ -106,9 +107,8 @@ def test_the_log_gives_back_every_request_as_it_was_sent(tmp_path: Path) -> None
     assert again == [entry.body["request_sha256"] for entry in log if entry.kind == "sent"]
     parts = providers.prefix_parts(sent.body, "anthropic")
     assert list(segments(log).values())[-1] == [sha256_hex(part) for part in parts]
-    sealed = [enclose(one, chat_messages(one)) for one in made]
-    layers = [{layer.id: layer.sha256 for layer in one.layers} for one in sealed]
-    assert layers == [entry.meta["layers"] for entry in log if entry.kind == "sent"]
+    sealed = enclose(made[-1], chat_messages(made[-1]))
+    assert sent.layers == {layer.id: layer.sha256 for layer in sealed.layers}
     assert sum(one.rebase is not None for one in made) == sum(entry.kind == "rebase" for entry in log) > 0
 
 

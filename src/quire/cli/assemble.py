@@ -159,7 +159,7 @@ def _row(request: Built | Refused, before: Built | None) -> JsonObject:
 def request_json(built: Built, before: Built | None) -> JsonObject:
     from quire.assemble import reused_tokens
     from quire.assemble.fit import enclose, layer_tokens
-    from quire.thread import chat_messages
+    from quire.observe import chat_messages
 
     messages = chat_messages(built)
     sealed = enclose(built, messages)

@@ -13,6 +13,7 @@ import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,9 @@ _LONGEST = 120
 _MARKS = "".join(chr(sign) for sign in range(0x300, 0x1100) if unicodedata.category(chr(sign))[0] == "M")
 _WORD = re.compile(rf"[\w{_MARKS}]+")
 _COMPOUND = re.compile(rf"[\w{_MARKS}]+(?:[-./\\@:#+]+[\w{_MARKS}]+)*")
+# The same for ASCII, which is quicker.
+_ASCII_WORD = re.compile(r"[a-zA-Z0-9_]+")
+_ASCII_COMPOUND = re.compile(r"[a-zA-Z0-9_]+(?:[-./\\@:#+]+[a-zA-Z0-9_]+)*")
 _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
@@ -128,6 +132,8 @@ for _language_name, _words in FUNCTION_WORDS.items():
 
 def tokens(text: str) -> list[str]:
     """All words of a text in order, lower case: "Where's W-12?" -> ["where", "s", "w", "12"]."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower().replace("_", " "))
     return [_fold(part) for word in _WORD.findall(_composed(text)) for part in word.split("_") if part]
 
 
@@ -138,8 +144,10 @@ def terms(text: str, asked: bool = False) -> list[str]:
     """
     parts: list[str] = []
     whole: list[str] = []
-    for compound in _COMPOUND.findall(_composed(text)):
-        _take_apart(compound, parts, whole, asked)
+    for compound in (_ASCII_COMPOUND if text.isascii() else _COMPOUND).findall(_composed(text)):
+        inner, names = (_known_parts if len(compound) <= _LONGEST else _taken_apart)(compound, asked)
+        parts += inner
+        whole += names
     language, foreign = _language(parts, text.isascii())
     grammar = FUNCTION_WORDS[language]
     kept = (
@@ -154,8 +162,10 @@ def _composed(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
-def _take_apart(compound: str, parts: list[str], whole: list[str], asked: bool) -> None:
-    """Add the parts of a compound, and what of it is a name: itself, its steps ("app.py" of a path), its words."""
+def _taken_apart(compound: str, asked: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The parts of a compound, and what of it is a name: itself, its steps ("app.py" of a path), its words."""
+    parts: list[str] = []
+    whole: list[str] = []
     words = _WORD.findall(compound)
     for word in words:
         if word.isascii():
@@ -175,6 +185,11 @@ def _take_apart(compound: str, parts: list[str], whole: list[str], asked: bool) 
         whole += (_fold(step) for step in steps if len(_WORD.findall(step)) > 1)
         if len(steps) > 1:
             whole.append(_fold(compound))
+    return tuple(parts), tuple(whole)
+
+
+# Texts of one thread say the same words again and again.
+_known_parts = lru_cache(maxsize=1 << 15)(_taken_apart)
 
 
 def _take_signs(word: str, parts: list[str], whole: list[str], asked: bool) -> None:

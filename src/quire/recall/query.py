@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -129,6 +129,7 @@ _FIRST, _SECOND, _TIMES = (frozenset(words.split()) for words in (_I, _YOU, _TIM
 _NAMELESS = _FIRST | _TIMES
 # A word inside a sentence, where a capital means a name; and the one spoken to ("Hey Ann!", "Thanks, Ann.").
 _INSIDE = re.compile(r" (?<=[^\s.!?…] )[\"“‘'(]*([^\W\d_]\w*)")
+_ASCII_NAME = re.compile(r" (?<=[^\s.!?] )[\"'(]*([A-Z]\w*)", re.ASCII)
 _SPOKEN_TO = re.compile(r"(?:,|(?:^|[.!?…])\s*[^\W\d_]+,?)\s+[^\W\d_]+(?=\s*(?:[,.!?…]|$))")
 
 
@@ -145,21 +146,22 @@ class SpeechSigns(msgspec.Struct, frozen=True):
 def speech(text: str) -> SpeechSigns:
     """The manner of one utterance: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
     said = tokens(text)
-    first = sum(word in _FIRST for word in said)
-    second = sum(word in _SECOND for word in said)
+    first = sum(map(_FIRST.__contains__, said))
+    second = sum(map(_SECOND.__contains__, said))
     return SpeechSigns(
         asks=text.rstrip().endswith(("?", "？", "؟")),
         person=(first + 1) / (first + second + 2),
-        times=min(2, sum(word in _TIMES for word in said)),
-        names=min(2, _names(text)),
+        times=min(2, sum(map(_TIMES.__contains__, said))),
+        names=len(list(islice(_names(text), 2))),
         length=len(said),
     )
 
 
-def _names(text: str) -> int:
-    """How many words name something: "Hey Ann! I saw Rome in May." -> 1, Rome."""
-    inside = _INSIDE.findall(_SPOKEN_TO.sub(" ", text))
-    return sum(word[0].isupper() and word.lower() not in _NAMELESS for word in inside)
+def _names(text: str) -> Iterator[str]:
+    """Words that name something: of "Hey Ann! I saw Rome in May.", Rome."""
+    for found in (_ASCII_NAME if text.isascii() else _INSIDE).finditer(_SPOKEN_TO.sub(" ", text)):
+        if found[1][0].isupper() and found[1].lower() not in _NAMELESS:
+            yield found[1]
 
 
 # The query of a conversation: what the user said last, and at less weight what they said before.
