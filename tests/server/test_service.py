@@ -4,34 +4,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from serving import served, user
 
-from quire.server.app import Running, all_routes
+from quire.server.app import all_routes
 from quire.server.routes import openapi
-from quire.server.service import Service
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with served(tmp_path_factory.mktemp("service") / "q.db") as client:
         yield client
-
-
-@contextmanager
-def served(db: Path, **how: Any) -> Iterator[httpx.Client]:
-    """A service in a thread of its own."""
-    with Running(Service(db, **how)) as running, httpx.Client(base_url=running.url, timeout=20) as client:
-        assert client.get("/readyz").status_code == 200
-        yield client
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"kind": "user", "text": text}
 
 
 def test_a_thread_is_made_appended_to_read_forked_and_deleted(client: httpx.Client) -> None:

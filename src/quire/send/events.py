@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from quire.errors import CallError
 from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
-from quire.values import SPOKEN, Entry
+from quire.values import SPOKEN, Entry, Json
 
 # Where the text of unfinished blocks is kept for readers in other processes.
 STATE = "partial"
@@ -37,6 +37,14 @@ class Event(msgspec.Struct, frozen=True):
 
 
 OnEvent: TypeAlias = Callable[[Event], None]
+
+
+class ThreadReader(Protocol):
+    """What is asked of a store to tell what happened."""
+
+    def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]: ...
+
+    def get_state(self, thread: str, key: str) -> Json: ...
 
 
 class OpenBlock(msgspec.Struct):
@@ -116,17 +124,28 @@ class Journal:
         self._store.set_state(self._thread, STATE, {"after": tip.id, "blocks": blocks})
 
 
-def missed(store: Store, thread: str, last: str = "0") -> list[Event]:
-    """Everything behind the event with the id `last`: entries, then what is being written now."""
+def missed(store: ThreadReader, thread: str, last: str = "0", limit: int | None = None) -> list[Event]:
+    """Everything behind the event with the id `last`: entries, then what is being written now.
+
+    With a limit, that many entries at most; what is being written comes when all of them have been told.
+    """
     seq, shown = read_id(last)
-    entries = store.read(thread, after=seq)
+    entries = store.read(thread, after=seq, limit=limit)
     events = []
     for entry in entries:
         if entry.kind not in SPOKEN:
             shown = []
         events.append(entry_event(entry, shown[0] if shown else 0, shown[1:]))
         shown = shown[1:]
-    tip = entries[-1] if entries else next(iter(store.read(thread, after=seq - 1)), None) if seq else None
+    if limit is not None and len(entries) >= limit:
+        return events
+    tip = (
+        entries[-1]
+        if entries
+        else next(iter(store.read(thread, after=seq - 1, limit=1)), None)
+        if seq
+        else None
+    )
     return events + (_unfinished(store, thread, tip, shown) if tip is not None else [])
 
 
@@ -139,7 +158,7 @@ def read_id(id: str) -> tuple[int, list[int]]:
     return int(seq), [int(number) for number in shown]
 
 
-def _unfinished(store: Store, thread: str, tip: Entry, shown: list[int]) -> list[Event]:
+def _unfinished(store: ThreadReader, thread: str, tip: Entry, shown: list[int]) -> list[Event]:
     """What has been noted of the blocks behind `tip`, as far as the reader does not know it."""
     kept = store.get_state(thread, STATE)
     if not kept or kept["after"] != tip.id:

@@ -19,7 +19,7 @@ from quire.errors import CallError, NotFound
 from quire.log.hashing import sha256_hex
 from quire.log.store import RecordFilter, RecordRow, Store
 from quire.records.record import Record, decode, draft, encode, number
-from quire.values import Entry, Json
+from quire.values import Entry, Json, JsonObject
 
 KEY_PREFIX = "qk_"
 _SCHEMA = "quire.key.v1"
@@ -198,9 +198,22 @@ class Redactor:
             return {key: each if key == "wire" else self.value(each) for key, each in value.items()}
         return value
 
+    def unfinished(self, partial: JsonObject) -> JsonObject:
+        """A reply that is being written, as far as its words are whole: of half a secret nobody could tell."""
+        if self._found is None:
+            return partial
+        blocks = [{**block, "text": self.text(_whole_words(block["text"]))} for block in partial["blocks"]]
+        return {**partial, "blocks": blocks}
+
     def entry(self, entry: Entry) -> Entry:
         """An entry without secrets; the very same where there is none."""
         if self._found is None:
             return entry
         body = self.value(entry.body)
         return entry if body == entry.body else Entry(entry.kind, body)
+
+
+def _whole_words(text: str) -> str:
+    """Up to the last space: "to be or no" -> "to be or "."""
+    found = re.search(r"\S*\Z", text)
+    return text[: found.start()] if found else text

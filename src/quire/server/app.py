@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 # The modules whose ROUTES are served; one that needs a part which is not installed has none.
-MODULES = ("quire.server.api",)
+MODULES = ("quire.server.api", "quire.server.turns")
 STATIC = Path(__file__).parent / "static"
 
 
@@ -62,7 +62,7 @@ def make_app(
         return Response(b'{"status":"ok"}', media_type="application/json")
 
     async def ready(request: Request) -> Response:
-        if service.ending.is_set():
+        if service.draining:
             return problem_response(Refusal(503, "the service is ending"))
         try:
             await off_loop(service.check)

@@ -151,6 +151,8 @@ class Route(msgspec.Struct, frozen=True):
     status: int = 200
     # What the answer is, where it is not JSON.
     media: str = "application/json"
+    # Whether the answer may be events instead.
+    streams: bool = False
     # Whether secrets are taken out of the answer; a store's own data go as they are.
     redacted: bool = True
     errors: tuple[int, ...] = ()
@@ -354,7 +356,10 @@ def _given(route: Route, known: Mapping[int, JsonObject]) -> JsonObject:
     if route.gives is None:
         return {"204": {"description": "done"}}
     schema = known[id(route.gives)] if route.media == "application/json" else {"type": "string"}
-    return {str(route.status): {"description": "done", "content": {route.media: {"schema": schema}}}}
+    content = {route.media: {"schema": schema}}
+    if route.streams:
+        content[EVENTS] = {"schema": {"type": "string"}}
+    return {str(route.status): {"description": "done", "content": content}}
 
 
 def _problems(route: Route) -> JsonObject:

@@ -16,10 +16,13 @@ from quire.log.hashing import sha256_hex
 from quire.log.off_loop import off_loop
 from quire.log.store import RecordFilter, Store
 from quire.records.record import decode, draft
+from quire.send.events import STATE as PARTIAL
 from quire.server.access import Keys, Rates, Redactor, check_tenant, insert_record
+from quire.server.follow import Follower, Readers
 from quire.server.routes import Call, Refusal, Route
+from quire.server.turns import Turns
 from quire.thread import Thread, open_store, wall_ms
-from quire.values import Entry, JsonObject
+from quire.values import Entry, Json, JsonObject
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -43,30 +46,43 @@ class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 10.0
 
 
-class RedactingStore:
-    """A store into which no secret of a known format gets; all else is the store's own doing."""
+class TenantStore:
+    """A store into which no secret of a known format gets, and whose followers hear at once of what was written."""
 
-    def __init__(self, store: Store, redactor: Redactor) -> None:
-        self._store, self._redactor = store, redactor
+    def __init__(self, store: Store, redactor: Redactor, wrote: Callable[[str], None]) -> None:
+        self._store, self._redactor, self._wrote = store, redactor, wrote
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
-        return self._store.append(thread, map(self._redactor.entry, entries), expected_seq)
+        """Append; what looks like a secret is replaced first."""
+        kept = self._store.append(thread, map(self._redactor.entry, entries), expected_seq)
+        self._wrote(thread)
+        return kept
+
+    def set_state(self, thread: str, key: str, value: Json) -> None:
+        """Keep derived state; of a reply that is still being written, only what is whole words by now."""
+        partial = key == PARTIAL and isinstance(value, dict)
+        self._store.set_state(thread, key, self._redactor.unfinished(value) if partial else value)
+        if partial:
+            self._wrote(thread)
 
 
 class Tenant:
     """One owner of threads: a store that holds nobody else's, and the threads that were used last."""
 
-    def __init__(self, name: str, store: Store) -> None:
-        self.name, self.store = name, store
+    def __init__(self, name: str, store: Store, redactor: Redactor, ending: asyncio.Event) -> None:
+        self.name = name
+        self.follower = Follower(store, ending)
+        self.store = cast(Store, TenantStore(store, redactor, self.follower.wrote))
         self._threads: OrderedDict[str, Thread] = OrderedDict()
         self._lock = threading.Lock()
 
-    def thread(self, name: str) -> Thread:
-        """A thread that is there; what it has folded of its log is used again, as long as it is the same log."""
-        self.store.info(name)
+    def thread(self, name: str, create: bool = False) -> Thread:
+        """A thread that is there, or may be made; what it has folded of its log is used again, as long as that stands."""
+        if not create:
+            self.store.info(name)
         with self._lock:
             found = self._threads.pop(name, None)
         if found is None or not found.reads_its_log():
@@ -88,6 +104,8 @@ class Service:
         needs_keys: bool = False,
         limits: ServiceLimits | None = None,
         redactor: Redactor | None = None,
+        model: str = "",
+        base_url: str = "",
     ) -> None:
         self.place, self.limits = place, limits or ServiceLimits()
         self.redactor = redactor or Redactor()
@@ -97,15 +115,19 @@ class Service:
         self.keys = Keys(self._own)
         self.needs_keys = needs_keys or self.keys.any()
         self._rates = Rates(self.limits.per_s)
-        # Set when the service is to end: no new turn begins, and readers are told to come back.
+        # No new turn begins when the service is to end; once the turns have ended, readers are told to come back.
+        self.draining = False
         self.ending = asyncio.Event()
+        self.clock = wall_ms
+        self.readers = Readers(self.limits.readers)
+        self.turns = Turns(self, model, base_url)
 
     def tenant(self, name: str = DEFAULT_TENANT) -> Tenant:
         """A tenant with its store, opened when it is first asked for."""
         with self._lock:
             if name not in self._tenants:
-                opened = cast(Store, RedactingStore(open_tenant(self.place, name), self.redactor))
-                self._tenants[name] = Tenant(name, opened)
+                store = open_tenant(self.place, name)
+                self._tenants[name] = Tenant(name, store, self.redactor, self.ending)
             return self._tenants[name]
 
     def check(self) -> None:
@@ -114,7 +136,9 @@ class Service:
         self._remember("ready", {"asked": ""})
 
     async def drain(self) -> None:
-        """End: what is under way is finished or recorded."""
+        """End: turns that are under way are finished, or stopped and recorded; then readers are sent away."""
+        self.draining = True
+        await self.turns.drain(self.limits.grace_s)
         self.ending.set()
 
     def close(self) -> None:

@@ -1,0 +1,250 @@
+"""Following a thread over HTTP: its entries and what is being written, as server-sent events.
+
+An event's id is the place its reader has reached (`quire.send.events`), so whoever comes back with Last-Event-ID, to
+this process or to another on the same database, gets what it missed and nothing twice. A reader holds its place and
+nothing else: what it has not taken yet stays in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quire.errors import NotFound, QuireError
+from quire.log.off_loop import off_loop
+from quire.log.store import Store
+from quire.send.events import STATE, Event, missed, read_id
+from quire.send.turn_state import is_opening
+from quire.server.routes import EVENTS, Refusal
+from quire.values import Entry, Json
+
+if TYPE_CHECKING:
+    from starlette.responses import StreamingResponse
+
+# How many entries a reader is told at a time, and how many of the newest are held for all readers of a thread.
+_PAGE = 16
+_HELD = 100
+# How often the database is asked for what other processes wrote, and how often a quiet connection is kept alive.
+_LOOK_S = 0.1
+_ALIVE_S = 15.0
+
+
+class ThreadTail:
+    """The newest entries of a followed thread and what is being written behind them, read once for all readers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.readers = 0
+        self.entries: list[Entry] = []
+        self.gone = False
+        self._partial: Json = None
+        self._changed = asyncio.Event()
+
+    async def look(self, store: Store) -> None:
+        """Read on from what is known."""
+        after = self.entries[-1].seq if self.entries else None
+        try:
+            found, partial = await off_loop(self._read, store, after)
+        except NotFound:
+            self.gone = True
+        else:
+            if not found and partial == self._partial:
+                return
+            self.entries = [*self.entries, *found][-_HELD:]
+            self._partial = partial
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _read(self, store: Store, after: int | None) -> tuple[list[Entry], Json]:
+        # Told before the entries: what is noted behind the newest of them must not be missed, only told later.
+        partial = store.get_state(self.name, STATE)
+        start = max(0, store.info(self.name).seq - _HELD) if after is None else after
+        return store.read(self.name, start), partial
+
+    def is_written(self) -> bool:
+        """Whether a reply may be streaming in: the newest request has no usage yet."""
+        newest = next((entry for entry in reversed(self.entries) if entry.kind == "sent"), None)
+        return newest is not None and is_opening(newest)
+
+    def news(self) -> asyncio.Event:
+        """Set when anything comes behind what is known now."""
+        return self._changed
+
+    def holds(self, seq: int) -> bool:
+        """Whether everything behind entry `seq` is here."""
+        return bool(self.entries) and self.entries[0].seq <= max(1, seq)
+
+    # As events are made of it; see `quire.send.events.ThreadReader`.
+
+    def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
+        return [entry for entry in self.entries if entry.seq > after][:limit]
+
+    def get_state(self, thread: str, key: str) -> Json:
+        return self._partial
+
+
+class Follower:
+    """All that is followed of one store."""
+
+    def __init__(self, store: Store, ending: asyncio.Event) -> None:
+        self._store, self._ending = store, ending
+        self._tails: dict[str, ThreadTail] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._written: set[str] = set()
+
+    def wrote(self, thread: str) -> None:
+        """This process wrote to a thread, in whichever OS thread: its readers need not wait for the next look."""
+        loop = self._loop
+        if loop is not None and thread in self._tails:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._wake, thread)
+
+    def _wake(self, thread: str) -> None:
+        self._written.add(thread)
+        self._woken.set()
+
+    @contextlib.asynccontextmanager
+    async def tail(self, name: str) -> AsyncIterator[ThreadTail]:
+        """A thread's tail, kept up to date while anybody reads it."""
+        self._loop = asyncio.get_running_loop()
+        found = self._tails.get(name)
+        if found is None:
+            found = self._tails[name] = ThreadTail(name)
+        found.readers += 1
+        try:
+            await found.look(self._store)
+            if self._watch is None or self._watch.done():
+                self._watch = asyncio.create_task(self._look())
+            yield found
+        finally:
+            found.readers -= 1
+            if not found.readers and self._tails.get(name) is found:
+                del self._tails[name]
+
+    async def _look(self) -> None:
+        """Look for news while anybody reads: at once for what this process wrote, else as often as the store tells."""
+        seen = await off_loop(self._store.last_change)
+        while self._tails:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), _LOOK_S)
+            self._woken.clear()
+            names, self._written = self._written, set()
+            try:
+                now = await off_loop(self._store.last_change)
+                every = now != seen
+                seen = now
+                for name, tail in list(self._tails.items()):
+                    if every or name in names or tail.is_written():
+                        await tail.look(self._store)
+            except QuireError:
+                await asyncio.sleep(1)  # the database is away; readers keep their places
+
+    async def events(
+        self, name: str, last: str, until: asyncio.Future[Any] | None = None
+    ) -> AsyncGenerator[Event | None, None]:
+        """Everything behind `last`, and on as it comes; None where nothing came for a while.
+
+        Ends with the thread, with the service, or when `until` is done and all of it has been told.
+        """
+        async with self.tail(name) as tail:
+            ends = {asyncio.ensure_future(self._ending.wait()), *([until] if until is not None else ())}
+            try:
+                ended = False
+                while not (tail.gone or self._ending.is_set()):
+                    news = tail.news()
+                    told = await self._missed(tail, last)
+                    for event in told:
+                        last = event.id
+                        yield event
+                    if told or news.is_set():
+                        continue
+                    if ended:
+                        return
+                    if until is not None and until.done():
+                        # What it wrote last may not have been looked at yet.
+                        ended = True
+                        await tail.look(self._store)
+                    elif not await _first(news, ends):
+                        yield None
+            finally:
+                for each in ends - {until}:
+                    each.cancel()
+
+    async def _missed(self, tail: ThreadTail, last: str) -> list[Event]:
+        """The next events behind `last`: from what is held for all, else from the store."""
+        if tail.holds(read_id(last)[0]):
+            return missed(tail, tail.name, last, _PAGE)
+        return await off_loop(missed, self._store, tail.name, last, _PAGE)
+
+
+async def _first(news: asyncio.Event, ends: set[asyncio.Future[Any]]) -> bool:
+    """Wait for news or an end; whether either came before the connection needs a sign of life."""
+    waiting = asyncio.ensure_future(news.wait())
+    try:
+        done, _ = await asyncio.wait({waiting, *ends}, timeout=_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    return bool(done)
+
+
+# The events as they go over the wire.
+
+
+class EventJson(msgspec.Struct, omit_defaults=True):
+    """What the data of an event is: an entry, or a piece of one that is being written."""
+
+    kind: str
+    text: str = ""
+    part: int = 0
+    entry: Json = None
+
+
+def event_bytes(event: Event, redact: Callable[[bytes], bytes] = bytes) -> bytes:
+    """An event of the stream: its id, its name (`entry` or `piece`) and its data as JSON."""
+    entry = None
+    if event.entry is not None:
+        entry = {**event.entry.body, "seq": event.entry.seq, "id": event.entry.id}
+    data = redact(msgspec.json.encode(EventJson(event.kind, event.text, event.part, entry)))
+    name = "entry" if event.entry is not None else "piece"
+    return f"id: {event.id}\nevent: {name}\ndata: ".encode() + data + b"\n\n"
+
+
+def named_bytes(name: str, value: Any) -> bytes:
+    """An event without a place of its own."""
+    return f"event: {name}\ndata: ".encode() + msgspec.json.encode(value) + b"\n\n"
+
+
+OPENING = b"retry: 500\n\n"
+ALIVE = b": quiet\n\n"
+
+
+class Readers:
+    """How many read events at once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._now: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def response(self, pieces: AsyncIterator[bytes]) -> StreamingResponse:
+        """The pieces as a stream, taken only as fast as the reader takes them."""
+        from starlette.responses import StreamingResponse
+
+        if len(self._now) >= self._most:
+            raise Refusal(
+                503,
+                f"{self._most} readers are connected",
+                hint="Try again later.",
+                headers={"retry-after": "5"},
+            )
+        made = StreamingResponse(
+            pieces, media_type=EVENTS, headers={"cache-control": "no-store", "x-accel-buffering": "no"}
+        )
+        self._now.add(made)
+        return made

@@ -1,0 +1,440 @@
+"""Turns carried out by the service: begun, followed, stopped, resumed; what its process leaves behind, another goes on with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from quire import values
+from quire.errors import CallError, ConflictError
+from quire.log.hashing import chain
+from quire.log.off_loop import off_loop
+from quire.providers.models import resolve, split_target
+from quire.send.connect import transport_for
+from quire.send.cycle import GO_ON, Cycle, Decision, interrupted_result, last_target
+from quire.send.events import event_id
+from quire.send.protocol import RECALL_SHARE, Limits, Runner
+from quire.send.transport import Transport, close, endpoint_for
+from quire.send.turn_state import standing, usage_of, usd_of
+from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
+from quire.server.routes import EVENTS, Call, EntryJson, Refusal, Route, problem_of
+from quire.values import Entry, Item, JsonObject
+
+if TYPE_CHECKING:
+    from quire.server.service import Service, Tenant
+
+# Where it is asked for that a turn which another process carries out shall stop: the id of its user entry.
+_STOP = "stop"
+_LOOK_S = 0.25
+Model = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+:\S*$")]
+
+
+class TurnLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a turn ends by itself."""
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=10**12)] | None = None
+    usd: Annotated[float, msgspec.Meta(ge=0, le=10**6)] | None = None
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] | None = None
+
+
+class NewTurn(msgspec.Struct, forbid_unknown_fields=True):
+    """What the user says, and to which model; without one, the thread's last, else the service's own.
+
+    `stream` false answers once, when the turn has ended.
+    """
+
+    text: Annotated[str, msgspec.Meta(min_length=1)]
+    model: Model | None = None
+    attach: Annotated[list[Item], msgspec.Meta(max_length=1000)] = []
+    options: JsonObject = {}
+    limits: TurnLimits = TurnLimits()
+    stream: bool = True
+
+
+class CallResult(msgspec.Struct, forbid_unknown_fields=True):
+    """The result of a call that the caller ran, or says was interrupted."""
+
+    call_id: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+    content: str = ""
+    error: bool = False
+    interrupted: bool = False
+
+
+class Resumed(msgspec.Struct, forbid_unknown_fields=True):
+    """How an open turn goes on: results for calls that wait, or may have run already."""
+
+    results: Annotated[list[CallResult], msgspec.Meta(max_length=1000)] = []
+    model: Model | None = None
+    options: JsonObject = {}
+    limits: TurnLimits = TurnLimits()
+    stream: bool = True
+
+
+class TurnOutcome(msgspec.Struct):
+    """How a turn ended: "calls" where the caller has to run some, "failed" with the problem where the model's side did."""
+
+    stop: str
+    text: str
+    model: str
+    steps: int
+    usage: JsonObject
+    usd: float | None
+    seq: int
+    calls: list[EntryJson] = []
+    problem: JsonObject | None = None
+
+
+class TurnStanding(msgspec.Struct):
+    """How the newest turn stands: what is next, who has to do it, and the calls that wait."""
+
+    next: Literal["nothing", "ask", "run", "done"]
+    running: bool
+    model: str
+    seq: int
+    calls: list[EntryJson]
+
+
+class Stopped(msgspec.Struct):
+    """Whether a turn was under way; where another process carries it out, it stops within a second."""
+
+    stopped: bool
+
+
+class _CallsWait(Exception):
+    """The model called tools, and whoever asked runs them."""
+
+
+class _CallerRuns:
+    """The service runs no tools: a turn ends where the model calls one, and goes on with its result."""
+
+    def definitions(self) -> Sequence[JsonObject]:
+        return ()
+
+    async def run(self, call: Entry) -> Entry:
+        raise _CallsWait
+
+
+def _undecided(call: Entry) -> Decision:
+    raise _CallsWait
+
+
+class RunningTurn:
+    """A turn under way in this process."""
+
+    def __init__(self) -> None:
+        self.began: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[TurnOutcome] | None = None
+
+
+class Turns:
+    """The turns that this process carries out, one a thread."""
+
+    def __init__(self, service: Service, model: str = "", base_url: str = "") -> None:
+        self._service, self._model, self._base_url = service, model, base_url
+        self._running: dict[tuple[str, str], RunningTurn] = {}
+
+    def running(self, tenant: str, name: str) -> RunningTurn | None:
+        return self._running.get((tenant, name))
+
+    async def begin(self, call: Call, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
+        """Carry the newest turn out, behind these entries; a ConflictError where one is under way."""
+        if self._service.draining:
+            raise Refusal(
+                503,
+                "the service is ending",
+                hint="Ask another, or in a moment.",
+                headers={"retry-after": "2"},
+            )
+        key = (call.tenant.name, call.name)
+        if key in self._running:
+            raise ConflictError(
+                f"a turn of thread {call.name!r} is being carried out", hint="Follow its events, or stop it."
+            )
+        turn = self._running[key] = RunningTurn()
+        turn.task = asyncio.create_task(self._carry_out(turn, call, entries, asked))
+        turn.task.add_done_callback(lambda task: self._ended(key, turn))
+        either: set[asyncio.Future[Any]] = {turn.began, turn.task}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not turn.began.done():
+            turn.began.cancel()
+            await turn.task  # raises why it could not begin
+        return turn
+
+    def _ended(self, key: tuple[str, str], turn: RunningTurn) -> None:
+        del self._running[key]
+        if turn.task is not None and not turn.task.cancelled():
+            turn.task.exception()  # whoever asked has heard of it, or has gone
+
+    async def _carry_out(
+        self, turn: RunningTurn, call: Call, entries: Sequence[Entry], asked: NewTurn | Resumed
+    ) -> TurnOutcome:
+        tenant, name = call.tenant, call.name
+        with tenant.store.turn_lock(name):
+            model = await off_loop(self._target, tenant, name, asked.model)
+            transport = await off_loop(self._reach, model)
+            try:
+                thread = await off_loop(tenant.thread, name, create=bool(entries))
+                if entries:
+                    await off_loop(thread.append, *entries)
+                user = (await off_loop(standing, tenant.store, name)).user
+                if user is None:
+                    raise CallError(
+                        f"thread {name!r} has no user entry to answer", hint="Begin a turn first."
+                    )
+                turn.began.set_result(user)
+                limits = Limits(**msgspec.structs.asdict(asked.limits))
+                runner = Runner(
+                    tools=_CallerRuns(), limits=limits, options=dict(asked.options), recall=RECALL_SHARE
+                )
+                cycle = Cycle(thread, model, transport, runner, None, _undecided)
+                return await self._until_stopped(tenant, name, user, cycle, model)
+            finally:
+                await close(transport)
+
+    async def _until_stopped(
+        self, tenant: Tenant, name: str, user: Entry, cycle: Cycle, model: str
+    ) -> TurnOutcome:
+        """Run a cycle; a stop that was asked for in another process is looked for meanwhile."""
+        work = asyncio.create_task(cycle.run())
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=_LOOK_S)
+                if not work.done() and await off_loop(tenant.store.get_state, name, _STOP) == user.id:
+                    work.cancel()
+        except asyncio.CancelledError:
+            work.cancel()
+        finally:
+            await asyncio.wait({work})
+        stop, problem = "stopped", None
+        if not work.cancelled():
+            error = work.exception()
+            if error is None:
+                stop = work.result().stop
+            elif isinstance(error, _CallsWait):
+                stop = "calls"
+            elif isinstance(error, Exception):
+                stop, problem = "failed", msgspec.to_builtins(problem_of(error))
+        return await off_loop(_outcome, tenant, name, stop, model, problem)
+
+    def _target(self, tenant: Tenant, name: str, wanted: str | None) -> str:
+        from quire.server.service import exists
+
+        last = last_target(tenant.store, name) if not wanted and exists(tenant.store, name) else ""
+        found = wanted or last or self._model
+        if not found:
+            raise CallError(
+                "no model is named", hint='Send "model": "provider:model", or start with --model.'
+            )
+        if not split_target(found)[1] and resolve(split_target(found)[0])[0] != "llamacpp":
+            raise CallError(f"{found!r} names no model", hint="Write provider:MODEL.")
+        return found
+
+    def _reach(self, target: str) -> Transport:
+        """The way to a model: the service's own keys and addresses, never the caller's."""
+        provider = split_target(target)[0]
+        url = self._base_url or None
+        if url is None and provider == "local":
+            from quire.send.local import local_target
+
+            url = local_target().base_url
+        names = endpoint_for(target).keys
+        key = next((os.environ[each] for each in names if os.environ.get(each)), None)
+        return transport_for(target, url, key, proxies=not url)
+
+    async def stop(self, tenant: Tenant, name: str) -> bool:
+        """Stop a thread's turn: what came is kept and marked."""
+        turn = self._running.get((tenant.name, name))
+        if turn is not None and turn.task is not None:
+            turn.task.cancel()
+            await asyncio.wait({turn.task})
+            return True
+        found = await off_loop(standing, tenant.store, name)
+        if found.user is None or found.next in ("done", "nothing"):
+            return False
+        await off_loop(tenant.store.set_state, name, _STOP, found.user.id)
+        return True
+
+    async def drain(self, grace_s: float) -> None:
+        """Let turns end by themselves for a while; then stop them, which records what came."""
+        tasks = {turn.task for turn in self._running.values() if turn.task is not None}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+
+def _outcome(tenant: Tenant, name: str, stop: str, model: str, problem: JsonObject | None) -> TurnOutcome:
+    """How the newest turn stands, by its log alone."""
+    turn = standing(tenant.store, name)
+    text = "".join(entry.text for entry in turn.answer if entry.kind == "respond")
+    calls = [{**entry.body, "seq": entry.seq, "id": entry.id} for entry in turn.pending]
+    seq = tenant.store.info(name).seq
+    used = usage_of(turn).as_json()
+    return TurnOutcome(stop, text, model, turn.steps, used, usd_of(turn), seq, calls, problem)
+
+
+# The routes.
+
+
+async def begin_turn(call: Call) -> Any:
+    """Say something and have it answered: events as they come, with the outcome at the end.
+
+    The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
+    """
+    asked: NewTurn = call.body
+    user = values.user(asked.text, asked.attach, at=call.service.clock())
+    entry = call.service.redactor.entry(user)
+    return await _answer(call, await _begun(call, [entry], asked), asked.stream)
+
+
+async def resume_turn(call: Call) -> Any:
+    """Go on with an open turn: with the results of calls that wait, from wherever the log ends."""
+    asked: Resumed = call.body
+    found = await off_loop(standing, call.store, call.name)
+    waiting = {entry.call_id: entry for entry in found.pending}
+    unknown = [each.call_id for each in asked.results if each.call_id not in waiting]
+    if unknown:
+        raise Refusal(
+            409,
+            f"no call {unknown[0]!r} waits for a result",
+            hint="`GET …/turn` names the calls that wait.",
+            state=msgspec.to_builtins(_standing(call)),
+        )
+    entries = [
+        interrupted_result(waiting[each.call_id])
+        if each.interrupted
+        else values.result(each.call_id, each.content, error=each.error)
+        for each in asked.results
+    ]
+    if found.next == "done" and found.stopped:
+        entries.append(values.note(GO_ON, meta={"resumed": True}))
+    return await _answer(call, await _begun(call, entries, asked), asked.stream)
+
+
+async def _begun(call: Call, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
+    """The turn, begun now; one that an earlier attempt with the same key began is gone on with instead."""
+    turns = call.service.turns
+    if call.remember is not None:
+        before, running = call.began, turns.running(call.tenant.name, call.name)
+        if before and await off_loop(_is_kept, call, before):
+            return running or await turns.begin(call, [], asked)
+        await off_loop(_note, call, entries)
+    return await turns.begin(call, entries, asked)
+
+
+def _is_kept(call: Call, before: JsonObject) -> bool:
+    from quire.server.service import exists
+
+    found = (
+        call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
+    )
+    return bool(found) and found[-1].id == before["id"]
+
+
+def _note(call: Call, entries: Sequence[Entry]) -> None:
+    from quire.server.service import exists
+
+    tip = call.store.info(call.name) if exists(call.store, call.name) else None
+    made = list(chain(entries, tip.id if tip else "", tip.seq if tip else 0))
+    call.begin({"seq": tip.seq if tip else 0, "count": len(made), "id": made[-1].id if made else ""})
+
+
+async def _answer(call: Call, turn: RunningTurn, stream: bool) -> Any:
+    assert turn.task is not None
+    if stream:
+        return call.service.readers.response(_told(call, turn))
+    outcome = await asyncio.shield(turn.task)
+    if outcome.problem is not None:
+        said = outcome.problem
+        raise Refusal(
+            said["status"],
+            said.get("detail", ""),
+            hint=said.get("hint", ""),
+            state=msgspec.to_builtins(outcome),
+        )
+    return outcome
+
+
+async def _told(call: Call, turn: RunningTurn) -> AsyncIterator[bytes]:
+    """A turn's events from its user entry on, then its outcome; ids are those of the thread's events."""
+    task = turn.task
+    assert task is not None
+    user, redact = turn.began.result(), call.service.redactor.bytes
+    yield OPENING
+    last = event_id(user.seq - 1)
+    follower = call.tenant.follower
+    async with contextlib.aclosing(follower.events(call.name, last, until=task)) as events:
+        async for event in events:
+            yield ALIVE if event is None else event_bytes(event, redact)
+    if task.done() and not task.cancelled():
+        yield named_bytes("outcome", task.result())
+
+
+def show_turn(call: Call) -> TurnStanding:
+    """How the newest turn stands: done, to be asked, or waiting for results of calls."""
+    return _standing(call)
+
+
+def _standing(call: Call) -> TurnStanding:
+    turn = standing(call.store, call.name)
+    calls = [{**entry.body, "seq": entry.seq, "id": entry.id} for entry in turn.pending]
+    running = call.service.turns.running(call.tenant.name, call.name) is not None
+    if not running:
+        try:
+            with call.store.turn_lock(call.name):
+                pass
+        except ConflictError:
+            running = True
+    seq = call.store.info(call.name).seq
+    return TurnStanding(turn.next, running, last_target(call.store, call.name), seq, calls)
+
+
+async def stop_turn(call: Call) -> Stopped:
+    """Stop the turn that is under way: what came is kept and marked, and `resume` goes on from there."""
+    await off_loop(call.store.info, call.name)
+    return Stopped(await call.service.turns.stop(call.tenant, call.name))
+
+
+class From(msgspec.Struct, forbid_unknown_fields=True):
+    """Behind which event to begin; the header Last-Event-ID wins."""
+
+    last: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(:[0-9]{1,9}(,[0-9]{1,9})*)?$")] = "0"
+
+
+async def follow_thread(call: Call) -> Any:
+    """A thread's entries and what is being written, as they come; Last-Event-ID goes on where a reader was."""
+    asked: From = call.query
+    last = call.headers.get("last-event-id") or asked.last
+    await off_loop(call.store.info, call.name)
+    try:
+        msgspec.convert({"last": last}, From)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40.") from error
+    return call.service.readers.response(_followed(call, last))
+
+
+async def _followed(call: Call, last: str) -> AsyncIterator[bytes]:
+    redact = call.service.redactor.bytes
+    yield OPENING
+    async with contextlib.aclosing(call.tenant.follower.events(call.name, last)) as events:
+        async for event in events:
+            yield ALIVE if event is None else event_bytes(event, redact)
+
+
+ROUTES = (
+    Route("POST", "/api/threads/{name}/turns", begin_turn, TurnOutcome, NewTurn, errors=(502,), streams=True),
+    Route("GET", "/api/threads/{name}/turn", show_turn, TurnStanding),
+    Route(
+        "POST", "/api/threads/{name}/resume", resume_turn, TurnOutcome, Resumed, errors=(502,), streams=True
+    ),
+    Route("POST", "/api/threads/{name}/stop", stop_turn, Stopped),
+    Route("GET", "/api/threads/{name}/events", follow_thread, str, query=From, media=EVENTS),
+)

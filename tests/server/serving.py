@@ -1,0 +1,66 @@
+"""What tests of the service share: one that runs, and a reader of its events."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from quire.server.app import Running
+from quire.server.service import Service
+
+
+@contextmanager
+def served(db: Path, **how: Any) -> Iterator[httpx.Client]:
+    """A service in a thread of its own."""
+    with Running(Service(db, **how)) as running, httpx.Client(base_url=running.url, timeout=20) as client:
+        assert client.get("/readyz").status_code == 200
+        yield client
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"kind": "user", "text": text}
+
+
+class SseReader:
+    """Puts a thread together from events, whole ones alone; a `sent` takes back what was being written."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.open: list[str] = []
+        self.last = ""
+        self.ids: list[str] = []
+        self.outcome: Any = None
+        self._rest = b""
+
+    def connected(self) -> dict[str, str]:
+        """Begin a connection: what was left of the one before is worth nothing."""
+        self._rest = b""
+        return {"last-event-id": self.last} if self.last else {}
+
+    def feed(self, data: bytes) -> None:
+        *whole, self._rest = (self._rest + data).split(b"\n\n")
+        for block in whole:
+            lines = [line.partition(": ") for line in block.decode().split("\n") if not line.startswith(":")]
+            fields = {name: value for name, _, value in lines}
+            if fields.get("event") == "outcome":
+                self.outcome = json.loads(fields["data"])
+            elif "data" in fields:
+                self._take(fields["id"], json.loads(fields["data"]))
+
+    def _take(self, id: str, event: dict[str, Any]) -> None:
+        self.last = id
+        self.ids.append(id)
+        entry = event.get("entry")
+        if entry is None:
+            part = event.get("part", 0)
+            self.open += [""] * (part + 1 - len(self.open))
+            self.open[part] += event["text"]
+        elif entry["kind"] in ("respond", "think", "call"):
+            begun = self.open.pop(0) if self.open else ""
+            self.texts[entry["seq"]] = begun + event.get("text", "") if entry["kind"] != "call" else ""
+        else:
+            self.open = []
+            self.texts[entry["seq"]] = event.get("text", "")

@@ -1,0 +1,157 @@
+"""Turns through the service: streamed, followed from anywhere, stopped, resumed; and what is told of them."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving import SseReader, served, user
+
+from quire.testing import Cut, Emulator, Refuse, Slow, emulator
+from quire.values import Call, Text
+
+MODEL = "anthropic:claude-opus-5-5"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Emulator]:
+    with emulator("anthropic", lambda body: "You are welcome.", lenient=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory, model: Emulator) -> Iterator[list[httpx.Client]]:
+    """Two services on one database."""
+    db = tmp_path_factory.mktemp("turns") / "q.db"
+    how = {"model": MODEL, "base_url": model.url}
+    with served(db, **how) as one, served(db, **how) as other:
+        yield [one, other]
+
+
+def streamed(client: httpx.Client, path: str, body: dict[str, Any], **headers: str) -> SseReader:
+    reader = SseReader()
+    with client.stream("POST", path, json=body, headers=headers) as reply:
+        assert reply.status_code == 200, reply.read()
+        for piece in reply.iter_bytes():
+            reader.feed(piece)
+    return reader
+
+
+def log_texts(client: httpx.Client, thread: str) -> dict[int, str]:
+    entries = client.get(f"/api/threads/{thread}/entries").json()["entries"]
+    return {entry["seq"]: entry.get("text", "") for entry in entries}
+
+
+def test_a_turn_is_streamed_and_its_outcome_comes_last(replicas: list[httpx.Client]) -> None:
+    reader = streamed(replicas[0], "/api/threads/a/turns", {"text": "Thanks!"})
+    assert reader.outcome["stop"] == "answered"
+    assert reader.outcome["text"] == "You are welcome."
+    assert reader.outcome["usage"]["input_total"] > 0
+    assert reader.texts == log_texts(replicas[1], "a")
+    whole = replicas[1].post("/api/threads/a/turns", json={"text": "Again!", "stream": False})
+    assert (whole.status_code, whole.json()["text"], whole.json()["model"]) == (200, "You are welcome.", MODEL)
+    assert replicas[0].get("/api/threads/a/turn").json()["next"] == "done"
+
+
+def test_the_same_key_begins_one_turn(replicas: list[httpx.Client], model: Emulator) -> None:
+    before = len(model.requests)
+    said = [
+        streamed(client, "/api/threads/k/turns", {"text": "Once."}, **{"idempotency-key": "turn-1"})
+        for client in (*replicas, replicas[0])
+    ]
+    assert len({str(reader.outcome) for reader in said}) == 1
+    assert len(model.requests) == before + 1
+
+
+def test_the_caller_runs_the_calls_and_resumes(replicas: list[httpx.Client], model: Emulator) -> None:
+    tools = [{"name": "stock", "description": "How many.", "parameters": {"type": "object", "properties": {}}}]
+    replicas[0].post("/api/threads/c/entries", json={"entries": [{"kind": "tools", "tools": tools}]})
+    model.next([Text("I look."), Call("c1", "stock", {}), Call("c2", "stock", {})])
+    asked = streamed(replicas[0], "/api/threads/c/turns", {"text": "How many?"})
+    assert asked.outcome["stop"] == "calls"
+    waiting = [call["call_id"] for call in asked.outcome["calls"]]
+    assert len(waiting) == 2
+    wrong = replicas[1].post("/api/threads/c/resume", json={"results": [{"call_id": "nope"}]})
+    assert (wrong.status_code, [call["call_id"] for call in wrong.json()["state"]["calls"]]) == (409, waiting)
+    half = streamed(replicas[1], "/api/threads/c/resume", {"results": [{"call_id": waiting[0], "content": "42"}]})
+    assert half.outcome["stop"] == "calls"
+    done = streamed(replicas[1], "/api/threads/c/resume", {"results": [{"call_id": waiting[1], "interrupted": True}]})
+    assert (done.outcome["stop"], done.outcome["text"]) == ("answered", "You are welcome.")
+    sent = str(model.requests[-1].body)
+    assert "42" in sent
+    assert "interrupted" in sent
+
+
+@pytest.mark.parametrize("by", [0, 1], ids=["in its process", "from another"])
+def test_a_turn_is_stopped_and_gone_on_with(replicas: list[httpx.Client], model: Emulator, by: int) -> None:
+    name = f"stop{by}"
+    model.next(Slow("Too late.", 30))
+    reader = SseReader()
+    with replicas[0].stream("POST", f"/api/threads/{name}/turns", json={"text": "Wait."}) as reply:
+        pieces = reply.iter_bytes()
+        while not any(text == "Wait." for text in reader.texts.values()):
+            reader.feed(next(pieces))
+        while replicas[by].get(f"/api/threads/{name}/turn").json()["next"] != "ask":
+            time.sleep(0.02)
+        busy = replicas[1 - by].post(f"/api/threads/{name}/turns", json={"text": "And this?"})
+        assert (busy.status_code, busy.json()["title"]) == (409, "conflict")
+        assert replicas[by].post(f"/api/threads/{name}/stop").json() == {"stopped": True}
+        for piece in pieces:
+            reader.feed(piece)
+    assert reader.outcome["stop"] == "stopped"
+    assert streamed(replicas[1], f"/api/threads/{name}/resume", {}).outcome["text"] == "You are welcome."
+    assert replicas[0].post(f"/api/threads/{name}/stop").json() == {"stopped": False}
+
+
+def test_a_model_that_fails_is_told_with_its_hint(replicas: list[httpx.Client], model: Emulator) -> None:
+    model.next(Refuse(400, "no such thing"))
+    failed = streamed(replicas[0], "/api/threads/f/turns", {"text": "Hello."})
+    assert (failed.outcome["stop"], failed.outcome["problem"]["status"]) == ("failed", 502)
+    model.next(Refuse(400, "no such thing"))
+    whole = replicas[0].post("/api/threads/f/resume", json={"stream": False})
+    assert (whole.status_code, whole.json()["state"]["stop"]) == (502, "failed")
+    assert "no such thing" in whole.json()["detail"]
+
+
+@given(cuts=st.lists(st.integers(1, 700), min_size=1, max_size=12), broken=st.booleans())
+@settings(max_examples=15)
+def test_a_reader_that_is_cut_off_anywhere_misses_nothing_and_sees_nothing_twice(
+    replicas: list[httpx.Client], model: Emulator, cuts: list[int], broken: bool
+) -> None:
+    """It reads `cuts` bytes, loses the connection, and comes back to the other replica with the last whole event's id."""
+    name = f"p{time.monotonic_ns()}"
+    answer = "Once upon a time there was a reader that came and went as it liked. " * 3
+    if broken:
+        model.next(Cut(answer, 900))
+    model.next(answer) if not broken else None
+    replicas[0].post("/api/threads", json={"name": name})
+    turn = threading.Thread(
+        target=replicas[0].post, args=(f"/api/threads/{name}/turns",), kwargs={"json": {"text": "Go.", "stream": False}}
+    )
+    turn.start()
+    reader = SseReader()
+    for number, cut in enumerate([*cuts, 10**6]):
+        if number == len(cuts):
+            turn.join()
+        left = cut
+        headers = reader.connected()
+        with replicas[number % 2].stream("GET", f"/api/threads/{name}/events", headers=headers) as reply:
+            end = replicas[0].get(f"/api/threads/{name}").json()["seq"]
+            for piece in reply.iter_raw():
+                reader.feed(piece[:left])
+                left -= len(piece)
+                if left <= 0 or (number == len(cuts) and reader.last == str(end)):
+                    break
+    assert reader.texts == log_texts(replicas[1], name)
+    assert len(set(reader.ids)) == len(reader.ids)
+
+
+def test_events_of_what_is_not_there(replicas: list[httpx.Client]) -> None:
+    assert replicas[0].get("/api/threads/none/events").status_code == 404
+    replicas[0].post("/api/threads/e/entries", json={"entries": [user("x")]})
+    bad = replicas[0].get("/api/threads/e/events", headers={"last-event-id": "x"})
+    assert (bad.status_code, bad.json()["hint"]) == (422, "Ids look like 17 or 17:40.")
