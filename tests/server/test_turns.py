@@ -117,16 +117,16 @@ def test_a_model_that_fails_is_told_with_its_hint(replicas: list[httpx.Client], 
     assert "no such thing" in whole.json()["detail"]
 
 
-@given(cuts=st.lists(st.integers(1, 700), min_size=1, max_size=12), broken=st.booleans())
+@given(cuts=st.lists(st.integers(1, 4000), min_size=1, max_size=12), broken=st.booleans())
 @settings(max_examples=15)
 def test_a_reader_that_is_cut_off_anywhere_misses_nothing_and_sees_nothing_twice(
     replicas: list[httpx.Client], model: Emulator, cuts: list[int], broken: bool
 ) -> None:
     """It reads `cuts` bytes, loses the connection, and comes back to the other replica with the last whole event's id."""
     name = f"p{time.monotonic_ns()}"
-    answer = "Once upon a time there was a reader that came and went as it liked. " * 3
+    answer = "Once upon a time there was a reader that came and went as it liked. " * 100
     if broken:
-        model.next(Cut(answer, 900))
+        model.next(Cut(answer, 9000))
     model.next(answer) if not broken else None
     replicas[0].post("/api/threads", json={"name": name})
     turn = threading.Thread(
