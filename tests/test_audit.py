@@ -256,10 +256,11 @@ def test_har_files_and_sessions_of_clients_are_read(tmp_path: Path) -> None:
         "type": "assistant",
         "sessionId": "s",
         "uuid": "u",
-        "message": {"id": "m1", "model": MODEL, "usage": usage},
+        "message": {"id": "m1", "role": "assistant", "content": [], "model": MODEL, "usage": usage},
     }
-    later = {**reply, "timestamp": "2026-11-15T12:00:00Z", "message": {**reply["message"], "id": "m2"}}
-    lines = [{**reply, "timestamp": "2026-11-15T10:00:00Z"}, {**reply, "timestamp": "2026-11-15T10:00:01Z"}, later]
+    later = {**reply, "uuid": "w", "timestamp": "2026-11-15T12:00:00Z", "message": {**reply["message"], "id": "m2"}}
+    again = {**reply, "uuid": "v", "timestamp": "2026-11-15T10:00:01Z"}
+    lines = [{**reply, "timestamp": "2026-11-15T10:00:00Z"}, again, later]
     store = tmp_path / "session.jsonl"
     store.write_text("\n".join(map(json.dumps, lines)))
     report = audit(read_calls(store))
@@ -291,10 +292,10 @@ def test_side_questions_and_helpers_stand_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hello", "is not JSON"),
-        ('{"a": 1}', "holds no requests that are known here"),
-        ('{"messages": []}\n{"b": 2}', "holds no request"),
-        ("[]", "no request in what was given"),
+        ("hello", "begins with 'hello'"),
+        ('{"a": 1}', "begins with the fields a, which nothing known here begins with"),
+        ('{"messages": []}\n{"b": 2}', "line 2, column 1: x.jsonl holds the fields b, no request"),
+        ("[]", "begins with a list, which nothing known here begins with"),
     ],
 )
 def test_what_is_no_record_of_requests_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
@@ -316,7 +317,8 @@ def test_without_a_path_the_stores_in_the_home_are_read(tmp_path: Path, monkeypa
     store = tmp_path / ".claude" / "projects" / "p"
     store.mkdir(parents=True)
     usage = {"input_tokens": 10, "output_tokens": 5}
-    reply = {"type": "assistant", "sessionId": "s", "uuid": "u", "message": {"id": "m", "model": MODEL, "usage": usage}}
+    said = {"id": "m", "role": "assistant", "content": [], "model": MODEL, "usage": usage}
+    reply = {"type": "assistant", "sessionId": "s", "uuid": "u", "message": said}
     (store / "s.jsonl").write_text(json.dumps(reply))
     done = invoke("audit")
     assert "1 request in 1 conversation" in done.stdout

@@ -40,12 +40,12 @@ def test_modules_are_named_after_what_they_hold() -> None:
 # Where a provider or a format is still told by its name, and why a value of its wire or its row would not do.
 BY_NAME = {
     "archive/request_logs.py": "a log's own word for a format",
-    "archive/sessions.py": "files of other programs: what a file holds tells its format",
+    "archive/agent_clients.py": "files of other programs: what a file holds tells its format",
+    "archive/stored_conversations.py": "files of other programs: what a file holds tells its format",
     "assemble/messages.py": "whose thinking it was stands in the entry, by name",
-    "audit/read.py": "logs of others: what a record holds tells its format",
     "cli/chat_commands.py": "`local` is the model that Quire starts itself",
     "cli/connection.py": "`local` is the model that Quire starts itself",
-    "fitting.py": "what messages look like tells their format",
+    "fitting.py": "Cohere speaks Chat with words of its own: the target tells them apart",
     "providers/__init__.py": "what a tool looks like tells its format",
     "providers/rules/detect.py": "what a body holds tells its format",
     "send/text_protocol.py": "tools in words are for Chat's messages alone",

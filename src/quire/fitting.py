@@ -21,6 +21,7 @@ from quire.entry import result_text
 from quire.errors import FormatError, NotFound
 from quire.log.hashing import chain
 from quire.providers.prefix import written
+from quire.providers.rules.detect import as_body, detect
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.thread_state import policy_for
 from quire.values import Call, Entry, Json, JsonObject, LeftOut, Message, Part, Result, Text
@@ -112,59 +113,32 @@ class Fitter:
 
 # Which form a conversation is in, and how it goes back into it.
 
-_BY_FIELD = {"contents": "gemini", "input": "openai-responses"}
-_BEDROCK_FIELDS = frozenset({"modelId", "toolConfig", "inferenceConfig"})
 _LANGCHAIN = frozenset({"human", "ai", "HumanMessage", "AIMessage", "SystemMessage", "ToolMessage"})
-_BY_BLOCK = {
-    **dict.fromkeys(
-        ("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"), "anthropic"
-    ),
-    **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), "openai-chat"),
-    **dict.fromkeys(("input_text", "output_text", "input_image", "input_file"), "openai-responses"),
-}
 
 
 def recognise(value: Json, target: str = "") -> str:
     """The format of a list of messages or of a request's body; what could be several is the target's."""
     usual = wire_of(target).name if target else "openai-chat"
-    if isinstance(value, dict):
-        for field, form in _BY_FIELD.items():
-            if field in value:
-                return form
-        if not _BEDROCK_FIELDS.isdisjoint(value):
-            return "bedrock"
-        told, value = value.get("system"), value.get("messages")
-        usual = "anthropic" if isinstance(told, str) else usual
-    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+    messages = value.get("messages") if isinstance(value, dict) else value
+    listed = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
+    if listed and (framework := next(filter(None, map(_framework, messages or ())), "")):
+        return framework
+    found = detect(as_body(value) if listed and isinstance(value, list) else value, usual)
+    if found is None:
         raise FormatError(
             "no list of messages",
             hint="Give a list of messages, or a request's body: " + ", ".join(FORMATS) + ".",
         )
-    found = next(filter(None, map(_form_of, value)), usual)
-    return usual if found == "openai-chat" and usual == "cohere" else found
+    form = wire_of(found).name
+    return usual if form == "openai-chat" and usual == "cohere" else form
 
 
-def _form_of(message: JsonObject) -> str:
-    """The only form that a message can be in; empty where it could be in several."""
-    kind = (
-        message.get("type") or (message.get("id") or [""])[-1] if message.get("lc") else message.get("type")
-    )
+def _framework(message: JsonObject) -> str:
+    """Whose way of writing messages down it is; a LangChain constructor's name stands last in `id`."""
     if "parts" in message:
-        return "pydantic-ai" if "kind" in message else "gemini"
-    if kind in _LANGCHAIN or "data" in message:
-        return "langchain"
-    if kind:
-        return "openai-responses"
-    if "tool_calls" in message or message.get("role") in ("tool", "system", "developer"):
-        return "openai-chat"
-    content = message.get("content")
-    for block in content if isinstance(content, list) else ():
-        if isinstance(block, dict) and "type" not in block:
-            return "bedrock"
-        form = _BY_BLOCK.get(str(block.get("type"))) if isinstance(block, dict) else None
-        if form:
-            return form
-    return ""
+        return "pydantic-ai" if "kind" in message else ""
+    kind = message["id"][-1] if message.get("lc") and message.get("id") else message.get("type")
+    return "langchain" if kind in _LANGCHAIN or "data" in message else ""
 
 
 def _wire(form: str) -> Wire:

@@ -13,7 +13,6 @@ import pytest
 
 from conftest import shared_data
 from quire import providers
-from quire.archive.request_logs import LOGS
 from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
 from quire.errors import FormatError, QuireError
 from quire.log.memory import MemoryStore
@@ -21,7 +20,6 @@ from quire.thread import Thread
 from quire.values import JsonObject
 from toolbox import invoke, run
 
-READERS = (*STORES, *LOGS)
 TARGETS = ("anthropic:claude-opus-4-6", "openai:gpt-5.6", "openai-chat:gpt-5.4", "gemini:gemini-3.1-pro-preview", "bedrock:anthropic.claude-opus-4-6-v1")  # fmt: skip
 # Folder of a real client -> what its sessions are, and what each says: users, thoughts, answers, calls, results.
 REAL = {
@@ -47,7 +45,7 @@ def test_sessions_of_real_clients_are_recognised_read_whole_and_go_on_with_any_m
     files = [file for start in sorted(root.glob(folder)) for file in files_under(start)]
     found = []
     for file in map(source_file, files):
-        store = recognised(file, READERS)
+        store = recognised(file)
         assert store.name == wanted
         for one in conversations(file, store):
             entries = one.entries()
@@ -67,7 +65,7 @@ def test_sessions_of_real_clients_are_recognised_read_whole_and_go_on_with_any_m
 def test_codex_items_are_what_was_sent() -> None:
     (file,) = shared_data("sessions/codex").glob("rollout*")
     items = json.loads((file.parent / "items.json").read_text())["input"]
-    (made,) = conversations(source_file(file), recognised(source_file(file), READERS))
+    (made,) = conversations(source_file(file), recognised(source_file(file)))
     assert made.value["input"] == [{k: v for k, v in one.items() if not k.startswith("internal_")} for one in items]
     assert made.value["instructions"].startswith("You are a coding agent")
 
@@ -271,7 +269,7 @@ def test_what_does_not_fit_is_refused_with_its_first_place(
     assert failed.value.hint
 
 
-@pytest.mark.parametrize("store", READERS, ids=lambda store: store.name)
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
 @pytest.mark.parametrize("content", ["{}", "[]", '{"type": 1}\n{"message": []}', "text", '[{"kind": "request", "parts": [1]}]', '{"log": {"entries": [1]}}'])  # fmt: skip
 def test_no_reader_breaks_on_a_file_of_another_shape(home: Path, store: Any, content: str) -> None:
     Path("x.json").write_text(content)

@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
-
-import msgspec
+from collections.abc import Callable, Iterable, Iterator
+from urllib.parse import urlsplit
 
 from quire import providers
-from quire.archive.sessions import (
-    SessionStore,
-    SourceFile,
-    StoredConversation,
-    holding,
-    milliseconds,
-    text_in,
-)
+from quire.archive.sent_calls import events_of, is_body, known_provider
+from quire.archive.source_file import SourceFile, text_in
+from quire.archive.stored_conversations import LoggedExchange, SessionStore, StoredConversation, holding
 from quire.errors import FormatError, QuireError
 from quire.log.hashing import canonical, sha256_hex
 from quire.log.shapes import short
 from quire.providers.prefix import unmarked
-from quire.providers.rules.detect import detect
+from quire.providers.rules.detect import as_body, detect
 from quire.providers.wires import wire_of
 from quire.values import Entry, Json, JsonObject
 
 _MESSAGES = {"openai-responses": "input", "gemini": "contents"}
-
-
-class LoggedExchange(msgspec.Struct, frozen=True):
-    """A request and what came back: a reply, its stream as text, or nothing."""
-
-    body: JsonObject
-    reply: Json = None
-    place: str = ""
-    model: str = ""
-    at: int | None = None
-    session: str = ""
 
 
 def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
@@ -95,53 +78,61 @@ def _reply(exchange: LoggedExchange, format: str) -> Iterator[Entry]:
             yield from providers.parse_reply(target, reply).entries
         elif isinstance(reply, str | list) and reply:
             reader = providers.stream(target)
-            for event in _events(reply):
+            for event in events_of(reply):
                 reader.feed(event)
             yield from reader.partial().entries
-
-
-def _events(stream: str | list[Json]) -> list[Json]:
-    """The events of server-sent text, or those that are listed."""
-    if isinstance(stream, list):
-        return stream
-    lines = [line.removeprefix("data:").strip() for line in stream.split("\n") if line.startswith("data:")]
-    return [json.loads(line) for line in lines if line and line != "[DONE]"]
 
 
 # Requests one a line, alone or with their replies.
 
 
-def _requests(file: SourceFile) -> Iterator[StoredConversation]:
-    def exchanges() -> Iterator[LoggedExchange]:
-        for number, each in file.numbered():
-            place = f"line {number} of {file.path.name}"
-            if not isinstance(each, dict):
-                raise FormatError(f"{file.path.name} holds {short(each)}, no request", line=number, column=1)
-            held = _body_of(each)
-            reply: Json = next((each[key] for key in ("reply", "response", "stream") if each.get(key)), None)
-            reply = (
-                reply.get("body")
-                if isinstance(reply, dict) and isinstance(reply.get("body"), dict)
-                else reply
+def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
+    for number, each in file.numbered():
+        held = _body_of(each) if isinstance(each, dict) else None
+        if held is None or not is_body(held):
+            fields = f"the fields {', '.join(list(each)[:6])}" if isinstance(each, dict) else short(each)
+            raise FormatError(
+                f"{file.path.name} holds {fields}, no request",
+                line=number,
+                column=1,
+                hint="Give a body with its messages on each line, alone or as request.",
             )
-            session = str(each.get("session_id") or each.get("recording") or "")
-            yield LoggedExchange(held, reply, place, str(each.get("model") or ""), session=session)
+        reply: Json = next((each[key] for key in ("reply", "response", "stream") if each.get(key)), None)
+        inner = reply.get("body") if isinstance(reply, dict) else None
+        about = {key: value for key, value in each.items() if key in _ABOUT} if held is not each else {}
+        yield LoggedExchange(
+            held,
+            inner if isinstance(inner, dict) else reply,
+            f"{file.path}:{number}",
+            str(each.get("model") or ""),
+            {**about, "session": next((each[key] for key in _SESSIONS if each.get(key)), "")},
+        )
 
-    yield from grouped(exchanges(), file.name)
+
+# What a line may tell beside its request.
+_ABOUT = ("host", "path", "url", "headers", "provider", "usage", "at", "ts", "timestamp", "at_ms", "status")
+_SESSIONS = ("session_id", "session", "conversation_id", "thread_id", "recording")
 
 
-def _har(file: SourceFile) -> Iterator[StoredConversation]:
-    def exchanges() -> Iterator[LoggedExchange]:
-        for number, each in enumerate(file.value["log"]["entries"]):
-            body = _json((each["request"].get("postData") or {}).get("text"))
-            # A browser asks for much that is no model's.
-            if isinstance(body, dict) and detect(body) is not None:
-                text = (each.get("response") or {}).get("content", {}).get("text") or ""
-                reply = _json(text)
-                place = f"log.entries[{number}] of {file.path.name}"
-                yield LoggedExchange(body, reply if reply is not None else text, place, _url_model(each["request"]["url"]), milliseconds(each.get("startedDateTime")))  # fmt: skip
-
-    yield from grouped(exchanges(), file.name)
+def _har(file: SourceFile) -> Iterator[LoggedExchange]:
+    for number, each in enumerate(file.value["log"]["entries"]):
+        asked, answer = each["request"], each.get("response") or {}
+        body = _json((asked.get("postData") or {}).get("text"))
+        # A browser asks for much that is no model's.
+        if not isinstance(body, dict) or not is_body(body) or detect(body) is None:
+            continue
+        text = answer.get("content", {}).get("text") or ""
+        reply, url = _json(text), urlsplit(str(asked.get("url") or ""))
+        headers = {str(header["name"]): header["value"] for header in asked.get("headers") or ()}
+        about = {
+            "host": url.hostname,
+            "path": url.path,
+            "headers": headers,
+            "at": each.get("startedDateTime"),
+        }
+        about["status"] = answer.get("status") or None
+        place = f"{file.path}#log.entries[{number}]"
+        yield LoggedExchange(body, reply if reply is not None else text, place, _url_model(url.path), about)
 
 
 def _url_model(url: str) -> str:
@@ -159,7 +150,7 @@ def _json(text: Json) -> Json:
         return None
 
 
-def _lhar(file: SourceFile) -> Iterator[StoredConversation]:
+def _lhar(file: SourceFile) -> Iterator[LoggedExchange]:
     wrapped = file.value["lhar"]["entries"] if isinstance(file.value, dict) else None
     listed = (
         wrapped if wrapped is not None else [each for each in file.objects() if each.get("type") == "entry"]
@@ -170,54 +161,68 @@ def _lhar(file: SourceFile) -> Iterator[StoredConversation]:
             f"{file.path.name} holds no bodies", hint="Record with bodies: raw.request_body is null."
         )
     ordered = sorted(held, key=lambda each: (str(each.get("trace_id")), each.get("sequence") or 0))
-    yield from grouped(
-        (
-            LoggedExchange(each["raw"]["request_body"], each["raw"].get("response_body"), f"entry {number}", str(each["gen_ai"]["request"].get("model") or ""), session=str(each.get("trace_id")))
-            for number, each in enumerate(ordered, 1)
-        ),
-        file.name,
-    )  # fmt: skip
+    for number, each in enumerate(ordered, 1):
+        body, reply = each["raw"]["request_body"], each["raw"].get("response_body")
+        about = {"session": str(each.get("trace_id")), "at": each.get("timestamp")}
+        model = str(each["gen_ai"]["request"].get("model") or "")
+        yield LoggedExchange(body, reply, f"{file.path}#entry {number}", model, about)
 
 
-def _litellm(file: SourceFile) -> Iterator[StoredConversation]:
-    def exchanges() -> Iterator[LoggedExchange]:
-        for number, held in enumerate(file.objects(), 1):
-            one = held.get("standard_logging_object") or held
-            messages = _json(one.get("messages"))
-            asked = _json(one.get("proxy_server_request")) or {}
-            body: JsonObject = (
-                asked["body"] if isinstance(asked.get("body"), dict) else {"messages": messages}
-            )
-            if isinstance(messages, str):
-                body = {"messages": [{"role": "user", "content": messages}]}
-            tools = (one.get("model_parameters") or {}).get("tools")
-            body = {**({"tools": tools} if tools else {}), **body}
-            if not isinstance(body.get("messages"), list):
-                raise FormatError(f"log {number} of {file.path.name} holds no messages", hint="Turn on message logging.")  # fmt: skip
-            yield LoggedExchange(body, _json(one.get("response")), f"log {number}", str(one.get("model") or ""), session=str(one.get("trace_id") or one.get("session_id") or ""))  # fmt: skip
+def _litellm(file: SourceFile) -> Iterator[LoggedExchange]:
+    for number, held in enumerate(_each_object(file), 1):
+        one = held.get("standard_logging_object") or held
+        messages = _json(one.get("messages"))
+        asked = _json(one.get("proxy_server_request")) or {}
+        body: JsonObject = asked["body"] if isinstance(asked.get("body"), dict) else {"messages": messages}
+        if isinstance(messages, str):
+            body = {"messages": [{"role": "user", "content": messages}]}
+        tools = (one.get("model_parameters") or {}).get("tools")
+        body = {**({"tools": tools} if tools else {}), **body}
+        if not isinstance(body.get("messages"), list):
+            raise FormatError(f"log {number} of {file.path.name} holds no messages", hint="Turn on message logging.")  # fmt: skip
+        about = {
+            "session": str(one.get("trace_id") or one.get("session_id") or ""),
+            "at": one.get("startTime"),
+        }
+        place = f"{file.path}:{number}"
+        yield LoggedExchange(body, _json(one.get("response")), place, str(one.get("model") or ""), about)
 
-    yield from grouped(exchanges(), file.name)
 
-
-def _langfuse(file: SourceFile) -> Iterator[StoredConversation]:
+def _langfuse(file: SourceFile) -> Iterator[LoggedExchange]:
     listed = [observation for held in file.objects() for observation in _observations(held)]
     generations = [each for each in listed if each.get("type") == "GENERATION"]
     generations.sort(key=lambda each: str(each.get("startTime") or ""))
+    for generation in generations:
+        given, output = _json(generation.get("input")), _json(generation.get("output"))
+        body = {"messages": given} if isinstance(given, list) else given
+        if not isinstance(body, dict):
+            body = {"messages": [{"role": "user", "content": str(generation.get("input") or "")}]}
+        said = {"role": "assistant", "content": text_in(generation.get("output"))}
+        about = {
+            "session": str(generation.get("sessionId") or generation.get("traceId") or ""),
+            "at": generation.get("startTime"),
+            "usage": _langfuse_usage(generation),
+        }
+        place, model = f"{file.path}#{generation.get('id')}", str(generation.get("model") or "")
+        yield LoggedExchange(body, output if isinstance(output, dict) else said, place, model, about)
 
-    def exchanges() -> Iterator[LoggedExchange]:
-        for generation in generations:
-            given, output = _json(generation.get("input")), _json(generation.get("output"))
-            body = {"messages": given} if isinstance(given, list) else given
-            if not isinstance(body, dict):
-                body = {"messages": [{"role": "user", "content": str(generation.get("input") or "")}]}
-            reply = (
-                output
-                if isinstance(output, dict)
-                else {"role": "assistant", "content": text_in(generation.get("output"))}
-            )
-            yield LoggedExchange(body, reply, f"observation {generation.get('id')}", str(generation.get("model") or ""), session=str(generation.get("sessionId") or generation.get("traceId") or ""))  # fmt: skip
 
-    yield from grouped(exchanges(), file.name)
+def _langfuse_usage(generation: JsonObject) -> JsonObject:
+    """Langfuse counts what was cached beside the input, under the providers' own words."""
+    told = generation.get("usageDetails") or generation.get("usage") or {}
+    read = sum(int(told.get(key) or 0) for key in ("input_cached_tokens", "cache_read_input_tokens"))
+    written = int(told.get("cache_creation_input_tokens") or told.get("input_cache_creation") or 0)
+    fresh = int(told.get("input") or 0)
+    counts = {"input_total": fresh + read + written, "cache_read": read, "cache_write_5m": written}
+    return {**counts, "output": int(told.get("output") or 0)} if fresh + read + written else {}
+
+
+def _each_object(file: SourceFile) -> Iterator[JsonObject]:
+    """The objects of a file as they come."""
+    if file.is_lines:
+        yield from (each for _, each in file.numbered() if isinstance(each, dict))
+    else:
+        yield from file.objects()
 
 
 def _observations(held: JsonObject) -> list[JsonObject]:
@@ -229,17 +234,9 @@ def _observations(held: JsonObject) -> list[JsonObject]:
 
 
 def _messages(file: SourceFile) -> Iterator[StoredConversation]:
-    body = _as_request(file.objects())
+    body = as_body(file.objects())
     format = format_in(LoggedExchange(body, place=file.path.name))
     yield StoredConversation(file.name, format, body)
-
-
-def _as_request(messages: list[JsonObject]) -> JsonObject:
-    items = any(
-        message.get("type") in ("function_call", "function_call_output", "reasoning", "message")
-        for message in messages
-    )
-    return {"input" if items else "contents" if "parts" in messages[0] else "messages": messages}
 
 
 def _is_message(one: JsonObject) -> bool:
@@ -251,40 +248,54 @@ def _is_message(one: JsonObject) -> bool:
 # OpenTelemetry: spans with the messages of the GenAI conventions.
 
 
-def _otel(file: SourceFile) -> Iterator[StoredConversation]:
-    def exchanges() -> Iterator[LoggedExchange]:
-        for number, (trace, facts) in enumerate(_spans(file), 1):
-            given = _json(facts.get("gen_ai.input.messages"))
-            if not isinstance(given, list):
-                continue
-            told = _json(facts.get("gen_ai.system_instructions")) or []
-            system = [{"role": "system", "content": _otel_text(told)}] if told else []
-            tools = _json(facts.get("gen_ai.tool.definitions"))
-            output = [
-                each
-                for said in _json(facts.get("gen_ai.output.messages")) or []
-                for each in _otel_message(said)
-            ]
-            body = {"messages": [*system, *(each for said in given for each in _otel_message(said))]}
-            body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
-            session = str(facts.get("gen_ai.conversation.id") or trace)
-            model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
-            yield LoggedExchange(
-                body, output[0] if output else None, f"span {number}", model, session=session
-            )
-
-    found = grouped(exchanges(), file.name)
+def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
+    found = 0
+    for number, (trace, facts) in enumerate(_spans(file), 1):
+        given = _json(facts.get("gen_ai.input.messages"))
+        if not isinstance(given, list):
+            continue
+        found += 1
+        told = _json(facts.get("gen_ai.system_instructions")) or []
+        system = [{"role": "system", "content": _otel_text(told)}] if told else []
+        tools = _json(facts.get("gen_ai.tool.definitions"))
+        said = _json(facts.get("gen_ai.output.messages")) or []
+        output = [each for one in said for each in _otel_message(one)]
+        body = {"messages": [*system, *(each for one in given for each in _otel_message(one))]}
+        body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
+        about = {
+            "session": str(facts.get("gen_ai.conversation.id") or trace),
+            "provider": _otel_provider(facts),
+            "usage": _otel_usage(facts),
+        }
+        model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
+        place = f"{file.path}#span {number}"
+        yield LoggedExchange(body, output[0] if output else None, place, model, about)
     if not found:
         raise FormatError(
             f"the spans of {file.path.name} hold no gen_ai.input.messages",
             hint="Have the instrumentation record content.",
         )
-    yield from found
+
+
+def _otel_provider(facts: JsonObject) -> str:
+    """Who was asked, where the span says so; the messages of a span are nobody's own, and are written as Chat's."""
+    named = str(facts.get("gen_ai.provider.name") or facts.get("gen_ai.system") or "")
+    return known_provider(_OTEL_PROVIDERS.get(named, named)) if named else ""
+
+
+_OTEL_PROVIDERS = {"aws.bedrock": "bedrock", "gcp.gemini": "gemini", "gcp.vertex_ai": "gemini", "mistral_ai": "mistral", "x_ai": "xai"}  # fmt: skip
+
+
+def _otel_usage(facts: JsonObject) -> JsonObject:
+    """Input tokens with those that were cached, as the conventions count them."""
+    names = {"input_total": "input_tokens", "output": "output_tokens", "cache_read": "cache_read.input_tokens", "cache_write_5m": "cache_creation.input_tokens"}  # fmt: skip
+    told = {name: _json(str(facts.get(f"gen_ai.usage.{key}") or 0)) for name, key in names.items()}
+    return told if told["input_total"] else {}
 
 
 def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
     """(trace id, attributes) of each span: as OTLP writes them, or as the SDK prints them."""
-    for held in file.objects():
+    for held in _each_object(file):
         for resource in held.get("resourceSpans") or ():
             for scope in resource.get("scopeSpans") or ():
                 for span in scope.get("spans") or ():
@@ -352,18 +363,22 @@ def _body_of(one: JsonObject) -> JsonObject:
 
 def _is_request(one: JsonObject) -> bool:
     held = _body_of(one)
-    return (
-        any(isinstance(held.get(name), list) for name in ("messages", "contents", "input"))
-        and detect(held) is not None
+    return is_body(held) and detect(held) is not None
+
+
+def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callable[[SourceFile], Iterator[LoggedExchange]]) -> SessionStore:  # fmt: skip
+    """A log of requests: read as conversations, or request by request."""
+    return SessionStore(
+        name, recognises, lambda file: grouped(exchanges(file), file.name), exchanges=exchanges
     )
 
 
 LOGS: tuple[SessionStore, ...] = (
-    SessionStore("har", lambda file: isinstance(file.value, dict) and isinstance(file.value.get("log"), dict) and "entries" in file.value["log"], _har),
-    SessionStore("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda each: each.get("type") == "entry" and "raw" in each and "gen_ai" in each)(file), _lhar),
-    SessionStore("opentelemetry", holding(lambda each: "resourceSpans" in each or any(str(name).startswith("gen_ai.") for name in _attributes(each))), _otel),
-    SessionStore("langfuse", holding(lambda each: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(each))), _langfuse),
-    SessionStore("litellm", holding(lambda each: "standard_logging_object" in each or ("messages" in each and bool({"call_type", "litellm_call_id", "model_map_information"} & each.keys()))), _litellm),
-    SessionStore("requests", lambda file: bool(file.objects()) and not isinstance(file.value, list) and _is_request(file.objects()[0]), _requests),
-    SessionStore("messages", lambda file: bool(file.objects()) and _is_message(file.objects()[0]), _messages),
+    _log("har", lambda file: isinstance(file.value, dict) and isinstance(file.value.get("log"), dict) and "entries" in file.value["log"], _har),
+    _log("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda each: each.get("type") == "entry" and "raw" in each and "gen_ai" in each)(file), _lhar),
+    _log("opentelemetry", holding(lambda each: "resourceSpans" in each or any(str(name).startswith("gen_ai.") for name in _attributes(each))), _otel),
+    _log("langfuse", holding(lambda each: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(each))), _langfuse),
+    _log("litellm", holding(lambda each: "standard_logging_object" in each or ("messages" in each and bool({"call_type", "litellm_call_id", "model_map_information"} & each.keys()))), _litellm),
+    _log("requests", lambda file: bool(file.first_objects()) and not isinstance(file.value, list) and _is_request(file.first_objects()[0]), _requests),
+    SessionStore("messages", lambda file: bool(file.first_objects()) and _is_message(file.first_objects()[0]), _messages),
 )  # fmt: skip

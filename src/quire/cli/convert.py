@@ -12,7 +12,6 @@ import click
 import msgspec
 
 from quire import providers
-from quire.archive.request_logs import LOGS
 from quire.archive.sessions import STORES
 from quire.cli.output import (
     called,
@@ -31,12 +30,12 @@ from quire.errors import CallError, FormatError, MissingPart
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
-    from quire.archive.sessions import SessionStore, SourceFile
+    from quire.archive.source_file import SourceFile
+    from quire.archive.stored_conversations import SessionStore
 
 # Chat files are text, not JSON; everything else is a wire format.
 MARKDOWN = "markdown"
 FORMATS = (*providers.FORMATS, MARKDOWN)
-READERS = (*STORES, *LOGS)
 # An object that holds one of these is a whole conversation; one without is a message.
 _HOLDERS = ("messages", "input", "contents")
 
@@ -72,7 +71,7 @@ class Stored(NamedTuple):
 @click.option(
     "--from",
     "format",
-    type=click.Choice(sorted({*FORMATS, *(store.name for store in READERS)})),
+    type=click.Choice(sorted({*FORMATS, *(store.name for store in STORES)})),
     help="What PATH is written in (default: what it looks like).",
 )
 @click.option(
@@ -161,7 +160,7 @@ def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[I
     """The conversations at a path, as entries that the log takes."""
     from quire.archive.sessions import files_under, source_file
 
-    store = next((each for each in READERS if each.name == format), None)
+    store = next((each for each in STORES if each.name == format), None)
     if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
         return _in_format(path, format, model, chats)
     found: list[Imported] = []
@@ -191,7 +190,7 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
 
     if store is None and file.text.startswith("---\n"):
         return [chats.read(file.text)._replace(store=MARKDOWN)]
-    store = store or recognised(file, READERS)
+    store = store or recognised(file)
     held = [
         msgspec.structs.replace(conversation, model=model or conversation.model)
         for conversation in conversations(file, store)

@@ -31,7 +31,12 @@ _TYPES = {
     "image": "anthropic",
     "document": "anthropic",
     "image_url": "openai-chat",
+    "input_audio": "openai-chat",
+    "file": "openai-chat",
+    "refusal": "openai-chat",
 }
+# Blocks that only items of the Responses API hold.
+_ITEM_BLOCKS = frozenset({"input_text", "output_text", "input_image", "input_file"})
 # Who speaks Chat, by how their models are called.
 _MODELS = (
     ("deepseek", "deepseek"),
@@ -40,18 +45,33 @@ _MODELS = (
 )
 
 
-def detect(body: Json) -> str | None:
-    """The provider or wire format a body is made for; None when nothing tells."""
+def detect(body: Json, otherwise: str = "openai-chat") -> str | None:
+    """The provider or wire format a body is made for; None when nothing tells.
+
+    Messages of words alone could be of several formats: they are `otherwise`.
+    """
     if not isinstance(body, dict):
         return None
     if isinstance(body.get("messages"), list) and "contents" not in body:
-        return _by_messages(body)
+        return _by_messages(body, otherwise)
     return next((wire for field, wire in _BODY.items() if field in body), None)
 
 
-def _by_messages(body: JsonObject) -> str:
+def as_body(messages: list[JsonObject]) -> JsonObject:
+    """A list of messages, or of items, as the body of a request that holds them."""
+    blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
+    items = any("type" in message for message in messages) or any(
+        text(block.get("type")) in _ITEM_BLOCKS for block in blocks
+    )
+    parts = any("parts" in message for message in messages)
+    return {"contents" if parts else "input" if items else "messages": messages}
+
+
+def _by_messages(body: JsonObject, otherwise: str) -> str:
     """Chat, Anthropic and Converse all say `messages`; their blocks, fields and models differ."""
     messages = [message for _, message in objects(body["messages"], "")]
+    if messages and messages[0].get("role") == "system":
+        return _chat(body)  # the others say it beside the messages
     if any(message.get("role") in ("tool", "developer") or "tool_calls" in message for message in messages):
         return _chat(body)
     blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
@@ -67,7 +87,9 @@ def _by_messages(body: JsonObject) -> str:
     # Others than Claude have a `thinking` switch too.
     shared = {"thinking"} if named and "claude" not in named else set()
     by_field = next((wire for field, wire in fields.items() if field in body.keys() - shared), None)
-    return by_field or ("anthropic" if _is_claudes(body, blocks) else _chat(body))
+    if by_field or _is_claudes(body, blocks):
+        return by_field or "anthropic"
+    return found if (found := _chat(body)) != "openai-chat" else otherwise
 
 
 def _is_claudes(body: JsonObject, blocks: list[JsonObject]) -> bool:

@@ -1,0 +1,408 @@
+"""Sessions of agent clients: Claude Code, Codex, pi, gemini-cli and opencode; the messages, and the requests they were made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.archive.sent_calls import SentCall, known_provider
+from quire.archive.source_file import SourceFile, milliseconds, text_in
+from quire.archive.stored_conversations import (
+    SessionStore,
+    StoredBlock,
+    StoredConversation,
+    StoredTurn,
+    holding,
+    misfit,
+    turns_in_format,
+    with_fields,
+    with_tables,
+)
+from quire.providers.usage import usage
+from quire.values import Json, JsonObject, Usage
+
+# Claude Code: lines by uuid; one reply is several lines of one message id; side chains are other conversations.
+
+
+def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
+    chains: dict[str, list[JsonObject]] = {}
+    calls: dict[str, dict[str, SentCall]] = {}
+    seen: set[str] = set()
+    compacted = False
+    for number, one in file.numbered():
+        if not isinstance(one, dict) or not isinstance(one.get("type"), str):
+            raise misfit(file, number, one, "a line of Claude Code")
+        said = one.get("message")
+        compacted = compacted or one.get("subtype") == "compact_boundary" or bool(one.get("isCompactSummary"))
+        if one["type"] not in ("user", "assistant") or str(one.get("uuid") or number) in seen:
+            continue
+        if not isinstance(said, dict) or "content" not in said:
+            raise misfit(file, number, one, "a message of Claude Code")
+        seen.add(str(one.get("uuid") or number))
+        side = str(one.get("agentId") or "side") if one.get("isSidechain") else ""
+        session = str(one.get("sessionId") or file.name)
+        name = f"{session}-{side}" if side else session
+        chain = chains.setdefault(name, [])
+        _rewind(chain, one)
+        chain.append(one)
+        if isinstance(said.get("usage"), dict):
+            # The lines of one reply repeat its usage, the last with all that it wrote.
+            call = _claude_call(f"{file.path}:{number}", one, session, side, compacted)
+            first = calls.setdefault(name, {}).setdefault(call.id, call)
+            calls[name][call.id] = msgspec.structs.replace(first, usage=call.usage)
+            compacted = False
+    for name, chain in chains.items():
+        merged = _merged(chain)
+        models = [str(each["message"].get("model") or "<") for each in reversed(chain)]
+        model = next((model for model in models if not model.startswith("<")), "")
+        times = tuple(milliseconds(at) for at, _ in merged)
+        sent = tuple(calls.get(name, {}).values())
+        said = [message for _, message in merged]
+        yield StoredConversation(name, "anthropic", said, model, times=times, calls=sent)
+
+
+def _claude_call(source: str, line: JsonObject, session: str, agent: str, compacted: bool) -> SentCall:
+    said = line["message"]
+    used = usage("anthropic", said["usage"])
+    return SentCall(
+        source=source,
+        provider="anthropic",
+        model=str(said.get("model") or ""),
+        usage=used if used.input_total else None,
+        at_ms=milliseconds(line.get("timestamp")),
+        session=session,
+        agent=agent,
+        compacted=compacted,
+        id=str(said.get("id") or line.get("uuid") or source),
+    )
+
+
+def _rewind(chain: list[JsonObject], one: JsonObject) -> None:
+    """A question that was asked from an earlier place leaves behind what came after it."""
+    parent = one.get("parentUuid")
+    asks = one["type"] == "user" and not _results(one)
+    places = [n for n, before in enumerate(chain) if before.get("uuid") == parent]
+    if not asks or not parent or not places:
+        return
+    after = places[0] + 1
+    while after < len(chain) and _results(chain[after]):
+        after += 1
+    del chain[after:]
+
+
+def _results(line: JsonObject) -> bool:
+    content = line["message"]["content"]
+    blocks = content if isinstance(content, list) else []
+    return any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
+
+
+def _merged(chain: list[JsonObject]) -> list[tuple[Json, JsonObject]]:
+    """(time, message), the lines of one reply put together."""
+    out: list[tuple[Json, JsonObject]] = []
+    last = ""
+    for line in chain:
+        said = line["message"]
+        blocks = said["content"] if isinstance(said["content"], list) else None
+        if blocks is not None and said.get("id") and said["id"] == last:
+            out[-1][1]["content"].extend(blocks)
+        else:
+            content = list(blocks) if blocks is not None else said["content"]
+            out.append((line.get("timestamp"), {"role": said["role"], "content": content}))
+        last = said.get("id") or ""
+    return out
+
+
+# Codex: the items of the Responses API, verbatim, among lines about the session.
+
+
+def _codex(file: SourceFile) -> Iterator[StoredConversation]:
+    items: list[JsonObject] = []
+    times: list[int | None] = []
+    told = model = ""
+    name = file.name
+    usages = _CodexUsage(str(file.path))
+    for number, each in file.numbered():
+        held = each.get("payload") if isinstance(each, dict) else None
+        if not isinstance(each, dict) or not isinstance(held, dict) or not isinstance(each.get("type"), str):
+            raise misfit(file, number, each, "a line of a Codex rollout")
+        if each["type"] == "response_item":
+            items.append({key: value for key, value in held.items() if not key.startswith("internal_")})
+            times.append(milliseconds(each.get("timestamp")))
+        elif each["type"] == "session_meta":
+            told = text_in(held.get("base_instructions") or held.get("instructions") or "")
+            name = str(held.get("id") or name)
+        elif each["type"] == "turn_context":
+            model = str(held.get("model") or model)
+        usages.take(number, each, model, name)
+    value = {"instructions": told, "input": items} if told else {"input": items}
+    calls = tuple(usages.records or usages.counts)
+    yield StoredConversation(name, "openai-responses", value, model, times=tuple(times), calls=calls)
+
+
+class _CodexUsage:
+    """The requests of a rollout: by its records, one a reply; before there were any, by what was counted.
+
+    A count tells the last request's usage and, beside it, totals that run on; some are told twice.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._compacted = path, False
+        self._total: Json = None
+        self.records: list[SentCall] = []
+        self.counts: list[SentCall] = []
+
+    def take(self, number: int, line: JsonObject, model: str, session: str) -> None:
+        held = line["payload"]
+        self._compacted = self._compacted or line["type"] == "compacted"
+        source, at = f"{self._path}:{number}", milliseconds(line.get("timestamp"))
+        if line["type"] == "token_usage_record" and isinstance(held.get("usage"), dict):
+            id, used = str(held.get("response_id") or source), _codex_usage(held["usage"])
+            told, self._compacted = self._compacted, False
+            self.records.append(
+                SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id)
+            )
+        info = held.get("info") if held.get("type") == "token_count" else None
+        last = info.get("last_token_usage") if isinstance(info, dict) else None
+        if isinstance(info, dict) and isinstance(last, dict):
+            total = (info.get("total_token_usage") or {}).get("total_tokens")
+            if total == self._total:
+                return  # told once more, nothing was sent
+            self._total = total
+            told, self._compacted = self._compacted, self._compacted and bool(self.records)
+            used, id = _codex_usage(last), f"{session} {total}"
+            self.counts.append(
+                SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id)
+            )
+
+
+def _codex_usage(told: JsonObject) -> Usage:
+    return Usage(
+        int(told.get("input_tokens") or 0),
+        int(told.get("cached_input_tokens") or 0),
+        int(told.get("cache_write_input_tokens") or 0),
+        output=int(told.get("output_tokens") or 0),
+        reasoning=int(told.get("reasoning_output_tokens") or 0),
+    )
+
+
+# pi: a tree of lines; the newest leaf is the conversation.
+
+
+def _pi(file: SourceFile) -> Iterator[StoredConversation]:
+    lines: dict[str, JsonObject] = {}
+    calls: list[SentCall] = []
+    newest, name, compacted = "", file.name, False
+    for number, one in file.numbered():
+        if not isinstance(one, dict) or not isinstance(one.get("type"), str):
+            raise misfit(file, number, one, "a line of pi")
+        if one["type"] == "session":
+            name = str(one.get("id") or name)
+        elif one.get("id"):
+            newest = str(one["id"])
+            lines[newest] = one
+        compacted = compacted or one["type"] == "compaction"
+        if call := _pi_call(f"{file.path}:{number}", one, name, compacted):
+            calls.append(call)
+            compacted = False
+    chain: list[JsonObject] = []
+    while newest in lines:
+        chain.append(lines.pop(newest))
+        newest = str(chain[-1].get("parentId") or "")
+    said = [each["message"] for each in reversed(chain) if each["type"] == "message"]
+    answers = [each for each in said if each.get("role") == "assistant"]
+    api = next((str(answer.get("api") or answer.get("provider") or "") for answer in reversed(answers)), "")
+    model = next((str(answer["model"]) for answer in reversed(answers) if answer.get("model")), "")
+    made = turns_in_format(name, api, [_pi_turn(each) for each in said], model)
+    yield msgspec.structs.replace(made, calls=tuple(calls))
+
+
+def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> SentCall | None:
+    said = line.get("message") if line["type"] == "message" else None
+    used = said.get("usage") if isinstance(said, dict) else None
+    if not isinstance(said, dict) or not isinstance(used, dict):
+        return None
+    fresh, read, written, output = (
+        int(used.get(key) or 0) for key in ("input", "cacheRead", "cacheWrite", "output")
+    )
+    # A reply that was aborted before it began has used nothing that is known.
+    told = Usage(fresh + read + written, read, written, output=output) if fresh + read + written else None
+    return SentCall(
+        source=source,
+        provider=known_provider(str(said.get("provider") or "")),
+        model=str(said.get("model") or ""),
+        usage=told,
+        at_ms=milliseconds(said.get("timestamp") or line.get("timestamp")),
+        session=session,
+        compacted=compacted,
+        id=str(said.get("responseId") or line.get("id") or source),
+    )
+
+
+def _pi_turn(said: JsonObject) -> StoredTurn:
+    at = milliseconds(said.get("timestamp"))
+    if said.get("role") == "toolResult":
+        told = StoredBlock(text_in(said.get("content")), call_id=str(said.get("toolCallId")), name=str(said.get("toolName")), is_result=True, error=bool(said.get("isError")))  # fmt: skip
+        return StoredTurn("user", (told,), at)
+    content = said.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    return StoredTurn(str(said.get("role")), tuple(map(_pi_block, blocks)), at)
+
+
+def _pi_block(block: JsonObject) -> StoredBlock:
+    match block.get("type"):
+        case "thinking":
+            return StoredBlock(str(block.get("thinking") or ""), thinking=True, signature=str(block.get("thinkingSignature") or ""))  # fmt: skip
+        case "toolCall":
+            call_id, _, id = str(block.get("id")).partition("|")
+            return StoredBlock(call_id=call_id, id=id, name=str(block.get("name")), args=block.get("arguments"), signature=str(block.get("thoughtSignature") or ""))  # fmt: skip
+        case "image":
+            return StoredBlock(image=(str(block.get("mimeType")), str(block.get("data"))))
+    return StoredBlock(text_in(block))
+
+
+# gemini-cli: lines by id, a later one in place of the earlier; calls come with the line that first shows them.
+
+
+def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
+    contents: list[tuple[int | None, JsonObject]] = []
+    places: dict[str, int] = {}
+    called: set[str] = set()
+    sent: dict[str, SentCall] = {}
+    model, name = "", file.name
+    answered = {id for line in _gemini_lines(file) for id in _answered(line.get("content"))}
+    for one in _gemini_lines(file):
+        name, model = str(one.get("sessionId") or name), str(one.get("model") or model)
+        at, id = milliseconds(one.get("timestamp")), str(one.get("id") or "")
+        if one.get("type") not in ("user", "gemini"):
+            continue
+        if one["type"] == "gemini" and isinstance(one.get("tokens"), dict):
+            used = _gemini_usage(one["tokens"])
+            sent[id] = SentCall(f"{file.path}:{id}", "gemini", model, {}, used, at, name, id=id)
+        calls = [call for call in one.get("toolCalls") or () if call.get("id") not in called]
+        parts = _gemini_parts(one) if id not in places else []
+        parts += [{"functionCall": {"id": c.get("id"), "name": c.get("name"), "args": c.get("args") or {}}} for c in calls]  # fmt: skip
+        if id in places and not calls and one["type"] == "user":
+            contents[places[id]] = (at, {"role": "user", "parts": _gemini_parts(one)})
+        elif parts:
+            places.setdefault(id, len(contents))
+            contents.append((at, {"role": "user" if one["type"] == "user" else "model", "parts": parts}))
+        called |= {call["id"] for call in calls if call.get("id")}
+        results = [
+            part for call in calls if call.get("id") not in answered for part in call.get("result") or ()
+        ]
+        if results:
+            contents.append((at, {"role": "user", "parts": results}))
+    value = [content for _, content in contents]
+    times = tuple(at for at, _ in contents)
+    yield StoredConversation(name, "gemini", value, model, times=times, calls=tuple(sent.values()))
+
+
+def _gemini_usage(tokens: JsonObject) -> Usage:
+    told = {key: int(tokens.get(key) or 0) for key in ("input", "cached", "output", "thoughts")}
+    output = told["output"] + told["thoughts"]
+    return Usage(told["input"], told["cached"], output=output, reasoning=told["thoughts"])
+
+
+def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
+    """Message lines, those of a header's patches among them."""
+    for number, each in file.numbered():
+        if not isinstance(each, dict):
+            raise misfit(file, number, each, "a line of gemini-cli")
+        patch = each.get("$set")
+        yield from [each, *((patch if isinstance(patch, dict) else each).get("messages") or ())]
+
+
+def _gemini_parts(one: JsonObject) -> list[JsonObject]:
+    thoughts = [
+        ": ".join(filter(None, (t.get("subject"), t.get("description")))) for t in one.get("thoughts") or ()
+    ]
+    content = one.get("content")
+    said = [{"text": content}] if isinstance(content, str) and content else content or []
+    return [*({"text": text, "thought": True} for text in thoughts), *said]
+
+
+def _answered(content: Json) -> list[str]:
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    return [str(part["functionResponse"].get("id")) for part in parts if part.get("functionResponse")]
+
+
+# opencode: messages and parts in SQLite; a tool part holds its call and its result.
+
+
+def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
+    for (session,) in file.rows("SELECT id FROM session ORDER BY time_created, id"):
+        turns: list[StoredTurn] = []
+        calls: list[SentCall] = []
+        provider = model = ""
+        parts_of: dict[str, list[JsonObject]] = {}
+        for message, part in file.rows(
+            "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session
+        ):
+            parts_of.setdefault(message, []).append(json.loads(part))
+        query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
+        for message, data in file.rows(query, session):
+            held = json.loads(data)
+            provider, model = str(held.get("providerID") or provider), str(held.get("modelID") or model)
+            parts = parts_of.get(message, [])
+            at = milliseconds((held.get("time") or {}).get("created"))
+            turns.append(
+                StoredTurn(held["role"], tuple(each for part in parts for each in _opencode_part(part)), at)
+            )
+            results = tuple(_opencode_result(part) for part in parts if part.get("type") == "tool")
+            turns += [StoredTurn("user", results, at)] if results else []
+            # Each finished step of a message is a request.
+            steps = [
+                part
+                for part in parts
+                if part.get("type") == "step-finish" and isinstance(part.get("tokens"), dict)
+            ]
+            for step, part in enumerate(steps):
+                source, used = f"{file.path}:{message}", _opencode_usage(part["tokens"])
+                calls.append(
+                    SentCall(
+                        source, known_provider(provider), model, {}, used, at, session, id=f"{message} {step}"
+                    )
+                )
+        if turns:
+            made = turns_in_format(session, provider, turns, model)
+            yield msgspec.structs.replace(made, calls=tuple(calls))
+
+
+def _opencode_usage(tokens: JsonObject) -> Usage:
+    cache = tokens.get("cache") or {}
+    read, written = int(cache.get("read") or 0), int(cache.get("write") or 0)
+    output, reasoning = int(tokens.get("output") or 0), int(tokens.get("reasoning") or 0)
+    return Usage(
+        int(tokens.get("input") or 0) + read + written, read, written, output=output, reasoning=reasoning
+    )
+
+
+def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
+    if part.get("type") == "text":
+        yield StoredBlock(str(part.get("text") or ""))
+    elif part.get("type") == "reasoning":
+        meta = (part.get("metadata") or {}).get("anthropic") or {}
+        yield StoredBlock(
+            str(part.get("text") or ""), thinking=True, signature=str(meta.get("signature") or "")
+        )
+    elif part.get("type") == "tool":
+        yield StoredBlock(
+            call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input")
+        )
+
+
+def _opencode_result(part: JsonObject) -> StoredBlock:
+    state = part["state"]
+    text = state.get("output") if state.get("status") == "completed" else state.get("error")
+    return StoredBlock(text_in(text), call_id=str(part.get("callID")), name=str(part.get("tool")), is_result=True, error=state.get("status") != "completed")  # fmt: skip
+
+
+CLIENTS: tuple[SessionStore, ...] = (
+    SessionStore("claude-code", holding(lambda each: each.get("type") in ("user", "assistant") and isinstance(each.get("message"), dict) and bool({"uuid", "sessionId"} & each.keys())), _claude_code),
+    SessionStore("codex", holding(lambda each: isinstance(each.get("payload"), dict) and each.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
+    SessionStore("pi", lambda file: bool(file.first_objects()) and file.first_objects()[0].get("type") == "session" and "cwd" in file.first_objects()[0], _pi),
+    SessionStore("gemini-cli", holding(with_fields("sessionId", "projectHash")), _gemini_cli, ("thought signatures",)),
+    SessionStore("opencode", with_tables("session", "message", "part"), _opencode),
+)  # fmt: skip

@@ -1,0 +1,237 @@
+"""A file of another program, opened as what it is: lines of JSON, one JSON value, a database, text, or a folder.
+
+Lines are read as they are asked for, so that a log may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from quire.errors import FormatError, NotFound
+from quire.values import Json, JsonObject
+
+# So many of the first lines tell what a file is.
+_HEAD = 20
+
+
+class LinesOf(msgspec.Struct, frozen=True):
+    """Some lines of a file: the bytes they stand in, and the number of the first."""
+
+    start: int
+    end: int
+    first: int
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """What stands at a path; of lines of JSON only the first are held, as `head`."""
+
+    path: Path
+    value: Json = None
+    tables: frozenset[str] = frozenset()
+    text: str = ""
+    head: tuple[tuple[int, Json], ...] = ()
+    is_lines: bool = False
+    # What came on standard input in place of a file; a part of the lines instead of all of them.
+    given: bytes | None = None
+    part: LinesOf | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def first_objects(self) -> list[JsonObject]:
+        """Of the lines, or the elements of the one list, the first; or the one object."""
+        listed = [line for _, line in self.head] if self.is_lines else self.value
+        return [
+            each
+            for each in (listed[:_HEAD] if isinstance(listed, list) else [listed])
+            if isinstance(each, dict)
+        ]
+
+    def objects(self) -> list[JsonObject]:
+        """All lines, or the elements of the one list, or the one object."""
+        listed = [line for _, line in self.numbered()] if self.is_lines else self.value
+        return [each for each in (listed if isinstance(listed, list) else [listed]) if isinstance(each, dict)]
+
+    def numbered(self) -> Iterator[tuple[int, Json]]:
+        """The lines with their numbers; one value is line 1."""
+        if not self.is_lines:
+            yield 1, self.value
+            return
+        with _readable(self.path), self.opened() as data:
+            if self.part is None:
+                yield from _values(self.path, enumerate(data, 1))
+            else:
+                data.seek(self.part.start)
+                yield from _values(self.path, enumerate(_until(data, self.part.end), self.part.first))
+
+    def opened(self) -> IO[bytes]:
+        """The bytes, unpacked."""
+        data: IO[bytes] = self.path.open("rb") if self.given is None else io.BytesIO(self.given)
+        if data.read(2) == b"\x1f\x8b":
+            data.close()
+            return gzip.open(self.path)  # type: ignore[return-value]  # no IO to typeshed
+        data.seek(0)
+        return data
+
+    def parts(self, size: int) -> Iterator[LinesOf]:
+        """Lines that stand in about `size` bytes each; those of a packed file cannot be told apart unread."""
+        with _readable(self.path), self.opened() as data:
+            start, first = 0, 1
+            while block := data.read(size):
+                block += data.readline()
+                yield LinesOf(start, start + len(block), first)
+                start, first = start + len(block), first + block.count(b"\n")
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with contextlib.closing(_database(self.path)) as conn:
+            return conn.execute(query, values).fetchall()
+
+
+def source_file(path: Path, text: str | None = None) -> SourceFile:
+    """A file, opened as what it is; or `text` that stands for one."""
+    if text is None and path.is_dir():
+        return SourceFile(path)
+    found = SourceFile(path, given=None if text is None else text.encode())
+    with _readable(path), found.opened() as data:
+        start = data.read(16)
+        if start.startswith(b"SQLite format 3\0"):
+            return SourceFile(path, tables=_tables(path))
+        data.seek(0)
+        if not _is_json(data):
+            data.seek(0)
+            return msgspec.structs.replace(found, text=data.read().decode().removeprefix("\ufeff"))
+        data.seek(0)
+        if _is_lines(data):
+            data.seek(0)
+            head = tuple(islice(_values(path, enumerate(data, 1)), _HEAD))
+            return msgspec.structs.replace(found, head=head, is_lines=True)
+        data.seek(0)
+        ((_, value),) = _values(path, [(1, data.read())])
+        return msgspec.structs.replace(found, value=value)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is neither text nor a database", hint="Name a session file.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{path} cannot be read: {error}", hint="Check the file.") from error
+
+
+def _is_json(data: IO[bytes]) -> bool:
+    first = next((line for line in data if line.removeprefix(b"\xef\xbb\xbf").strip()), b"")
+    return first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
+
+
+def _is_lines(data: IO[bytes]) -> bool:
+    """Whether the first line is a value by itself, and another one follows."""
+    first = next((line for line in data if line.strip()), b"")
+    with contextlib.suppress(ValueError, RecursionError):
+        decoded(first)
+        return any(line.strip() for line in data)
+    return False
+
+
+def _until(data: IO[bytes], end: int) -> Iterator[bytes]:
+    while data.tell() < end:
+        yield data.readline()
+
+
+def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
+    for number, line in lines:
+        if line.strip():
+            try:
+                yield number, decoded(line)
+            except UnicodeDecodeError:
+                raise
+            except (ValueError, RecursionError) as error:
+                place = getattr(error, "lineno", 1) + number - 1
+                raise FormatError(
+                    f"{path.name} is not JSON: {error}",
+                    line=place,
+                    column=1,
+                    hint="Give JSON, or one JSON value a line; is the file whole?",
+                ) from error
+
+
+def decoded(data: bytes) -> Json:
+    """A JSON value; what the quick reader refuses (NaN, half of a pair of surrogates) is read by Python's."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data.removeprefix(b"\xef\xbb\xbf").decode())
+
+
+def _tables(path: Path) -> frozenset[str]:
+    with contextlib.closing(_database(path)) as conn:
+        return frozenset(
+            name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        )
+
+
+def _database(path: Path) -> sqlite3.Connection:
+    """Read and never write; a file whose folder cannot be written either is taken as it stands."""
+    for how in ("mode=ro", "mode=ro&immutable=1"):
+        try:
+            conn = sqlite3.connect(f"file:{path.resolve()}?{how}".replace("#", "%23"), uri=True)
+            conn.execute("SELECT 1 FROM sqlite_master").fetchall()
+            return conn
+        except sqlite3.Error as error:
+            problem = error
+    raise FormatError(f"{path} cannot be read: {problem}", hint="Copy it, and give the copy.")
+
+
+def files_under(path: Path) -> Iterator[Path]:
+    """The files of a folder that may be sessions, by name; a folder that is a session stays whole."""
+    if not path.exists():
+        raise NotFound(f"there is no file {str(path)!r}", hint="Check the path.")
+    if not path.is_dir() or (path / "session.json").is_file():
+        yield path
+        return
+    for each in sorted(path.iterdir()):
+        whole = (
+            each.is_dir()
+            or each.name.removesuffix(".gz").endswith(_SESSION_FILES)
+            or each.name == ".aider.chat.history.md"
+        )
+        if whole and not each.is_symlink():
+            yield from files_under(each)
+
+
+_SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite")
+
+
+def milliseconds(stamp: Json) -> int | None:
+    """A time as stores write it: ISO 8601, seconds or milliseconds."""
+    if isinstance(stamp, int | float) and not isinstance(stamp, bool):
+        return int(stamp if stamp > 1e11 else stamp * 1000)
+    try:
+        return round(datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def text_in(content: Json) -> str:
+    """The text of a content: itself, or that of its parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(text_in(block) for block in content)
+    if isinstance(content, dict):
+        return str(content.get("text") or "")
+    return "" if content is None else json.dumps(content, ensure_ascii=False)

@@ -1,0 +1,285 @@
+"""Conversations as stores of other programs keep them, and what a store is: how it is recognised and read.
+
+Turns that a store keeps in blocks of its own are written in the wire format that its model speaks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from quire import providers
+from quire.archive.sent_calls import SentCall, call_of
+from quire.archive.source_file import SourceFile
+from quire.errors import FormatError
+from quire.log.entries import check
+from quire.log.shapes import short
+from quire.values import Entry, Json, JsonObject
+
+
+class StoredConversation(msgspec.Struct, frozen=True):
+    """Messages in a wire format, or a request that holds them; what its store left out of them, and when they came."""
+
+    name: str
+    format: str
+    value: Json
+    model: str = ""
+    lacks: tuple[str, ...] = ()
+    # Unix milliseconds of each message, None where that is not known.
+    times: tuple[int | None, ...] = ()
+    # What came behind the messages: the reply to the last request of a log.
+    reply: tuple[Entry, ...] = ()
+    # The requests that it was made of, with what each used, where the store tells.
+    calls: tuple[SentCall, ...] = ()
+
+    def entries(self) -> list[Entry]:
+        """The conversation as the log takes it."""
+        made = providers.import_(self.format, self.value, self.model)
+        return [check(entry.body) for entry in [*_timed(made, self), *self.reply]]
+
+
+def _timed(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]:
+    """Entries with the time of their message; each item of the Responses API is one of its own."""
+    items = of.format in ("openai-responses", "openai-agents")
+    place = -1
+    for entry in entries:
+        own = "message" in entry.wire or "more" in entry.wire or entry.kind not in ("system", "tools")
+        place += own and (items or not entry.wire.get("more"))
+        at = of.times[place] if own and 0 <= place < len(of.times) else None
+        yield entry if at is None else msgspec.structs.replace(entry, body={**entry.body, "at": at})
+
+
+class LoggedExchange(msgspec.Struct, frozen=True):
+    """A request and what came back: a reply, its stream as text, or nothing; `about` is what stands beside them."""
+
+    body: JsonObject
+    reply: Json = None
+    place: str = ""
+    model: str = ""
+    about: JsonObject = {}
+
+    @property
+    def session(self) -> str:
+        return str(self.about.get("session") or "")
+
+    def call(self) -> SentCall | None:
+        """As it was sent; None where the provider refused it."""
+        if self.about.get("status") not in (None, 200):
+            return None
+        return call_of(self.place, {"model": self.model, **self.about}, self.body, self.reply)
+
+
+class SessionStore(msgspec.Struct, frozen=True):
+    """A program's store: how it is recognised, how it is read, what it leaves out besides a system prompt and tools.
+
+    A log of requests has `exchanges`: each of its lines stands for itself.
+    """
+
+    name: str
+    recognises: Callable[[SourceFile], bool]
+    read: Callable[[SourceFile], Iterable[StoredConversation]]
+    lacks: tuple[str, ...] = ()
+    exchanges: Callable[[SourceFile], Iterator[LoggedExchange]] | None = None
+
+
+def holding(test: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
+    """Whether one of the first lines, or of the elements of a list, is of a shape."""
+    return lambda file: any(test(each) for each in file.first_objects())
+
+
+def with_fields(*fields: str) -> Callable[[JsonObject], bool]:
+    return lambda each: all(field in each for field in fields)
+
+
+def with_tables(*names: str) -> Callable[[SourceFile], bool]:
+    return lambda file: set(names) <= file.tables
+
+
+def misfit(file: SourceFile, number: int, one: Json, what: str) -> FormatError:
+    """A line that is not what its store writes."""
+    fields = f"the fields {', '.join(list(one)[:6])}" if isinstance(one, dict) else short(one)
+    return FormatError(f"{file.path.name} holds {fields}, which is not {what}", line=number, column=1, hint="Check the file, or force another reader with --from.")  # fmt: skip
+
+
+# Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.
+
+
+class StoredBlock(msgspec.Struct, frozen=True):
+    """A block: text, thinking, a call, a result or an image, as its fields tell."""
+
+    text: str = ""
+    thinking: bool = False
+    call_id: str = ""
+    name: str = ""
+    args: Json = None
+    is_result: bool = False
+    error: bool = False
+    # What the provider signed thinking or a call with; a Responses item has its id too.
+    signature: str = ""
+    id: str = ""
+    # The media type and the base64 of an image.
+    image: tuple[str, str] = ("", "")
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a call as OpenAI writes them."""
+        return self.args if isinstance(self.args, str) else json.dumps(self.args, ensure_ascii=False)
+
+    @property
+    def image_url(self) -> str:
+        return f"data:{self.image[0]};base64,{self.image[1]}"
+
+
+class StoredTurn(msgspec.Struct, frozen=True):
+    """Who said what, and when."""
+
+    role: str
+    blocks: tuple[StoredBlock, ...]
+    at: int | None = None
+
+
+def turns_in_format(
+    name: str, provider: str, turns: Sequence[StoredTurn], model: str = "", head: JsonObject | None = None
+) -> StoredConversation:
+    """Turns in the format of the provider that answered them; with a system prompt where there is one."""
+    format = next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
+    if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
+        format = "openai-chat"
+    write, field = _WRITERS[format]
+    told = (head or {}).get("system") if format == "openai-chat" else ""
+    messages: list[tuple[int | None, JsonObject]] = (
+        [(None, {"role": "system", "content": told})] if told else []
+    )
+    messages += [(turn.at, message) for turn in turns for message in write(turn)]
+    value: JsonObject = {**_head(format, head or {}), field: [message for _, message in messages]}
+    return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
+
+
+def _head(format: str, head: JsonObject) -> JsonObject:
+    """A system prompt and tools ({name, description, parameters}) as a request of the format holds them."""
+    told, tools = head.get("system") or "", head.get("tools") or []
+    systems: dict[str, JsonObject] = {
+        "anthropic": {"system": told},
+        "gemini": {"systemInstruction": {"parts": [{"text": told}]}},
+        "openai-responses": {"instructions": told},
+    }
+    made: JsonObject = systems.get(format, {}) if told else {}
+    if tools and format == "anthropic":
+        made["tools"] = [
+            {"name": t["name"], "description": t["description"], "input_schema": t["parameters"]}
+            for t in tools
+        ]
+    elif tools and format == "gemini":
+        made["tools"] = [{"functionDeclarations": tools}]
+    elif tools:
+        made["tools"] = [
+            {"type": "function", **({"function": t} if format == "openai-chat" else t)} for t in tools
+        ]
+    return made
+
+
+_SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
+
+
+def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
+    blocks: list[JsonObject] = []
+    for block in turn.blocks:
+        if block.is_result:
+            failed = {"is_error": True} if block.error else {}
+            blocks.append(
+                {"type": "tool_result", "tool_use_id": block.call_id, "content": block.text, **failed}
+            )
+        elif block.call_id:
+            blocks.append(
+                {"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}}
+            )
+        elif block.thinking:
+            blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
+        elif block.image[1]:
+            source = {"type": "base64", "media_type": block.image[0], "data": block.image[1]}
+            blocks.append({"type": "image", "source": source})
+        elif block.text.strip():
+            blocks.append({"type": "text", "text": block.text})
+    if blocks:
+        yield {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
+
+
+def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
+    parts: list[JsonObject] = []
+    for block in turn.blocks:
+        signed = {"thoughtSignature": block.signature} if block.signature else {}
+        if block.is_result:
+            reply = {"error" if block.error else "output": block.text}
+            parts.append({"functionResponse": {"id": block.call_id, "name": block.name, "response": reply}})
+        elif block.call_id:
+            parts.append(
+                {
+                    "functionCall": {"id": block.call_id, "name": block.name, "args": block.args or {}},
+                    **signed,
+                }
+            )
+        elif block.image[1]:
+            parts.append({"inlineData": {"mimeType": block.image[0], "data": block.image[1]}})
+        elif block.text:
+            parts.append({"text": block.text, **({"thought": True} if block.thinking else {}), **signed})
+    if parts:
+        yield {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
+
+
+def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
+    kind = "output_text" if turn.role == "assistant" else "input_text"
+    for block in turn.blocks:
+        own = {"id": block.id} if block.id else {}
+        if block.is_result:
+            yield {"type": "function_call_output", "call_id": block.call_id, "output": block.text}
+        elif block.call_id:
+            call = {"call_id": block.call_id, "name": block.name, "arguments": block.arguments}
+            yield {"type": "function_call", **call, **own}
+        elif block.thinking and block.signature.startswith("{"):
+            yield json.loads(block.signature)
+        elif block.thinking:
+            summary = [{"type": "summary_text", "text": block.text}] if block.text else []
+            yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **own}
+        elif block.image[1]:
+            yield {"role": "user", "content": [{"type": "input_image", "image_url": block.image_url}]}
+        else:
+            yield {
+                "type": "message",
+                "role": turn.role,
+                "content": [{"type": kind, "text": block.text}],
+                **own,
+            }
+
+
+def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
+    for one in turn.blocks:
+        if one.is_result:
+            failed = {"_err": True} if one.error else {}
+            yield {"role": "tool", "tool_call_id": one.call_id, "content": one.text, **failed}
+    own = [block for block in turn.blocks if not block.is_result]
+    text = "".join(each.text for each in own if not (each.thinking or each.call_id or each.image[1]))
+    calls = [
+        {"id": each.call_id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
+        for each in own
+        if each.call_id
+    ]
+    images = [{"type": "image_url", "image_url": {"url": each.image_url}} for each in own if each.image[1]]
+    thought = "".join(each.text for each in own if each.thinking)
+    if text or calls or images or thought:
+        content: Json = [{"type": "text", "text": text}, *images] if images else text
+        yield {
+            "role": turn.role,
+            "content": content,
+            **({"reasoning_content": thought} if thought else {}),
+            **({"tool_calls": calls} if calls else {}),
+        }
+
+
+_WRITERS: dict[str, tuple[Callable[[StoredTurn], Iterator[JsonObject]], str]] = {
+    "anthropic": (_anthropic, "messages"),
+    "gemini": (_gemini, "contents"),
+    "openai-responses": (_responses, "input"),
+    "openai-chat": (_chat, "messages"),
+}
