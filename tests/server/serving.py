@@ -35,6 +35,11 @@ class SseReader:
         self.outcome: Any = None
         self._rest = b""
 
+    @property
+    def seq(self) -> int:
+        """The newest entry that was told."""
+        return int(self.last.partition(":")[0] or 0)
+
     def connected(self) -> dict[str, str]:
         """Begin a connection: what was left of the one before is worth nothing."""
         self._rest = b""

@@ -15,7 +15,8 @@ from quire.errors import CallError, ConflictError
 from quire.log.hashing import chain
 from quire.log.off_loop import off_loop
 from quire.providers.models import resolve, split_target
-from quire.send.connect import transport_for
+from quire.providers.wires import wire_of
+from quire.send.connect import Via, transport_for
 from quire.send.cycle import GO_ON, Cycle, Decision, interrupted_result, last_target
 from quire.send.events import event_id
 from quire.send.protocol import RECALL_SHARE, Limits, Runner
@@ -245,7 +246,9 @@ class Turns:
             url = local_target().base_url
         names = endpoint_for(target).keys
         key = next((os.environ[each] for each in names if os.environ.get(each)), None)
-        return transport_for(target, url, key, proxies=not url)
+        # Plain HTTP where there is a way: an SDK takes seconds to load.
+        via: Via = "http" if wire_of(provider).call.path is not None else ""
+        return transport_for(target, url, key, via=via, proxies=not url)
 
     async def stop(self, tenant: Tenant, name: str) -> bool:
         """Stop a thread's turn: what came is kept and marked."""
