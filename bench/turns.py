@@ -223,7 +223,7 @@ for place in places:
 
 def litellm_turns(messages: list[dict[str, Any]], places: list[int], budget: int, seconds: int) -> Turns:
     """In its own environment, since it pins an older openai; what it finishes within the seconds given."""
-    python = ROOT / ".venv-litellm" / "bin" / "python"
+    python = ROOT / ".venv-frameworks" / "bin" / "python"
     if not python.exists():
         return []
     try:

@@ -5,11 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 python=.venv/bin/python
-if [ ! -x .venv-litellm/bin/python ]; then
-  # litellm pins an older openai, so it gets an environment of its own.
-  python3 -m venv .venv-litellm && .venv-litellm/bin/python -m pip install --quiet litellm || rm -rf .venv-litellm
-fi
-every="window tokens clean summary grounding reuse bound turns records recall recall_folds recall_elsewhere recall_code recall_languages recall_tau recall_speed engine"
+every="window tokens clean summary grounding reuse bound turns adapters records recall recall_folds recall_elsewhere recall_code recall_languages recall_tau recall_speed engine"
 failed=0
 for bench in ${BENCH:-$every}; do
   case $bench in

@@ -11,6 +11,7 @@ ORDER = (
     "bound",
     "turns",
     "grounding",
+    "adapters",
     "summary",
     "engine",
     "recall",

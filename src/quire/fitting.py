@@ -46,11 +46,11 @@ class Fitter:
 
     `built` tells what was decided last: `built.epoch`, `built.tokens`, `built.rebase`; `left_out` what went, and why.
     `marks` are the places in the newest result behind which a cache mark does good: where the epoch's first result
-    ended, where the one before this ended, and the end.
+    ended, where the one before this ended, and the end. `form` names the messages' format where it is known.
     """
 
-    def __init__(self, budget: int = 0, target: str = "", **policy: Any) -> None:
-        self._target = target
+    def __init__(self, budget: int = 0, target: str = "", *, form: str = "", **policy: Any) -> None:
+        self._target, self._form = target, form
         self._choices = {**policy, **({"budget": budget} if budget else {})}
         self._entries: list[Entry] = []
         # As they were read: a message that the caller changes in place is another one.
@@ -69,7 +69,7 @@ class Fitter:
     def fit(self, given: Given) -> Given:
         """The messages inside the budget; a list that does not extend the one before begins anew."""
         value = _as_json(given)
-        form = recognise(value, self._target)
+        form = self._form or recognise(value, self._target)
         named = value.get("model") if isinstance(value, dict) else ""
         target = self._target or f"{_wire(form).name}:{named or ''}"
         assembly = self._follow(_imported(form, value), target)

@@ -1,0 +1,133 @@
+"""Quire inside agent frameworks, a module each: `from quire.adapters.langchain import QuireMiddleware`.
+
+Each turns a framework's messages into fitted ones, or keeps them in a thread. What they share is here; nothing here
+knows a framework.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from quire import providers
+from quire.errors import CallError
+from quire.fitting import Fitter
+from quire.providers.models import resolve
+from quire.thread import Thread
+from quire.values import Entry, JsonObject
+
+# What frameworks call providers, where Quire has another name.
+_PROVIDERS = {
+    "google": "gemini",
+    "google-gla": "gemini",
+    "google_genai": "gemini",
+    "google_vertexai": "gemini",
+    "vertex_ai": "gemini",
+    "amazon_bedrock": "bedrock",
+    "bedrock_converse": "bedrock",
+}
+_FIELDS = ("input", "messages", "contents")
+# Wires whose requests say themselves where the provider shall store.
+_MARKED = ("anthropic", "bedrock")
+
+
+def target_of(provider: str, model: str) -> str:
+    """ "provider:model" by a framework's names; who is not known here is taken to count as OpenAI does."""
+    named = _PROVIDERS.get(provider, provider)
+    try:
+        resolve(named)
+    except CallError:
+        named = "openai-chat"
+    return f"{named}:{model}"
+
+
+def takes_marks(target: str) -> bool:
+    """Whether the provider stores only what a request marks."""
+    return resolve(target.partition(":")[0])[1] in _MARKED
+
+
+class Fitted(NamedTuple):
+    """Fitted messages (or the body around them), and the places in them behind which a cache mark does good."""
+
+    given: Any
+    marks: tuple[int, ...]
+
+
+class Fitters:
+    """A `Fitter` for each conversation that is going on; of many, those that were used last.
+
+    What is fitted follows from the messages alone: a conversation whose fitter is gone is read once more, no less.
+    """
+
+    def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
+        self._budget, self._target, self._choices = budget, target, {"form": form, **policy}
+        self._going_on: OrderedDict[tuple[str, str], Fitter] = OrderedDict()
+        self._lock = threading.Lock()
+        # The one that was asked last tells what it did: its epoch, its tokens, what it left out.
+        self.newest = Fitter(budget, target, **self._choices)
+
+    def fit(self, given: Any, conversation: str, model: str, most: int = 64) -> Fitted:
+        """The messages, or a body, fitted; `conversation` tells one from another, `model` is "provider:model"."""
+        key = conversation, model
+        with self._lock:
+            fitter = self._going_on.pop(key, None)
+            fitter = fitter or Fitter(self._budget, self._target or model, **self._choices)
+            fitted = Fitted(fitter.fit(given), fitter.marks)
+            self._going_on[key] = self.newest = fitter
+            while len(self._going_on) > most:
+                self._going_on.popitem(last=False)
+        return fitted
+
+
+class ThreadMessages:
+    """A thread as the messages of one format: what is added goes into the log, and nothing leaves it.
+
+    What is taken back is left behind by a fork: `chat` goes on as `chat~2`, and opening `chat` opens the newest.
+    """
+
+    def __init__(self, thread: Thread, form: str) -> None:
+        self._form, self._base, self._forks = form, thread, 1
+        self.thread = thread
+        known = {info.name for info in thread.store.threads()}
+        while f"{thread.name}~{self._forks + 1}" in known:
+            self._go_on()
+
+    def read(self) -> list[JsonObject]:
+        """The messages, oldest first; those that came in this format as they came."""
+        return self._messages(self.thread.entries)
+
+    def add(self, messages: Sequence[JsonObject]) -> None:
+        """Put messages into the log."""
+        if messages:
+            self.thread.append(*providers.import_(self._form, list(messages)))
+
+    def pop(self) -> JsonObject | None:
+        """Take the newest message back."""
+        entries, before = self.thread.entries, self.read()
+        kept = len(entries)
+        while kept and len(self._messages(entries[:kept])) == len(before):
+            kept -= 1
+        if before:
+            self._fork(kept)
+        return before[-1] if before else None
+
+    def clear(self) -> None:
+        """Begin anew."""
+        if len(self.thread):
+            self._fork(0)
+
+    def _messages(self, entries: Sequence[Entry]) -> list[JsonObject]:
+        out = providers.export(self._form, entries)
+        # With instructions or tools in the log, the messages are a field of the object that they come in.
+        return out if isinstance(out, list) else next(out[name] for name in _FIELDS if name in out)
+
+    def _fork(self, at_seq: int) -> None:
+        self.thread.store.fork(self.thread.name, at_seq, f"{self._base.name}~{self._forks + 1}")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._forks += 1
+        of, name = self._base, f"{self._base.name}~{self._forks}"
+        self.thread = Thread(of.store, name, of.policy, of.summarise, of.clock, of.observers)

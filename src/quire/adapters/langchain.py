@@ -1,0 +1,139 @@
+"""LangChain and LangGraph: a middleware and a `pre_model_hook` that fit, and a chat history on a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from quire.adapters import Fitters, ThreadMessages, takes_marks, target_of
+from quire.errors import MissingPart
+from quire.fitting import Fitter
+from quire.thread import Thread
+
+try:
+    from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelCallResult
+    from langchain.agents.middleware.types import ModelRequest as Request
+    from langchain.agents.middleware.types import ModelResponse as Response
+    from langchain_core.chat_history import BaseChatMessageHistory
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import (
+        AIMessage,
+        AnyMessage,
+        BaseMessage,
+        SystemMessage,
+        messages_from_dict,
+        messages_to_dict,
+    )
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+except ImportError as error:
+    raise MissingPart("LangChain is not installed", hint="pip install 'quire[langchain]'") from error
+
+_MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+class QuireMiddleware(AgentMiddleware[AgentState[Any], Any]):
+    """Hands the model what fits, with cache marks where its provider wants them; the agent's state keeps all.
+
+        create_agent(model, tools, middleware=[QuireMiddleware(budget=100_000)])
+
+    The system prompt and the tools are counted. `target` ("provider:model") is seen from the model; what else there
+    is to choose is named by `quire.Policy`.
+    """
+
+    def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
+        super().__init__()
+        self._target = target
+        self._fitters = Fitters(budget, target, "langchain", policy)
+
+    @property
+    def fitter(self) -> Fitter:
+        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
+
+    def wrap_model_call(
+        self, request: Request[Any], handler: Callable[[Request[Any]], Response[Any]]
+    ) -> ModelCallResult[Any]:
+        return handler(self._fitted(request))
+
+    async def awrap_model_call(
+        self, request: Request[Any], handler: Callable[[Request[Any]], Awaitable[Response[Any]]]
+    ) -> ModelCallResult[Any]:
+        return await handler(self._fitted(request))
+
+    def _fitted(self, request: Request[Any]) -> Request[Any]:
+        target = self._target or _target(request.model)
+        tools = [convert_to_openai_tool(tool) for tool in request.tools]
+        body = {"messages": request.messages, "system": request.system_prompt or "", "tools": tools}
+        given, marks = self._fitters.fit(body, str(request.messages[0].id), target)
+        if not takes_marks(target):
+            return request.override(messages=given["messages"])
+        told = request.system_message
+        marked = cast(SystemMessage, _in_blocks(told)) if told is not None else None
+        return request.override(messages=_marked_at(given["messages"], marks), system_message=marked)
+
+
+def pre_model_hook(
+    target: str, budget: int = 0, *, system: str = "", tools: Sequence[Any] = (), **policy: Any
+) -> Callable[[dict[str, Any]], dict[str, list[AnyMessage]]]:
+    """A node in front of the model of a LangGraph agent: it is handed what fits, the state keeps all.
+
+        create_react_agent(model, tools, pre_model_hook=pre_model_hook("openai:gpt-6-sol", 100_000, tools=tools))
+
+    `system` and `tools` are what the agent sends besides; a hook does not see them, and they take room too.
+    """
+    fitters = Fitters(budget, target, "langchain", policy)
+    defined = [convert_to_openai_tool(tool) for tool in tools]
+
+    def hook(state: dict[str, Any]) -> dict[str, list[AnyMessage]]:
+        messages = state["messages"]
+        body = {"messages": messages, "system": system, "tools": defined}
+        given, marks = fitters.fit(body, str(messages[0].id), target)
+        fitted = given["messages"]
+        return {"llm_input_messages": _marked_at(fitted, marks) if takes_marks(target) else list(fitted)}
+
+    return hook
+
+
+class QuireChatMessageHistory(BaseChatMessageHistory):
+    """A chat's messages in a thread: `RunnableWithMessageHistory(model, lambda id: QuireChatMessageHistory(...))`.
+
+    `clear` begins anew in a fork; the log keeps what was.
+    """
+
+    def __init__(self, thread: Thread) -> None:
+        super().__init__()
+        self._kept = ThreadMessages(thread, "langchain")
+
+    @property
+    def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # the base names a field and asks for this
+        return messages_from_dict(self._kept.read())
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        self._kept.add(messages_to_dict(messages))
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+def _target(model: BaseChatModel) -> str:
+    """ "provider:model" of a chat model, as it tells LangChain's tracing."""
+    named = model._get_ls_params()
+    return target_of(str(named.get("ls_provider") or ""), str(named.get("ls_model_name") or ""))
+
+
+def _marked_at(messages: Sequence[AnyMessage], marks: Sequence[int]) -> list[AnyMessage]:
+    """The messages with marks; all in blocks, so that none is written otherwise once its mark has moved on."""
+    return [
+        message if isinstance(message, AIMessage) else cast(AnyMessage, _in_blocks(message, place in marks))
+        for place, message in enumerate(messages)
+    ]
+
+
+def _in_blocks(message: BaseMessage, marked: bool = True) -> BaseMessage:
+    """A copy in blocks, the last of them with a cache mark; one that says nothing as it is."""
+    content = message.content
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    if not content or not isinstance(blocks[-1], dict):
+        return message
+    last = {**blocks[-1], **_MARK} if marked else blocks[-1]
+    return message.model_copy(update={"content": [*blocks[:-1], last]})

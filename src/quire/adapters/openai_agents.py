@@ -1,0 +1,86 @@
+"""OpenAI Agents: a session on a thread, and a `call_model_input_filter` that fits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+from quire.adapters import Fitters, ThreadMessages, target_of
+from quire.errors import MissingPart
+from quire.fitting import Fitter
+from quire.thread import Thread
+from quire.values import JsonObject
+
+try:
+    from agents import FunctionTool, SessionSettings, TResponseInputItem
+    from agents.run_config import CallModelData, ModelInputData
+except ImportError as error:
+    raise MissingPart("openai-agents is not installed", hint="pip install 'quire[openai-agents]'") from error
+
+
+class QuireInputFilter:
+    """Hands the model what fits; the run's items and its session stay whole.
+
+        Runner.run(agent, question, run_config=RunConfig(call_model_input_filter=QuireInputFilter(100_000)))
+
+    Instructions and function tools are counted. `target` ("provider:model") is OpenAI's model of the agent unless it
+    is given; what else there is to choose is named by `quire.Policy`.
+    """
+
+    def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
+        self._target = target
+        self._fitters = Fitters(budget, target, "openai-responses", policy)
+
+    @property
+    def fitter(self) -> Fitter:
+        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
+
+    def __call__(self, data: CallModelData[Any]) -> ModelInputData:
+        given, agent = data.model_data, data.agent
+        tools = [_tool(each) for each in agent.tools if isinstance(each, FunctionTool)]
+        told = {"instructions": given.instructions} if given.instructions else {}
+        body = {"input": given.input, "tools": tools, **told}
+        model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", "")
+        target = self._target or target_of("openai", str(model))
+        fitted = self._fitters.fit(body, json.dumps(given.input[:1], default=str), target)
+        return ModelInputData(fitted.given["input"], given.instructions)
+
+
+class QuireSession:
+    """A session whose items are a thread's entries: `Runner.run(agent, question, session=QuireSession(thread))`.
+
+    `pop_item` and `clear_session` go on in a fork; the log keeps what was.
+    """
+
+    def __init__(self, thread: Thread, session_settings: SessionSettings | None = None) -> None:
+        self.session_id, self.session_settings = thread.name, session_settings
+        self._kept = ThreadMessages(thread, "openai-agents")
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """The items, oldest first; the newest `limit` of them."""
+        items = await asyncio.to_thread(self._kept.read)
+        most = limit if limit is not None or self.session_settings is None else self.session_settings.limit
+        return cast(list[TResponseInputItem], items if most is None else items[-most:] if most else [])
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Put items into the log."""
+        await asyncio.to_thread(self._kept.add, cast(list[JsonObject], items))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take the newest item back."""
+        return cast(TResponseInputItem | None, await asyncio.to_thread(self._kept.pop))
+
+    async def clear_session(self) -> None:
+        """Begin anew."""
+        await asyncio.to_thread(self._kept.clear)
+
+
+def _tool(tool: FunctionTool) -> JsonObject:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.params_json_schema,
+    }

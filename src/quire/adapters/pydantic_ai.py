@@ -1,0 +1,81 @@
+"""pydantic-ai: a capability that fits each request of a run, and messages into and out of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.adapters import Fitters, ThreadMessages, target_of
+from quire.errors import MissingPart
+from quire.fitting import Fitter
+from quire.thread import Thread
+from quire.values import JsonObject
+
+try:
+    from pydantic_ai import RunContext
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+    from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import ToolDefinition
+except ImportError as error:
+    raise MissingPart("pydantic-ai is not installed", hint="pip install 'quire[pydantic-ai]'") from error
+
+
+class QuireHistory(AbstractCapability[Any]):
+    """Hands the model what fits, with caching on; the run's own messages stay whole.
+
+        Agent(model, capabilities=[QuireHistory(budget=100_000)])
+
+    A plain history processor would put what it returns in place of the run's history, so that the next call sees what
+    is left of what was left. Instructions and tools are counted. `target` ("provider:model") is seen from the model;
+    what else there is to choose is named by `quire.Policy`.
+    """
+
+    def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
+        self._target = target
+        self._fitters = Fitters(budget, target, "pydantic-ai", policy)
+
+    @property
+    def fitter(self) -> Fitter:
+        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
+
+    def get_model_settings(self) -> ModelSettings:
+        return ModelSettings(cache=True)
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        asked, model = request_context.model_request_parameters, request_context.model
+        told = "\n\n".join(part.content for part in asked.instruction_parts or ())
+        tools = [_tool(each) for each in (*asked.function_tools, *asked.output_tools)]
+        body = {"messages": request_context.messages, "system": told, "tools": tools}
+        target = self._target or target_of(model.system, model.model_name)
+        fitted = self._fitters.fit(body, str(ctx.conversation_id), target)
+        return replace(request_context, messages=list(fitted.given["messages"]))
+
+
+class ThreadHistory:
+    """A thread's messages for a run: `agent.run(…, message_history=history.messages)`, then `history.add(result)`."""
+
+    def __init__(self, thread: Thread) -> None:
+        self._kept = ThreadMessages(thread, "pydantic-ai")
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        """All messages, those of runs as they came."""
+        return ModelMessagesTypeAdapter.validate_python(self._kept.read())
+
+    def add(self, messages: Sequence[ModelMessage]) -> None:
+        """Put messages into the log: `history.add(result.new_messages())`."""
+        self._kept.add(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
+
+
+def _tool(tool: ToolDefinition) -> JsonObject:
+    return {
+        "name": tool.name,
+        "description": tool.description or "",
+        "parameters": tool.parameters_json_schema,
+    }

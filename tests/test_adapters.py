@@ -1,0 +1,101 @@
+"""Frameworks as they ship, with Quire's adapter, against the emulator: requests extend each other and fit."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from conftest import FRAMEWORK_PAGES, ROOT, traces
+from quire.adapters import ThreadMessages, takes_marks, target_of
+from quire.adapters.langchain import QuireChatMessageHistory
+from quire.adapters.openai_agents import QuireSession
+from quire.log.memory import MemoryStore
+from toolbox import closed_later
+
+sys.path.insert(0, str(ROOT / "bench"))
+from adapters import FRAMEWORKS, python_of, replayable, run
+
+BUDGET = 8_000
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_an_agent_replays_a_recorded_conversation_within_the_budget(
+    name: str, sdks: dict[str, str], tmp_path: Path
+) -> None:
+    """A stretch of the conversation that bench/adapters.py goes through whole; what the page shows runs before it."""
+    if python_of(FRAMEWORKS[name]) is None:
+        pytest.skip(f"{FRAMEWORKS[name].venv} is not there: make setup")
+    messages = replayable(traces("pi_large_session")[0]["messages"], 80)
+    seen = run(
+        name, "quire", messages, BUDGET, tmp_path, PAGE=str(FRAMEWORK_PAGES[name]), ANTHROPIC_API_KEY="any", **sdks
+    )
+    asked = sum(one["role"] == "assistant" for one in messages)
+    assert (seen.requests, seen.refused, seen.over, seen.moved) == (asked, 0, 0, 0)
+    assert seen.epochs > 2
+    # The provider read from its cache what the requests share.
+    assert seen.read > 0.5 * seen.tokens
+
+
+def test_a_models_target_is_known_by_the_frameworks_names() -> None:
+    assert target_of("google_genai", "gemini-3.8-flash") == "gemini:gemini-3.8-flash"
+    assert target_of("anthropic", "claude-opus-5-5") == "anthropic:claude-opus-5-5"
+    assert target_of("somebody", "m") == "openai-chat:m"
+    assert [takes_marks(f"{one}:m") for one in ("anthropic", "bedrock", "openai", "gemini")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_chat_history_keeps_langchains_messages_and_begins_anew_in_a_fork(tmp_path: Path) -> None:
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+    called = AIMessage("I look.", tool_calls=[{"id": "c1", "name": "look", "args": {"shelf": 7}}], id="run-1")
+    said = [HumanMessage("What lies there?", id="h1"), called, ToolMessage("42", tool_call_id="c1", status="error")]
+    thread = closed_later(quire.open(tmp_path / "t.db", "chat"))
+    history = QuireChatMessageHistory(thread)
+    history.add_messages(said[:2])
+    history.add_messages(said[2:])
+    assert QuireChatMessageHistory(thread).messages == said
+    assert [one.kind for one in thread] == ["user", "respond", "call", "result"]
+    history.clear()
+    history.add_message(HumanMessage("Again."))
+    again = QuireChatMessageHistory(closed_later(quire.open(tmp_path / "t.db", "chat")))
+    assert [one.content for one in again.messages] == ["Again."]
+    assert len(thread) == 4
+
+
+async def test_a_session_gives_back_items_and_takes_the_newest_back() -> None:
+    from agents.memory import Session
+
+    thread = quire.Thread(MemoryStore(), "s")
+    session = QuireSession(thread)
+    assert isinstance(session, Session)
+    items: list[Any] = [
+        {"role": "user", "content": "What lies there?"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ZW5j"},
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": '{"shelf": 7}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "42"},
+    ]
+    await session.add_items(items)
+    assert await session.get_items() == items
+    assert await session.get_items(2) == items[-2:]
+    assert await session.pop_item() == items[-1]
+    assert await session.pop_item() == items[-2]
+    await session.add_items(items[2:3])
+    assert await QuireSession(thread).get_items() == items[:3]
+    await session.clear_session()
+    assert (await session.get_items(), await session.pop_item()) == ([], None)
+    assert len(thread) == 4
+
+
+def test_messages_of_a_thread_with_a_system_prompt_and_tools_are_a_list() -> None:
+    thread = quire.Thread(MemoryStore(), "s")
+    thread.append(quire.system("Be brief."))
+    thread.tools({"name": "look", "description": "", "parameters": {"type": "object"}})
+    thread.user("Hello")
+    for form, count in {"openai-agents": 1, "openai-chat": 2, "pydantic-ai": 2, "gemini": 1}.items():
+        assert len(ThreadMessages(thread, form).read()) == count
