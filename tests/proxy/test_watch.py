@@ -1,8 +1,6 @@
 """An application changes its base URL and nothing else: the same bytes pass, and every loss of the cache is explained."""
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, RULES, Watching, body, wait_for, watching
+from behind import HEADERS, RULES, Watching, body, running, wait_for, watching
 
 from quire.audit import Grouping, SentCall, audit, read_calls
 from quire.server.proxy import CacheWatcher, Proxy, Watched
@@ -194,18 +192,17 @@ def test_a_full_disk_is_said_and_fails_nothing() -> None:
 
 def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    with emulator("anthropic") as server:
-        words = [*QUIRE, "proxy", "--to", server.url, "--port", "0", "--log", str(log), "--key-from", "OWN_KEY"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(words, text=True, env={**os.environ, "OWN_KEY": "of-the-proxy"}, **pipes)
-        assert process.stderr is not None
-        url = process.stderr.readline().partition(" on ")[2].split()[0]
+    with (
+        emulator("anthropic") as server,
+        running(
+            *("proxy", "--to", server.url, "--port", "0", "--log", str(log), "--key-from", "OWN_KEY"),
+            OWN_KEY="of-the-proxy",
+        ) as (url, ended),
+    ):
         assert httpx.post(f"{url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
         assert server.requests[0].headers["x-api-key"] == "of-the-proxy"
-        wait_for(log.exists)
-        wait_for(lambda: bool(log.read_text()))
-        process.send_signal(signal.SIGINT)
-        shown, said = process.communicate(timeout=20)
+        wait_for(lambda: log.exists() and bool(log.read_text()))
+        shown, said = ended()
     assert "anthropic:claude-opus-5-5" in shown
     assert "stopped after 1 request" in said
     assert "1 request in 1 conversation" in run("audit", log)

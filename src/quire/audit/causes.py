@@ -246,19 +246,19 @@ def _name(tool: Json) -> str:
     return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
 
 
-_TIME = re.compile(
+TIME = re.compile(
     r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d?:\d\d(:\d\d)?|\b1[5-9]\d{8,11}\b"
     r"|\b\d{1,2}(st|nd|rd|th)?\.? (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w*|\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
     r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* \d{1,2}\b"
 )
-_ID = re.compile(
+ID = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{13,}|\b(?=\w*\d)(?=\w*[a-zA-Z])[\w-]{8,}\b|\b[0-9a-f]{8,}\b|\b\d{6,}\b"
 )
 
 
 def _volatile(old: str, new: str, offset: int) -> str:
     """Whether a time or an id stands where two texts part, in both of them."""
-    for cause, pattern in (("clock", _TIME), ("random-id", _ID)):
+    for cause, pattern in (("clock", TIME), ("random-id", ID)):
         if all(
             any(
                 found.start() <= offset <= found.end()

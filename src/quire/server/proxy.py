@@ -17,9 +17,14 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
+from quire.audit import call_of
 from quire.emulate.server import BackgroundServer
 from quire.errors import MissingPart
-from quire.server.watch import CacheWatcher, Exchange, Watched
+from quire.providers.models import model_info
+from quire.providers.wires import wire_of
+from quire.server.mend import Mended, Mender, difference, is_subscription, with_betas
+from quire.server.watch import CacheWatcher, Exchange, Watched, model_in, plain
+from quire.values import JsonObject
 
 __all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_app"]
 
@@ -53,6 +58,12 @@ class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     to: str
     key: str = ""
+    mender: Mender | None = None
+    # Show what would be mended, and send what came; mend what a subscription pays for, too.
+    dry_run: bool = False
+    force: bool = False
+    # Have the provider say what it could not reuse.
+    ask_provider: bool = False
 
 
 class Passing:
@@ -66,6 +77,8 @@ class Passing:
         self.options, self.watcher = options, watcher
         self._to = options.to.rstrip("/")
         self._client: httpx.AsyncClient | None = None
+        # Without rules it only tells conversations apart.
+        self._finder = options.mender or (Mender(()) if options.ask_provider else None)
 
     def routes(self, paths: tuple[str, ...] = ("/{path:path}",)) -> list[BaseRoute]:
         """Routes of all methods, and of WebSockets; `paths` such as ("/v1/{path:path}", "/v1beta/{path:path}")."""
@@ -137,7 +150,8 @@ class Passing:
         """A request to a model: read along, and told to the watcher however it ends."""
         path, query = _path(scope)
         taken = _Taken(self, path, scope["headers"], given)
-        request = self.request("POST", path, query, scope["headers"], given)
+        headers = await self._prepared(taken, scope["headers"])
+        request = self.request("POST", path, query, headers, taken.sent)
         taken.host, taken.path = request.url.host, request.url.path
         try:
             await self._pass(request, taken.tapped(send), taken.piece)
@@ -145,6 +159,56 @@ class Passing:
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
             taken.end()
+
+    async def _prepared(self, taken: _Taken, headers: Headers) -> Headers:
+        """The headers of what goes on; what fails in Quire leaves a request as it came."""
+        if self._finder is None:
+            return headers
+        try:
+            return await asyncio.to_thread(self._prepare, taken, headers, self._finder)
+        except Exception as error:  # whatever it is, it must not fail the application
+            taken.sent, taken.mended = taken.given, Mended()
+            self.watcher.fail(f"a request went on as it came: {type(error).__name__}: {error}")
+            return headers
+
+    def _prepare(self, taken: _Taken, headers: Headers, finder: Mender) -> Headers:
+        texts = _texts(headers)
+        if is_subscription(texts) and not self.options.force:
+            return headers
+        body = json.loads(plain(taken.given, texts.get("content-encoding", "")))
+        about = {"host": urlsplit(self._to).hostname, "path": taken.path, "headers": texts}
+        about["model"] = model_in(taken.path)
+        found = finder.mend(body, about)
+        if self.options.dry_run:
+            lines = [] if found.body is None else difference(body, found.body)
+            found = Mended(refused=found.refused, difference=tuple(lines), conversation=found.conversation)
+        taken.mended, changed = found, found.body
+        if self.options.ask_provider:
+            changed = self._asking(taken, body, about)
+        if changed is None:
+            return headers
+        if taken.sent is taken.given:
+            taken.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
+        return _headers_of(headers, found.betas)
+
+    def _asking(self, taken: _Taken, given: JsonObject, about: JsonObject) -> JsonObject | None:
+        """The request with a question for the provider: what could it not reuse of the reply before?"""
+        own = taken.mended.body if taken.mended.body is not None else given
+        call, id = call_of("", about, own, None), self.watcher.reply_ids.get(taken.mended.conversation)
+        if id is None or not model_info(f"{call.provider}:{call.model}").features.diagnostics:
+            return taken.mended.body
+        asking = wire_of(call.provider, own).diagnosed(own, id)
+        added = {name: value for name, value in asking.items() if name not in own}
+        if (
+            own is given
+            and len(added) + len(own) == len(asking)
+            and all(asking[name] == own[name] for name in own)
+        ):
+            # All else stays as it was written.
+            front = json.dumps(added, separators=(",", ":"))[:-1].encode() + b","
+            text = plain(taken.given, _texts(taken.headers).get("content-encoding", "")).lstrip()
+            taken.sent = front + text[1:] if own else taken.given
+        return asking
 
     async def _pass(self, request: httpx.Request, send: Any, piece_seen: Callable[[bytes], None]) -> None:
         import httpx
@@ -174,10 +238,9 @@ class _Taken:
         self._watcher = passing.watcher
         self.path, self.host = path.decode("latin-1"), ""
         self.given = self.sent = given
-        self.mended: tuple[str, ...] = ()
-        self.refused: tuple[str, ...] = ()
+        self.mended = Mended()
         self.whole = False
-        self._headers = headers
+        self.headers = headers
         self._at_ms = int(time.time() * 1000)
         self._status, self._reply_headers = 0, dict[str, str]()
         self._reply = bytearray()
@@ -208,7 +271,7 @@ class _Taken:
                     at_ms=self._at_ms,
                     host=self.host,
                     path=self.path,
-                    headers=_texts(self._headers),
+                    headers=_texts(self.headers),
                     given=self.given,
                     sent=self.sent,
                     status=self._status,
@@ -216,7 +279,6 @@ class _Taken:
                     reply=bytes(self._reply),
                     whole=self.whole,
                     mended=self.mended,
-                    refused=self.refused,
                 )
             )
         except Exception as error:  # watching must never fail what is watched
@@ -237,6 +299,14 @@ def _texts(headers: Headers) -> dict[str, str]:
 
 def _has_body(scope: Any) -> bool:
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+
+def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
+    """The headers of a body that is no longer the application's own: it is not compressed, and may need betas."""
+    texts = _texts(headers)
+    kept = [(name, value) for name, value in headers if name not in (b"content-encoding", b"anthropic-beta")]
+    both = with_betas({"anthropic-beta": texts.get("anthropic-beta", "")}, betas).get("anthropic-beta")
+    return [*kept, (b"anthropic-beta", both.encode())] if both else kept
 
 
 async def _whole(receive: Any) -> bytes | None:

@@ -30,6 +30,7 @@ from quire.providers.prefix import Unit
 from quire.providers.usage import cost
 from quire.providers.wires import wire_of
 from quire.send.http import SseReader, decoded
+from quire.server.mend import Mended, Savings
 from quire.values import Json, JsonObject
 
 _logger = logging.getLogger("quire")
@@ -53,9 +54,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     reply: bytes
     # Whether the reply came to its own end; else the application went away, or the provider did.
     whole: bool = True
-    # Rules that changed the request, and those that would have.
-    mended: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    # What was made of what the application gave.
+    mended: Mended = Mended()
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -68,8 +68,7 @@ class Watched(msgspec.Struct, frozen=True):
     side: Side | None = None
     retry: bool = False
     whole: bool = True
-    mended: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    mended: Mended = Mended()
     # The provider's own account of what it could not reuse, where it was asked.
     diagnosis: JsonObject = {}
 
@@ -82,8 +81,12 @@ class Watched(msgspec.Struct, frozen=True):
             [
                 " · tried again" if self.retry else "",
                 "" if self.whole else " · cut off",
-                f" · mended: {', '.join(self.mended)}" if self.mended else "",
-                f" · not mended, it would be refused: {', '.join(self.refused)}" if self.refused else "",
+                f" · mended: {', '.join(self.mended.rules)}" if self.mended.rules else "",
+                f" · not mended, it would be refused: {', '.join(self.mended.refused)}"
+                if self.mended.refused
+                else "",
+                " · held out" if self.mended.held_out else "",
+                *(f"\n  would be: {each}" for each in self.mended.difference),
             ]
         )
         if used is None:
@@ -120,8 +123,10 @@ class Watched(msgspec.Struct, frozen=True):
             "side": self.side,
             "retry": self.retry,
             "whole": self.whole,
-            "mended": list(self.mended),
-            "refused": list(self.refused),
+            "mended": list(self.mended.rules),
+            "refused": list(self.mended.refused),
+            "held_out": self.mended.held_out,
+            "difference": list(self.mended.difference),
             "diagnosis": self.diagnosis,
         }
 
@@ -138,6 +143,7 @@ class CacheWatcher:
         self.failures: deque[str] = deque(maxlen=100)
         # How often the provider was asked what it could not reuse, and said the same as the moved byte.
         self.compared, self.agreed = 0, 0
+        self.savings = Savings()
         self._tell, self._log = tell, log
         self._count = 0
         self._items = ServerItems()
@@ -192,7 +198,12 @@ class CacheWatcher:
             ]
         rows.sort(key=lambda row: -max((one["at"] or 0 for one in row["requests_seen"]), default=0))
         agreement = {"asked": self.compared, "agreed": self.agreed}
-        return {"conversations": rows, "failures": list(self.failures), "provider_agreement": agreement}
+        return {
+            "conversations": rows,
+            "failures": list(self.failures),
+            "savings": self.savings.as_json(),
+            "provider_agreement": agreement,
+        }
 
     def _work(self) -> None:
         while (exchange := self._waiting.get()) is not None:
@@ -237,8 +248,8 @@ class CacheWatcher:
             "usage": call.usage.as_json() if call.usage is not None else None,
             "id": reading.id,
         }
-        if exchange.mended:
-            about |= {"given": reading.given, "mended": list(exchange.mended)}
+        if exchange.mended.rules:
+            about |= {"given": reading.given, "mended": list(exchange.mended.rules)}
         if not reading.whole:
             about["whole"] = False
         with self._log.open("a", encoding="utf-8") as file:
@@ -253,15 +264,17 @@ class CacheWatcher:
             conversation.spent.requests -= 1
             self._retries[key] = self._retries.get(key, 0) + 1
         before = self._given.get(key)
-        given = _units(call, reading.given) if exchange.mended or before else ()
+        mended = exchange.mended.rules
+        given = _units(call, reading.given) if mended or before else ()
         side = lost.side if lost is not None else None
-        if lost is not None and side == "client" and exchange.mended and before is not None and given:
+        if lost is not None and side == "client" and mended and before is not None and given:
             # What the application sent goes on with what it sent before: the bytes that moved are Quire's.
             side = "client" if first_moved(before, given) is not None else "quire"
-        if exchange.mended or before:
+        if mended or before:
             self._given[key] = given
-        if reading.id:
-            self.reply_ids[conversation.name] = reading.id
+        if reading.id and exchange.mended.conversation:
+            self.reply_ids[exchange.mended.conversation] = reading.id
+        self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
         if reading.diagnosis:
             self._compare(reading.diagnosis, lost)
         usd = None
@@ -269,9 +282,8 @@ class CacheWatcher:
             with contextlib.suppress(QuireError):
                 usd = cost(call.usage, f"{call.provider}:{call.model}", call.at_ms).amount_usd
         return Watched(
-            call, conversation, lost, usd, side, retry, reading.whole, exchange.mended, exchange.refused,
-            reading.diagnosis,
-        )  # fmt: skip
+            call, conversation, lost, usd, side, retry, reading.whole, exchange.mended, reading.diagnosis
+        )
 
     def _is_retry(self, key: int, exchange: Exchange, whole: bool) -> bool:
         """Whether the newest request of the conversation is sent again because its reply never came whole."""
@@ -285,27 +297,39 @@ class CacheWatcher:
         if reason in ("unavailable", "previous_message_not_found", "comparison_response_not_found"):
             return
         self.compared += 1
-        self.agreed += _agrees(reason, lost)
+        self.agreed += _agrees(reason, diagnosis, lost)
 
 
 # The provider's word for what changed, and what Quire says of the same.
 _SAME_WORDS: dict[str, Callable[[Verdict], bool]] = {
     "model_changed": lambda lost: lost.cause == "model",
     "tools_changed": lambda lost: lost.path.startswith("tools"),
-    "system_changed": lambda lost: lost.path.startswith(("system", "instructions", "input.0", "messages.0")),
+    "system_changed": lambda lost: lost.path.startswith("system"),
     "messages_changed": lambda lost: lost.path.startswith("messages") or lost.cause == "settings",
-    "input_changed": lambda lost: lost.path.startswith(("input", "instructions")),
+    "input_changed": lambda lost: lost.path.startswith(("input", "system")),
     "context_compacted": lambda lost: lost.cause in ("compaction", "trimmed"),
 }
 
 
-def _agrees(reason: str, lost: Verdict | None) -> bool:
-    if reason == "cache_hit":
-        return lost is None
+def _agrees(reason: str, diagnosis: JsonObject, lost: Verdict | None) -> bool:
+    """Whether the provider and the moved byte say the same; where nothing moved, time and luck remain."""
+    if reason in ("cache_hit", _NOTHING["type"]):
+        return lost is None or lost.side in ("ttl", "provider")
     if lost is None:
-        return False
+        # Too little to be called a loss here.
+        missed = diagnosis.get("cache_missed_input_tokens") or diagnosis.get("cache_missed_tokens") or 0
+        return isinstance(missed, int) and missed < 1_024
     same = _SAME_WORDS.get(reason)
     return same(lost) if same is not None else lost.cause == "settings"
+
+
+# Anthropic says nothing where nothing differs.
+_NOTHING: JsonObject = {"type": "nothing_changed"}
+
+
+def _asked_for(sent: JsonObject) -> JsonObject:
+    asked = sent.get("diagnostics")
+    return _NOTHING if isinstance(asked, dict) and asked.get("previous_message_id") else {}
 
 
 def _units(call: SentCall, body: JsonObject) -> tuple[Unit, ...]:
@@ -345,13 +369,12 @@ def read_exchange(exchange: Exchange) -> Reading | None:
         call = call_of("", about, sent, reply)
         items = tuple(item for item in reply.get("output") or () if isinstance(item, dict))
         ended = exchange.whole or bool(reply)
-        return Reading(
-            _telling(call, told), given, str(reply.get("id") or ""), items, diagnosis_of(reply), ended
-        )
+        said = diagnosis_of(reply) or _asked_for(sent)
+        return Reading(_telling(call, told), given, str(reply.get("id") or ""), items, said, ended)
     wire = wire_of(call.provider, sent)
     speaks = call.provider if wire_of(call.provider).name == wire.name else wire.name
     stream = providers.stream(f"{speaks}:{call.model}")
-    id, items_by_place, diagnosis = "", dict[int, JsonObject](), JsonObject()
+    id, items_by_place, diagnosis = "", dict[int, JsonObject](), _asked_for(sent)
     for event in _events(data, speaks):
         with contextlib.suppress(QuireError):
             stream.feed(event)
@@ -394,8 +417,14 @@ def _body(raw: bytes, exchange: Exchange) -> JsonObject | None:
     if "model" in body:
         return body
     # Gemini and Bedrock name the model in the path.
-    named = re.search(r"/models?/([^/:]+(?::\d+)?)", unquote(exchange.path))
-    return {**body, "model": named[1]} if named else body
+    named = model_in(exchange.path)
+    return {**body, "model": named} if named else body
+
+
+def model_in(path: str) -> str:
+    """The model that a path names: /v1beta/models/gemini-3.8-flash:generateContent -> gemini-3.8-flash."""
+    named = re.search(r"/models?/([^/:]+(?::\d+)?)", unquote(path))
+    return named[1] if named else ""
 
 
 def _json_or_none(data: bytes) -> Json:

@@ -1,0 +1,396 @@
+"""Requests mended on their way: rules applied, the outcome checked against the provider's rules, the saving measured.
+
+Where no rule fires, or a mended request would be refused, the application's own bytes go on.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import random
+import re
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from quire.audit import SentCall, call_of
+from quire.audit.read import is_body
+from quire.errors import CallError, QuireError
+from quire.providers.models import ModelInfo, model_info
+from quire.providers.rules import errors, validate
+from quire.providers.simulate import Simulator
+from quire.providers.usage import cost
+from quire.providers.wires import Wire, wire_of
+from quire.server.mend_rules import (
+    RULES,
+    Draft,
+    HeadState,
+    Tail,
+    head_texts,
+    needed_betas,
+    plain_message,
+    tail_text,
+    tool_name,
+)
+from quire.values import Json, JsonObject, Usage
+
+_MOST_CONVERSATIONS = 5_000
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """What a request became: `body` is None where the application's own bytes go on."""
+
+    body: JsonObject | None = None
+    betas: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    # Rules that would have made the provider refuse the request.
+    refused: tuple[str, ...] = ()
+    held_out: bool = False
+    # The conversation, for whoever measures.
+    conversation: str = ""
+    # What would have changed, where nothing was to be changed.
+    difference: tuple[str, ...] = ()
+
+
+class Mender:
+    """Mends the requests of conversations, each in the light of those before it.
+
+    `rules` are names of RULES; of `holdout`, a share, conversations are left as they are, for comparison.
+    """
+
+    def __init__(self, rules: Collection[str] = tuple(RULES), holdout: float = 0.0) -> None:
+        unknown = sorted(set(rules) - set(RULES))
+        if unknown:
+            raise CallError(f"there is no rule {unknown[0]!r}", hint=f"Known: {', '.join(RULES)}.")
+        self._rules = [name for name in RULES if name in rules]
+        self._holdout = holdout
+        self._states: OrderedDict[int, HeadState] = OrderedDict()
+        # Which conversations hold a message, by its hash.
+        self._holders: dict[bytes, list[int]] = {}
+        self._heads: dict[int, tuple[tuple[str, str, str], Counter[str]]] = {}
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def mend(self, body: JsonObject, about: JsonObject) -> Mended:
+        """The request as it should go on; `about` holds host, path and headers."""
+        if not is_body(body) or "previous_response_id" in body or "conversation" in body:
+            return Mended()  # the rest of it is on the provider's side
+        call = call_of("", about, body, None)
+        wire = wire_of(call.provider, body)
+        if not isinstance(body.get(wire.layout.field), list) or not body[wire.layout.field]:
+            return Mended()
+        with self._lock:
+            messages = [hashlib.sha256(plain_message(each)).digest() for each in wire.layout.messages(body)]
+            key = self._conversation(call, wire, messages)
+            asked = next((at for at, each in enumerate(body[wire.layout.field]) if _asks(each)), 0)
+            name = f"{hashlib.sha256(call.session.encode() or messages[asked]).hexdigest()} {key}"
+            if self._holdout and int(name[:8], 16) / 0x1_0000_0000 < self._holdout:
+                return Mended(held_out=True, conversation=name)
+            found = self._mended(call, wire, key, about)
+            return msgspec.structs.replace(found, conversation=name)
+
+    def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
+        """The conversation that a request goes on with: it shares messages, and most of its head or several of them."""
+        votes = Counter(key for each in set(messages) for key in self._holders.get(each, ())[-8:])
+        head = _head_parts(call, wire)
+        for key, shared in sorted(votes.items(), key=lambda item: (-item[1], -item[0])):
+            known = self._heads.get(key)
+            if known is None or known[0] != (call.session, call.provider, call.model):
+                continue
+            if 2 * _length(known[1] & head) >= _length(known[1] | head) or (
+                shared > 1 and bool(known[1]) == bool(head)
+            ):
+                break
+        else:
+            self._count += 1
+            key = self._count
+            self._heads[key] = (call.session, call.provider, call.model), head
+            if len(self._heads) > _MOST_CONVERSATIONS:
+                self._heads.pop(next(iter(self._heads)))
+        for each in messages:
+            held = self._holders.setdefault(each, [])
+            if key not in held:
+                held.append(key)
+        return key
+
+    def _mended(self, call: SentCall, wire: Wire, key: int, about: JsonObject) -> Mended:
+        info = model_info(f"{call.provider}:{call.model}")
+        before = self._states.get(key)
+        draft, fired = self._applied(call.body, before, wire, info, self._rules)
+        if fired and (refused := self._refused(call, draft, fired, before, wire, info, about)):
+            # The model was told nothing: the next request is compared with what it knows.
+            return Mended(refused=refused)
+        self._states[key] = draft.state
+        self._states.move_to_end(key)
+        while len(self._states) > _MOST_CONVERSATIONS:
+            self._states.popitem(last=False)
+        if not fired:
+            return Mended()
+        return Mended(draft.body, tuple(draft.betas), tuple(fired))
+
+    def _applied(
+        self, body: JsonObject, before: HeadState | None, wire: Wire, info: ModelInfo, rules: Sequence[str]
+    ) -> tuple[Draft, list[str]]:
+        """The request after some rules, and those that changed it."""
+        state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
+        draft = Draft(body, state, wire, info)
+        fired = []
+        for name in rules:
+            if name == "marks":
+                # What was put behind earlier messages stands there again, then what is new behind the last.
+                state.newest = draft.body
+                fired += ["tail"] if _with_tails(draft) else []
+            if (before is not None or name == "marks") and RULES[name][0](draft):
+                fired.append(name)
+        if "marks" not in rules:
+            state.newest = draft.body
+            fired += ["tail"] if _with_tails(draft) else []
+        draft.betas = needed_betas(draft.messages) if wire.name == "anthropic" else []
+        # A tail that stands as it stood is no rule of its own: the one that wrote it is told again.
+        if fired == ["tail"] or (fired == ["tail", "marks"]):
+            fired = [*state_rules(state), *(name for name in fired if name != "tail")]
+        return draft, [name for name in dict.fromkeys(fired) if name != "tail"]
+
+    def _refused(
+        self,
+        call: SentCall,
+        draft: Draft,
+        fired: list[str],
+        before: HeadState | None,
+        wire: Wire,
+        info: ModelInfo,
+        about: JsonObject,
+    ) -> tuple[str, ...]:
+        """The rules because of which the provider would refuse what it would have taken."""
+        headers = dict(about.get("headers") or {})
+        own = _wrong(call.body, call, headers)
+        if _wrong(draft.body, call, with_betas(headers, draft.betas)) <= own:
+            return ()
+        alone = []
+        for name in fired:
+            tried, _ = self._applied(
+                call.body, before, wire, info, [each for each in self._rules if each == name]
+            )
+            if not _wrong(tried.body, call, with_betas(headers, tried.betas)) <= own:
+                alone.append(name)
+        return tuple(alone or fired)
+
+    def replay(self, log: Path, most_bytes: int = 64 * 1024 * 1024) -> None:
+        """Learn from a proxy's log what its conversations began with, so that a restarted proxy goes on with them."""
+        if not log.exists():
+            return
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - most_bytes))
+            for line in file:
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    continue  # the first one, cut in the middle
+                given = value.get("given") or value.get("request")
+                if isinstance(given, dict):
+                    self.mend(given, value)
+
+
+def _asks(message: Json) -> bool:
+    return isinstance(message, dict) and message.get("role") == "user"
+
+
+def _tool_names(body: JsonObject) -> tuple[str, ...]:
+    tools = body.get("tools")
+    return (
+        tuple(tool_name(tool) for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    )
+
+
+def state_rules(state: HeadState) -> Iterator[str]:
+    """The rules that a conversation's head still stands by."""
+    if state.texts:
+        yield (
+            "volatile"
+            if all(isinstance(path[-1], str) or len(path) != 2 for path in state.texts)
+            else "retrieved"
+        )
+    if state.late_tools:
+        yield "late-tools"
+    if state.effort:
+        yield "late-effort"
+
+
+def _with_tails(draft: Draft) -> bool:
+    """Put what was told behind earlier messages where it stood, and what is new behind the last one."""
+    field, out, running = draft.wire.layout.field, list[Json](), hashlib.sha256()
+    messages, told = draft.messages, False
+    if messages and (draft.tail.texts or draft.tail.messages):
+        whole = hashlib.sha256()
+        for message in messages:
+            whole.update(plain_message(message))
+        draft.state.tails = {**draft.state.tails, whole.hexdigest(): draft.tail}
+    for message in messages:
+        running.update(plain_message(message))
+        tail = draft.state.tails.get(running.hexdigest())
+        if tail is None or not isinstance(message, dict):
+            out.append(message)
+            continue
+        told = True
+        out += _behind(message, tail, draft)
+    draft.body = {**draft.body, field: out} if told else draft.body
+    return told
+
+
+def _behind(message: JsonObject, tail: Tail, draft: Draft) -> list[Json]:
+    following: list[Json] = []
+    for text in tail.texts:
+        joined = tail_text(message, text, draft.wire.name, draft.info)
+        if joined is not None:
+            message, more = joined
+            following += more
+    return [message, *following, *tail.messages]
+
+
+def _head_parts(call: SentCall, wire: Wire) -> Counter[str]:
+    """What stands in front of the messages: names of tools and the sentences of the system prompt."""
+    texts = (part for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
+    return Counter(
+        [*(f"tool {name}" for name in _tool_names(call.body)), *filter(None, map(str.strip, texts))]
+    )
+
+
+def _length(parts: Counter[str]) -> int:
+    return sum(len(part) * times for part, times in parts.items())
+
+
+def _wrong(body: JsonObject, call: SentCall, headers: Mapping[str, str]) -> set[str]:
+    return {each.row for each in errors(validate(body, call.provider, call.model or None, headers=headers))}
+
+
+def with_betas(headers: Mapping[str, str], betas: Iterable[str]) -> dict[str, str]:
+    """The headers, with the beta versions that a mended request needs."""
+    named = [each.strip() for each in headers.get("anthropic-beta", "").split(",") if each.strip()]
+    both = ",".join(dict.fromkeys([*named, *betas]))
+    return {**headers, "anthropic-beta": both} if both else dict(headers)
+
+
+def is_subscription(headers: Mapping[str, str]) -> bool:
+    """Whether a request is paid by somebody's subscription (OAuth), whose traffic is not to be changed unasked."""
+    token = headers.get("authorization", "").removeprefix("Bearer ").removeprefix("bearer ").strip()
+    opens = token.startswith(("sk-ant-oat", "eyJ", "ya29."))
+    return opens or "chatgpt-account-id" in headers or "oauth-" in headers.get("anthropic-beta", "")
+
+
+def difference(given: Json, mended: Json, path: str = "", most: int = 12) -> list[str]:
+    """What became of what, a line each: `tools.0.name: 'a' -> 'b'`."""
+    if written_like(given) == written_like(mended):
+        return []
+    same_kind = type(given) is type(mended)
+    if same_kind and isinstance(given, dict):
+        names = list(dict.fromkeys((*given, *mended)))
+        pairs = [(f"{path}.{name}".lstrip("."), given.get(name), mended.get(name)) for name in names]
+    elif same_kind and isinstance(given, list):
+        size = max(len(given), len(mended))
+        pairs = [(f"{path}.{at}", _at(given, at), _at(mended, at)) for at in range(size)]
+    else:
+        return [f"{path}: {_short(given)} -> {_short(mended)}"]
+    lines = [line for where, was, now in pairs for line in difference(was, now, where)]
+    lines = lines or [f"{path or 'body'}: keys in another order"]
+    return lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most} more"]
+
+
+def written_like(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _at(values: Json, place: int) -> Json:
+    return values[place] if place < len(values) else None
+
+
+def _short(value: Json) -> str:
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else f"{text[:80]} … {text[-36:]}"
+
+
+# What mending saved: by simulation for each request, by the held-out conversations for all of them.
+
+
+class Savings:
+    """What each set of rules saved against the application's own requests, as the provider's cache would have read them."""
+
+    def __init__(self) -> None:
+        self.by_rules: dict[str, tuple[int, int, float]] = {}
+        # By conversation: whether it was mended, its tokens and its money.
+        self._arms: dict[str, tuple[bool, int, float]] = {}
+        self._caches: OrderedDict[str, Simulator] = OrderedDict()
+
+    def add(self, call: SentCall, given: JsonObject, mended: Mended, at_ms: int) -> None:
+        """One answered request of a conversation that is mended, or held out."""
+        if call.usage is None or not mended.conversation:
+            return
+        try:
+            paid = cost(call.usage, f"{call.provider}:{call.model}", at_ms).amount_usd or 0.0
+            self._count(mended, call.usage, paid)
+            if mended.held_out:
+                return
+            own = self._without(call, given, mended.conversation, at_ms)
+        except QuireError:
+            return  # a model that nobody knows the cache or the price of
+        if mended.rules:
+            key = " + ".join(mended.rules)
+            times, tokens, usd = self.by_rules.get(key, (0, 0, 0.0))
+            unmended = cost(own, f"{call.provider}:{call.model}", at_ms).amount_usd or 0.0
+            self.by_rules[key] = (
+                times + 1,
+                tokens + call.usage.cache_read - own.cache_read,
+                usd + unmended - paid,
+            )
+
+    def _count(self, mended: Mended, used: Usage, paid: float) -> None:
+        _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
+        self._arms[mended.conversation] = not mended.held_out, tokens + used.input_total, usd + paid
+
+    def _without(self, call: SentCall, given: JsonObject, conversation: str, at_ms: int) -> Usage:
+        """What the application's own request would have used, in the tokens that were reported."""
+        target = f"{call.provider}:{call.model}"
+        cache = self._caches.setdefault(f"{conversation} {target}", Simulator(target))
+        self._caches.move_to_end(f"{conversation} {target}")
+        while len(self._caches) > 500:
+            self._caches.popitem(last=False)
+        found = cache.step(at_ms, given)
+        assert call.usage is not None
+        scale = call.usage.input_total / max(1, found.total)
+        counts = [round(scale * each) for each in (found.read, found.write_5m, found.write_1h)]
+        return msgspec.structs.replace(
+            call.usage, cache_read=counts[0], cache_write_5m=counts[1], cache_write_1h=counts[2], charged=None
+        )
+
+    def as_json(self) -> JsonObject:
+        rules = [
+            {"rules": key, "requests": times, "tokens": tokens, "usd": round(usd, 6)}
+            for key, (times, tokens, usd) in self.by_rules.items()
+        ]
+        return {"simulated": rules, "measured": self.measured()}
+
+    def measured(self, rounds: int = 400) -> JsonObject | None:
+        """The saving a token against the held-out conversations, with the interval that 95 of 100 draws lie in."""
+        arms = [
+            [(tokens, usd) for kept, tokens, usd in self._arms.values() if kept is arm]
+            for arm in (True, False)
+        ]
+        if min(map(len, arms)) < 2:
+            return None
+        dice = random.Random(0)
+        drawn = sorted(_saving([[dice.choice(arm) for _ in arm] for arm in arms]) for _ in range(rounds))
+        low, high = drawn[int(0.025 * rounds)], drawn[int(0.975 * rounds) - 1]
+        return {
+            "conversations": len(arms[0]),
+            "held_out": len(arms[1]),
+            "saving": round(_saving(arms), 4),
+            "interval": [round(low, 4), round(high, 4)],
+        }
+
+
+def _saving(arms: Sequence[Sequence[tuple[int, float]]]) -> float:
+    mended, held = (sum(usd for _, usd in arm) / max(1, sum(tokens for tokens, _ in arm)) for arm in arms)
+    return 1 - mended / held if held else 0.0

@@ -1,0 +1,455 @@
+"""The repairs of `quire proxy --mend`, one rule each: a head that stays as it was first sent, what is new behind it.
+
+A rule sees what the application sends and what stood there before. What changed goes where the conversation ends,
+and from then on stands there in every request, as it was sent. Nothing is ever put between messages that were sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import chain, count, takewhile
+from operator import getitem
+
+import msgspec
+
+from quire.audit.causes import ID, TIME
+from quire.providers.cache_marks import mark
+from quire.providers.models import ModelInfo, data
+from quire.providers.prefix import MARKS, Path, changed_body, written
+from quire.providers.wires import Wire
+from quire.values import Json, JsonObject
+
+
+class Tail(msgspec.Struct):
+    """What stands behind a message: texts that joined it, and messages of their own."""
+
+    texts: list[str] = []
+    messages: list[JsonObject] = []
+
+
+class HeadState(msgspec.Struct):
+    """What one conversation's requests began with, and what its model was told since."""
+
+    first: JsonObject
+    # The newest request in the words of the application, its head as first sent.
+    newest: JsonObject
+    # By the hash of all messages up to one: what was put behind it.
+    tails: dict[str, Tail] = {}
+    tools: tuple[str, ...] = ()
+    late_tools: tuple[str, ...] = ()
+    # What the head says by now, by where it stands there; early messages by their place.
+    texts: dict[Path, str] = {}
+    effort: str = ""
+
+
+class Draft:
+    """One request while rules mend it."""
+
+    def __init__(self, body: JsonObject, state: HeadState, wire: Wire, info: ModelInfo) -> None:
+        self.body, self.state, self.wire, self.info = body, state, wire, info
+        self.tail = Tail()
+        self.betas: list[str] = []
+
+    @property
+    def messages(self) -> list[Json]:
+        return list(self.body[self.wire.layout.field])
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether something can be told behind the newest message."""
+        last = self.messages[-1] if self.messages else {}
+        return isinstance(last, dict) and tail_text(last, "", self.wire.name, self.info) is not None
+
+    def tell(self, tag: str, text: str) -> None:
+        self.tail.texts.append(f"<{tag}>\n{text}\n</{tag}>")
+
+
+# Where a text can join: the end of the user's message, or a message of its own behind it.
+
+
+def tail_text(
+    last: JsonObject, text: str, wire: str, info: ModelInfo
+) -> tuple[JsonObject, list[JsonObject]] | None:
+    """The last message with a text behind it, and messages that follow it; None where it can take none."""
+    match wire:
+        case "openai-responses":
+            piece = {"type": "input_text", "text": text}
+            return last, [{"type": "message", "role": "developer", "content": [piece]}]
+        case "anthropic" if last.get("role") == "user":
+            return {**last, "content": [*as_blocks(last.get("content")), {"type": "text", "text": text}]}, []
+        case "openai-chat" if last.get("role") == "user":
+            content = last.get("content")
+            if isinstance(content, str):
+                return {**last, "content": f"{content}\n\n{text}"}, []
+            return {**last, "content": [*(content or ()), {"type": "text", "text": text}]}, []
+        case "openai-chat" if last.get("role") == "tool" and not info.features.template:
+            return last, [{"role": "system", "content": text}]
+        case "gemini" if last.get("role") == "user" and all(
+            "text" in part for part in last.get("parts") or ()
+        ):
+            return {**last, "parts": [*last["parts"], {"text": text}]}, []
+    return None
+
+
+def as_blocks(content: Json) -> list[Json]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+
+
+# JSON keys in the order first sent.
+
+
+def key_order(draft: Draft) -> bool:
+    before, now = draft.state.newest, draft.body
+    fields = [
+        name for name in ("tools", *_SYSTEM_FIELDS, draft.wire.layout.field) if name in before and name in now
+    ]
+    better = {name: ordered_like(now[name], before[name]) for name in fields}
+    if all(written(better[name]) == written(now[name]) for name in fields):
+        return False
+    draft.body = {**now, **better}
+    return True
+
+
+_SYSTEM_FIELDS = ("system", "instructions", "systemInstruction", "system_instruction")
+
+
+def ordered_like(now: Json, like: Json) -> Json:
+    """The same value, its keys in another's order: {"b": 1, "a": 2}, {"a": 0, "b": 0} -> {"a": 2, "b": 1}."""
+    if isinstance(now, dict) and isinstance(like, dict):
+        names = [*(name for name in like if name in now), *(name for name in now if name not in like)]
+        return {name: ordered_like(now[name], like.get(name)) for name in names}
+    if isinstance(now, list) and isinstance(like, list):
+        return [*map(ordered_like, now, like), *now[len(like) :]]
+    return now
+
+
+# Tools in the order first sent; new ones by an appended item where the provider has one.
+
+
+def tool_order(draft: Draft) -> bool:
+    tools = draft.body.get("tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        return False
+    seen = draft.state.tools = tuple(dict.fromkeys((*draft.state.tools, *map(tool_name, _offered(tools)))))
+    ranks = {name: rank for rank, name in enumerate(seen)}
+    better = [
+        {**tool, field: sorted(tool[field], key=lambda each: ranks[tool_name(each)])}
+        if (field := _inner_field(tool))
+        else tool
+        for tool in tools
+    ]
+    better.sort(key=lambda tool: min((ranks[tool_name(each)] for each in _offered([tool])), default=0))
+    if list(map(written, better)) == list(map(written, tools)):
+        return False
+    draft.body = {**draft.body, "tools": better}
+    return True
+
+
+def _inner_field(tool: JsonObject) -> str:
+    return next((name for name in ("functionDeclarations", "function_declarations") if tool.get(name)), "")
+
+
+def _offered(tools: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    for tool in tools:
+        field = _inner_field(tool)
+        yield from tool[field] if field else (tool,)
+
+
+def tool_name(tool: JsonObject) -> str:
+    inner = tool.get("function") or tool.get("toolSpec") or tool
+    return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
+
+
+def late_tools(draft: Draft) -> bool:
+    first, now, features = (
+        draft.state.first.get("tools") or [],
+        draft.body.get("tools") or [],
+        draft.info.features,
+    )
+    if not first or not features.late_tools or draft.wire.name not in _LATE_TOOLS:
+        return False
+    known = {tool_name(tool): bare_tool(tool) for tool in first}
+    by_name = {tool_name(tool): tool for tool in now}
+    new = [tool for name, tool in by_name.items() if name not in known]
+    stays = all(bare_tool(by_name.get(name, {})) == tool for name, tool in known.items())
+    # What joined cannot be taken back: where such a tool is gone the list is the application's own again.
+    if not stays or not set(draft.state.late_tools) <= set(by_name) or not new:
+        draft.state.late_tools = ()
+        return False
+    untold = [tool for tool in new if tool_name(tool) not in draft.state.late_tools]
+    if untold and not draft.takes_text:
+        return False
+    if untold:
+        _LATE_TOOLS[draft.wire.name](draft, untold)
+    draft.state.late_tools += tuple(map(tool_name, untold))
+    draft.body = {**draft.body, "tools": list(first)}
+    return True
+
+
+def bare_tool(tool: JsonObject) -> JsonObject:
+    return {name: value for name, value in tool.items() if name not in MARKS}
+
+
+def _late_tools_responses(draft: Draft, tools: list[JsonObject]) -> None:
+    draft.tail.messages.append({"type": "additional_tools", "role": "developer", "tools": tools})
+
+
+def _late_tools_anthropic(draft: Draft, tools: list[JsonObject]) -> None:
+    inline = [{"type": "tool_definition", "definition": bare_tool(tool)} for tool in tools]
+    _system_message(draft, {"content": [{"type": "tool_addition", "tool": each} for each in inline]})
+
+
+_LATE_TOOLS: dict[str, Callable[[Draft, list[JsonObject]], None]] = {
+    "openai-responses": _late_tools_responses,
+    "anthropic": _late_tools_anthropic,
+}
+
+
+def _system_message(draft: Draft, says: JsonObject) -> None:
+    """One system message holds all that came between two turns."""
+    last = draft.tail.messages[-1] if draft.tail.messages else None
+    if last is not None and last.get("role") == "system":
+        draft.tail.messages[-1] = {**last, **says}
+    else:
+        draft.tail.messages.append({"role": "system", "content": [], **says})
+
+
+# How hard to think: the request's own setting stays, a change is an appended item.
+
+
+def late_effort(draft: Draft) -> bool:
+    holder = {"openai-responses": "reasoning", "anthropic": "output_config"}.get(draft.wire.name)
+    if holder is None or not draft.info.features.late_effort:
+        return False
+    first, now = ((each.get(holder) or {}).get("effort") for each in (draft.state.first, draft.body))
+    if not first or not now:
+        return False
+    told = draft.state.effort or first
+    if now == told == first:
+        return False
+    if now != told:
+        if not draft.takes_text:
+            return False
+        if holder == "reasoning":
+            draft.tail.messages.append({"type": "configuration_update", "reasoning": {"effort": now}})
+        else:
+            _system_message(draft, {"output_config": {"effort": now}})
+    draft.state.effort = now
+    draft.body = {**draft.body, holder: {**draft.body[holder], "effort": first}}
+    return True
+
+
+def needed_betas(messages: Sequence[Json]) -> list[str]:
+    """The headers that Anthropic asks for, by what stands in the messages."""
+    betas, named = data("dialects")["betas"], list[str]()
+    for message in messages:
+        if isinstance(message, dict) and message.get("role") == "system":
+            kinds = [block.get("type") for block in message.get("content") or () if isinstance(block, dict)]
+            named += [*betas["late_tools"], *betas["inline_tools"]] if "tool_addition" in kinds else []
+            named += betas["late_effort"] if "output_config" in message else []
+    return list(dict.fromkeys(named))
+
+
+# What changes in the head: clocks, folders, the state of a repository; what was retrieved.
+
+
+def head_texts(body: JsonObject, wire: Wire) -> Iterator[tuple[Path, str]]:
+    """The texts of the system prompt, with where they stand."""
+    leading = map(wire.layout.message, wire.layout.messages(body), count())
+    for unit in chain(wire.layout.head(body), takewhile(lambda unit: unit.section == "system", leading)):
+        if unit.section == "system":
+            path = unit.path or next((name,) for name in _SYSTEM_FIELDS if name in body)
+            yield from _texts_below(reduce(getitem, path, body), path)  # type: ignore[arg-type]
+
+
+def _texts_below(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        yield path, value
+    inner = value if isinstance(value, list) else ()
+    for at, each in enumerate(inner):
+        yield from _texts_below(each, (*path, at))
+    for name in ("text", "content", "parts") if isinstance(value, dict) else ():
+        if name in value:
+            yield from _texts_below(value[name], (*path, name))
+
+
+_STATE = re.compile(
+    r"\b(cwd|pwd|working dir\w*|current (date|time|directory|branch|file|folder)|today|branch|git|commit|uptime"
+    r"|(session|request|trace) id|timestamp|open files?|recent files?|environment|env|workspace state)\b|^.?[MADRCU?]{1,2} \S",
+    re.I,
+)
+_RETRIEVED = re.compile(
+    r"\b(context|documents?|retrieved|search.results?|knowledge|memor(y|ies)|snippets?|references|sources|passages)\b",
+    re.I,
+)
+_MOST_LINES = 4_000
+
+
+def volatile(draft: Draft) -> bool:
+    return _changed_head(draft, "volatile", "current-state")
+
+
+def retrieved(draft: Draft) -> bool:
+    fired = _changed_head(draft, "retrieved", "context")
+    return _changed_front(draft) or fired
+
+
+def _changed_head(draft: Draft, kind: str, tag: str) -> bool:
+    """Keep what the head said first, and say behind the conversation what it says now."""
+    first = dict(head_texts(draft.state.first, draft.wire))
+    now = dict(head_texts(draft.body, draft.wire))
+    changed = [path for path in now if first.get(path) != now[path]]
+    if first.keys() != now.keys() or not changed:
+        return False
+    found = {path: changed_sections(first[path], now[path]) for path in changed}
+    fits = [path for path in changed if {name for name, _ in found[path]} == {kind}]
+    untold = [path for path in fits if draft.state.texts.get(path, first[path]) != now[path]]
+    if not fits or (untold and not draft.takes_text and draft.wire.name != "gemini"):
+        return False
+    for path in fits:
+        if path in untold and draft.takes_text:
+            draft.tell(
+                tag,
+                "\n".join(
+                    text for _, text in changed_sections(draft.state.texts.get(path, first[path]), now[path])
+                ),
+            )
+            draft.state.texts = {**draft.state.texts, path: now[path]}
+        draft.body = changed_body(draft.body, path, lambda _, path=path: first[path])  # type: ignore[misc]
+    return True
+
+
+def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
+    """What each change is about (volatile, retrieved, or "" for anything else), and what its section says now."""
+    before, after = old.split("\n"), new.split("\n")
+    if max(len(before), len(after)) > _MOST_LINES:
+        return [("", "")]
+    out = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        old_lines, new_lines = before[a:b], after[c:d]
+        header, section = _section(after, c, d) if new_lines else _section(before, a, b)
+        if kind == "replace" and [*map(_skeleton, old_lines)] == [*map(_skeleton, new_lines)]:
+            out.append(("volatile", "\n".join(new_lines)))
+        elif _RETRIEVED.search(header):
+            out.append(("retrieved", section))
+        elif _STATE.search(header) or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines)))):
+            gone = "" if new_lines else "No longer so:\n"
+            out.append(
+                ("volatile", gone + (section if header and new_lines else "\n".join(new_lines or old_lines)))
+            )
+        else:
+            out.append(("", ""))
+    return out
+
+
+def _skeleton(line: str) -> str:
+    """A line without its times and ids: two that differ in these alone are the same."""
+    return ID.sub("#", TIME.sub("#", line))
+
+
+_OPENS = re.compile(r"^\s*<(\w[\w-]*)[^>]*>\s*$|^#+ |:\s*$")
+
+
+def _section(lines: Sequence[str], start: int, end: int) -> tuple[str, str]:
+    """The heading, or opening tag, above some lines, and all that stands under it."""
+    top = next((at for at in range(start - 1, max(-1, start - 60), -1) if _OPENS.search(lines[at])), None)
+    if top is None or any(line.strip().startswith("</") for line in lines[top + 1 : start]):
+        return "", "\n".join(lines[start:end])
+    while end < len(lines) and lines[end].strip() and not lines[end].strip().startswith(("</", "#")):
+        end += 1
+    return lines[top].replace("_", " "), "\n".join(lines[top + 1 : end])
+
+
+def _changed_front(draft: Draft) -> bool:
+    """A message in front of the history that is another each time: the first one stays, the newest is told behind."""
+    before = draft.state.newest.get(draft.wire.layout.field)
+    now, fired = draft.messages, False
+    if not isinstance(before, list) or len(now) <= len(before):
+        return False
+    moved = [at for at in range(len(before)) if plain_message(before[at]) != plain_message(now[at])]
+    if len(moved) != 1 or moved[0] > 1 or moved[0] >= len(before) - 1:
+        return False
+    at = moved[0]
+    path: Path = (draft.wire.layout.field, at)
+    texts = ["\n".join(text for _, text in _texts_below(each, ())) for each in (before[at], now[at])]
+    is_user = all(isinstance(each, dict) and each.get("role") == "user" for each in (before[at], now[at]))
+    if is_user and min(map(len, texts)) > 200:
+        if draft.state.texts.get(path, texts[0]) != texts[1]:
+            if not draft.takes_text:
+                return False
+            draft.tell("context", texts[1])
+            draft.state.texts = {**draft.state.texts, path: texts[1]}
+        now[at], fired = before[at], True
+        draft.body = {**draft.body, draft.wire.layout.field: now}
+    return fired
+
+
+def plain_message(message: Json) -> bytes:
+    """A message without its marks."""
+    if not isinstance(message, dict):
+        return written(message)
+    bare = {name: value for name, value in message.items() if name not in MARKS}
+    content = bare.get("content")
+    if isinstance(content, list):
+        bare["content"] = [bare_tool(block) if isinstance(block, dict) else block for block in content]
+    return written(bare)
+
+
+# Cache marks, where the application sets none.
+
+
+def marks(draft: Draft) -> bool:
+    body = draft.body
+    if draft.info.engine not in ("anthropic", "openai-breakpoints") or has_marks(body):
+        return False
+    ready = _in_blocks(body) if draft.wire.name == "anthropic" else body
+    marked = mark(ready, None, draft.info)
+    if "diagnostics" not in body:
+        marked.pop("diagnostics", None)
+    if not has_marks({name: value for name, value in marked.items() if name != "prompt_cache_options"}):
+        return False
+    draft.body = marked
+    return True
+
+
+def has_marks(body: JsonObject) -> bool:
+    """Whether somebody marked a body already, or chose how it is cached."""
+    raw = written({name: value for name, value in body.items() if name != "metadata"})
+    return any(f'"{name}":{{'.encode() in raw for name in (*MARKS, "cachePoint", "prompt_cache_options"))
+
+
+def _in_blocks(body: JsonObject) -> JsonObject:
+    """Texts as the blocks that they stand for: only a block can carry a mark."""
+    messages = [
+        {**message, "content": as_blocks(message["content"])}
+        if isinstance(message, dict) and isinstance(message.get("content"), str) and message["content"]
+        else message
+        for message in body.get("messages") or ()
+    ]
+    system = (
+        {"system": as_blocks(body["system"])}
+        if isinstance(body.get("system"), str) and body["system"]
+        else {}
+    )
+    return {**body, **system, "messages": messages}
+
+
+# In the order they are tried; marks come last, on what the others made.
+Rule = Callable[[Draft], bool]
+RULES: dict[str, tuple[Rule, str]] = {
+    "key-order": (key_order, "JSON keys in the order first sent"),
+    "tool-order": (tool_order, "tools in the order first sent"),
+    "volatile": (
+        volatile,
+        "clocks, folders and git state in the head stay as first sent; what changed is told behind",
+    ),
+    "retrieved": (retrieved, "retrieved context goes behind the history"),
+    "late-tools": (late_tools, "new tools join by the provider's appended item"),
+    "late-effort": (late_effort, "another effort is set by the provider's appended item"),
+    "marks": (marks, "cache marks where the application sets none"),
+}

@@ -1,0 +1,406 @@
+"""What can be repaired without changing meaning is: each rule alone, the answer the same, the provider's rules kept."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+from behind import HEADERS, RULES, Upstream, Watching, body, running, wait_for, watching
+
+from quire.providers.prefix import prefix_bytes
+from quire.server.mend import Mender, difference, is_subscription
+from quire.server.mend_rules import RULES as MENDING
+from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
+from toolbox import invoke
+
+pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+Body = dict[str, Any]
+TALK = [
+    "First question.",
+    "An answer that goes on. " * 800,
+    "Second question.",
+    "More of it.",
+    "Third.",
+    "Yes.",
+    "Fourth.",
+]
+TURNS = 4
+
+
+def claude(turn: int) -> Body:
+    return {**body(*TALK[: 2 * turn - 1]), "tools": [tool(name) for name in ("read", "write", "grep")]}
+
+
+def tool(name: str) -> Body:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}}
+    return {"name": name, "description": f"To {name} files. " * 20, "input_schema": schema}
+
+
+def function(name: str) -> Body:
+    return {"type": "function", "name": name, "parameters": tool(name)["input_schema"], "strict": False}
+
+
+def responses(turn: int) -> Body:
+    roles = ["user", "assistant"] * 4
+    kinds = {"user": "input_text", "assistant": "output_text"}
+    said = [
+        {"type": "message", "role": role, "content": [{"type": kinds[role], "text": text}]}
+        for role, text in zip(roles, TALK[: 2 * turn - 1], strict=False)
+    ]
+    given: Body = {"model": "gpt-5.6", "instructions": RULES, "input": said, "tools": [function("read")]}
+    return {**given, "reasoning": {"effort": "high"}}
+
+
+def chat(turn: int) -> Body:
+    said = [{"role": "user" if at % 2 == 0 else "assistant", "content": t} for at, t in enumerate(TALK[: 2 * turn - 1])]
+    return {"model": "gpt-5.4", "messages": [{"role": "system", "content": RULES}, *said]}
+
+
+def gemini(turn: int) -> Body:
+    roles = ["user", "model"] * 4
+    said = [{"role": r, "parts": [{"text": t}]} for r, t in zip(roles, TALK[: 2 * turn - 1], strict=False)]
+    return {"systemInstruction": {"parts": [{"text": RULES * 2}]}, "contents": said}
+
+
+def state_of(turn: int) -> str:
+    return f"<env>\ncwd: /home/me/project{turn}\nToday is 2026-11-1{turn}\n</env>\n\ngit status:\n M file{turn}.py\n?? new.py\n\n"
+
+
+def unmarked(given: Body, turn: int) -> Body:
+    given["system"] = given["system"][0]["text"]
+    given["messages"] = [{**each, "content": each["content"][0]["text"]} for each in given["messages"]]
+    return given
+
+
+def shuffled(given: Body, turn: int) -> Body:
+    at = turn % len(given["tools"])
+    return {**given, "tools": [*given["tools"][at:], *given["tools"][:at]]}
+
+
+def rekeyed(given: Body, turn: int) -> Body:
+    turned = [dict(reversed(each.items())) for each in given["tools"]]
+    return {**given, "tools": turned if turn % 2 else given["tools"]}
+
+
+def clocked(given: Body, turn: int) -> Body:
+    given["system"][0]["text"] = state_of(turn) + given["system"][0]["text"]
+    return given
+
+
+def clocked_chat(given: Body, turn: int) -> Body:
+    given["messages"][0]["content"] = state_of(turn) + given["messages"][0]["content"]
+    return given
+
+
+def clocked_gemini(given: Body, turn: int) -> Body:
+    given["systemInstruction"]["parts"][0]["text"] = state_of(turn) + RULES * 2
+    return given
+
+
+def clocked_responses(given: Body, turn: int) -> Body:
+    return {**given, "instructions": state_of(turn) + given["instructions"]}
+
+
+def in_front(given: Body, turn: int) -> Body:
+    found = {"role": "user", "content": [{"type": "text", "text": f"Notes found for this: {turn} " * 60}]}
+    return {
+        **given,
+        "messages": [found, {"role": "assistant", "content": [{"type": "text", "text": "Good."}]}, *given["messages"]],
+    }
+
+
+def in_system(given: Body, turn: int) -> Body:
+    given["system"][0]["text"] = f"<documents>\nPage {turn} says this.\n</documents>\n" + given["system"][0]["text"]
+    return given
+
+
+def grown(given: Body, turn: int) -> Body:
+    make = tool if "messages" in given else function
+    return {**given, "tools": [*([make("fetch")] if turn > 2 else []), *given["tools"]]}
+
+
+def harder(given: Body, turn: int) -> Body:
+    field = "output_config" if "messages" in given else "reasoning"
+    return {**given, field: {"effort": "low" if turn > 2 else "high"}}
+
+
+Change = Callable[[Body, int], Body]
+CASES: dict[str, tuple[str, str, Callable[[int], Body], Change]] = {
+    "marks": ("marks", "anthropic", claude, unmarked),
+    "tool-order": ("tool-order", "anthropic", claude, shuffled),
+    "key-order": ("key-order", "anthropic", claude, rekeyed),
+    "volatile": ("volatile", "anthropic", claude, clocked),
+    "volatile, Chat": ("volatile", "openai", chat, clocked_chat),
+    "volatile, Responses": ("volatile", "openai", responses, clocked_responses),
+    "volatile, Gemini": ("volatile", "gemini", gemini, clocked_gemini),
+    "retrieved": ("retrieved", "anthropic", claude, in_front),
+    "retrieved, system": ("retrieved", "anthropic", claude, in_system),
+    "late-tools": ("late-tools", "anthropic", claude, grown),
+    "late-tools, Responses": ("late-tools", "openai", responses, grown),
+    "late-effort": ("late-effort", "anthropic", claude, harder),
+    "late-effort, Responses": ("late-effort", "openai", responses, harder),
+}  # fmt: skip
+PATHS = {"anthropic": "/v1/messages", "gemini": "/v1beta/models/gemini-3.5-flash:generateContent"}
+
+
+def converse(url: str, provider: str, requests: list[Body]) -> list[Any]:
+    """Hold a conversation; what the model said, without ids and usage."""
+    out = []
+    for each in requests:
+        path = PATHS.get(provider) or ("/v1/responses" if "input" in each else "/v1/chat/completions")
+        headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
+        reply = httpx.post(f"{url}{path}", json=each, headers=headers, timeout=60)
+        assert reply.status_code == 200, reply.text
+        said = reply.json()
+        out.append(
+            said.get("content") or said.get("candidates") or [one.get("content") for one in said.get("output", [])]
+        )
+    return out
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Watching]]:
+    opened = {name: watching(name, replies=lambda _: "The same answer.") for name in ("anthropic", "openai", "gemini")}
+    yield {name: next(each) for name, each in opened.items()}
+    for each in opened.values():
+        assert next(each, None) is None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, servers: dict[str, Watching]) -> None:
+    rule, provider, make, change = CASES[case]
+    server = servers[provider].server
+    requests = [change(copy.deepcopy(make(turn)), turn) for turn in range(1, TURNS + 1)]
+    for each in requests:  # no other test's cache
+        text = json.dumps(each).replace("Always be careful", f"Always ({case}) be careful")
+        each |= json.loads(text)
+    seen: list[Watched] = []
+    start = len(server.requests)
+    unmended = converse(server.url, provider, requests)
+    own = server.requests[start:]
+    for each in requests:
+        text = json.dumps(each).replace(f"({case})", f"({case} mended)")
+        each |= json.loads(text)
+    start = len(server.requests)
+    watcher = CacheWatcher(seen.append)
+    with Proxy(ProxyOptions(to=server.url, mender=Mender([rule])), watcher) as proxy:
+        mended = converse(proxy.url, provider, requests)
+    sent = server.requests[start:]
+    assert mended == unmended
+    assert rule in seen[-1].mended.rules + seen[-2].mended.rules
+    assert not any(each.mended.refused for each in seen)
+    wire = (
+        "gemini"
+        if provider == "gemini"
+        else "anthropic"
+        if provider == "anthropic"
+        else "openai-chat"
+        if "messages" in requests[0]
+        else "openai"
+    )
+    lines = [prefix_bytes(each.body, wire) for each in sent]
+    assert all(after.startswith(before) for before, after in pairwise(lines[1:]))
+    if rule == "key-order":  # caches here compare what JSON means; those that compare its bytes see the same now
+        assert len({json.dumps(each.body["tools"]) for each in sent}) == 1
+        return
+    reuse = [
+        sum(one.predicted.read for one in each[1:]) / sum(one.predicted.total for one in each[1:])
+        for each in (own, sent)
+    ]
+    assert reuse[1] > max(0.6, reuse[0] + 0.1), reuse  # the second turn has no history to read
+    (row,) = watcher.savings.as_json()["simulated"][-1:]
+    assert (row["rules"], row["tokens"] > 0, row["usd"] > 0) == (rule, True, True)
+
+
+def test_everything_volatile_is_told_once_where_the_conversation_ends(servers: dict[str, Watching]) -> None:
+    requests = [clocked(claude(turn), turn) for turn in (1, 2)]
+    converse_through(servers["anthropic"], requests, ["volatile"])
+    first, second = servers["anthropic"].server.requests[-2:]
+    assert second.body["system"] == first.body["system"]
+    told = second.body["messages"][-1]["content"][-1]["text"]
+    assert [word in told for word in ("project2", "2026-11-12", "file2.py")] == [True] * 3
+    assert "project2" not in json.dumps(second.body["messages"][:-1])
+
+
+def converse_through(behind: Watching, requests: list[Body], rules: list[str], **options: Any) -> list[Watched]:
+    seen: list[Watched] = []
+    with Proxy(ProxyOptions(to=behind.server.url, mender=Mender(rules), **options), CacheWatcher(seen.append)) as proxy:
+        converse(proxy.url, "anthropic", requests)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda given, turn: given,
+        lambda given, turn: {**given, "system": [{**given["system"][0], "text": f"Rule {turn} is new. {RULES}"}]},
+        lambda given, turn: {**given, "tools": given["tools"][turn:]},
+        lambda given, turn: {**given, "messages": given["messages"][2 * (turn > 3) :]},
+    ],
+    ids=["nothing changes", "an instruction changes", "tools go", "the history is trimmed"],
+)
+def test_what_is_no_rules_business_goes_on_to_the_byte(change: Change) -> None:
+    raw: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            raw.append((await receive())["body"])
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"{}"})
+
+    with Upstream(app) as url, Proxy(ProxyOptions(to=url, mender=Mender()), CacheWatcher()) as proxy:
+        for turn in range(1, TURNS + 1):
+            content = json.dumps(change(claude(turn), turn), indent=turn).encode()
+            httpx.post(f"{proxy.url}/v1/messages", content=content, headers=HEADERS)
+            assert raw[-1] == content
+
+
+def test_a_mended_request_that_would_be_refused_is_not_sent_and_the_rule_is_named(
+    servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaking(draft: Any) -> bool:
+        draft.body = {**draft.body, "messages": draft.body["messages"][:-1]}
+        return True
+
+    monkeypatch.setitem(MENDING, "tool-order", (breaking, "breaks"))
+    seen = converse_through(servers["anthropic"], [claude(1), claude(2)], ["key-order", "tool-order"])
+    assert [each.mended.refused for each in seen] == [(), ("tool-order",)]
+    assert "it would be refused: tool-order" in seen[1].line()
+    assert servers["anthropic"].server.requests[-1].body == claude(2)
+
+
+def test_mending_that_raises_leaves_the_request_as_it_came(
+    servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(MENDING, "marks", (lambda draft: 1 // 0, "raises"))
+    seen = converse_through(servers["anthropic"], [unmarked(claude(1), 1)], ["marks"])
+    assert seen[0].mended.rules == ()
+    assert "a request went on as it came: ZeroDivisionError" in caplog.text
+
+
+def test_a_dry_run_shows_the_difference_and_sends_what_came(servers: dict[str, Watching]) -> None:
+    requests = [shuffled(claude(turn), turn) for turn in (1, 2)]
+    seen = converse_through(servers["anthropic"], requests, list(MENDING), dry_run=True)
+    assert [each.body for each in servers["anthropic"].server.requests[-2:]] == requests
+    assert 'tools.0.name: "grep" -> "write"' in seen[1].line()
+    assert difference({"a": 1, "b": [1]}, {"b": [2], "a": 1}) == ["b.0: 1 -> 2"]
+    assert difference({"a": 1, "b": 2}, {"b": 2, "a": 1}) == ["body: keys in another order"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "theirs"),
+    [
+        ({"x-api-key": "sk-ant-api03-x"}, False),
+        ({"authorization": "Bearer sk-proj-x"}, False),
+        ({"authorization": "Bearer sk-ant-oat01-x"}, True),
+        ({"authorization": "Bearer x", "anthropic-beta": "a,oauth-2025-04-20"}, True),
+        ({"authorization": "Bearer eyJhbGciOi.x.y", "chatgpt-account-id": "1"}, True),
+        ({"authorization": "Bearer ya29.x"}, True),
+    ],
+)
+def test_what_a_subscription_pays_for_is_watched_and_not_mended_unless_forced(
+    headers: dict[str, str], theirs: bool, servers: dict[str, Watching]
+) -> None:
+    assert is_subscription(headers) is theirs
+    for force in (False, True) if theirs and "sk-ant" in str(headers) else ():
+        seen: list[Watched] = []
+        options = ProxyOptions(to=servers["anthropic"].server.url, mender=Mender(), force=force)
+        with Proxy(options, CacheWatcher(seen.append)) as proxy:
+            given = unmarked(claude(1), 1)
+            httpx.post(f"{proxy.url}/v1/messages", json=given, headers={**HEADERS, **headers})
+        assert bool(seen[0].mended.rules) is force
+
+
+def test_a_share_is_held_out_and_the_saving_is_measured_with_an_interval(servers: dict[str, Watching]) -> None:
+    seen: list[Watched] = []
+    watcher = CacheWatcher(seen.append)
+    with Proxy(ProxyOptions(to=servers["anthropic"].server.url, mender=Mender(holdout=0.4)), watcher) as proxy:
+        for number in range(12):
+            given = [unmarked(claude(turn), turn) for turn in range(1, TURNS + 1)]
+            own = [
+                {**each, "system": f"{number} {each['system']}", "metadata": {"user_id": f"u{number}"}}
+                for each in given
+            ]
+            converse(proxy.url, "anthropic", own)
+    held = {each.conversation.name for each in seen if each.mended.held_out}
+    assert not any(each.mended.rules for each in seen if each.conversation.name in held)
+    found = watcher.as_json()["savings"]["measured"]
+    assert (found["held_out"], found["conversations"]) == (len(held), 12 - len(held))
+    low, high = found["interval"]
+    assert 0.2 < low <= found["saving"] <= high < 1
+
+
+def test_a_restarted_proxy_learns_from_its_log_what_stood_where(servers: dict[str, Watching], tmp_path: Any) -> None:
+    requests = [clocked(claude(turn), turn) for turn in range(1, TURNS + 1)]
+    server, log = servers["anthropic"].server, tmp_path / "log.jsonl"
+    for part in (requests[:3], requests[3:]):
+        mender = Mender(["volatile"])
+        mender.replay(log)
+        with Proxy(ProxyOptions(to=server.url, mender=mender), CacheWatcher(log=log)) as proxy:
+            converse(proxy.url, "anthropic", part)
+    lines = [prefix_bytes(each.body, "anthropic") for each in server.requests[-TURNS:]]
+    assert lines[3].startswith(lines[2])
+
+
+def test_the_command_mends_and_says_what_it_saved(servers: dict[str, Watching], tmp_path: Any) -> None:
+    log = tmp_path / "log.jsonl"
+    words = ["proxy", "--to", servers["anthropic"].server.url, "--port", "0", "--log", str(log), "--mend"]
+    words += ["--rule", "marks", "--rule", "volatile", "--without", "volatile", "--holdout", "0", "--ask-provider"]
+    with running(*words) as (url, ended):
+        converse(url, "anthropic", [unmarked(claude(turn), turn) for turn in (1, 2, 3)])
+        shown, said = ended()
+    assert "mended: marks" in shown
+    assert "marks: 3 requests" in said
+    assert "the provider was asked 2 times" in said
+    first = json.loads(log.read_text().splitlines()[0])
+    assert isinstance(first["given"]["system"], str)
+    assert first["request"]["system"][0]["cache_control"]
+    with running(*words[:7], "--mend", "--dry-run", "--mend-subscriptions") as (url, ended):
+        converse(url, "anthropic", [unmarked(claude(1), 1)])
+        assert "would be: system" in ended()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--dry-run",), "--dry-run goes with --mend"),
+        (("--mend", "--rule", "spelling"), "'spelling' is not one of"),
+        (("--mend", "--without", "all"), "'all' is not one of"),
+        (("--mend", "--holdout", "2"), "2.0 is not in the range"),
+    ],
+)
+def test_a_wrong_choice_of_rules_says_so(words: tuple[str, ...], said: str) -> None:
+    done = invoke("proxy", "--to", "http://127.0.0.1:9", *words, code=2)
+    assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("provider", "make", "change", "word"),
+    [
+        ("anthropic", claude, lambda given, turn: given, ""),
+        ("anthropic", claude, clocked, "the provider says system_changed"),
+        ("anthropic", claude, shuffled, "the provider says tools_changed"),
+        ("anthropic", claude, in_front, "the provider says messages_changed"),
+        ("openai", responses, lambda given, turn: given, ""),
+        ("openai", responses, clocked_responses, "the provider says input_changed"),
+        ("openai", responses, grown, "the provider says tools_changed"),
+    ],
+)
+def test_the_provider_is_asked_and_says_the_same(
+    provider: str, make: Callable[[int], Body], change: Change, word: str, servers: dict[str, Watching]
+) -> None:
+    seen: list[Watched] = []
+    watcher, server = CacheWatcher(seen.append), servers[provider].server
+    with Proxy(ProxyOptions(to=server.url, ask_provider=True), watcher) as proxy:
+        for turn in range(1, TURNS + 1):
+            converse(proxy.url, provider, [{**change(make(turn), turn), "metadata": {"user_id": word + provider}}])
+            wait_for(lambda turn=turn: len(seen) == turn)  # type: ignore[misc]
+    agreement = watcher.as_json()["provider_agreement"]
+    assert agreement == {"asked": TURNS - 1, "agreed": TURNS - 1}
+    assert any(word in each.line() for each in seen)
+    asked = server.requests[-1].body
+    assert asked.get("diagnostics") or asked["prompt_cache_options"]["comparison_response_id"]
+    assert {name: asked[name] for name in make(1) if name in asked} == change(make(TURNS), TURNS)
