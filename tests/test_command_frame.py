@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,37 @@ def test_no_text_of_others_commands_the_terminal(tmp_path: Path) -> None:
     out = "".join(run(*one.split(), QUIRE_DB=str(tmp_path / "q.db")) for one in seen)
     assert "RED" in out
     assert not [line for line in out.split("\n") if not line.isprintable()]
+
+
+def test_help_loads_no_engine() -> None:
+    """Every command's module loads without the thread and the engine: help and completion are quick."""
+    heavy = ("quire.thread", "quire.assemble.fit", "quire.send.cycle", "asyncio")
+    code = (
+        "import sys, importlib\nfrom quire.cli.main import COMMANDS\n"
+        "for module, _, _ in COMMANDS.values(): importlib.import_module(module)\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("assemble al", ["alpha", "alpine"]),
+        ("log show alpi", ["alpine"]),
+        ("chat --model anthropic:claude-opus-5-", ["anthropic:claude-opus-5-5"]),
+        ("lint --provider cohe", ["cohere"]),
+        ("run --vault {vault} --note te", ["tea"]),
+        ("assemble --db {vault}/absent.db al", []),
+    ],
+)
+def test_the_shell_completes_threads_models_and_notes(typed: str, offered: list[str], home: Path) -> None:
+    (home / "vault").mkdir()
+    (home / "vault" / "tea.md").write_text("green")
+    with open_store(os.environ["QUIRE_DB"]) as store:
+        store.append("alpha", [])
+        store.append("alpine", [])
+    words = f"quire {typed}".format(vault=home / "vault")
+    told = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_QUIRE_COMPLETE": "bash_complete"}
+    done = subprocess.run(QUIRE, env={**os.environ, **told}, capture_output=True, text=True)
+    assert [line.removeprefix("plain,") for line in done.stdout.split()] == offered, done.stderr

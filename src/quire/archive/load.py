@@ -27,7 +27,6 @@ from quire.items import identity, item, read_again
 from quire.log.entries import check
 from quire.log.hashing import chain, sha256_hex
 from quire.log.store import Store
-from quire.send.turn_state import without_cut
 from quire.values import Entry, Item, Json, JsonObject, item_json
 
 # From a thread to what its chat file shows, and back to entries.
@@ -84,6 +83,8 @@ def project_messages(entries: Iterable[Entry]) -> list[ChatMessage]:
 
 def _told(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
     """Each message with the entry that says it."""
+    from quire.send.turn_state import without_cut
+
     out: list[tuple[ChatMessage, Entry]] = []
     waiting: list[JsonObject] = []
     untimed = 0

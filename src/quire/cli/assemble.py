@@ -250,6 +250,8 @@ def ranges(numbers: list[int]) -> str:
 def show(name: str, source: str | None, as_json: bool, db: Path | None) -> None:
     """Print the original of an entry: by id, by the handle a request shows, or by seq with --in.
 
+    `quire log show` lists the entries of a thread instead, one a line.
+
     \b
     Examples:
       quire show 3fa9c1d2e4b5

@@ -317,7 +317,7 @@ def _content(entry: Entry) -> JsonObject:
 )
 @db_option
 def export(source: str, format: str, vault: Path | None, db: Path | None) -> None:
-    """Write a thread in another format.
+    """Write a thread in another format; `quire log export` makes a copy of the log instead.
 
     Messages that were imported from that format go out as they came in; all others are written from
     their entries. With a system prompt or tools that a format keeps apart from its messages, the output is

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import called, echo, json_option, print_json, read_text, value_or_lines
+from quire.cli.output import (
+    called,
+    echo,
+    json_option,
+    print_json,
+    provider_and_model,
+    read_text,
+    value_or_lines,
+)
 from quire.errors import CallError, FormatError
 
 if TYPE_CHECKING:
@@ -28,7 +36,9 @@ class Report(msgspec.Struct, frozen=True):
 @click.command()
 @click.argument("file")
 @click.option("--provider", "-p", help="Provider or wire format (default: by the shape of the request).")
-@click.option("--model", "-m", help="Model (default: the one the request names).")
+@click.option(
+    "--model", "-m", help="provider:model, or the model alone (default: the one the request names)."
+)
 @json_option
 def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> None:
     """Check requests against their provider's rules, without sending them.
@@ -42,11 +52,13 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
     \b
     Examples:
       quire lint request.json
-      quire lint requests.jsonl --provider anthropic --model claude-opus-5-5
+      quire lint requests.jsonl --model anthropic:claude-opus-5-5
       curl -s localhost/last | quire lint - --provider openai-chat --json
     """
     from quire.providers.rules import errors
 
+    if provider is None and ":" in (model or ""):
+        provider, model = provider_and_model(provider, model)
     reports = list(_reports(_requests(read_text(file), file), provider, model))
     if as_json:
         print_json(msgspec.to_builtins(reports))

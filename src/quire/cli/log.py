@@ -147,7 +147,9 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
 )
 @db_option
 def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Path | None) -> None:
-    """Print THREAD as JSON Lines, without loss.
+    """Print THREAD as JSON Lines, without loss: a copy that `quire log import` takes.
+
+    `quire export` writes it for others: as a provider's messages, or as markdown.
 
     \b
     Examples:
@@ -174,7 +176,9 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Path |
 @db_option
 @json_option
 def import_(thread: str, file: str | None, expected_seq: int | None, db: Path | None, as_json: bool) -> None:
-    """Read JSON Lines into THREAD, all or none.
+    """Read the JSON Lines of `quire log export` into THREAD, all or none.
+
+    `quire import` reads what other programs wrote.
 
     From FILE, or stdin for -; into a new thread or behind an existing one. Where lines carry id and seq,
     these must continue the thread.
@@ -248,7 +252,7 @@ def new(name: str, db: Path | None, as_json: bool) -> None:
 def show(
     thread: str, after: int, limit: int | None, last: int | None, db: Path | None, as_json: bool
 ) -> None:
-    """Show the entries of THREAD, one a line.
+    """Show the entries of THREAD, one a line; `quire show` prints one of them whole.
 
     \b
     Examples:

@@ -129,6 +129,10 @@ class LazyGroup(click.Group):
             return None
         module, attribute, _ = found
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        if "_QUIRE_COMPLETE" in os.environ:
+            from quire.cli.completion import complete
+
+            complete(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -183,7 +187,7 @@ def main() -> None:
     try:
         _check_words(sys.argv[1:])
         # click hands back the code of an early exit instead of raising it.
-        code = quire.main(standalone_mode=False) or 0
+        code = quire.main(prog_name="quire", standalone_mode=False) or 0
         sys.stdout.flush()
         sys.exit(code)
     except (BrokenPipeError, ReaderGone):

@@ -89,6 +89,18 @@ def default_db() -> Path:
     return Path(os.environ.get("QUIRE_DB") or Path(platformdirs.user_data_dir("quire")) / "quire.db")
 
 
+def provider_and_model(provider: str | None, model: str | None) -> tuple[str, str]:
+    """Whom --model names: "provider:model" as everywhere, or --provider apart from the model's name."""
+    if provider is None and ":" in (model or ""):
+        provider, _, model = (model or "").partition(":")
+    if not provider:
+        named = f"--model {model!r} names" if model else "there is"
+        raise CallError(
+            f"{named} no provider", hint="Write --model provider:model, as in anthropic:claude-opus-5-5."
+        )
+    return provider, model or ""
+
+
 db_option = click.option(
     "--db",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from quire.cli.output import console, db_option, in_line, json_option, print_bytes, print_json, print_table
+from quire.cli.output import (
+    console,
+    db_option,
+    in_line,
+    json_option,
+    print_bytes,
+    print_json,
+    print_table,
+    provider_and_model,
+)
 from quire.cli.store import load_usable
 from quire.errors import BudgetError, NotFound
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
@@ -31,10 +40,8 @@ class RequestAt(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@click.option(
-    "--provider", "-p", required=True, help="Provider or wire format: anthropic, openai-chat, vllm, …"
-)
-@click.option("--model", "-m", required=True, help="The model's name at that provider.")
+@click.option("--model", "-m", required=True, help="provider:model; the provider may be a wire format.")
+@click.option("--provider", "-p", help="The provider, where --model names the model alone.")
 @click.option(
     "--turn", type=click.IntRange(1), help="The last request of this turn (default: of the thread)."
 )
@@ -49,7 +56,7 @@ class RequestAt(msgspec.Struct, frozen=True):
 @db_option
 def render(
     source: str,
-    provider: str,
+    provider: str | None,
     model: str,
     turn: int | None,
     step: int | None,
@@ -67,12 +74,13 @@ def render(
 
     \b
     Examples:
-      quire render demo --provider anthropic --model claude-opus-5-5
-      quire render demo -p openai -m gpt-6-sol --json
-      quire render entries.jsonl -p vllm -m qwen --all > requests.jsonl
+      quire render demo --model anthropic:claude-opus-5-5
+      quire render demo -m openai:gpt-6-sol --json
+      quire render entries.jsonl -m vllm:qwen --all > requests.jsonl
     """
     from quire import providers
 
+    provider, model = provider_and_model(provider, model)
     target = f"{provider}:{model}"
     made = _requests(load_usable(source, db), provider, model, budget)
     asked = (each for each in made if _chosen(each.built, turn, step))

@@ -18,6 +18,7 @@ from quire.cli.output import (
     json_option,
     print_json,
     print_table,
+    provider_and_model,
     read_text,
     value_of,
 )
@@ -44,15 +45,19 @@ class Timed(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("file")
-@click.option("--provider", "-p", required=True, help="Provider or wire format: anthropic, openai, vllm, …")
-@click.option("--model", "-m", help="Model (default: the one each request names).")
+@click.option(
+    "--provider", "-p", help="Provider or wire format (anthropic, openai, vllm), unless --model names it."
+)
+@click.option(
+    "--model", "-m", help="provider:model, or the model alone (default: the one each request names)."
+)
 @click.option(
     "--mark", "with_marks", is_flag=True, help="Place Quire's cache marks first (where there are none)."
 )
 @click.option("--chart/--no-chart", default=True, help="Draw the chart behind the table.")
 @json_option
 def simulate(
-    file: str, provider: str, model: str | None, with_marks: bool, chart: bool, as_json: bool
+    file: str, provider: str | None, model: str | None, with_marks: bool, chart: bool, as_json: bool
 ) -> None:
     """Predict what each request of FILE reads from the cache, writes to it and costs.
 
@@ -61,10 +66,11 @@ def simulate(
 
     \b
     Examples:
-      quire simulate requests.jsonl --provider anthropic --model claude-opus-5-5
+      quire simulate requests.jsonl --model anthropic:claude-opus-5-5
       quire simulate requests.jsonl -p openai -m gpt-5.6 --mark --json
     """
-    requests = list(_requests(read_text(file), file, provider, model))
+    provider, model = provider_and_model(provider, model)
+    requests = list(_requests(read_text(file), file, provider, model or None))
     if not requests:
         raise FormatError(f"{called(file)} holds no request", hint="Write one request a line.")
     predicted = _predict(requests, provider, with_marks)

@@ -85,7 +85,7 @@ def load_entries(source: str, db: Path | None, seq: int | None = None) -> list[E
         if source not in {thread.name for thread in store.threads()}:
             raise NotFound(
                 f"there is no file and no thread called {source!r}",
-                hint="`quire log list` shows the threads.",
+                hint="`quire log list` shows the threads; --db FILE reads another database.",
             )
         return store.read(source) if seq is None else store.read(source, max(0, seq - 1), 1)
 

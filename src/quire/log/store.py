@@ -315,7 +315,7 @@ def check_fork(thread: str, at_seq: int, seq: int) -> None:
 def no_thread(thread: str) -> NotFound:
     return NotFound(
         f"there is no thread {thread!r}",
-        hint="`quire log list` shows the threads; `quire log new` makes one.",
+        hint="`quire log list` shows the threads, `quire log new` makes one; --db FILE reads another database.",
     )
 
 
