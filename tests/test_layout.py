@@ -114,7 +114,7 @@ def test_what_only_unix_has_is_asked_for_where_it_is_used_and_with_a_way_without
 def test_the_public_names_are_these() -> None:
     assert sorted(quire.__all__) == [
         "Assembly", "AsyncThread", "Entry", "Fitter", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",
-        "__version__", "attach", "call", "count", "fit", "note", "open", "open_store", "render", "requests", "respond",
+        "__version__", "attach", "call", "connect", "count", "fit", "note", "open", "open_store", "render", "requests", "respond",
         "result", "system", "think", "tools", "user", "validate",
     ]  # fmt: skip
     for name in quire.__all__:

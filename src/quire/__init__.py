@@ -68,6 +68,7 @@ __all__ = [
     "__version__",
     "attach",
     "call",
+    "connect",
     "count",
     "fit",
     "note",
@@ -90,6 +91,16 @@ def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:
     from quire.thread import Thread, open_store
 
     opened = Thread(open_store(path), thread, policy)
+    opened.owns_store = True
+    return opened
+
+
+def connect(url: str, thread: str, policy: Policy | None = None, *, key: str = "") -> Thread:
+    """A thread of the service at `url` (`quire serve`): the same vocabulary as of one in a file; `with` closes it."""
+    from quire.server.client import HttpStore
+    from quire.thread import Thread
+
+    opened = Thread(HttpStore(url, key), thread, policy)
     opened.owns_store = True
     return opened
 

@@ -25,6 +25,9 @@ from quire.send.cycle import Outcome, look, resume, run
 from quire.send.protocol import Runner
 from quire.send.tools import Toolbox, tool
 from quire.send.transport import close
+from quire.server.app import Running
+from quire.server.client import HttpStore
+from quire.server.service import Service
 from quire.testing import MemoryStore, emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text
@@ -32,8 +35,12 @@ from quire.values import Call, Entry, JsonObject, Text
 TARGET = "anthropic:claude-opus-5-5"
 
 
-@pytest.fixture(params=["memory", "sqlite in a file", "sqlite in memory"])
+@pytest.fixture(params=["memory", "sqlite in a file", "sqlite in memory", "a service"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "a service":
+        with Running(Service(tmp_path / "q.db")) as running, HttpStore(running.url) as remote:
+            yield remote
+        return
     made: dict[str, Callable[[], Store]] = {
         "memory": lambda: MemoryStore(words_of),
         "sqlite in a file": lambda: SqliteStore(tmp_path / "q.db", words_of),

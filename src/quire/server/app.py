@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 # The modules whose ROUTES are served; one that needs a part which is not installed has none.
-MODULES = ("quire.server.api", "quire.server.turns")
+MODULES = ("quire.server.api", "quire.server.turns", "quire.server.store_calls")
 STATIC = Path(__file__).parent / "static"
 
 

@@ -90,10 +90,12 @@ def problem_of(error: Exception) -> Problem:
     """What is said of an error; of one that nobody foresaw, nothing that could hold a secret."""
     if isinstance(error, Refusal):
         title = _TITLES.get(error.status, "refused")
-        return Problem(title, error.status, str(error), error.hint, error.state)
+        known = isinstance(error.__cause__, QuireError)
+        type_ = f"urn:quire:{type(error.__cause__).__name__}" if known else "about:blank"
+        return Problem(title, error.status, str(error), error.hint, error.state, type_)
     for kind, status, title in _STATUS:
         if isinstance(error, kind):
-            return Problem(title, status, str(error), error.hint)
+            return Problem(title, status, str(error), error.hint, type=f"urn:quire:{type(error).__name__}")
     _logger.error("a request failed", exc_info=error)
     return Problem("internal error", 500, "", "The server's log says more.")
 

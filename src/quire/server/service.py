@@ -27,6 +27,8 @@ from quire.values import Entry, Json, JsonObject
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+    from quire.server.store_calls import HeldTurn
+
 # Whose threads a service without keys serves; its database is the one that was named.
 DEFAULT_TENANT = "default"
 # The service's own records: keys, and which writes were carried out.
@@ -76,6 +78,8 @@ class Tenant:
         self.name = name
         self.follower = Follower(store, ending)
         self.store = cast(Store, TenantStore(store, redactor, self.follower.wrote))
+        # Turns that callers hold; see `quire.server.store_calls`.
+        self.held: dict[str, HeldTurn] = {}
         self._threads: OrderedDict[str, Thread] = OrderedDict()
         self._lock = threading.Lock()
 
