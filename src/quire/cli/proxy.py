@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,13 +117,11 @@ def proxy(
         ask_provider=ask_provider,
     )
     watcher = CacheWatcher(lambda watched: echo(watched.line()), log)
-    with Proxy(options, watcher, port) as running:
+    # What is under way at the end is read to its end before all of it is told.
+    with Proxy(options, watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
         echo(f"watching {to} on {running.url} (Ctrl-C stops)", err=True)
-        try:
-            running.wait()
-        except KeyboardInterrupt:
-            watcher.close()
-            show_total(watcher)
+        running.wait()
+    show_total(watcher)
 
 
 def base_url(to: str) -> str:
