@@ -46,6 +46,8 @@ FRAMEWORKS = {
     "langchain": Framework("anthropic", "trim_messages, AnthropicPromptCachingMiddleware"),
     "pydantic_ai": Framework("anthropic", "harness SlidingWindowCompaction, Caching"),
     "openai_agents": Framework("openai-responses", "ToolOutputTrimmer"),
+    "llama_index": Framework("openai-chat", "Memory", ".venv-frameworks"),
+    "strands": Framework("bedrock", "SlidingWindowConversationManager, CacheConfig", ".venv-frameworks"),
 }
 
 

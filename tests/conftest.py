@@ -81,6 +81,7 @@ def sdks() -> Iterator[dict[str, str]]:
         yield {
             "ANTHROPIC_BASE_URL": url["anthropic"],
             "OPENAI_BASE_URL": f"{url['openai']}/v1",
+            "OPENAI_API_BASE": f"{url['openai']}/v1",
             "OPENAI_API_KEY": "any",
             "GOOGLE_GEMINI_BASE_URL": url["gemini"],
             "GEMINI_API_KEY": "any",
@@ -94,7 +95,7 @@ def sdks() -> Iterator[dict[str, str]]:
 # What a framework's replay runner (bench/frameworks) runs first: the page about it.
 FRAMEWORK_PAGES = {
     name: ROOT / "docs" / "adopt" / f"{name.replace('_', '-')}.md"
-    for name in ("langchain", "pydantic_ai", "openai_agents")
+    for name in ("langchain", "pydantic_ai", "openai_agents", "llama_index", "strands")
 }
 
 

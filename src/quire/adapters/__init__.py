@@ -48,8 +48,8 @@ def takes_marks(target: str) -> bool:
     return resolve(target.partition(":")[0])[1] in _MARKED
 
 
-class Fitted(NamedTuple):
-    """Fitted messages (or the body around them), and the places in them behind which a cache mark does good."""
+class FittedMessages(NamedTuple):
+    """FittedMessages messages (or the body around them), and the places in them behind which a cache mark does good."""
 
     given: Any
     marks: tuple[int, ...]
@@ -68,13 +68,13 @@ class Fitters:
         # The one that was asked last tells what it did: its epoch, its tokens, what it left out.
         self.newest = Fitter(budget, target, **self._choices)
 
-    def fit(self, given: Any, conversation: str, model: str, most: int = 64) -> Fitted:
+    def fit(self, given: Any, conversation: str, model: str, most: int = 64) -> FittedMessages:
         """The messages, or a body, fitted; `conversation` tells one from another, `model` is "provider:model"."""
         key = conversation, model
         with self._lock:
             fitter = self._going_on.pop(key, None)
             fitter = fitter or Fitter(self._budget, self._target or model, **self._choices)
-            fitted = Fitted(fitter.fit(given), fitter.marks)
+            fitted = FittedMessages(fitter.fit(given), fitter.marks)
             self._going_on[key] = self.newest = fitter
             while len(self._going_on) > most:
                 self._going_on.popitem(last=False)

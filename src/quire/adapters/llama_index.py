@@ -1,0 +1,154 @@
+"""LlamaIndex: a memory that holds everything and gives what fits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from quire.adapters import Fitters
+from quire.errors import MissingPart
+from quire.fitting import Fitter
+from quire.values import JsonObject
+
+try:
+    from llama_index.core.base.llms.types import (
+        ChatMessage,
+        ContentBlock,
+        ImageBlock,
+        MessageRole,
+        TextBlock,
+        ToolCallBlock,
+    )
+    from llama_index.core.bridge.pydantic import Field, PrivateAttr
+    from llama_index.core.memory import BaseMemory
+except ImportError as error:
+    raise MissingPart("LlamaIndex is not installed", hint="pip install 'quire[llama-index]'") from error
+
+# Roles by the words of the format that messages are fitted in.
+_KINDS = {
+    MessageRole.SYSTEM: "system",
+    MessageRole.DEVELOPER: "system",
+    MessageRole.USER: "human",
+    MessageRole.TOOL: "tool",
+    MessageRole.FUNCTION: "tool",
+}
+_ROLES = {kind: role for role, kind in reversed(_KINDS.items())}
+
+
+class QuireMemory(BaseMemory):
+    """Holds every message; `get` gives what fits, and while nothing has to go, all of it.
+
+        memory = QuireMemory(budget=100_000, target="openai:gpt-6-sol")
+        await agent.run("…", memory=memory)
+
+    `system` and `tools` are what the agent sends besides; they take room too. What else there is to choose is named by
+    `quire.Policy`.
+    """
+
+    chat_history: list[ChatMessage] = Field(default_factory=list)
+    _fitters: Fitters = PrivateAttr()
+    _aside: JsonObject = PrivateAttr()
+
+    def __init__(
+        self,
+        budget: int = 0,
+        target: str = "openai-chat:",
+        *,
+        chat_history: list[ChatMessage] | None = None,
+        system: str = "",
+        tools: list[JsonObject] | None = None,
+        **policy: Any,
+    ) -> None:
+        super().__init__()
+        self.chat_history = list(chat_history or ())
+        self._fitters = Fitters(budget, target, "langchain", policy)
+        self._aside = {"system": system, "tools": list(tools or ())}
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "QuireMemory"
+
+    @classmethod
+    def from_defaults(cls, **kwargs: Any) -> QuireMemory:
+        return cls(**kwargs)
+
+    @property
+    def fitter(self) -> Fitter:
+        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
+
+    def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
+        """What fits: messages that stand whole are those that were put, others say what is left of them."""
+        if not any(message.role == MessageRole.USER for message in self.chat_history):
+            return list(self.chat_history)
+        written = [_written(message, place) for place, message in enumerate(self.chat_history)]
+        fitted = self._fitters.fit({"messages": written, **self._aside}, "", "").given["messages"]
+        return [self._message(one["data"]) for one in fitted]
+
+    def get_all(self) -> list[ChatMessage]:
+        return list(self.chat_history)
+
+    def put(self, message: ChatMessage) -> None:
+        self.chat_history.append(message)
+
+    def set(self, messages: list[ChatMessage]) -> None:
+        self.chat_history = list(messages)
+
+    def reset(self) -> None:
+        self.chat_history = []
+
+    def _message(self, data: JsonObject) -> ChatMessage:
+        if data.get("id") is not None:
+            return self.chat_history[int(data["id"])]
+        calls = data.get("tool_calls") or ()
+        text: list[ContentBlock] = [TextBlock(text=data["content"])] if data["content"] else []
+        blocks = [*text, *(_call_block(call) for call in calls)]
+        role = _ROLES.get(data["type"], MessageRole.ASSISTANT)
+        answers = {"tool_call_id": data["tool_call_id"]} if role == MessageRole.TOOL else {}
+        return ChatMessage(role=role, blocks=blocks, additional_kwargs=answers)
+
+
+def _call_block(call: JsonObject) -> ToolCallBlock:
+    return ToolCallBlock(tool_call_id=call["id"], tool_name=call["name"], tool_kwargs=call["args"])
+
+
+def _written(message: ChatMessage, place: int) -> JsonObject:
+    """A message as JSON in LangChain's words; its place is its id, by which it is found again."""
+    kind = _KINDS.get(message.role, "ai")
+    data: JsonObject = {"type": kind, "id": str(place), "content": _content(message)}
+    if kind == "ai":
+        data["tool_calls"] = _calls(message)
+    if kind == "tool":
+        data["tool_call_id"] = str(message.additional_kwargs.get("tool_call_id") or "")
+    return {"type": kind, "data": data}
+
+
+def _content(message: ChatMessage) -> Any:
+    images = [block for block in message.blocks if isinstance(block, ImageBlock)]
+    if not images:
+        return message.content or ""
+    shown = [{"type": "image_url", "image_url": {"url": str(block.url or "")}} for block in images]
+    return [{"type": "text", "text": message.content or ""}, *shown]
+
+
+def _calls(message: ChatMessage) -> list[JsonObject]:
+    """The calls of a message: blocks, or what OpenAI's client keeps beside them."""
+    blocks = [block for block in message.blocks if isinstance(block, ToolCallBlock)]
+    if blocks:
+        given = [(block.tool_call_id, block.tool_name, block.tool_kwargs) for block in blocks]
+    else:
+        kept = message.additional_kwargs.get("tool_calls") or ()
+        functions = [(each.get("id"), each["function"]) for each in map(_plain, kept)]
+        given = [(id, function["name"], function["arguments"]) for id, function in functions]
+    return [{"id": id or "", "name": name, "args": _arguments(args)} for id, name, args in given]
+
+
+def _plain(call: Any) -> JsonObject:
+    return call if isinstance(call, dict) else call.model_dump()
+
+
+def _arguments(args: Any) -> Any:
+    try:
+        return json.loads(args) if isinstance(args, str) else args
+    except ValueError:
+        return {"arguments": args}

@@ -1,0 +1,92 @@
+"""Strands: a conversation manager that hands the model what fits and leaves the agent's messages whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quire.adapters import Fitters, takes_marks, target_of
+from quire.errors import MissingPart
+from quire.fitting import Fitter
+from quire.providers.incoming import bytes_of, plain
+from quire.values import Json, JsonObject
+
+try:
+    from strands.agent.conversation_manager import ConversationManager
+    from strands.hooks import AgentInitializedEvent, HookRegistry
+    from strands.middleware import InvokeModelContext, InvokeModelStage
+except ImportError as error:
+    raise MissingPart("Strands is not installed", hint="pip install 'quire[strands]'") from error
+
+_MARK: JsonObject = {"cachePoint": {"type": "default"}}
+
+
+class QuireConversationManager(ConversationManager):
+    """Fits what each model call sends, in the middle of a tool loop too; `agent.messages` keeps everything.
+
+        Agent(model, conversation_manager=QuireConversationManager(budget=100_000))
+
+    System prompt and tools are counted, and cache points stand where the provider wants them. `target`
+    ("provider:model") is seen from the model; what else there is to choose is named by `quire.Policy`.
+    """
+
+    def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
+        super().__init__()
+        self._target = target
+        self._fitters = Fitters(budget, target, "bedrock", policy)
+
+    @property
+    def fitter(self) -> Fitter:
+        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        super().register_hooks(registry, **kwargs)
+        registry.add_callback(AgentInitializedEvent, self._join)
+
+    def _join(self, event: AgentInitializedEvent) -> None:
+        event.agent.add_middleware(InvokeModelStage.Input, self._fitted)
+
+    def apply_management(self, agent: Any, **kwargs: Any) -> None:
+        """Nothing: what is sent is fitted when it is sent."""
+
+    def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
+        """The model refused what was within the budget: nothing to take away here."""
+        if e is not None:
+            raise e
+
+    async def _fitted(self, context: InvokeModelContext) -> InvokeModelContext:
+        model, told = context.model, context.system_prompt
+        named = str((model.get_config() or {}).get("model_id") or "")
+        target = self._target or target_of(type(model).__module__.rpartition(".")[2], named)
+        system = [{"text": told}] if isinstance(told, str) else list(told or ())
+        tools = [{"toolSpec": spec} for spec in context.tool_specs]
+        messages = [{name: one[name] for name in ("role", "content")} for one in plain(context.messages)]
+        body = {"messages": messages, "system": system, "toolConfig": {"tools": tools}}
+        body = {name: value for name, value in body.items() if value and value != {"tools": []}}
+        given, marks = self._fitters.fit(body, str(id(context.agent)), target)
+        fitted = [_with_bytes(one) for one in given["messages"]]
+        if not takes_marks(target):
+            return context.replace(messages=fitted)
+        if system and _MARK not in system:
+            system = [*system, _MARK]
+        return context.replace(messages=_marked(fitted, marks), system_prompt=system or told)
+
+
+def _marked(messages: Sequence[JsonObject], marks: Sequence[int]) -> list[JsonObject]:
+    return [
+        {**message, "content": [*message["content"], _MARK]} if place in marks else message
+        for place, message in enumerate(messages)
+    ]
+
+
+def _with_bytes(value: Json) -> Any:
+    """What JSON holds as base64 as the bytes that Strands hands over."""
+    if isinstance(value, list):
+        return [_with_bytes(each) for each in value]
+    if isinstance(value, dict):
+        return {
+            name: bytes_of(each) if name == "bytes" and isinstance(each, str) else _with_bytes(each)
+            for name, each in value.items()
+        }
+    return value
