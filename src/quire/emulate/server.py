@@ -100,6 +100,7 @@ class BackgroundServer:
         self._make, self._port, self._config = make, port, config
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
         self.url = ""
 
     def start(self) -> None:
@@ -122,7 +123,7 @@ class BackgroundServer:
         self._server = uvicorn.Server(config)
         listener = _listen(self._port)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=_run, args=(self._server, listener), daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._server, listener, self._ended), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -135,13 +136,16 @@ class BackgroundServer:
 
     def wait(self) -> None:
         """Serve until interrupted."""
-        if self._thread is not None:
-            self._thread.join()
+        # Not by joining the thread: Python takes one whose join was interrupted for ended.
+        self._ended.wait()
 
 
-def _run(server: uvicorn.Server, listener: socket.socket) -> None:
-    with listener:
-        server.run(sockets=[listener])
+def _run(server: uvicorn.Server, listener: socket.socket, ended: threading.Event) -> None:
+    try:
+        with listener:
+            server.run(sockets=[listener])
+    finally:
+        ended.set()
 
 
 def _listen(port: int) -> socket.socket:
