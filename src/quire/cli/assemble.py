@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from quire.assemble.policy import Policy
-from quire.cli.output import console, db_option, echo, in_line, json_option, print_json, print_text
+from quire.cli.output import Place, console, db_option, echo, in_line, json_option, print_json, print_text
 from quire.cli.store import load_entries, load_usable, open_db
 from quire.errors import NotFound
 from quire.values import Entry, JsonObject
@@ -95,7 +94,7 @@ def is_chosen() -> bool:
 @policy_options
 @json_option
 @db_option
-def assemble(source: str, turn: int | None, as_json: bool, db: Path | None, **fields: object) -> None:
+def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, **fields: object) -> None:
     """Show what each request of a thread would hold.
 
     A request is built at every point where the model spoke, from everything before it. What was really sent is
@@ -247,7 +246,7 @@ def ranges(numbers: list[int]) -> str:
 )
 @json_option
 @db_option
-def show(name: str, source: str | None, as_json: bool, db: Path | None) -> None:
+def show(name: str, source: str | None, as_json: bool, db: Place | None) -> None:
     """Print the original of an entry: by id, by the handle a request shows, or by seq with --in.
 
     `quire log show` lists the entries of a thread instead, one a line.
@@ -264,7 +263,7 @@ def show(name: str, source: str | None, as_json: bool, db: Path | None) -> None:
     print_text((encode(entry) if as_json else _original(entry)) + "\n")
 
 
-def _find(name: str, source: str | None, db: Path | None) -> Entry:
+def _find(name: str, source: str | None, db: Place | None) -> Entry:
     if source is None:
         with open_db(db, create=False) as store:
             found = store.find(name)

@@ -26,14 +26,14 @@ from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run
 from quire.cli.chat_screen import RichScreen, Screen
 from quire.cli.connection import Connection, model_options, reach
 from quire.cli.main import report
-from quire.cli.output import PlainScreen, confirm, db_option, shortened
+from quire.cli.output import Place, PlainScreen, confirm, db_option, shortened
 from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
 from quire.cli.store import open_db
 from quire.errors import MissingPart, QuireError
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
-    from quire.log.sqlite import SqliteStore
+    from quire.log.store import Store
     from quire.send.cycle import Decision, Outcome
     from quire.send.protocol import Runner
     from quire.thread import Thread
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 class Session:
     """One conversation in the terminal; the thread in the store is the only thing that lasts."""
 
-    def __init__(
-        self, store: SqliteStore, name: str, kit: Equipment, screen: Screen, save: Path | None
-    ) -> None:
+    def __init__(self, store: Store, name: str, kit: Equipment, screen: Screen, save: Path | None) -> None:
         self.store, self.kit, self.screen, self.save = store, kit, screen, save
         self.thread = self._opened(name)
         self.base_url: str | None = None
@@ -348,7 +346,7 @@ def chat(
     base_url: str | None,
     explicit_cache: bool,
     save: Path | None,
-    db: Path | None,
+    db: Place | None,
     **how: Any,
 ) -> None:
     """Talk to a model in the terminal; everything is kept in THREAD, and starting again goes on there.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from quire.cli.output import default_db, echo
+from quire.cli.output import Place, default_db, echo, may_be_there
 from quire.cli.store import open_db
 from quire.errors import CallError
 
@@ -111,11 +110,11 @@ def _window(target: str, url: str | None) -> int:
     return told_window(url or endpoint.base_url, split_target(target)[1], _key(target) or "")
 
 
-def last_model(db: Path | None, thread: str) -> str:
+def last_model(db: Place | None, thread: str) -> str:
     """The model that a thread was last sent to; empty where there is none."""
     from quire.send.cycle import last_target
 
-    if not (db or default_db()).exists():
+    if not may_be_there(db or default_db()):
         return ""
     with open_db(db, create=False) as store:
         known = any(info.name == thread for info in store.threads())

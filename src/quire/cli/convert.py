@@ -14,12 +14,14 @@ import msgspec
 from quire import providers
 from quire.archive.sessions import STORES
 from quire.cli.output import (
+    Place,
     called,
     counted,
     db_option,
     default_db,
     echo,
     json_option,
+    may_be_there,
     print_json,
     print_text,
     read_text,
@@ -97,7 +99,7 @@ def import_(
     model: str,
     vault: Path | None,
     as_json: bool,
-    db: Path | None,
+    db: Place | None,
 ) -> None:
     """Read conversations from other programs and formats into entries.
 
@@ -136,7 +138,7 @@ class ChatFiles(NamedTuple):
     """Reads chat files: notes from the vault, and what they only name from the database that they came from."""
 
     vault: Path | None
-    db: Path | None
+    db: Place | None
 
     def read(self, text: str) -> Imported:
         archive = _chat_files()
@@ -148,7 +150,7 @@ class ChatFiles(NamedTuple):
 
     def _attached(self, thread: object) -> dict[str, str]:
         """The texts that a thread of the database attached, by sha256."""
-        if not (self.db or default_db()).exists():
+        if not may_be_there(self.db or default_db()):
             return {}
         with open_db(self.db, create=False) as store:
             known = thread in {thread.name for thread in store.threads()}
@@ -270,7 +272,7 @@ def _only(found: list[Imported], file: str) -> list[Entry]:
     return found[0].entries
 
 
-def _store(found: list[Imported], thread: str, db: Path | None) -> list[Stored]:
+def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]:
     """What each thread has gained; what was edited in a chat file is a fork of its own."""
     many = len(found) > 1
     out = []
@@ -316,7 +318,7 @@ def _content(entry: Entry) -> JsonObject:
     help="markdown: the folder of notes that are named instead of copied.",
 )
 @db_option
-def export(source: str, format: str, vault: Path | None, db: Path | None) -> None:
+def export(source: str, format: str, vault: Path | None, db: Place | None) -> None:
     """Write a thread in another format; `quire log export` makes a copy of the log instead.
 
     Messages that were imported from that format go out as they came in; all others are written from

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from quire.cli.assemble import policy_from, policy_options, seen
-from quire.cli.output import db_option, echo, in_line, json_option, print_json
+from quire.cli.output import Place, db_option, echo, in_line, json_option, print_json
 from quire.cli.store import load_usable
 from quire.errors import NotFound
 from quire.values import JsonObject
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @policy_options
 @json_option
 @db_option
-def diff(source: str, first: int, second: int, as_json: bool, db: Path | None, **fields: object) -> None:
+def diff(source: str, first: int, second: int, as_json: bool, db: Place | None, **fields: object) -> None:
     """Find the first byte that differs between the requests of turns N and M.
 
     Each turn is represented by its first request; the earlier one is always compared with the later.

@@ -11,6 +11,7 @@ import click
 
 from quire import values
 from quire.cli.output import (
+    Place,
     confirm_deletion,
     counted,
     db_option,
@@ -29,8 +30,7 @@ from quire.errors import CallError, DamageError, NotFound
 from quire.values import Entry
 
 if TYPE_CHECKING:
-    from quire.log.sqlite import SqliteStore
-    from quire.log.store import ThreadInfo
+    from quire.log.store import Store, ThreadInfo
 
 # `quire log append`, `export` and `import`: entries in and out of a thread.
 
@@ -82,7 +82,7 @@ def append(
     file: str | None,
     at: int | None,
     expected_seq: int | None,
-    db: Path | None,
+    db: Place | None,
     as_json: bool,
     **_texts: tuple[str, ...],
 ) -> None:
@@ -146,7 +146,7 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
     help="From a damaged file: what stands before the first bad entry.",
 )
 @db_option
-def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Path | None) -> None:
+def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place | None) -> None:
     """Print THREAD as JSON Lines, without loss: a copy that `quire log import` takes.
 
     `quire export` writes it for others: as a provider's messages, or as markdown.
@@ -160,7 +160,7 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Path |
     from quire.log.verify import salvage
 
     if from_damaged:
-        for entry in salvage(db or default_db(), thread):
+        for entry in salvage(_file(db or default_db()), thread):
             print_text(encode(entry, not no_ids) + "\n")
         return
     with open_db(db, create=False) as store:
@@ -175,7 +175,7 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Path |
 @click.option("--expected-seq", type=click.IntRange(min=0), help="Fail unless the thread ends at this seq.")
 @db_option
 @json_option
-def import_(thread: str, file: str | None, expected_seq: int | None, db: Path | None, as_json: bool) -> None:
+def import_(thread: str, file: str | None, expected_seq: int | None, db: Place | None, as_json: bool) -> None:
     """Read the JSON Lines of `quire log export` into THREAD, all or none.
 
     `quire import` reads what other programs wrote.
@@ -200,7 +200,13 @@ def import_(thread: str, file: str | None, expected_seq: int | None, db: Path | 
     _print_appended(thread, appended, as_json)
 
 
-def _end(store: SqliteStore, thread: str) -> tuple[str, int]:
+def _file(place: Place) -> Path:
+    if isinstance(place, str):
+        raise CallError("only a file can be salvaged", hint="Restore the server's database from a backup.")
+    return place
+
+
+def _end(store: Store, thread: str) -> tuple[str, int]:
     """The id and seq of a thread's last entry; of nothing when there is no such thread yet."""
     try:
         info = store.info(thread)
@@ -226,7 +232,7 @@ def log() -> None:
 @click.argument("name")
 @db_option
 @json_option
-def new(name: str, db: Path | None, as_json: bool) -> None:
+def new(name: str, db: Place | None, as_json: bool) -> None:
     """Make an empty thread called NAME.
 
     \b
@@ -250,7 +256,7 @@ def new(name: str, db: Path | None, as_json: bool) -> None:
 @db_option
 @json_option
 def show(
-    thread: str, after: int, limit: int | None, last: int | None, db: Path | None, as_json: bool
+    thread: str, after: int, limit: int | None, last: int | None, db: Place | None, as_json: bool
 ) -> None:
     """Show the entries of THREAD, one a line; `quire show` prints one of them whole.
 
@@ -273,7 +279,7 @@ def show(
 @log.command("list")
 @db_option
 @json_option
-def list_(db: Path | None, as_json: bool) -> None:
+def list_(db: Place | None, as_json: bool) -> None:
     """List the threads, oldest first.
 
     \b
@@ -318,7 +324,7 @@ def _origin(info: ThreadInfo) -> str:
 @click.option("--name", help="The new thread's name (default: THREAD@SEQ).")
 @db_option
 @json_option
-def fork(thread: str, at_seq: int | None, name: str | None, db: Path | None, as_json: bool) -> None:
+def fork(thread: str, at_seq: int | None, name: str | None, db: Place | None, as_json: bool) -> None:
     """Make a thread that shares history with THREAD.
 
     Nothing is copied: both have the same entries, with the same ids, up to the one named.
@@ -340,7 +346,7 @@ def fork(thread: str, at_seq: int | None, name: str | None, db: Path | None, as_
 @click.argument("thread", required=False)
 @db_option
 @json_option
-def verify(thread: str | None, db: Path | None, as_json: bool) -> None:
+def verify(thread: str | None, db: Place | None, as_json: bool) -> None:
     """Re-derive every hash, and name the first bad entry.
 
     Of THREAD, or of the whole file; exit code 1 when something does not hold. Nothing is ever repaired.
@@ -379,7 +385,7 @@ def _print_damage(damage: DamageError, as_json: bool) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @db_option
 @json_option
-def delete(thread: str, yes: bool, db: Path | None, as_json: bool) -> None:
+def delete(thread: str, yes: bool, db: Place | None, as_json: bool) -> None:
     """Delete THREAD for ever; what a fork still uses stays.
 
     \b

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -82,11 +82,37 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True, dim:
     stream.flush()
 
 
-def default_db() -> Path:
+# Where a database is: a file, or a server by its address.
+Place: TypeAlias = Path | str
+
+
+class _PlaceType(click.Path):
+    """A file's path, or a postgresql:// address as it stands."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from quire.log.store import is_server
+
+        return value if is_server(value) else super().convert(value, param, ctx)
+
+
+def default_db() -> Place:
     """QUIRE_DB, else quire.db under the platform's data directory."""
     import platformdirs
 
-    return Path(os.environ.get("QUIRE_DB") or Path(platformdirs.user_data_dir("quire")) / "quire.db")
+    from quire.log.store import is_server
+
+    named = os.environ.get("QUIRE_DB") or Path(platformdirs.user_data_dir("quire")) / "quire.db"
+    return named if is_server(named) else Path(named)
+
+
+def place_name(place: Place) -> str:
+    """A place as it may be shown: a server's without the password."""
+    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1@", str(place))
+
+
+def may_be_there(place: Place) -> bool:
+    """Whether there can be a database: a server is asked, a file is looked for."""
+    return isinstance(place, str) or place.exists()
 
 
 def provider_and_model(provider: str | None, model: str | None) -> tuple[str, str]:
@@ -103,9 +129,9 @@ def provider_and_model(provider: str | None, model: str | None) -> tuple[str, st
 
 db_option = click.option(
     "--db",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=_PlaceType(path_type=Path, dir_okay=False),
     default=None,
-    help="Database file (default: $QUIRE_DB, else the platform's data directory).",
+    help="Database file, or postgresql://… (default: $QUIRE_DB, else the platform's data directory).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 

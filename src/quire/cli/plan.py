@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from quire.cli.assemble import is_chosen, policy_from, policy_options
-from quire.cli.output import console, counted, db_option, json_option, print_json, print_table
+from quire.cli.output import Place, console, counted, db_option, json_option, print_json, print_table
 from quire.cli.store import load_usable
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
@@ -26,7 +25,7 @@ _WIDTH = 60
 @policy_options
 @json_option
 @db_option
-def plan(source: str, as_json: bool, db: Path | None, **fields: object) -> None:
+def plan(source: str, as_json: bool, db: Place | None, **fields: object) -> None:
     """Compare policies on a finished thread: tokens, reuse, cost, cuts on a time line.
 
     Costs are in plain input tokens: a cached token counts --read, a written one --write; after --ttl seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from quire.cli.output import counted, db_option, echo, json_option, print_json, print_table
+from quire.cli.output import Place, counted, db_option, echo, json_option, print_json, print_table
 from quire.cli.store import NO_MODEL, embedder, now_ms, open_db, open_records
 from quire.errors import CallError
 
@@ -60,7 +59,7 @@ def recall(
     explain: bool,
     words_only: bool,
     as_json: bool,
-    db: Path | None,
+    db: Place | None,
 ) -> None:
     """Find older entries, or records, by meaning and by words.
 
@@ -185,7 +184,7 @@ _WORK = ("words", "meaning", "records")
 @click.option("--words", "words_only", is_flag=True, help="Words alone, without the embedding model.")
 @json_option
 @db_option
-def index(rebuild: bool, words_only: bool, as_json: bool, db: Path | None) -> None:
+def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> None:
     """Bring the search index up to date; can be stopped at any moment and goes on where it was.
 
     \b

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire.cli.output import (
+    Place,
     called,
     confirm_deletion,
     counted,
@@ -128,7 +128,7 @@ def _options(fields: JsonObject) -> JsonObject:
 @_fields
 @db_option
 @json_option
-def create(file: str | None, db: Path | None, as_json: bool, **fields: Any) -> None:
+def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> None:
     """Keep a new record, from FILE (or - for stdin) and the options; consumers it concerns get a new context.
 
     FILE holds one record, or many as a JSON list or JSON Lines; many are kept all or none.
@@ -173,7 +173,7 @@ def _draft(given: JsonObject, now: int) -> Record:
 @_fields
 @db_option
 @json_option
-def update(id: str, file: str | None, version: int, db: Path | None, as_json: bool, **fields: Any) -> None:
+def update(id: str, file: str | None, version: int, db: Place | None, as_json: bool, **fields: Any) -> None:
     """Change what is given of a record; the rest stays. Consumers it concerns get a new context.
 
     \b
@@ -202,7 +202,7 @@ def update(id: str, file: str | None, version: int, db: Path | None, as_json: bo
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @db_option
 @json_option
-def delete(id: str, version: int | None, yes: bool, db: Path | None, as_json: bool) -> None:
+def delete(id: str, version: int | None, yes: bool, db: Place | None, as_json: bool) -> None:
     """Delete a record for ever, with all its versions.
 
     \b
@@ -230,7 +230,7 @@ def _agreed(seen: Record, version: int | None) -> int:
 @click.argument("file", required=False)
 @db_option
 @json_option
-def catalog(file: str | None, db: Path | None, as_json: bool) -> None:
+def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
     """Make or renew the tool.catalog.v1 record, from the tools in FILE or from the tool.v1 records.
 
     \b
@@ -257,7 +257,7 @@ def catalog(file: str | None, db: Path | None, as_json: bool) -> None:
 @click.command()
 @db_option
 @json_option
-def purge(db: Path | None, as_json: bool) -> None:
+def purge(db: Place | None, as_json: bool) -> None:
     """Remove the records whose time has passed.
 
     \b
@@ -294,7 +294,7 @@ for _command in COMMANDS:
 @click.option("--version", type=int, help="An older version.")
 @db_option
 @json_option
-def get(id: str, full: bool, version: int | None, db: Path | None, as_json: bool) -> None:
+def get(id: str, full: bool, version: int | None, db: Place | None, as_json: bool) -> None:
     """Print a record as a model sees it: its hints applied, or an error beside the context as it is.
 
     \b
@@ -317,7 +317,7 @@ def get(id: str, full: bool, version: int | None, db: Path | None, as_json: bool
 @db_option
 @json_option
 def list_(
-    tags: tuple[str, ...], schema_name: str, owner: str, limit: int | None, db: Path | None, as_json: bool
+    tags: tuple[str, ...], schema_name: str, owner: str, limit: int | None, db: Place | None, as_json: bool
 ) -> None:
     """List records in the order they were created.
 
@@ -347,7 +347,7 @@ def search(
     schema_name: str,
     include_context: bool,
     words: bool,
-    db: Path | None,
+    db: Place | None,
     as_json: bool,
 ) -> None:
     """Find the records nearest to Q, by words and by meaning.
@@ -381,7 +381,7 @@ def search(
 @click.argument("id")
 @db_option
 @json_option
-def history(id: str, db: Path | None, as_json: bool) -> None:
+def history(id: str, db: Place | None, as_json: bool) -> None:
     """Show every version of a record, oldest first.
 
     \b
@@ -420,7 +420,7 @@ def build(
     context_only: bool,
     dry_run: bool,
     words: bool,
-    db: Path | None,
+    db: Place | None,
     as_json: bool,
 ) -> None:
     """Build the context of CONSUMER, keep it as its context record, and print what its model receives.

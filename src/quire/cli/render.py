@@ -6,13 +6,13 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from quire.cli.output import (
+    Place,
     console,
     db_option,
     in_line,
@@ -65,7 +65,7 @@ def render(
     marks: bool,
     as_bytes: bool,
     as_json: bool,
-    db: Path | None,
+    db: Place | None,
 ) -> None:
     """Render a thread as a provider's request.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,14 +16,23 @@ from quire.cli.attachments import (
     question,
 )
 from quire.cli.connection import Connection, last_model, model_options, reach
-from quire.cli.output import PlainScreen, counted, db_option, echo, json_option, print_json, print_table
+from quire.cli.output import (
+    Place,
+    PlainScreen,
+    counted,
+    db_option,
+    echo,
+    json_option,
+    print_json,
+    print_table,
+)
 from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
 from quire.cli.store import open_db
 from quire.errors import CallError
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
-    from quire.log.sqlite import SqliteStore
+    from quire.log.store import Store
     from quire.send.cycle import Decision, Interrupted, Outcome
     from quire.thread import Thread
 
@@ -79,7 +87,7 @@ def run(
     model: str | None,
     base_url: str | None,
     explicit_cache: bool,
-    db: Path | None,
+    db: Place | None,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -117,9 +125,7 @@ def run(
     report(outcome, reached.target, as_json, listed)
 
 
-def _opened(
-    store: SqliteStore, name: str, reached: Connection, kit: Equipment, screen: PlainScreen
-) -> Thread:
+def _opened(store: Store, name: str, reached: Connection, kit: Equipment, screen: PlainScreen) -> Thread:
     from quire.thread import Thread
 
     thread = under_policy(Thread(store, name), reached, kit.choice)
@@ -134,7 +140,7 @@ def _words(text: str | None) -> str:
     return words
 
 
-def _mention_interrupted(store: SqliteStore, thread: str) -> None:
+def _mention_interrupted(store: Store, thread: str) -> None:
     """A new turn leaves an open one behind; whoever did not mean that should know."""
     from quire.send.turn_state import standing
 
@@ -165,7 +171,7 @@ def resume(
     explicit_cache: bool,
     only_list: bool,
     rerun: bool,
-    db: Path | None,
+    db: Place | None,
     as_json: bool,
     **how: Any,
 ) -> None:

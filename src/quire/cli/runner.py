@@ -217,14 +217,12 @@ class Equipment:
         return runners.project(base, prompt=prompt, files=files)
 
     def _tools(self, thread: Thread) -> Toolbox:
-        from quire.log.sqlite import SqliteStore
         from quire.send.builtin import builtin
         from quire.send.note_search import local_search_tool
         from quire.send.runners import question_of
         from quire.send.tools import Toolbox
 
-        store = thread.store if isinstance(thread.store, SqliteStore) else None
-        own = builtin(self.choice.root or None, store, thread.name)
+        own = builtin(self.choice.root or None, thread.store, thread.name)
         if self.index is not None:
             own.append(local_search_tool(self.index, question=question_of(thread)))
         return Toolbox(*own, *self.foreign)

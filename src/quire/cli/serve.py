@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 from typing import Any
 
 import click
 
-from quire.cli.output import db_option, default_db, echo, json_option, print_json, print_table
-from quire.cli.store import now_ms
+from quire.cli.output import (
+    Place,
+    db_option,
+    default_db,
+    echo,
+    json_option,
+    place_name,
+    print_json,
+    print_table,
+)
+from quire.cli.store import make_folder, now_ms
 from quire.errors import CallError
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -57,7 +65,7 @@ def serve(
     context: click.Context,
     port: int,
     host: str,
-    db: Path | None,
+    db: Place | None,
     to: str | None,
     rate: float,
     max_body: int,
@@ -79,7 +87,7 @@ def serve(
     from quire.server.app import Running
     from quire.server.service import Service, ServiceLimits
 
-    context.obj.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(context.obj)
     service = Service(
         context.obj,
         limits=ServiceLimits(body_bytes=max_body, per_s=rate),
@@ -92,7 +100,7 @@ def serve(
             hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
         )
     running = Running(service, host=host, port=port, proxy=_proxy(to))
-    echo(f"serving {context.obj} on {running.url} (Ctrl-C stops)", err=True)
+    echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
     running.run()
     echo("stopped; what was acknowledged is stored", err=True)
 
@@ -124,7 +132,7 @@ def _keys(context: click.Context) -> Any:
     from quire.server.service import open_own
 
     place = context.find_root().obj if context.obj is None else context.obj
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place)
     return Keys(open_own(place))
 
 

@@ -8,46 +8,50 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
-from quire.cli.output import default_db, echo, read_text
+from quire.cli.output import Place, default_db, echo, read_text
 from quire.errors import CallError, DamageError, NotFound
 from quire.values import Entry
 
 if TYPE_CHECKING:
-    from quire.log.sqlite import SqliteStore
+    from quire.log.store import Store
     from quire.recall import Embedder
     from quire.records import Records
 
 
-def open_db(path: Path | None, create: bool = True) -> SqliteStore:
+def open_db(path: Place | None, create: bool = True) -> Store:
     """The store at --db, $QUIRE_DB or the default place; commands that only look do not make one."""
     from quire.thread import open_store
 
-    file = path or default_db()
+    place = path or default_db()
     if create:
-        _make_folder(file.parent)
+        make_folder(place)
     else:
-        _check_there(file)
-    return open_store(file)
+        _check_there(place)
+    return open_store(place)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(place: Place) -> None:
+    """The folder of a database file, made when it is not there yet."""
+    if isinstance(place, str):
+        return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CallError(
-            f"cannot make the folder {folder}: {error.strerror}",
+            f"cannot make the folder {place.parent}: {error.strerror}",
             hint="Choose another place with --db or QUIRE_DB.",
         ) from error
 
 
-def _check_there(file: Path) -> None:
+def _check_there(file: Place) -> None:
+    if isinstance(file, str):
+        return
     if not file.exists():
         raise NotFound(
             f"there is no database at {file}", hint="`quire log new NAME` makes one; --db chooses another."
@@ -63,14 +67,14 @@ def _check_there(file: Path) -> None:
 # THREAD|FILE: entries from a JSON Lines file, from standard input, or from a thread of the database.
 
 
-def load_usable(source: str, db: Path | None) -> list[Entry]:
+def load_usable(source: str, db: Place | None) -> list[Entry]:
     """The entries as requests are made of them: what cannot be used of their free fields is left aside."""
     from quire.log.entries import usable
 
     return [usable(entry) for entry in load_entries(source, db)]
 
 
-def load_entries(source: str, db: Path | None, seq: int | None = None) -> list[Entry]:
+def load_entries(source: str, db: Place | None, seq: int | None = None) -> list[Entry]:
     """The entries of a file of that name, else of a thread of that name (with `seq`: that one); each with id and seq."""
     from quire.log.entries import decode_lines
     from quire.log.hashing import chain
@@ -135,7 +139,7 @@ def embedding_shown() -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def open_records(db: Path | None, create: bool = True, words: bool = False) -> Iterator[Records]:
+def open_records(db: Place | None, create: bool = True, words: bool = False) -> Iterator[Records]:
     """The records at --db; vectors that a command has to make first are shown on stderr."""
     from quire.records import Records
 

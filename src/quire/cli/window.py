@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire.cli.attachments import Attached, attached_items
-from quire.cli.output import db_option, echo, json_option, print_json, print_table, read_text
+from quire.cli.output import Place, db_option, echo, json_option, print_json, print_table, read_text
 from quire.cli.store import open_db
 from quire.errors import CallError, NotFound
 from quire.values import ITEM_TYPES, Item
@@ -158,7 +157,7 @@ def _check(action: str, names: Sequence[str], given: dict[str, Any]) -> None:
 @db_option
 @json_option
 def window(
-    thread: str, action: str, names: tuple[str, ...], db: Path | None, as_json: bool, **given: Any
+    thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **given: Any
 ) -> None:
     """Show or change the window of THREAD: the items that join every turn until they are removed or evicted.
 

@@ -90,6 +90,7 @@ class MemoryStore:
 
     def __init__(self, words_of: WordsOf | None = None) -> None:
         self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
         self.threads_by_name: dict[str, _Branch] = {}
         self.branches: dict[int, _Branch] = {}
         self._words_of = words_of
@@ -120,6 +121,7 @@ class MemoryStore:
             (branch or self._name(thread, _Branch(0))).lines.extend(lines)
             self._last_change += len(lines)
             self.index.add(words)
+            self._changed.notify_all()
         return chained
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
@@ -237,6 +239,11 @@ class MemoryStore:
     def last_change(self) -> int:
         """The number of the newest change there ever was, 0 when there was none."""
         return self._last_change
+
+    def wait_for_change(self, after: int, timeout_s: float) -> bool:
+        """Wait until there is a change behind number `after`; whether there is one."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._last_change > after, timeout_s)
 
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
@@ -370,7 +377,7 @@ class MemoryIndex:
             found = [change for change in self._store.changes(after) if change.entry.id not in kept]
             return found[:limit]
 
-    def add_vectors(self, model: str, vectors: Mapping[str, bytes]) -> None:
+    def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         with self._store.lock:
             there = self._ids()
             for key, vector in vectors.items():

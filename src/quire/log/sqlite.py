@@ -9,6 +9,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -39,13 +40,17 @@ from quire.log.store import (
     no_thread,
     taken,
 )
-from quire.log.turn_lock import hold_turn
+from quire.log.turn_lock import file_lock, hold_turn
 from quire.values import Entry, Json
 
 _INFO = """
 SELECT t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
 FROM threads t JOIN branches b USING (branch) LEFT JOIN threads p ON p.branch = b.parent
 """
+
+
+# Other processes' changes are found by looking, so often.
+LOOK_S = 0.05
 
 
 class SqliteStore:
@@ -191,6 +196,15 @@ class SqliteStore:
         with self._file.guard() as conn:
             return branches.last_number(conn)
 
+    def wait_for_change(self, after: int, timeout_s: float) -> bool:
+        """Wait until there is a change behind number `after`, whichever process makes it; whether there is one."""
+        until = time.monotonic() + timeout_s
+        while self.last_change() <= after:
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(left, LOOK_S))
+        return True
+
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
         return self._kept(thread, "SELECT CAST (body AS BLOB) FROM windows WHERE branch = ?", "the window")
@@ -244,7 +258,7 @@ class SqliteStore:
         if self._file.in_memory:
             return hold_turn(f"memory-{id(self)}", thread)
         place = os.path.realpath(self.path)
-        return hold_turn(place, thread, place)
+        return hold_turn(place, thread, file_lock(place, thread))
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
         """A thread's branch, and the seq and id of its last entry."""

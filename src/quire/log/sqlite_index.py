@@ -157,7 +157,7 @@ class SqliteIndex:
         with self._file.guard() as conn:
             return branches.changes_of(conn, conn.execute(_UNWORDED, (after, rules, limit)).fetchall())
 
-    def add_vectors(self, model: str, vectors: Mapping[str, bytes]) -> None:
+    def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         there = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
         with self._file.transaction() as conn:
             rows = [

@@ -281,7 +281,7 @@ def _verify_versions(conn: sqlite3.Connection, n: int, newest: int) -> str:
     found = 0
     for found, (version, *row) in enumerate(rows.fetchall(), 1):
         body = _sound((row[0], row[1], row[2]))
-        says = _said(n, body)
+        says = said(n, body)
         if version != found or (says["id"], says["version"]) != (f"rec-{n}", found):
             raise damaged(n, f"its version {found} is missing")
     if found != newest:
@@ -291,7 +291,7 @@ def _verify_versions(conn: sqlite3.Connection, n: int, newest: int) -> str:
     return body
 
 
-def _said(n: int, body: str) -> dict[str, object]:
+def said(n: int, body: str) -> dict[str, object]:
     try:
         fields = json.loads(body)
         return {key: fields[key] for key in ("id", "version", "schema_name", "expires_at", "tags")}

@@ -1,7 +1,8 @@
 """What a log store can do, whatever it is made of; the only state there is.
 
 Three protocols: `Store` holds the threads, `Index` the words and vectors derived from their entries, `RecordTable` the
-rows of records. `quire.log.sqlite` is all of them in one file, `quire.log.memory` in one process.
+rows of records. `quire.log.sqlite` is all of them in one file, `quire.log.postgres` on a server, `quire.log.memory` in
+one process.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
@@ -98,7 +100,7 @@ class Index(Protocol):
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         """The first entries behind number `after` that have no words by these rules."""
 
-    def add_vectors(self, model: str, vectors: Mapping[str, bytes]) -> None:
+    def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         """Keep the vectors of entries, those of one in a row, by its id; of entries that are gone meanwhile, none."""
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
@@ -232,6 +234,9 @@ class Store(Protocol):
     def last_change(self) -> int:
         """The number of the newest change there ever was, 0 when there was none."""
 
+    def wait_for_change(self, after: int, timeout_s: float) -> bool:
+        """Wait until there is a change behind number `after`, whoever makes it; whether there is one."""
+
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
 
@@ -266,6 +271,9 @@ class Store(Protocol):
 # What every store says in the same words.
 
 MAX_NAME = 200
+# Whose rows a store holds that was opened for nobody in particular.
+DEFAULT_TENANT = "default"
+_TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 _ID = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})\Z")
 
 
@@ -281,6 +289,20 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be a thread's name",
             hint=f"Use 1 to {MAX_NAME} printable characters, no space at either end.",
         )
+
+
+def check_tenant(name: str) -> str:
+    """A CallError unless a tenant's name can be a part of a file's name."""
+    if not _TENANT.match(name):
+        raise CallError(
+            f"{name!r} cannot be a tenant's name", hint="Use 1 to 40 of a-z, 0-9 and -, no - at either end."
+        )
+    return name
+
+
+def is_server(place: str | Path) -> bool:
+    """Whether a database is a server's, by its address, and not a file."""
+    return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
 
 
 def id_range(prefix: str) -> tuple[str, str] | None:

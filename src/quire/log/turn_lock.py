@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeAlias
@@ -20,10 +20,10 @@ _own: ContextVar[frozenset[Key]] = ContextVar("turns held", default=frozenset())
 
 
 @contextmanager
-def hold_turn(place: str, thread: str, database: str | None = None) -> Iterator[None]:
+def hold_turn(place: str, thread: str, lock: AbstractContextManager[object] | None = None) -> Iterator[None]:
     """Hold a thread of the store at `place`; a ConflictError when another cycle holds it.
 
-    With a database's path the lock is a file beside it, so that other processes see it too.
+    `lock` is what other processes see of it.
     """
     key = (place, thread)
     if key in _own.get():
@@ -31,9 +31,9 @@ def hold_turn(place: str, thread: str, database: str | None = None) -> Iterator[
         return
     token = object()
     if _held.setdefault(key, token) is not token:
-        raise _busy(thread, os.getpid())
+        raise busy(thread, f"by process {os.getpid()}")
     try:
-        with _locked(database, thread):
+        with lock or nullcontext():
             before = _own.set(_own.get() | {key})
             try:
                 yield
@@ -43,11 +43,16 @@ def hold_turn(place: str, thread: str, database: str | None = None) -> Iterator[
         del _held[key]
 
 
+def holds_turn(place: str, thread: str) -> bool:
+    """Whether the code that is running now holds a thread."""
+    return (place, thread) in _own.get()
+
+
 @contextmanager
-def _locked(database: str | None, thread: str) -> Iterator[None]:
-    """Hold a lock file that the system takes back from a process that was killed; it is there while it is held."""
+def file_lock(database: str, thread: str) -> Iterator[None]:
+    """Hold a file beside a database; the system takes it back from a process that was killed."""
     # Windows has no flock: there a thread is held within its process alone.
-    if database is None or sys.platform == "win32":
+    if sys.platform == "win32":
         yield
         return
     file = Path(f"{database}-turn-{sha256_hex(thread)[:12]}")
@@ -80,7 +85,7 @@ def _lock(file: Path, thread: str) -> int:
         except BlockingIOError:
             holder = _process(os.read(handle, 20))
             os.close(handle)
-            raise _busy(thread, holder) from None
+            raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
         except BaseException:
             os.close(handle)  # which lets go of the lock, too
             raise
@@ -99,8 +104,7 @@ def _is(handle: int, file: Path) -> bool:
         return False
 
 
-def _busy(thread: str, process: int) -> ConflictError:
-    by = f"by process {process}" if process else "elsewhere"
+def busy(thread: str, by: str) -> ConflictError:
     return ConflictError(
         f"a turn of thread {thread!r} is being carried out {by}",
         hint="Wait until it has ended; what it stores is kept.",

@@ -53,7 +53,7 @@ def verify_thread(conn: sqlite3.Connection, thread: str) -> Verified:
     tip = conn.execute(
         "SELECT tip FROM threads JOIN branches USING (branch) WHERE name = ?", (thread,)
     ).fetchone()
-    _check_tip(tip[0], end, thread, seq)
+    check_tip(tip[0], end, thread, seq)
     return Verified(threads=1, entries=seq)
 
 
@@ -72,7 +72,7 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
             end, count = entry.id, count + 1
             if (branch, entry.seq) in starts:
                 starts[branch, entry.seq] = end
-        _check_tip(tip, end, thread, seq)
+        check_tip(tip, end, thread, seq)
     problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise DamageError(f"every entry holds, but the file's structure is damaged: {_line(problem)}")
@@ -87,7 +87,7 @@ def _entries_of(conn: sqlite3.Connection, piece: Stretch, parent: str, thread: s
     seq = piece.low
     for row in _rows(conn, piece, thread):
         seq += 1
-        entry = _verified(row, parent, thread, seq)
+        entry = verified(row, parent, thread, seq)
         parent = entry.id
         yield entry
     if seq != piece.high:
@@ -111,7 +111,7 @@ def _rows(conn: sqlite3.Connection, piece: Stretch, thread: str) -> Iterator[Row
     raise bad_entry(thread, seq + 1, f"it cannot be read: {_line(str(cause))}") from cause
 
 
-def _verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
+def verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
     found, id, body, crc = row
     if found != seq:
         raise bad_entry(thread, seq, "it is missing")
@@ -132,7 +132,7 @@ def _printable(stored: object) -> str:
     return repr(stored).removeprefix("b").strip("'\"")
 
 
-def _check_tip(tip: str, end: str, thread: str, seq: int) -> None:
+def check_tip(tip: str, end: str, thread: str, seq: int) -> None:
     if tip != end:
         noted, found = _printable(tip) or "nothing", end or "nothing"
         raise bad_entry(thread, seq, f"the thread is noted to end with {noted}, but this is {found}")

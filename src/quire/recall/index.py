@@ -110,7 +110,7 @@ class Indexer:
             texts = {id: document(found[1]).meaning for _, id in rows if (found := self.store.find(id))}
             made = {id: meaning.packed(self.embedder.encode(pieces(text))) for id, text in texts.items()}
             # An entry may have been deleted meanwhile; its vector does not outlive it.
-            index.add_vectors(model, made)
+            index.add_vectors(model, self.embedder.dimensions, made)
             self._embedded_to, done = rows[-1][0], done + len(rows)
             tell("meaning", done, max(total, done))
         return done

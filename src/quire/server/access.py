@@ -17,24 +17,14 @@ import msgspec
 
 from quire.errors import CallError, NotFound
 from quire.log.hashing import sha256_hex
-from quire.log.store import RecordFilter, RecordRow, Store
+from quire.log.store import RecordFilter, RecordRow, Store, check_tenant
 from quire.records.record import Record, decode, draft, encode, number
 from quire.values import Entry, Json, JsonObject
 
 KEY_PREFIX = "qk_"
 _SCHEMA = "quire.key.v1"
-_TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 # How long a key that was looked up is believed: one that is revoked elsewhere works no longer than this.
 _BELIEVED_S = 2.0
-
-
-def check_tenant(name: str) -> str:
-    """A CallError unless a tenant's name can be a part of a file's name."""
-    if not _TENANT.match(name):
-        raise CallError(
-            f"{name!r} cannot be a tenant's name", hint="Use 1 to 40 of a-z, 0-9 and -, no - at either end."
-        )
-    return name
 
 
 class ApiKey(msgspec.Struct, frozen=True):

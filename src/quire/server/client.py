@@ -91,6 +91,7 @@ class HttpStore:
         find: Any
         changes: Any
         last_change: Any
+        wait_for_change: Any
         window: Any
         save_window: Any
         get_state: Any

@@ -14,10 +14,10 @@ import msgspec
 from quire.errors import ConflictError, NotFound
 from quire.log.hashing import sha256_hex
 from quire.log.off_loop import off_loop
-from quire.log.store import RecordFilter, Store
+from quire.log.store import DEFAULT_TENANT, RecordFilter, Store
 from quire.records.record import decode, draft
 from quire.send.events import STATE as PARTIAL
-from quire.server.access import Keys, Rates, Redactor, check_tenant, insert_record
+from quire.server.access import Keys, Rates, Redactor, insert_record
 from quire.server.follow import Follower, Readers
 from quire.server.routes import Call, Refusal, Route
 from quire.server.turns import Turns
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from quire.server.store_calls import HeldTurn
 
-# Whose threads a service without keys serves; its database is the one that was named.
-DEFAULT_TENANT = "default"
 # The service's own records: keys, and which writes were carried out.
 _OWN = "quire-service"
 _ONCE = "quire.once.v1"
@@ -130,7 +128,7 @@ class Service:
         """A tenant with its store, opened when it is first asked for."""
         with self._lock:
             if name not in self._tenants:
-                store = open_tenant(self.place, name)
+                store = open_store(self.place, name)
                 self._tenants[name] = Tenant(name, store, self.redactor, self.ending)
             return self._tenants[name]
 
@@ -268,17 +266,9 @@ def _check_local(request: HTTPConnection) -> None:
         raise Refusal(403, "pages of other sites are not served", hint="Open the inspector on this port.")
 
 
-def open_tenant(place: str | Path, tenant: str) -> Store:
-    """The store of one tenant: a file of its own, so that nothing of another's can be reached through it."""
-    if tenant == DEFAULT_TENANT:
-        return open_store(place)
-    file = Path(place)
-    return open_store(file.with_name(f"{file.stem}.{check_tenant(tenant)}{file.suffix}"))
-
-
 def open_own(place: str | Path) -> Store:
     """The store of the service's own records."""
-    return open_tenant(place, _OWN)
+    return open_store(place, _OWN)
 
 
 def exists(store: Store, thread: str) -> bool:

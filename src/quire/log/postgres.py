@@ -1,0 +1,722 @@
+"""The log on a PostgreSQL server: many processes on many machines, each tenant's rows out of all others' reach.
+
+A tenant's appends are numbered and committed one behind the other, as in a file; those that come to one process at
+the same time share a commit. Tenants do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import msgspec
+import psycopg
+from psycopg.types.numeric import Int8
+
+from quire.errors import ConflictError, DamageError
+from quire.log import verify
+from quire.log.branches import Row, bad_entry, entries_of
+from quire.log.entries import check_entry, encode_body
+from quire.log.hashing import canonical, chain, sha256_hex
+from quire.log.postgres_connection import (
+    CHANNEL,
+    LOOK_S,
+    RECONNECT_S,
+    Connection,
+    LostConnection,
+    Session,
+    holder_name,
+    translate,
+)
+from quire.log.postgres_index import PIECES, PostgresIndex, digest, holder, written_id
+from quire.log.postgres_records import PostgresRecords, verify_records
+from quire.log.store import (
+    Change,
+    EntryWords,
+    Store,
+    Stretch,
+    ThreadInfo,
+    Verified,
+    WordsOf,
+    ambiguous,
+    check_expected,
+    check_fork,
+    check_name,
+    check_page,
+    id_range,
+    no_thread,
+    taken,
+)
+from quire.log.turn_lock import busy, hold_turn, holds_turn
+from quire.values import Entry, Json
+
+_INFO = """
+select t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
+from quire.threads t join quire.branches b using (tenant, branch)
+left join quire.threads p on p.tenant = b.tenant and p.branch = b.parent
+"""
+_TIP = """
+select b.branch, b.seq, b.tip from quire.threads t join quire.branches b using (tenant, branch) where t.name = %s
+"""
+# Piece by piece, so that a page costs only its own rows; a thread without entries is one row of nothing.
+_READ = f"""
+{PIECES}
+select (select max(high) from piece), e.seq, e.id, e.body, e.crc
+from (values (1)) as one (row) left join (
+    select e.* from (select * from piece order by low, high) p cross join lateral (
+        select e.seq, e.id, e.body, e.crc from quire.entries e
+        where e.branch = p.branch and e.seq > greatest(p.low, %(after)s) and e.seq <= p.high
+        order by e.seq limit %(limit)s
+    ) e order by e.seq limit %(limit)s
+) e on true order by e.seq
+"""
+# Types are given, so that a list with nothing in it has one too.
+_KINDS = "text bigint bigint bytea bigint bytea bigint integer bigint bytea text bigint bigint integer bytea text integer bytea"
+_APPEND = f"select * from quire.append({', '.join(f'%b::{kind}[]' for kind in _KINDS.split())})"
+# Whoever appends, forks or deletes holds its tenant's row.
+_HOLD = "select change, branch from quire.tenants for update"
+_NEW_BRANCH = """
+with made as (update quire.tenants set branch = branch + 1 returning tenant, branch)
+insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
+select tenant, branch, %s::bigint, %s::bigint, %s::bigint, %s::bytea from made returning branch
+"""
+# So many appends share a commit at most.
+_TOGETHER: Final = 64
+_TRIES: Final = 1000
+_PAGE: Final = 2000
+
+
+class _Tip(NamedTuple):
+    """Where a thread ends: branch 0 while there is none of its name."""
+
+    branch: int = 0
+    seq: int = 0
+    id: bytes = b""
+
+
+class _Append(NamedTuple):
+    """What one append asks for: the entries, made to stand behind `tip`."""
+
+    thread: str
+    tip: _Tip
+    entries: Sequence[Entry]
+    words: Sequence[EntryWords]
+    fence: int
+    token: int
+
+    @property
+    def end(self) -> tuple[int, bytes]:
+        last = self.entries[-1] if self.entries else None
+        return (last.seq, digest(last.id)) if last is not None else (self.tip.seq, self.tip.id)
+
+
+class PostgresStore:
+    """A `Store` of one tenant in the database at `url`; `words_of` makes entries searchable as they are appended."""
+
+    def __init__(self, url: str, words_of: WordsOf | None = None, tenant: str = "default") -> None:
+        self.tenant, self._words_of = tenant, words_of
+        self._session = Session(url, tenant)
+        self.path = self._session.database.name
+        self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
+        self._workers: list[Callable[[], None]] = []
+        # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
+        self._tips: dict[str, _Tip] = {}
+        self._fences: dict[str, int] = {}
+        self._commits = _SharedCommits(self._commit)
+        self._closed = False
+
+    def before_close(self, end: Callable[[], None]) -> None:
+        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
+        self._workers.append(end)
+
+    def close(self) -> None:
+        """End background work; the process's connections end with the last store that uses them."""
+        while self._workers:
+            self._workers.pop()()
+        if not self._closed:
+            self._closed = True
+            self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Appending
+
+    def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
+        """Append all or nothing, durably; a thread that does not exist yet is made."""
+        checked = [check_entry(entry) for entry in entries]
+        check_name(thread)
+        token, until = secrets.randbits(62), time.monotonic() + RECONNECT_S
+        tip, unheard = self._tips.get(thread), list[_Append]()
+        for _ in range(_TRIES):
+            if tip is None or expected_seq not in (None, tip.seq):
+                tip = self._look(thread)
+                check_expected(thread, expected_seq, tip.seq, written_id(tip.id))
+            asked = self._asked(thread, tip, checked, token)
+            try:
+                stored, tip = self._commits.ask(asked)
+            except LostConnection:
+                # It may have been written all the same; what comes of the next try tells.
+                unheard.append(asked)
+                if time.monotonic() > until:
+                    raise
+                tip, stored = None, False
+            if not stored and (heard := self._heard(unheard)):
+                asked, tip, stored = heard, None, True
+            if stored is None:
+                raise ConflictError(
+                    f"the turn of thread {thread!r} was taken over by another process",
+                    hint="Leave it to the other; what it stores is kept.",
+                )
+            if stored:
+                self._note(thread, tip)
+                return list(asked.entries)
+        raise ConflictError(f"thread {thread!r} is being appended to by others without a pause")
+
+    def _asked(self, thread: str, tip: _Tip, entries: Sequence[Entry], token: int) -> _Append:
+        chained = list(chain(entries, parent=written_id(tip.id), seq=tip.seq))
+        words = self._words_of(chained) if self._words_of is not None else []
+        fence = self._fences.get(thread, 0) if holds_turn(self._session.place, thread) else 0
+        return _Append(thread, tip, chained, words, fence, token)
+
+    def _heard(self, unheard: Sequence[_Append]) -> _Append | None:
+        """The one of these that was written although its connection was lost."""
+        query = (
+            f"{PIECES} select 1 from piece p join quire.entries e on e.branch = p.branch and e.seq = %(seq)s "
+        )
+        query += "where p.low < %(seq)s and %(seq)s <= p.high and e.token = %(token)s"
+        for asked in unheard:
+            at = {"thread": asked.thread, "seq": asked.tip.seq + 1, "token": asked.token}
+            if asked.entries and self._session.rows(query, at):
+                return asked
+        return None
+
+    def _note(self, thread: str, tip: _Tip | None) -> None:
+        if tip is None:
+            self._tips.pop(thread, None)
+            return
+        if len(self._tips) > 100_000:
+            self._tips.clear()
+        self._tips[thread] = tip
+
+    def _look(self, thread: str) -> _Tip:
+        found = self._session.rows(_TIP, (thread,))
+        return _Tip(*found[0]) if found else _Tip()
+
+    def _commit(self, asked: Sequence[_Append]) -> list[tuple[bool | None, _Tip]]:
+        """Write several appends in one transaction, and tell whoever listens; of each, whether it was stored."""
+        entries = [(at, entry) for at, one in enumerate(asked, 1) for entry in one.entries]
+        words = [(at, row) for at, one in enumerate(asked, 1) for row in one.words]
+        bodies = [encode_body(entry.body) for _, entry in entries]
+        columns: list[list[Any]] = [
+            [one.thread for one in asked],
+            [one.tip.branch for one in asked],
+            [one.tip.seq for one in asked],
+            [one.tip.id for one in asked],
+            [one.end[0] for one in asked],
+            [one.end[1] for one in asked],
+            [one.fence for one in asked],
+            [at for at, _ in entries],
+            [entry.seq for _, entry in entries],
+            [digest(entry.id) for _, entry in entries],
+            bodies,
+            [zlib.crc32(body.encode()) for body in bodies],
+            [asked[at - 1].token for at, _ in entries],
+            [at for at, _ in words],
+            [digest(row.entry) for _, row in words],
+            [row.kind for _, row in words],
+            [row.rules for _, row in words],
+            [msgspec.msgpack.encode(row) for _, row in words],
+        ]
+        typed = [[Int8(value) for value in column] if _is_numbers(column) else column for column in columns]
+        rows = self._call(typed)
+        self._session.database.news.tell(self.tenant, rows[-1][4])
+        return [(stored, _Tip(branch, seq, tip)) for stored, branch, seq, tip, _ in rows[:-1]]
+
+    def _call(self, columns: list[list[Any]]) -> list[Any]:
+        database = self._session.database
+        conn = database.again(lambda found: found, keep=True)
+        try:
+            with conn.pipeline():
+                self._session.enter(conn)
+                cursor = conn.execute(_APPEND, columns, binary=True)
+            rows = cursor.fetchall()
+            with suppress(psycopg.Error):  # it is stored; whoever is not told looks
+                conn.execute("select pg_notify(%s, %s)", (CHANNEL, f"{self.tenant} {rows[-1][4]}"))
+            return rows
+        except psycopg.Error as error:
+            raise translate(error, database.name) from error
+        finally:
+            database.pool.putconn(conn)
+
+    # Reading
+
+    def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
+        """The entries with seq > after, in order; a damaged one is an error that names it."""
+        check_page(after, limit)
+        check_name(thread)
+        found = self._session.rows(_READ, {"thread": thread, "after": after, "limit": limit})
+        if found[0][0] is None:
+            raise no_thread(thread)
+        end = found[0][0]
+        wanted = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
+        rows = [_row(*row[1:]) for row in found if row[1] is not None]
+        return entries_of(thread, rows, after, wanted)
+
+    def info(self, thread: str) -> ThreadInfo:
+        """Where a thread stands now."""
+        check_name(thread)
+        found = self._session.rows(_INFO + "where t.name = %s", (thread,))
+        if not found:
+            raise no_thread(thread)
+        return _info(found[0])
+
+    def threads(self) -> list[ThreadInfo]:
+        """All threads, oldest first."""
+        return [_info(row) for row in self._session.rows(_INFO + "order by t.branch")]
+
+    def find(self, entry_id: str) -> tuple[str, Entry] | None:
+        """An entry by its id or a unique beginning of it, with the oldest thread that has it."""
+        bounds = id_range(entry_id)
+        if bounds is None:
+            return None
+        begins = bounds[0].removeprefix("sha256:")
+        low, high = bytes.fromhex(begins.ljust(64, "0")), bytes.fromhex(begins.ljust(64, "f"))
+        with self._session.transaction("isolation level repeatable read read only") as conn:
+            ids = conn.execute(
+                "select distinct id from quire.entries where id >= %s and id <= %s order by id limit 2",
+                (low, high),
+            ).fetchall()
+            if not ids:
+                return None
+            if len(ids) > 1:
+                raise ambiguous(entry_id, written_id(ids[0][0]), written_id(ids[1][0]))
+            places = conn.execute(
+                "select branch, seq from quire.entries where id = %s order by branch", ids[0]
+            )
+            for branch, seq in places.fetchall():
+                if thread := holder(conn, branch, seq):
+                    return thread, self.read(thread, after=seq - 1, limit=1)[0]
+        raise DamageError(f"entry {written_id(ids[0][0])} belongs to no thread")
+
+    def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
+        """What was appended behind change `after`, to whichever thread, in order; what was deleted is not told."""
+        check_page(after, limit)
+        return self.index.changes_where("e.n > %(after)s", {"after": after, "limit": limit})
+
+    def last_change(self) -> int:
+        """The number of the newest change there ever was, 0 when there was none."""
+        return int(self._session.rows("select change from quire.tenants")[0][0])
+
+    def wait_for_change(self, after: int, timeout_s: float) -> bool:
+        """Wait until there is a change behind number `after`; whether there is one."""
+        until = time.monotonic() + timeout_s
+        news = self._session.database.news
+        while (left := until - time.monotonic()) > 0:
+            if news.wait(self.tenant, after, min(left, LOOK_S)):
+                return True
+            if (newest := self.last_change()) > after:
+                news.tell(self.tenant, newest)
+        return self.last_change() > after
+
+    # Threads made, forked and deleted
+
+    def create(self, thread: str) -> None:
+        """Make an empty thread; a CallError when the name is taken."""
+        with self._changing() as conn:
+            self._name(conn, thread, _new_branch(conn))
+
+    def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
+        """A new thread that shares everything up to at_seq without copying it; its name is thread@at_seq if not given."""
+        with self._changing() as conn:
+            branch, seq, _ = self._tip(conn, thread)
+            check_fork(thread, at_seq, seq)
+            name = name if name is not None else _free_name(conn, f"{thread}@{at_seq}")
+            child = _new_branch(conn, *self._source(conn, thread, at_seq))
+            conn.execute(
+                "insert into quire.windows select tenant, %s, body from quire.windows where branch = %s",
+                (child, branch),
+            )
+            self._name(conn, name, child)
+        return name
+
+    def delete(self, thread: str) -> None:
+        """Remove a thread and what no fork uses: the only way anything disappears."""
+        with self._changing() as conn:
+            branch, _, _ = self._tip(conn, thread)
+            conn.execute("delete from quire.threads where name = %s", (thread,))
+            for table in ("windows", "state", "checkpoints"):
+                conn.execute(f"delete from quire.{table} where branch = %s", (branch,))
+            gone = _prune(conn, branch)
+            still = {
+                row[0] for row in conn.execute("select id from quire.entries where id = any(%s)", (gone,))
+            }
+            gone = [id for id in gone if id not in still]
+            for table in ("words", "vectors"):
+                conn.execute(f"delete from quire.{table} where entry = any(%s)", (gone,))
+            conn.execute("delete from quire.scopes")
+        self._tips.pop(thread, None)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Connection]:
+        """A transaction beside which nobody appends, forks or deletes."""
+        with self._session.transaction() as conn:
+            conn.execute(_HOLD)
+            yield conn
+
+    def _source(self, conn: Connection, thread: str, at_seq: int) -> tuple[int | None, int, bytes]:
+        """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
+        for piece in self.index.stretches(thread):
+            if piece.low < at_seq <= piece.high:
+                query = "select id from quire.entries where branch = %s and seq = %s"
+                row = conn.execute(query, (piece.branch, at_seq)).fetchone()
+                if row is None:
+                    raise bad_entry(thread, at_seq, "it is missing")
+                return piece.branch, at_seq, row[0]
+        return None, 0, b""
+
+    def _tip(self, conn: Connection, thread: str) -> _Tip:
+        check_name(thread)
+        row = conn.execute(_TIP, (thread,)).fetchone()
+        if row is None:
+            raise no_thread(thread)
+        return _Tip(*row)
+
+    def _name(self, conn: Connection, thread: str, branch: int) -> None:
+        check_name(thread)
+        if conn.execute("select 1 from quire.threads where name = %s", (thread,)).fetchone():
+            raise taken(thread)
+        conn.execute("insert into quire.threads values (%s, %s, %s)", (self.tenant, thread, branch))
+
+    # What is kept with a thread
+
+    def window(self, thread: str) -> Json:
+        """The item window saved with a thread, None when there is none."""
+        return self._kept(thread, "select body from quire.windows where branch = b.branch", "the window")
+
+    def save_window(self, thread: str, window: Json) -> None:
+        """Keep a thread's item window with it; the thread is made when there is none."""
+        stored = _stored(window)
+        check_name(thread)
+        query = """
+            insert into quire.windows select tenant, branch, %s from quire.threads where name = %s
+            on conflict (tenant, branch) do update set body = excluded.body returning 1
+        """
+        if not self._session.rows(query, (stored, thread)):
+            self.append(thread, [])
+            self._session.rows(query, (stored, thread))
+
+    def get_state(self, thread: str, key: str) -> Json:
+        """Derived state that may be thrown away at any time; None when absent."""
+        query = "select value from quire.state where branch = b.branch and key = %s"
+        return self._kept(thread, query, f"the state {key!r}", key)
+
+    def _kept(self, thread: str, query: str, what: str, *more: str) -> Json:
+        """JSON that is kept with a thread; a DamageError that says what cannot be read."""
+        check_name(thread)
+        found = self._session.rows(f"select ({query}) from quire.threads b where name = %s", (*more, thread))
+        if not found:
+            raise no_thread(thread)
+        try:
+            return json.loads(found[0][0]) if found[0][0] is not None else None
+        except (ValueError, RecursionError) as error:
+            raise DamageError(
+                f"{what} saved with thread {thread!r} is damaged: {error}", thread=thread
+            ) from error
+
+    def set_state(self, thread: str, key: str, value: Json) -> None:
+        """Keep derived state with a thread."""
+        query = """
+            insert into quire.state select tenant, branch, %s, %s from quire.threads where name = %s
+            on conflict (tenant, branch, key) do update set value = excluded.value returning 1
+        """
+        self._keep(thread, query, key, _stored(value))
+
+    def checkpoint(self, thread: str) -> bytes | None:
+        """A thread's state as it was last saved: derived, so None where there is none or it does not hold."""
+        check_name(thread)
+        found = self._session.rows(
+            "select sha256, body from quire.threads left join quire.checkpoints using (tenant, branch) where name = %s",
+            (thread,),
+        )
+        if not found:
+            raise no_thread(thread)
+        sha256, body = found[0]
+        return body if body is not None and sha256_hex(body) == sha256 else None
+
+    def save_checkpoint(self, thread: str, state: bytes) -> None:
+        """Keep a thread's state; it takes the place of the one before."""
+        query = """
+            insert into quire.checkpoints select tenant, branch, %s, %s from quire.threads where name = %s
+            on conflict (tenant, branch) do update set sha256 = excluded.sha256, body = excluded.body returning 1
+        """
+        self._keep(thread, query, sha256_hex(state), state)
+
+    def _keep(self, thread: str, query: str, *values: Any) -> None:
+        check_name(thread)
+        # Derived: what a crash loses of it is made again.
+        if not self._session.rows(query, (*values, thread), durable=False):
+            raise no_thread(thread)
+
+    # Turns
+
+    def turn_lock(self, thread: str) -> AbstractContextManager[None]:
+        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it.
+
+        Appends inside are fenced: once another process has taken the turn over, they are refused.
+        """
+        return hold_turn(self._session.place, thread, self._advisory_lock(thread))
+
+    @contextmanager
+    def _advisory_lock(self, thread: str) -> Iterator[None]:
+        key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{thread}".encode()).digest()[:8], signed=True)
+        self._fences[thread] = fence = secrets.randbits(62) + 1
+        self._take(thread, key, fence)
+        try:
+            yield
+        finally:
+            del self._fences[thread]
+            # A connection that is gone holds nothing any more.
+            with suppress(psycopg.Error), self._session.database.turns() as conn, conn.pipeline():
+                self._session.enter(conn)
+                conn.execute("set local synchronous_commit = off")
+                conn.execute("delete from quire.turns where thread = %s and fence = %s", (thread, fence))
+                conn.execute("select pg_advisory_unlock(%s)", (key,))
+
+    def _take(self, thread: str, key: int, fence: int) -> None:
+        """Take the lock, which ends with the connection, and leave the number that appends are checked by."""
+        database = self._session.database
+        until = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                with database.turns() as conn:
+                    row = conn.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone()
+                    if row and row[0]:
+                        self._fence(conn, thread, fence)
+                        return
+                break
+            except psycopg.OperationalError as error:
+                if time.monotonic() > until:
+                    raise translate(error, database.name) from error
+            time.sleep(0.1)
+        found = self._session.rows("select holder from quire.turns where thread = %s", (thread,))
+        raise busy(thread, f"by {found[0][0]}" if found else "elsewhere")
+
+    def _fence(self, conn: Connection, thread: str, fence: int) -> None:
+        query = """
+            insert into quire.turns values (%s, %s, %s, %s)
+            on conflict (tenant, thread) do update set fence = excluded.fence, holder = excluded.holder
+        """
+        with conn.pipeline():
+            self._session.enter(conn)
+            conn.execute("set local synchronous_commit = off")
+            conn.execute(_HOLD)  # behind whatever the former holder is just committing
+            conn.execute(query, (self.tenant, thread, fence, holder_name()))
+
+    # Verifying
+
+    def verify(self, thread: str | None = None) -> Verified:
+        """Re-derive every hash; a DamageError names the first bad entry or record."""
+        with self._session.transaction("isolation level repeatable read read only") as conn:
+            if thread is not None:
+                return self._verify_thread(conn, thread)
+            rows = conn.execute("select branch, parent, at_seq, seq, tip from quire.branches order by branch")
+            ends: dict[tuple[int, int], str] = {}
+            branches = rows.fetchall()
+            forked = {(parent, at_seq) for _, parent, at_seq, _, _ in branches if parent}
+            count = 0
+            for branch, parent, at_seq, seq, tip in branches:
+                name = holder(conn, branch, seq)
+                end = ends.get((parent, at_seq), "") if parent else ""
+                if parent and not end:
+                    raise bad_entry(name, at_seq, "it is missing")
+                for entry in _verified(conn, Stretch(branch, at_seq, seq), end, name):
+                    end, count = entry.id, count + 1
+                    if (branch, entry.seq) in forked:
+                        ends[branch, entry.seq] = end
+                verify.check_tip(written_id(tip), end, name, seq)
+            threads = conn.execute("select count(*) from quire.threads").fetchone()
+            return Verified(threads[0] if threads else 0, count, verify_records(conn))
+
+    def _verify_thread(self, conn: Connection, thread: str) -> Verified:
+        tip, end, seq = self._tip(conn, thread), "", 0
+        for piece in self.index.stretches(thread):
+            for entry in _verified(conn, piece, end, thread):
+                end, seq = entry.id, entry.seq
+        verify.check_tip(written_id(tip.id), end, thread, seq)
+        return Verified(threads=1, entries=seq)
+
+
+class _Asker:
+    """An append that waits for its commit."""
+
+    def __init__(self, asked: _Append) -> None:
+        self.asked = asked
+        self.ready = threading.Event()
+        self.answer: tuple[bool | None, _Tip] | None = None
+        self.error: Exception | None = None
+
+
+class _SharedCommits:
+    """Appends that come while another is being committed are committed together, by the first of them."""
+
+    def __init__(self, commit: Callable[[Sequence[_Append]], list[tuple[bool | None, _Tip]]]) -> None:
+        self._commit = commit
+        self._lock = threading.Lock()
+        self._waiting: list[_Asker] = []
+        self._busy = False
+
+    def ask(self, asked: _Append) -> tuple[bool | None, _Tip]:
+        """Whether it was stored (None: its turn is another's), and where the thread ends now."""
+        asker = _Asker(asked)
+        with self._lock:
+            self._waiting.append(asker)
+            leads, self._busy = not self._busy, True
+        try:
+            if not leads:
+                asker.ready.wait()
+            if asker.answer is None and asker.error is None:
+                self._lead()
+        except BaseException:
+            self._leave(asker)
+            raise
+        if asker.error is not None:
+            raise asker.error
+        assert asker.answer is not None
+        return asker.answer
+
+    def _lead(self) -> None:
+        """Commit for all that wait, and hand over to whoever came meanwhile."""
+        with self._lock:
+            together, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
+        try:
+            self._answer(together)
+        finally:
+            for asker in together:
+                if asker.answer is None and asker.error is None:
+                    asker.error = LostConnection("the process was interrupted while appending")
+                asker.ready.set()
+            self._hand_over()
+
+    def _answer(self, together: Sequence[_Asker]) -> None:
+        try:
+            answers = self._commit([asker.asked for asker in together])
+            for asker, answer in zip(together, answers, strict=True):
+                asker.answer = answer
+        except Exception as error:
+            if len(together) > 1 and not isinstance(error, LostConnection):
+                for asker in together:  # one of them is at fault, and it alone is told
+                    self._answer([asker])
+                return
+            for asker in together:
+                asker.error = error
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting[0].ready.set()
+            else:
+                self._busy = False
+
+    def _leave(self, asker: _Asker) -> None:
+        """Whoever was interrupted while waiting waits no more; if it was to lead, the next does."""
+        with self._lock:
+            waited = asker in self._waiting
+            if waited:
+                self._waiting.remove(asker)
+        if waited and asker.ready.is_set():
+            self._hand_over()
+
+
+def _is_numbers(column: Sequence[Any]) -> bool:
+    return bool(column) and isinstance(column[0], int)
+
+
+def _row(seq: int, id: bytes, body: str, crc: int) -> Row:
+    return seq, written_id(id).encode(), body.encode(), crc
+
+
+def _info(row: Sequence[Any]) -> ThreadInfo:
+    name, seq, tip, parent, at_seq = row
+    return ThreadInfo(name, seq, written_id(tip), parent, at_seq)
+
+
+def _stored(value: Json) -> str:
+    canonical(value)  # refuses what is not JSON
+    return encode_body(value)
+
+
+def _new_branch(conn: Connection, parent: int | None = None, at_seq: int = 0, tip: bytes = b"") -> int:
+    """A branch behind entry at_seq of its parent, whose id is `tip`."""
+    row = conn.execute(_NEW_BRANCH, (parent, at_seq, at_seq, tip)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _free_name(conn: Connection, wanted: str) -> str:
+    """The wanted name, or with the first number behind it that no thread has."""
+    name, count = wanted, 1
+    while conn.execute("select 1 from quire.threads where name = %s", (name,)).fetchone():
+        count += 1
+        name = f"{wanted}.{count}"
+    return name
+
+
+def _prune(conn: Connection, branch: int | None) -> list[bytes]:
+    """Remove what no thread reaches any more, from a branch that lost its name upwards; the ids that went."""
+    gone: list[bytes] = []
+    while branch is not None:
+        if conn.execute("select 1 from quire.threads where branch = %s", (branch,)).fetchone():
+            break
+        used = conn.execute("select max(at_seq) from quire.branches where parent = %s", (branch,)).fetchone()
+        own = conn.execute(
+            "select parent, at_seq from quire.branches where branch = %s", (branch,)
+        ).fetchone()
+        assert used is not None
+        assert own is not None
+        keep = own[1] if used[0] is None else used[0]
+        query = "delete from quire.entries where branch = %s and seq > %s returning id"
+        gone += [id for (id,) in conn.execute(query, (branch, keep)).fetchall()]
+        if used[0] is not None:
+            tip = "coalesce((select id from quire.entries e where e.branch = b.branch and e.seq = %s), b.tip)"
+            conn.execute(
+                f"update quire.branches b set seq = %s, tip = {tip} where branch = %s", (keep, keep, branch)
+            )
+            break
+        conn.execute("delete from quire.branches where branch = %s", (branch,))
+        branch = own[0]
+    return gone
+
+
+def _verified(conn: Connection, piece: Stretch, parent: str, thread: str) -> Iterator[Entry]:
+    """The entries of a piece behind the entry `parent`, each re-derived."""
+    seq = piece.low
+    query = """
+        select seq, id, body, crc from quire.entries where branch = %s and seq > %s and seq <= %s order by seq limit %s
+    """
+    while seq < piece.high:
+        rows = conn.execute(query, (piece.branch, seq, piece.high, _PAGE), binary=True).fetchall()
+        for row in rows:
+            seq += 1
+            entry = verify.verified(_row(*row), parent, thread, seq)
+            parent = entry.id
+            yield entry
+        if not rows:
+            raise bad_entry(thread, seq + 1, "it is missing")
+
+
+if TYPE_CHECKING:  # the type checker holds that this is a Store
+    _: Store = PostgresStore("")

@@ -1,0 +1,335 @@
+"""Reaching a PostgreSQL server: connections in common, transactions of one tenant, what was lost tried again, news.
+
+Each transaction names its role and its tenant itself, so no connection carries one tenant's rights into another's work.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from quire.errors import CallError, ConflictError, QuireError
+from quire.log.postgres_tables import ROLE, migrate
+
+Connection: TypeAlias = psycopg.Connection[Any]
+_Made = TypeVar("_Made")
+
+# Connections that one process opens at most, besides one to listen and one for turns.
+CONNECTIONS: Final = 16
+# A server that went away is waited for, this long; a row that another transaction holds, that long.
+RECONNECT_S: Final = 30.0
+LOCK_S: Final = 60
+CHANNEL: Final = "quire"
+# News that got lost is found by looking, so often.
+LOOK_S: Final = 1.0
+
+_logger = logging.getLogger("quire")
+_AS = f"select set_config('role', '{ROLE}', true), set_config('quire.tenant', %s, true)"
+_SETTINGS = f"""
+select set_config('lock_timeout', '{LOCK_S}s', false),
+    set_config('idle_in_transaction_session_timeout', '{LOCK_S}s', false),
+    -- What is acknowledged is on the disk, whatever the server is set to.
+    case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', false) end
+"""
+# What goes by itself when the server is there again.
+_PASSING = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.TooManyConnections,
+    errors.IdleInTransactionSessionTimeout,
+    PoolTimeout,
+)
+
+
+class LostConnection(QuireError):
+    """The server went away: whether what was being written is there is not known."""
+
+    retryable = True
+    hint = "Try again when the server is there; whatever was acknowledged is kept."
+
+
+def shown(url: str) -> str:
+    """An address without its password: postgresql://user@host:5432/name."""
+    found = conninfo_to_dict(url)
+    user = f"{found['user']}@" if found.get("user") else ""
+    port = f":{found['port']}" if found.get("port") else ""
+    return f"postgresql://{user}{found.get('host') or ''}{port}/{found.get('dbname') or ''}"
+
+
+def translate(error: psycopg.Error, name: str) -> QuireError:
+    """An error of the server, for whoever must act."""
+    said = (error.diag.message_primary or str(error)).strip().split("\n")[0]
+    if is_lost(error):
+        return LostConnection(f"{name}: the connection was lost: {said}")
+    if isinstance(error, errors.LockNotAvailable | errors.DeadlockDetected | errors.SerializationFailure):
+        return ConflictError(
+            f"{name}: another transaction was in the way: {said}", hint="Try again when it has ended."
+        )
+    if isinstance(error, psycopg.DataError):
+        return CallError(
+            f"{name}: {said}", hint="PostgreSQL keeps no text with a NUL character; leave it out."
+        )
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return CallError(f"{name} only reads: {said}", hint="Connect to the primary, not to a read replica.")
+    if isinstance(error, errors.InsufficientPrivilege):
+        return CallError(f"{name}: {said}", hint=f"The login must be a member of the role {ROLE}.")
+    return QuireError(
+        f"{name}: {said}", hint="Check the server's disk and its log; nothing half-written was kept."
+    )
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection, not what was asked, is at fault."""
+    if isinstance(error, _PASSING):
+        return True
+    # Said by the client's side, without a code of the server's.
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
+
+
+class Database:
+    """The connections of this process to one database, shared by the stores of all its tenants."""
+
+    _open: ClassVar[dict[str, Database]] = {}
+    _opening = threading.Lock()
+
+    def __init__(self, url: str) -> None:
+        self.url, self.name = url, shown(url)
+        try:
+            with psycopg.connect(url, autocommit=True, connect_timeout=10) as conn:
+                migrate(conn, self.name)
+        except psycopg.Error as error:
+            raise _unreachable(error, self.name) from error
+        self.pool = ConnectionPool(
+            url,
+            min_size=1,
+            max_size=CONNECTIONS,
+            kwargs={"autocommit": True, "application_name": "quire"},
+            configure=_configure,
+            timeout=RECONNECT_S,
+            reconnect_timeout=RECONNECT_S,
+            open=True,
+        )
+        self.news = News(self)
+        self._users = 0
+        self._turns: Connection | None = None
+        self._turns_lock = threading.Lock()
+
+    @classmethod
+    def shared(cls, url: str) -> Database:
+        """The database at an address, opened once in this process."""
+        with cls._opening:
+            if url not in cls._open:
+                cls._open[url] = cls(url)
+            found = cls._open[url]
+            found._users += 1
+            return found
+
+    def close(self) -> None:
+        """Close the connections when nobody uses them any more."""
+        with self._opening:
+            self._users -= 1
+            if self._users:
+                return
+            self._open.pop(self.url, None)
+        self.news.close()
+        with self._turns_lock:
+            if self._turns is not None:
+                self._turns.close()
+        self.pool.close()
+
+    @contextmanager
+    def turns(self) -> Iterator[Connection]:
+        """The one connection that holds this process's turns: they are let go of when it ends, however it does."""
+        with self._turns_lock:
+            if self._turns is None or self._turns.closed:
+                self._turns = psycopg.connect(self.url, autocommit=True, application_name="quire turns")
+                _configure(self._turns)
+            yield self._turns
+
+    def again(self, work: Callable[[Connection], _Made], keep: bool = False) -> _Made:
+        """Do work that may be done twice; a connection that the server ended is replaced.
+
+        With `keep` the connection is the caller's, to be given back with `pool.putconn`.
+        """
+        until = time.monotonic() + RECONNECT_S
+        wait_s = 0.0
+        while True:
+            try:
+                return self._once(work, keep)
+            except psycopg.Error as error:
+                if not is_lost(error) or time.monotonic() + wait_s > until:
+                    raise translate(error, self.name) from error
+            time.sleep(wait_s)
+            # The first try again is at once: every connection from before a restart fails one time.
+            wait_s = min(1.0, max(0.02, 2 * wait_s))
+
+    def _once(self, work: Callable[[Connection], _Made], keep: bool) -> _Made:
+        try:
+            conn = self.pool.getconn()
+        except PoolClosed as error:
+            raise QuireError(f"the store at {self.name} is closed", hint="Open it again.") from error
+        try:
+            made = work(conn)
+        except BaseException:
+            self.pool.putconn(conn)
+            raise
+        if not keep:
+            self.pool.putconn(conn)
+        return made
+
+
+def _configure(conn: Connection) -> None:
+    conn.execute(_SETTINGS)
+
+
+def _unreachable(error: psycopg.Error, name: str) -> QuireError:
+    said = (error.diag.message_primary or str(error)).strip().split("\n")[-1]
+    return CallError(
+        f"cannot open {name}: {said}", hint="Check the address, the login, and that the server is running."
+    )
+
+
+class Session:
+    """One tenant's way to the database; calls inside a transaction of the same OS thread are part of it."""
+
+    def __init__(self, url: str, tenant: str) -> None:
+        self.database = Database.shared(url)
+        self.tenant = tenant
+        self._local = threading.local()
+        self.place = f"{self.database.name}#{tenant}"
+        for table in ("tenants", "record_numbers"):
+            self.rows(
+                f"insert into quire.{table} (tenant) values (%s) on conflict do nothing returning 1",
+                (tenant,),
+            )
+
+    def close(self) -> None:
+        self.database.close()
+
+    def rows(
+        self, query: str, values: Sequence[Any] | dict[str, Any] = (), durable: bool = True
+    ) -> list[Any]:
+        """The rows of one statement, in a transaction of its own: one way there and back, and it may be repeated."""
+        held: Connection | None = getattr(self._local, "conn", None)
+        if held is not None:
+            cursor = held.execute(query, values, binary=True)
+            return cursor.fetchall() if cursor.description else []
+
+        def ask(conn: Connection) -> list[Any]:
+            with conn.pipeline():
+                self.enter(conn)
+                if not durable:
+                    conn.execute("set local synchronous_commit = off")
+                cursor = conn.execute(query, values, binary=True)
+            return cursor.fetchall() if cursor.description else []
+
+        return self.database.again(ask)
+
+    def enter(self, conn: Connection) -> None:
+        """From here to the end of its transaction a connection works for this tenant."""
+        conn.execute(_AS, (self.tenant,))
+
+    @contextmanager
+    def transaction(self, how: str = "", durable: bool = True) -> Iterator[Connection]:
+        """All or nothing; `how` is said to BEGIN. One inside another is a part of it."""
+        held: Connection | None = getattr(self._local, "conn", None)
+        if held is not None:
+            yield held
+            return
+        conn = self.database.again(lambda found: self._begin(found, how, durable), keep=True)
+        self._local.conn = conn
+        try:
+            yield conn
+            conn.execute("commit")
+        except BaseException as error:
+            with suppress(psycopg.Error):
+                conn.execute("rollback")
+            if isinstance(error, psycopg.Error):
+                raise translate(error, self.database.name) from error
+            raise
+        finally:
+            self._local.conn = None
+            self.database.pool.putconn(conn)
+
+    def _begin(self, conn: Connection, how: str, durable: bool) -> Connection:
+        with conn.pipeline():
+            conn.execute(f"begin {how}")
+            self.enter(conn)
+            if not durable:
+                conn.execute("set local synchronous_commit = off")
+        return conn
+
+
+class News:
+    """Who waits for changes is woken: by this process's own appends, and by NOTIFY of all others'.
+
+    A notice names a tenant and its newest change. It is sent behind the commit, since notices inside a transaction
+    would let only one of all transactions commit at a time; one that gets lost is made up for by looking.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._newest: dict[str, int] = {}
+        self._told = threading.Condition()
+        self._listener: threading.Thread | None = None
+        self._conn: Connection | None = None
+        self._closed = False
+
+    def tell(self, tenant: str, change: int) -> None:
+        """A tenant's newest change is now this one."""
+        with self._told:
+            if change > self._newest.get(tenant, 0):
+                self._newest[tenant] = change
+                self._told.notify_all()
+
+    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
+        """Wait until a change behind `after` is told of; whether one was."""
+        with self._told:
+            if self._listener is None and not self._closed:
+                self._listener = threading.Thread(target=self._listen, name="quire-news", daemon=True)
+                self._listener.start()
+            return (
+                self._told.wait_for(lambda: self._closed or self._newest.get(tenant, 0) > after, timeout_s)
+                and not self._closed
+            )
+
+    def close(self) -> None:
+        with self._told:
+            self._closed = True
+            self._told.notify_all()
+        if self._listener is not None:
+            self._listener.join()
+
+    def _listen(self) -> None:
+        while not self._closed:
+            try:
+                with psycopg.connect(
+                    self._database.url, autocommit=True, application_name="quire news"
+                ) as conn:
+                    conn.execute(f"listen {CHANNEL}")
+                    while not self._closed:
+                        for notice in conn.notifies(timeout=LOOK_S / 2):
+                            tenant, _, change = notice.payload.rpartition(" ")
+                            if change.isdigit():
+                                self.tell(tenant, int(change))
+            except psycopg.Error as error:
+                _logger.debug("%s: no news: %s", self._database.name, error)
+                with self._told:
+                    self._told.wait_for(lambda: self._closed, LOOK_S)
+
+
+def holder_name() -> str:
+    """This process, as others are told of it."""
+    return f"process {os.getpid()} on {socket.gethostname()}"

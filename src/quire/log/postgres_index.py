@@ -1,0 +1,248 @@
+"""The words and vectors of entries, beside them in the PostgreSQL database of their log."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import msgspec
+
+from quire.errors import NotFound
+from quire.log.branches import entries_of, entry_of
+from quire.log.postgres_connection import Connection, Session
+from quire.log.store import Change, EntryWords, Stretch
+from quire.values import Entry
+
+# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
+PIECES = """
+with recursive piece (branch, low, high, parent) as (
+    select b.branch, b.at_seq, b.seq, b.parent
+    from quire.threads t join quire.branches b using (tenant, branch) where t.name = %(thread)s
+    union all
+    select b.branch, b.at_seq, piece.low, b.parent from piece join quire.branches b on b.branch = piece.parent
+)
+"""
+# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
+_HOLDERS = """
+with recursive holder (branch) as (
+    select {branch}
+    union
+    select b.branch from holder join quire.branches b on b.parent = holder.branch and b.at_seq >= {seq}
+)
+select t.name from holder join quire.threads t using (branch) order by t.branch limit 1
+"""
+_CHANGES = f"""
+select e.n, e.seq, e.id, e.body, e.crc, coalesce(({_HOLDERS.format(branch="e.branch", seq="e.seq")}), '')
+from quire.entries e where %s order by e.n limit %%(limit)s
+"""
+_NEXT = "update quire.tenants set derived = derived + %s returning derived"
+_ADD = """
+insert into quire.words
+select current_setting('quire.tenant'), * from unnest(%b::bytea[], %b::bigint[], %b::text[], %b::integer[], %b::bytea[])
+on conflict (tenant, entry) do update
+set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed
+"""
+_UNWORDED = (
+    "e.n > %(after)s and not exists (select from quire.words r where r.entry = e.id and r.rules = %(rules)s)"
+)
+_UNMEANT = """
+select r.n, r.entry from quire.words r where r.n > %s and r.kind <> 'call' and not exists (
+    select from quire.vectors v where v.entry = r.entry and v.model = %s)
+order by r.n limit %s
+"""
+_OF_STRETCH = """
+select e.seq, e.id, v.vector from quire.entries e join quire.vectors v on v.entry = e.id and v.model = %s
+where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq, v.piece
+"""
+
+
+def digest(id: str) -> bytes:
+    """An entry's id as it is kept: 'sha256:0a…' -> b'\\n…'."""
+    return bytes.fromhex(id[7:])
+
+
+def written_id(kept: bytes) -> str:
+    """The other way; nothing for nothing."""
+    return f"sha256:{kept.hex()}" if kept else ""
+
+
+def holder(conn: Connection, branch: int, seq: int) -> str:
+    """A thread that holds this entry, the oldest first; empty when there is none."""
+    query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
+    found = conn.execute(query, {"branch": branch, "seq": seq}).fetchone()
+    return str(found[0]) if found else ""
+
+
+def nearest_query(dimensions: int) -> str:
+    """Written as the index of that size is, so that it is used."""
+    apart = f"vector::public.halfvec({dimensions}) operator(public.<=>) %s::public.halfvec({dimensions})"
+    return f"""
+        select entry, 1 - ({apart}) as cosine from quire.vectors where dimensions = {dimensions} and model = %s
+        order by {apart} limit %s
+    """
+
+
+class PostgresIndex:
+    """An `Index` in the database of a PostgresStore."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return self._snapshot()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        with self._session.transaction("isolation level repeatable read read only"):
+            yield
+
+    def stretches(self, thread: str | None) -> list[Stretch]:
+        if thread is None:
+            rows = self._session.rows("select branch, at_seq, seq from quire.branches order by branch")
+            return [Stretch(*row) for row in rows]
+        query = f"{PIECES} select branch, low, high from piece order by low, high"
+        found = self._session.rows(query, {"thread": thread})
+        if not found:
+            raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
+        return [Stretch(*row) for row in found]
+
+    def entries(self, stretch: Stretch) -> list[Entry]:
+        query = """
+            select seq, id, body, crc from quire.entries where branch = %s and seq > %s and seq <= %s order by seq
+        """
+        found = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
+        rows = [(seq, written_id(id).encode(), body.encode(), crc) for seq, id, body, crc in found]
+        return entries_of(self.holder(stretch.branch, stretch.high), rows, stretch.low, len(rows))
+
+    def holder(self, branch: int, seq: int) -> str:
+        query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
+        found = self._session.rows(query, {"branch": branch, "seq": seq})
+        return str(found[0][0]) if found else ""
+
+    def changes_where(self, where: str, values: dict[str, Any]) -> list[Change]:
+        """Entries as changes, in the order of their numbers."""
+        found = self._session.rows(_CHANGES % where, values)
+        return [
+            Change(n, thread, entry_of(thread, (seq, written_id(id).encode(), body.encode(), crc)))
+            for n, seq, id, body, crc, thread in found
+        ]
+
+    def add(self, words: Iterable[EntryWords]) -> None:
+        rows = list({row.entry: row for row in words}.values())
+        if not rows:
+            return
+        with self._session.transaction(durable=False) as conn:
+            last = _last(conn, len(rows))
+            columns = (
+                [digest(row.entry) for row in rows],
+                list(range(last - len(rows) + 1, last + 1)),
+                [row.kind for row in rows],
+                [row.rules for row in rows],
+                [msgspec.msgpack.encode(row) for row in rows],
+            )
+            conn.execute(_ADD, columns)
+
+    def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
+        query = """
+            select e.seq, e.id, r.packed from quire.entries e left join quire.words r on r.entry = e.id
+            where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq
+        """
+        found = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
+        read = msgspec.msgpack.Decoder(EntryWords).decode
+        return [
+            (seq, written_id(id), read(packed) if packed is not None else None) for seq, id, packed in found
+        ]
+
+    def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
+        return self.changes_where(_UNWORDED, {"after": after, "rules": rules, "limit": limit})
+
+    def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
+        there = "select distinct id from quire.entries where id = any(%s)"
+        insert = "insert into quire.vectors values (current_setting('quire.tenant'), %s, %s, %s, %s, %s, %s)"
+        with self._session.transaction(durable=False) as conn:
+            kept = {row[0] for row in conn.execute(there, ([digest(key) for key in vectors],))}
+            made = [(digest(key), data) for key, data in vectors.items() if digest(key) in kept]
+            if not made:
+                return
+            first = _last(conn, len(made)) - len(made) + 1
+            conn.execute(
+                "delete from quire.vectors where model = %s and entry = any(%s)", (model, list(kept))
+            )
+            rows = [
+                (entry, model, piece, n, dimensions, text)
+                for n, (entry, data) in enumerate(made, first)
+                for piece, text in enumerate(_vectors(data, dimensions))
+            ]
+            conn.cursor().executemany(insert, rows)
+
+    def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
+        if of is not None:
+            found = self._session.rows(_OF_STRETCH, (model, of.branch, of.low, of.high))
+        else:
+            since = "select n, entry, vector from quire.vectors where n > %s and model = %s order by n, piece"
+            found = self._session.rows(since, (after, model))
+        together: dict[tuple[int, bytes], list[bytes]] = {}
+        for number, entry, vector in found:
+            together.setdefault((number, entry), []).append(_packed(vector))
+        return [(written_id(entry), b"".join(some)) for (_, entry), some in together.items()]
+
+    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[tuple[str, float]]:
+        """The entries whose vectors come nearest to one, with their cosines, the nearest first."""
+        asked = next(_vectors(vector, dimensions))
+        with self._session.transaction("read only") as conn:
+            # The index gives the nearest of all tenants; it must go on until enough of them are this one's.
+            conn.execute("set local hnsw.iterative_scan = strict_order")
+            found = conn.execute(nearest_query(dimensions), (asked, model, asked, 2 * most)).fetchall()
+        best: dict[str, float] = {}
+        for entry, cosine in found:
+            best.setdefault(written_id(entry), cosine)
+        return list(best.items())[:most]
+
+    def newest_vector(self) -> int:
+        return int(self._session.rows("select coalesce(max(n), 0) from quire.vectors")[0][0])
+
+    def without_vectors(self, model: str, after: int, limit: int | None) -> list[tuple[int, str]]:
+        found = self._session.rows(_UNMEANT, (after, model, limit))
+        return [(n, written_id(entry)) for n, entry in found]
+
+    def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
+        query = "select part, data from quire.scopes where scope = %s and part = any(%s)"
+        return dict(self._session.rows(query, (key, list(parts))))
+
+    def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
+        with self._session.transaction(durable=False) as conn:
+            _last(conn, 0)  # two that save the same would be in each other's way
+            conn.execute("delete from quire.scopes where scope = %s", (key,))
+            conn.cursor().executemany(
+                "insert into quire.scopes values (current_setting('quire.tenant'), %s, %s, %s)",
+                [(key, part, data) for part, data in parts.items()],
+            )
+
+    def clear(self) -> None:
+        with self._session.transaction() as conn:
+            _last(conn, 0)
+            for table in ("words", "vectors", "scopes"):
+                conn.execute(f"delete from quire.{table}")
+
+
+def _last(conn: Connection, count: int) -> int:
+    """The last of so many new numbers; the tenant's row is held until they can be seen."""
+    row = conn.execute(_NEXT, (count,)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _vectors(data: bytes, dimensions: int) -> Iterator[str]:
+    """Packed vectors of half precision, each as the database reads it: '[0.5,1.0]'."""
+    for at in range(0, len(data), 2 * dimensions):
+        yield str(list(struct.unpack(f"<{dimensions}e", data[at : at + 2 * dimensions])))
+
+
+def _packed(vector: bytes) -> bytes:
+    """A vector as the database sends it (how long it is, then half floats, the high byte first), packed."""
+    halves = array("H", vector[4:])
+    halves.byteswap()
+    return halves.tobytes()

@@ -1,0 +1,237 @@
+"""The rows of records in a PostgreSQL database. Every version is kept until its record is deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from quire.log.hashing import sha256_hex
+from quire.log.postgres_connection import Connection, Session
+from quire.log.sqlite_records import damaged, said
+from quire.log.store import RecordFilter, RecordRow
+
+_PAGE = 500
+_BODY = "n, body, sha256"
+# Numbers are given before the rows that have them are made: whoever comes at the same time need not wait for the disk.
+_NUMBERS = """
+update quire.record_numbers set record = record + %s, change = change + %s returning record, change
+"""
+# As full-text search reads a text: words without endings, without those that say nothing.
+_LEXEMES = "select lexeme from unnest(to_tsvector('english', %s))"
+_WRITE = """
+insert into quire.records values (current_setting('quire.tenant'), %s, %s, %s, %s, %s, %s, %s, %s)
+on conflict (tenant, n) do update set schema_name = excluded.schema_name, version = excluded.version,
+    change = excluded.change, expires_at = excluded.expires_at, body = excluded.body, sha256 = excluded.sha256,
+    text = excluded.text
+"""
+
+
+def _sound(row: Sequence[Any]) -> str:
+    """A stored body; a DamageError when it is not what was written."""
+    n, body, sha256 = row
+    if sha256_hex(body) != sha256:
+        raise damaged(n, "its stored bytes have changed (checksum)")
+    return str(body)
+
+
+class PostgresRecords:
+    """A `RecordTable` in the database of a PostgresStore."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
+        if not rows:
+            return []
+        record, change = self._numbers(len(rows), len(rows))
+        made = [row(n) for n, row in enumerate(rows, record - len(rows) + 1)]
+        with self._session.transaction() as conn:
+            for number, row in enumerate(made, change - len(rows) + 1):
+                _write(conn, row, number)
+        return [row.body for row in made]
+
+    def _numbers(self, records: int, changes: int) -> tuple[int, int]:
+        found = self._session.rows(_NUMBERS, (records, changes), durable=False)[0]
+        return int(found[0]), int(found[1])
+
+    def update(self, row: RecordRow, seen: int) -> bool:
+        _, change = self._numbers(0, 1)
+        with self._session.transaction() as conn:
+            if _version(conn, row.n) != seen:
+                return False
+            for table in ("record_tags", "record_words"):
+                conn.execute(f"delete from quire.{table} where n = %s", (row.n,))
+            _write(conn, row, change)
+        return True
+
+    def remove(self, n: int, seen: int | None = None) -> bool:
+        with self._session.transaction() as conn:
+            found = _version(conn, n)
+            if found is None or seen not in (None, found):
+                return False
+            _remove(conn, [n])
+        return True
+
+    def purge(self, now: int) -> int:
+        with self._session.transaction() as conn:
+            query = "select n from quire.records where expires_at <= %s order by n for update"
+            past = [n for (n,) in conn.execute(query, (now,))]
+            _remove(conn, past)
+        return len(past)
+
+    def newest(self, n: int) -> str | None:
+        found = self._session.rows(f"select {_BODY} from quire.records where n = %s", (n,))
+        return _sound(found[0]) if found else None
+
+    def versions(self, n: int) -> list[str]:
+        query = f"select {_BODY} from quire.record_changes where n = %s order by version"
+        return [_sound(row) for row in self._session.rows(query, (n,))]
+
+    def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
+        where, values = _where(wanted)
+        key, side, order = ("change", "<", "desc") if newest_first else ("n", ">", "asc")
+        query = f"select {key}, {_BODY} from quire.records where {where} and {key} {side} %s order by {key} {order} limit %s"
+        # Page by page, so that whoever takes a few does not read all.
+        at, page = (2**62 if newest_first else 0), 20
+        while True:
+            found = self._session.rows(query, [*values, at, page])
+            for row in found:
+                yield _sound(row[1:])
+            if len(found) < page:
+                return
+            at, page = found[-1][0], _PAGE
+
+    def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
+        where, values = _where(wanted)
+        side = "n > %s order by n" if step > 0 else "n < %s order by n desc"
+        found = self._session.rows(
+            f"select {_BODY} from quire.records where {where} and {side} limit 1", [*values, n]
+        )
+        return _sound(found[0]) if found else None
+
+    def count(self, wanted: RecordFilter) -> int:
+        where, values = _where(wanted)
+        return int(self._session.rows(f"select count(*) from quire.records where {where}", values)[0][0])
+
+    def matching(self, words: Sequence[str], wanted: RecordFilter, most: int) -> list[str]:
+        where, values = _where(wanted)
+        query = f"""
+            with asked as (
+                select lexeme, (select count(*) from quire.record_words w where w.word = lexeme) as holding
+                from ({_LEXEMES}) found
+            )
+            select {_BODY} from quire.records join (
+                select n, sum(1.0 / holding) as score from asked join quire.record_words on word = lexeme group by n
+            ) scored using (n) where {where} order by score desc, n limit %s
+        """
+        found = self._session.rows(query, [" ".join(words), *values, most])
+        return [_sound(row) for row in found]
+
+    def frequencies(self, words: Sequence[str]) -> dict[str, int]:
+        query = """
+            select asked.word, (
+                select count(distinct n) from quire.record_words w
+                where w.word in (select lexeme from unnest(to_tsvector('english', asked.word)))
+            ) from unnest(%s::text[]) as asked (word)
+        """
+        return dict(self._session.rows(query, (list(words),)))
+
+    def texts(self, numbers: Sequence[int]) -> list[str]:
+        found = dict(
+            self._session.rows("select n, text from quire.records where n = any(%s)", (list(numbers),))
+        )
+        return [found.get(n, "") for n in numbers]
+
+    def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
+        query = """
+            insert into quire.record_vectors
+            select tenant, n, %s, version, %s from quire.records where n = %s and version = %s
+            on conflict (tenant, n, model) do update set version = excluded.version, vector = excluded.vector
+        """
+        with self._session.transaction(durable=False) as conn:
+            ordered = sorted(vectors)  # two at once take the rows in one order
+            conn.cursor().executemany(query, [(model, vector, n, version) for n, version, vector in ordered])
+
+    def vectors(self, model: str, low: int, high: int) -> list[tuple[int, int, bytes]]:
+        query = "select n, version, vector from quire.record_vectors where model = %s and n between %s and %s"
+        return self._session.rows(query, (model, low, high))
+
+    def clear_vectors(self) -> None:
+        self._session.rows("delete from quire.record_vectors")
+
+
+def _version(conn: Connection, n: int) -> int | None:
+    """A record's version; nobody changes it before this transaction ends."""
+    row = conn.execute("select version from quire.records where n = %s for update", (n,)).fetchone()
+    return int(row[0]) if row else None
+
+
+def _write(conn: Connection, row: RecordRow, change: int) -> None:
+    """Keep a version, make it the current one, and let it be found by its text."""
+    sha256, text = sha256_hex(row.body), row.text.replace("\0", " ")
+    kept = "insert into quire.record_changes values (current_setting('quire.tenant'), %s, %s, %s, %s)"
+    own = "select current_setting('quire.tenant')"
+    with conn.pipeline():
+        conn.execute(kept, (row.n, row.version, row.body, sha256))
+        conn.execute(_WRITE, (row.n, row.schema, row.version, change, row.expires_at, row.body, sha256, text))
+        conn.execute(
+            f"insert into quire.record_tags {own}, tag, %s from unnest(%s::text[]) as given (tag) on conflict do nothing",
+            (row.n, list(row.tags)),
+        )
+        if text:
+            conn.execute(
+                f"insert into quire.record_words {own}, lexeme, %s from ({_LEXEMES}) found", (row.n, text)
+            )
+
+
+def _remove(conn: Connection, numbers: Sequence[int]) -> None:
+    """Delete records with all that was derived from them."""
+    for table in ("record_vectors", "record_words", "record_tags", "record_changes", "records"):
+        conn.execute(f"delete from quire.{table} where n = any(%s)", (list(numbers),))
+
+
+def _where(wanted: RecordFilter) -> tuple[str, list[Any]]:
+    parts, values = ["true"], list[Any]()
+    if wanted.schemas:
+        parts.append("schema_name = any(%s)")
+        values.append(list(wanted.schemas))
+    for tag in wanted.tags:
+        parts.append("n in (select n from quire.record_tags where tag = %s)")
+        values.append(tag)
+    if wanted.no_tag:
+        parts.append("n not in (select n from quire.record_tags where tag >= %s and tag < %s)")
+        values += [wanted.no_tag, wanted.no_tag[:-1] + chr(ord(wanted.no_tag[-1]) + 1)]
+    if wanted.now is not None:
+        parts.append("(expires_at is null or expires_at > %s)")
+        values.append(wanted.now)
+    return " and ".join(parts), values
+
+
+def verify_records(conn: Connection) -> int:
+    """Re-derive the hash of every version of every record, and what records are chosen by; how many there are."""
+    lost = "select n from quire.record_changes c where not exists (select from quire.records r where r.n = c.n) limit 1"
+    for (n,) in conn.execute(lost):
+        raise damaged(n, "its newest version is missing")
+    records = conn.execute(
+        f"select version, schema_name, expires_at, {_BODY} from quire.records order by n"
+    ).fetchall()
+    for version, schema, expires_at, *row in records:
+        n = row[0]
+        kept = conn.execute(
+            f"select version, {_BODY} from quire.record_changes where n = %s order by version", (n,)
+        )
+        bodies = {number: _sound(rest) for number, *rest in kept}
+        if sorted(bodies) != list(range(1, version + 1)):
+            raise damaged(n, "its versions are not all there")
+        for number, body in bodies.items():
+            says = said(n, body)
+            if (says["id"], says["version"]) != (f"rec-{n}", number):
+                raise damaged(n, f"its version {number} is another's")
+        if bodies[version] != _sound(row):
+            raise damaged(n, f"it is not its version {version}")
+        fields = json.loads(bodies[version])
+        tags = {tag for (tag,) in conn.execute("select tag from quire.record_tags where n = %s", (n,))}
+        if (schema, expires_at, tags) != (fields["schema_name"], fields["expires_at"], set(fields["tags"])):
+            raise damaged(n, "its schema, tags or expiry are noted other than it says")
+    return len(records)

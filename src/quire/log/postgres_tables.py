@@ -1,0 +1,378 @@
+"""The tables of a Quire database on PostgreSQL, as numbered migrations.
+
+Every row has an owner, its tenant. Whoever works here does so as the role `quire_tenant`, which the database itself
+keeps from seeing or writing a row of any tenant but the one that the transaction names (row-level security).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from quire.errors import CallError, VersionError
+
+ROLE = "quire_tenant"
+# Held while the tables are brought up to date, so that replicas that start together do so one after the other: "QUIR".
+_MIGRATING = 0x51554952
+# Tenants are spread over so many parts, each thread of theirs over so many parts of those.
+_TENANT_PARTS, _THREAD_PARTS = 4, 4
+# Vectors of these sizes are found by an index, others by comparing each.
+INDEXED_DIMENSIONS = (256, 384, 512, 768, 1024, 1536)
+
+_FIRST = """
+create table quire.tenants (
+    tenant text collate "C" primary key check (tenant <> ''),
+    -- The newest numbers of an entry, a branch, and a row of the index. Whoever appends holds this row until the
+    -- commit: so changes are numbered in the order in which they can be seen.
+    change bigint not null default 0,
+    branch bigint not null default 0,
+    derived bigint not null default 0
+) with (fillfactor = 50);
+create table quire.record_numbers (
+    -- The newest numbers of a record and of a change to one.
+    tenant text collate "C" primary key check (tenant <> ''),
+    record bigint not null default 0,
+    change bigint not null default 0
+) with (fillfactor = 50);
+create table quire.branches (
+    -- A stretch of entries. A fork is a branch that begins behind at_seq of its parent, so history is shared.
+    tenant text collate "C" not null,
+    branch bigint not null,
+    parent bigint,
+    at_seq bigint not null default 0,
+    seq bigint not null default 0,
+    tip bytea not null default '',
+    primary key (tenant, branch)
+) with (fillfactor = 70);
+create index on quire.branches (tenant, parent) where parent is not null;
+create table quire.threads (
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    branch bigint not null,
+    primary key (tenant, name),
+    unique (tenant, branch)
+);
+create table quire.entries (
+    tenant text collate "C" not null,
+    branch bigint not null,
+    seq bigint not null,
+    n bigint not null,
+    -- The digest alone; it is written `sha256:…`.
+    id bytea not null,
+    -- The entry's JSON in the order given; crc is over these bytes, the id over their canonical form.
+    body text not null,
+    crc bigint not null,
+    -- Which append wrote it: a writer that lost its connection finds out by this whether it had been heard.
+    token bigint not null,
+    primary key (tenant, branch, seq)
+) partition by hash (tenant);
+create index on quire.entries (tenant, n);
+create index on quire.entries (tenant, id);
+create table quire.windows (
+    tenant text collate "C" not null,
+    branch bigint not null,
+    body text not null,
+    primary key (tenant, branch)
+);
+create table quire.state (
+    tenant text collate "C" not null,
+    branch bigint not null,
+    key text collate "C" not null,
+    value text not null,
+    primary key (tenant, branch, key)
+);
+create table quire.checkpoints (
+    tenant text collate "C" not null,
+    branch bigint not null,
+    sha256 text not null,
+    body bytea not null,
+    primary key (tenant, branch)
+);
+-- Packed already: to compress it again would cost more than it saves.
+alter table quire.checkpoints alter body set storage external;
+create table quire.turns (
+    -- Who holds a thread's turn. An append inside a turn is refused unless its number still stands here.
+    tenant text collate "C" not null,
+    thread text collate "C" not null,
+    fence bigint not null,
+    holder text not null,
+    primary key (tenant, thread)
+);
+create table quire.words (
+    -- What of an entry is searched, packed; `rules` numbers the rules by which the words were found.
+    tenant text collate "C" not null,
+    entry bytea not null,
+    n bigint not null,
+    kind text not null,
+    rules integer not null,
+    packed bytea not null,
+    primary key (tenant, entry)
+) partition by hash (tenant);
+create index on quire.words (tenant, n);
+create table quire.vectors (
+    -- A long entry has several.
+    tenant text collate "C" not null,
+    entry bytea not null,
+    model text collate "C" not null,
+    piece integer not null,
+    n bigint not null,
+    dimensions integer not null,
+    vector public.halfvec not null,
+    primary key (tenant, entry, model, piece)
+) partition by hash (tenant);
+create index on quire.vectors (tenant, n);
+create table quire.scopes (
+    -- What a search holds ready, as arrays, so that the next process need not make it from the words.
+    tenant text collate "C" not null,
+    scope text collate "C" not null,
+    part text collate "C" not null,
+    data bytea not null,
+    primary key (tenant, scope, part)
+);
+alter table quire.scopes alter data set storage external;
+create table quire.records (
+    tenant text collate "C" not null,
+    n bigint not null,
+    schema_name text collate "C" not null,
+    version bigint not null,
+    -- The number of its newest change: the order of 'recent' and 'latest', whatever clocks say.
+    change bigint not null,
+    expires_at bigint,
+    body text not null,
+    sha256 text not null,
+    -- What it is found by.
+    text text not null,
+    primary key (tenant, n)
+);
+create index on quire.records (tenant, schema_name, n);
+create index on quire.records (tenant, schema_name, change);
+create index on quire.records (tenant, change);
+create index on quire.records (tenant, expires_at) where expires_at is not null;
+create table quire.record_tags (
+    tenant text collate "C" not null,
+    tag text collate "C" not null,
+    n bigint not null,
+    primary key (tenant, tag, n)
+);
+create index on quire.record_tags (tenant, n);
+create table quire.record_changes (
+    tenant text collate "C" not null,
+    n bigint not null,
+    version bigint not null,
+    body text not null,
+    sha256 text not null,
+    primary key (tenant, n, version)
+);
+create table quire.record_words (
+    -- Which records hold a word, as the full-text search of the database finds words.
+    tenant text collate "C" not null,
+    word text collate "C" not null,
+    n bigint not null,
+    primary key (tenant, word, n)
+);
+create index on quire.record_words (tenant, n);
+create table quire.record_vectors (
+    tenant text collate "C" not null,
+    n bigint not null,
+    model text collate "C" not null,
+    version bigint not null,
+    vector bytea not null,
+    primary key (tenant, n, model)
+);
+"""
+
+# Several appends, each to its own thread, in one transaction: those whose thread ends where its writer believes
+# (branch, seq and tip; branch 0 for a thread that is yet to be made) and whose turn is still theirs.
+_APPEND = """
+create function quire.append(
+    names text[], branches bigint[], seqs bigint[], tips bytea[], ends bigint[], end_tips bytea[], fences bigint[],
+    owners integer[], entry_seqs bigint[], ids bytea[], bodies text[], crcs bigint[], tokens bigint[],
+    word_owners integer[], word_ids bytea[], kinds text[], rules integer[], packed bytea[]
+) returns table (stored boolean, branch bigint, seq bigint, tip bytea, change bigint) language plpgsql as $$
+declare
+    me text := current_setting('quire.tenant');
+    counted quire.tenants;
+    found_branch bigint;
+    found_seq bigint;
+    found_tip bytea;
+    accepted bigint[] := array_fill(null::bigint, array[cardinality(names)]);
+    written bigint;
+begin
+    select * into counted from quire.tenants t where t.tenant = me for update;
+    for at in 1 .. cardinality(names) loop
+        found_branch := 0;
+        found_seq := 0;
+        found_tip := '';
+        select b.branch, b.seq, b.tip into found_branch, found_seq, found_tip
+        from quire.threads t join quire.branches b using (tenant, branch) where t.tenant = me and t.name = names[at];
+        if not found then
+            found_branch := 0;
+            found_seq := 0;
+            found_tip := '';
+        end if;
+        if fences[at] <> 0 and not exists (
+            select from quire.turns t where t.tenant = me and t.thread = names[at] and t.fence = fences[at]
+        ) then
+            return query select null::boolean, found_branch, found_seq, found_tip, counted.change;
+        elsif (found_branch, found_seq, found_tip) is distinct from (branches[at], seqs[at], tips[at]) then
+            return query select false, found_branch, found_seq, found_tip, counted.change;
+        else
+            if found_branch = 0 then
+                counted.branch := counted.branch + 1;
+                found_branch := counted.branch;
+                insert into quire.branches values (me, found_branch, null, 0, ends[at], end_tips[at]);
+                insert into quire.threads values (me, names[at], found_branch);
+            elsif ends[at] <> seqs[at] then
+                update quire.branches b set seq = ends[at], tip = end_tips[at]
+                where b.tenant = me and b.branch = found_branch;
+            end if;
+            accepted[at] := found_branch;
+            return query select true, found_branch, ends[at], end_tips[at], counted.change;
+        end if;
+    end loop;
+    insert into quire.entries
+    select me, accepted[e.owner], e.seq, counted.change + row_number() over (order by e.place), e.id, e.body, e.crc,
+        e.token
+    from unnest(owners, entry_seqs, ids, bodies, crcs, tokens)
+        with ordinality as e (owner, seq, id, body, crc, token, place)
+    where accepted[e.owner] is not null;
+    get diagnostics written = row_count;
+    counted.change := counted.change + written;
+    if cardinality(word_ids) > 0 then
+        insert into quire.words
+        select me, w.entry, counted.derived + row_number() over (order by w.place), w.kind, w.rule, w.packed
+        from unnest(word_owners, word_ids, kinds, rules, packed)
+            with ordinality as w (owner, entry, kind, rule, packed, place)
+        where accepted[w.owner] is not null
+        on conflict (tenant, entry) do update
+        set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed;
+        get diagnostics written = row_count;
+        counted.derived := counted.derived + written;
+    end if;
+    update quire.tenants t set change = counted.change, branch = counted.branch, derived = counted.derived
+    where t.tenant = me;
+    -- The last row tells the number of the newest change.
+    return query select true, 0::bigint, 0::bigint, ''::bytea, counted.change;
+end
+$$;
+"""
+
+
+def _parts() -> str:
+    """The parts of the large tables: by tenant, and of the entries also by thread."""
+    made = []
+    for table in ("entries", "words", "vectors"):
+        for tenant in range(_TENANT_PARTS):
+            part = f"quire.{table}_{tenant}"
+            by = " partition by hash (branch)" if table == "entries" else ""
+            with_ = f"with (modulus {_TENANT_PARTS}, remainder {tenant})"
+            made.append(f"create table {part} partition of quire.{table} for values {with_}{by};")
+            for thread in range(_THREAD_PARTS if by else 0):
+                with_ = f"with (modulus {_THREAD_PARTS}, remainder {thread})"
+                made.append(f"create table {part}_{thread} partition of {part} for values {with_};")
+    return "\n".join(made)
+
+
+def _near() -> str:
+    """An index of nearness for each usual size of a vector."""
+    return "\n".join(
+        f"create index on quire.vectors using hnsw ((vector::public.halfvec({size})) public.halfvec_cosine_ops) "
+        f"where dimensions = {size};"
+        for size in INDEXED_DIMENSIONS
+    )
+
+
+# What entries are is settled when they are written: nobody may change one.
+_OWNED = """
+do $$
+declare
+    found text;
+begin
+    for found in select c.relname from pg_class c join pg_namespace s on s.oid = c.relnamespace
+        where s.nspname = 'quire' and c.relkind in ('r', 'p') and c.relname <> 'versions'
+    loop
+        execute format('alter table quire.%I enable row level security', found);
+        execute format('alter table quire.%I force row level security', found);
+        execute format('create policy own on quire.%I using (tenant = current_setting(''quire.tenant'', true)) '
+            'with check (tenant = current_setting(''quire.tenant'', true))', found);
+        execute format('grant select, insert, update, delete on quire.%I to quire_tenant', found);
+        if found like 'entries%' then
+            execute format('revoke update on quire.%I from quire_tenant', found);
+        end if;
+    end loop;
+end
+$$;
+grant select on quire.versions to quire_tenant;
+grant usage on schema quire to quire_tenant;
+grant execute on all functions in schema quire to quire_tenant;
+"""
+
+# A released migration never changes; the next one is appended.
+MIGRATIONS: tuple[str, ...] = (f"{_FIRST}{_parts()}{_near()}{_APPEND}{_OWNED}",)
+
+# Roles belong to the whole server: another database of it may have made this one, now or long ago.
+_MAKE_ROLE = f"""
+do $$ begin
+    create role {ROLE} nologin nosuperuser nobypassrls;
+exception when duplicate_object or unique_violation then null;
+end $$
+"""
+
+
+def migrate(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...] = MIGRATIONS) -> None:
+    """Bring a database up to date, in one transaction; replicas that come meanwhile wait. Refuses a newer one."""
+    if _version(conn, name, scripts) == len(scripts):
+        return
+    try:
+        with conn.transaction():
+            conn.execute("select pg_advisory_xact_lock(%s)", (_MIGRATING,))
+            version = _version(conn, name, scripts)
+            if version == len(scripts):
+                return
+            _prepare(conn, name)
+            for number, script in enumerate(scripts[version:], version + 1):
+                conn.execute(script)
+                conn.execute("insert into quire.versions (version) values (%s)", (number,))
+    except errors.InsufficientPrivilege as error:
+        raise CallError(
+            f"{name}: the tables cannot be made or brought up to date: {error.diag.message_primary}",
+            hint="Open it once with a login that may create roles and extensions, or have one made: docs/postgres.md.",
+        ) from error
+
+
+def _version(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...]) -> int:
+    there = conn.execute("select to_regclass('quire.versions') is not null").fetchone()
+    if not there or not there[0]:
+        return 0
+    row = conn.execute("select coalesce(max(version), 0) from quire.versions").fetchone()
+    version = int(row[0]) if row else 0
+    if version > len(scripts):
+        raise VersionError(
+            f"{name} was written by a newer Quire (version {version}, this one knows {len(scripts)})"
+        )
+    return version
+
+
+def _prepare(conn: psycopg.Connection[Any], name: str) -> None:
+    """What tables need around them: text that is UTF-8, vectors, a role, a place."""
+    encoding = conn.execute("show server_encoding").fetchone()
+    if encoding and encoding[0] != "UTF8":
+        raise CallError(f"{name} keeps text as {encoding[0]}", hint="Make a database with encoding UTF8.")
+    try:
+        with conn.transaction():
+            conn.execute("create extension if not exists vector with schema public")
+    except (errors.FeatureNotSupported, errors.UndefinedFile) as error:
+        raise CallError(
+            f"{name} has no pgvector: {error.diag.message_primary}",
+            hint="Install the extension `vector` (pgvector 0.8 or newer) on the server.",
+        ) from error
+    conn.execute(_MAKE_ROLE)
+    member = conn.execute("select pg_has_role(current_user, %s, 'set')", (ROLE,)).fetchone()
+    if not member or not member[0]:
+        conn.execute(f"grant {ROLE} to current_user")
+    conn.execute("create schema if not exists quire")
+    conn.execute(
+        "create table if not exists quire.versions (version integer primary key, at timestamptz not null default now())"
+    )

@@ -1,0 +1,340 @@
+"""What only a store on a server has: tenants kept apart by the database, fenced turns, replicas that start together."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from quire import Policy, values
+from quire.errors import CallError, ConflictError, NotFound, VersionError
+from quire.log import postgres_tables
+from quire.log.postgres import PostgresStore
+from quire.log.postgres_connection import Session
+from quire.log.postgres_index import nearest_query
+from quire.log.store import Store
+from quire.recall import Indexer, Recall, words_of
+from quire.records import Records
+from quire.testing import postgres_server
+from quire.thread import Thread, open_store
+from quire.values import Entry
+from toolbox import new_tenant, run
+
+# The whole length is run at night: what is measured does not grow with it.
+ENTRIES = 50_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10_000
+TABLES = """select c.relname from pg_class c join pg_namespace s on s.oid = c.relnamespace
+where s.nspname = 'quire' and c.relkind in ('r', 'p') and c.relname <> 'versions' order by 1"""
+
+
+def users(*texts: str) -> list[Entry]:
+    return [values.user(text) for text in texts]
+
+
+@pytest.fixture
+def store(pg_url: str):
+    with open_store(pg_url, new_tenant()) as opened:
+        yield opened
+
+
+def filled(url: str, tenant: str) -> Store:
+    """A store with something in every table."""
+    from test_store_contract import Hashed
+
+    store = open_store(url, tenant)
+    store.append("t", users("My dog is called Rex", "I like tea"))
+    store.fork("t", 1, "fork")
+    store.save_window("t", {"items": []})
+    store.set_state("t", "k", 1)
+    store.save_checkpoint("t", b"x")
+    Indexer(store, Hashed()).run()
+    store.index.save_state("t", {"about": b"x"})
+    Records(store, Hashed()).create("note.v1", {"text": "a walrus"}, tags=["zoo"])
+    Records(store, Hashed()).index()
+    return store
+
+
+def test_no_row_of_another_tenant_can_be_seen_changed_or_made_whatever_is_asked(pg_url: str) -> None:
+    ours, theirs = new_tenant(), new_tenant()
+    with filled(pg_url, theirs) as other, other.turn_lock("t"), open_store(pg_url, ours) as store:
+        entry = other.read("t")[0]
+        session = store._session  # the way to the database itself, past everything that a store would ask
+        tables = [name for (name,) in session.rows(TABLES)]
+        assert {"entries", "turns", "record_vectors", "scopes", "vectors"} <= set(tables)
+        with psycopg.connect(pg_url) as root:
+            owned = {
+                table: root.execute(f"select count(*) from quire.{table} where tenant = %s", (theirs,)).fetchone()
+                for table in tables
+            }
+        full = [table for table, row in owned.items() if row and row[0]]
+        assert {name.split("_")[0] for name in full} >= {"entries", "words", "vectors", "record", "records", "turns"}
+        for table in tables:
+            assert session.rows(f"select 1 from quire.{table} where tenant = %s", (theirs,)) == []
+            verbs = ["delete from quire.{} where tenant = %s returning 1"]
+            if not table.startswith("entries"):
+                verbs.append("update quire.{} set tenant = tenant where tenant = %s returning 1")
+            for verb in verbs:
+                assert session.rows(verb.format(table), (theirs,)) == []
+        with pytest.raises(CallError, match="row-level security"):
+            session.rows("insert into quire.threads values (%s, 'x', 1)", (theirs,))
+        with pytest.raises(CallError, match="row-level security"):
+            session.rows("insert into quire.tenants (tenant) values (%s)", (f"{theirs}x",))
+        with pytest.raises(CallError, match="permission denied"):
+            session.rows("update quire.entries set body = '{}'")
+        assert (store.threads(), store.changes(), store.find(entry.id), store.last_change()) == ([], [], None, 0)
+        assert Records(store).list() == Records(store).search("walrus") == []
+        assert Recall(store).search("dog") == []
+        with pytest.raises(NotFound):
+            store.read("t")
+        assert other.read("t")[0] == entry
+        assert other.verify().entries == 2
+
+
+def test_a_connection_that_names_no_tenant_sees_nothing(pg_url: str) -> None:
+    with filled(pg_url, new_tenant()), psycopg.connect(pg_url) as conn:
+        conn.execute("set local role quire_tenant")
+        assert conn.execute("select count(*) from quire.entries").fetchone() == (0,)
+        with pytest.raises(psycopg.Error):
+            conn.execute(
+                "reset role; set local role quire_tenant; select * from quire.append(array['t'],'{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}')"
+            )
+
+
+def test_a_small_tenant_finds_by_meaning_among_a_large_one(pg_url: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    dice = numpy.random.default_rng(0)
+
+    def fill(store: Store, count: int) -> list[bytes]:
+        made = dice.standard_normal((count, 256)).astype("<f2")
+        entries = store.append("t", users(*(f"entry {n}" for n in range(count))))
+        packed = [row.tobytes() for row in made]
+        store.index.add_vectors("m", 256, dict(zip([entry.id for entry in entries], packed, strict=True)))
+        return packed
+
+    # So few would be compared one by one; the index shall be used, and both tenants lie in one part of the table.
+    url = f"{pg_url}&options=-c%20enable_sort%3Doff"
+    first, same = new_tenant(), "satisfies_hash_partition('quire.vectors'::regclass, 4, %s, %s::text)"
+    with open_store(url, first) as large, psycopg.connect(pg_url) as root:
+
+        def part(tenant: str) -> int:
+            return next(n for n in range(4) if root.execute(f"select {same}", (n, tenant)).fetchone() == (True,))
+
+        second = next(tenant for tenant in iter(new_tenant, "") if part(tenant) == part(first))
+        with open_store(url, second) as small:
+            fill(large, 500)
+            own = fill(small, 5)
+            for at, vector in enumerate(own):
+                found = small.index.nearest("m", 256, vector, 3)
+                assert len(found) == 3
+                assert found[0] == (small.read("t", at, 1)[0].id, pytest.approx(1, abs=0.001))
+                assert {id for id, _ in found} <= {entry.id for entry in small.read("t")}
+            assert [data for _, data in small.index.vectors("m")] == own
+            far = f"[1{',0' * 255}]"
+            plan = str(small._session.rows("explain " + nearest_query(256), (far, "m", far, 3)))
+            assert "Order By" in plan, plan
+            # What the database does unless told otherwise, and why it is.
+            assert len(small._session.rows(nearest_query(256), (far, "m", far, 3))) < 3
+
+
+def test_a_turn_that_was_taken_over_writes_nothing_more(pg_url: str) -> None:
+    tenant = new_tenant()
+    with PostgresStore(pg_url, tenant=tenant) as first, first.turn_lock("t"):
+        first.append("t", users("mine"))
+        # The server loses the connection that holds the lock; the process goes on without noticing.
+        with psycopg.connect(pg_url, autocommit=True) as root:
+            root.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'quire turns'"
+            )
+        first.append("t", users("still mine: nobody took it"))
+        holder = subprocess.Popen(
+            [sys.executable, "-c", TAKE, pg_url, tenant], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "taken\n"
+        with pytest.raises(ConflictError, match="was taken over"):
+            first.append("t", users("too late"))
+        holder.communicate("\n", timeout=20)
+        with pytest.raises(ConflictError, match="was taken over"):
+            first.append("t", users("still too late"))
+        assert [entry.text for entry in first.read("t")] == ["mine", "still mine: nobody took it", "theirs"]
+
+
+TAKE = """
+import sys
+from quire import values
+from quire.log.postgres import PostgresStore
+with PostgresStore(sys.argv[1], tenant=sys.argv[2]) as store, store.turn_lock("t"):
+    store.append("t", [values.user("theirs")])
+    print("taken", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_turn_is_let_go_of_by_a_process_that_is_killed(pg_url: str) -> None:
+    tenant = new_tenant()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", TAKE, pg_url, tenant], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "taken\n"
+    with PostgresStore(pg_url, tenant=tenant) as store:
+        with pytest.raises(ConflictError, match=f"by process {holder.pid} on "), store.turn_lock("t"):
+            pass
+        holder.kill()
+        holder.communicate()
+        until = time.monotonic() + 10
+        while True:
+            try:
+                with store.turn_lock("t"):
+                    break
+            except ConflictError:
+                assert time.monotonic() < until
+
+
+def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_a_newer_database(pg_url: str) -> None:
+    name = new_tenant().replace("-", "_")
+    with psycopg.connect(pg_url, autocommit=True) as root:
+        root.execute(f"create database {name}")
+    url = pg_url.replace("/postgres?", f"/{name}?")
+
+    def start(_: int) -> list[str]:
+        with psycopg.connect(url, autocommit=True) as conn:
+            postgres_tables.migrate(conn, "db")
+        with PostgresStore(url) as store:
+            store.append("t", users("a"))
+            return [entry.text for entry in store.read("t")]
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(map(len, pool.map(start, range(6))))[-1] == 6
+    with psycopg.connect(url, autocommit=True) as conn:
+        assert conn.execute("select count(*) from quire.versions").fetchone() == (len(postgres_tables.MIGRATIONS),)
+        conn.execute("insert into quire.versions values (99)")
+        with pytest.raises(VersionError, match="newer Quire"):
+            postgres_tables.migrate(conn, "db")
+    with psycopg.connect(pg_url, autocommit=True) as root:
+        root.execute(f"drop database {name} with (force)")
+
+
+def test_appends_from_everywhere_at_once_are_all_there_once_in_one_order(pg_url: str) -> None:
+    tenant, per = new_tenant(), 30
+    with PostgresStore(pg_url, words_of, tenant) as store:
+        seen: list[int] = []
+
+        def follow() -> None:
+            while len(seen) < 8 * per and store.wait_for_change(seen[-1] if seen else 0, 20):
+                seen.extend(change.n for change in store.changes(seen[-1] if seen else 0))
+
+        def write(writer: int) -> None:
+            with PostgresStore(pg_url, words_of, tenant) if writer % 2 else nullcontext(store) as own:
+                for n in range(per):
+                    own.append(f"t{writer % 3}", users(f"{writer} {n}"))
+
+        reader = threading.Thread(target=follow)
+        reader.start()
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        reader.join()
+        assert seen == list(range(1, 8 * per + 1))
+        told = [change.entry.text for change in store.changes()]
+        assert len(set(told)) == len(told) == 8 * per
+        for writer in range(8):
+            assert [text for text in told if text.startswith(f"{writer} ")] == [f"{writer} {n}" for n in range(per)]
+        assert store.verify().entries == 8 * per
+
+
+def test_a_restart_of_the_server_loses_nothing_and_doubles_nothing() -> None:
+    with postgres_server() as server, PostgresStore(server.url, words_of) as store:
+        ended = threading.Event()
+        written: list[list[str]] = [[], []]
+
+        def write(writer: int) -> None:
+            while not ended.is_set():
+                text = f"{writer} {len(written[writer])}"
+                store.append("t", users(text))
+                written[writer].append(text)
+
+        with ThreadPoolExecutor(2) as pool:
+            running = [pool.submit(write, writer) for writer in (0, 1)]
+            for _ in range(2):
+                time.sleep(0.3)
+                server.stop()
+                server.start()
+                time.sleep(0.3)
+            ended.set()
+            for each in running:
+                each.result(30)
+        kept = [entry.text for entry in store.read("t")]
+        for writer in (0, 1):
+            assert [text for text in kept if text.startswith(f"{writer} ")] == written[writer]
+        assert len(kept) == sum(map(len, written)) > 20
+        assert store.verify().entries == len(kept)
+
+
+def test_a_long_thread_is_served_from_its_checkpoint_within_fifty_milliseconds_of_cpu(pg_url: str) -> None:
+    tenant, target = new_tenant(), "anthropic:claude-opus-5-5"
+    policy = Policy(budget=16_000, summary=0, handles=0)
+    with PostgresStore(pg_url, tenant=tenant) as store:
+        thread = Thread(store, "long", policy, observers=())
+        for at in range(0, ENTRIES, 10_000):
+            said = [
+                each
+                for n in range(at, at + 10_000, 2)
+                for each in (values.user(f"q {n} {'word ' * 30}"), values.respond(f"a {n} {'word ' * 30}"))
+            ]
+            thread.append(*said)
+        thread.request(target)
+        thread.append(values.user("and now?"))
+    used = []
+    for _ in range(3):
+        with PostgresStore(pg_url, tenant=tenant) as replica:
+            begun = time.process_time()
+            request = Thread(replica, "long", policy, observers=()).request(target)
+            used.append(time.process_time() - begun)
+    assert request.body["messages"][-1]["content"][-1]["text"].endswith("and now?")
+    assert min(used) < 0.05, used
+
+
+def test_an_address_that_leads_nowhere_is_an_error_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(CallError, match="cannot open postgresql://me@/nowhere/quire") as caught:
+        open_store("postgresql://me:secret-word@/quire?host=/nowhere")
+    assert "secret-word" not in f"{caught.value}{caught.value.hint}"
+    with pytest.raises(CallError, match="cannot be a tenant's name"):
+        open_store(tmp_path / "q.db", "../up")
+
+
+def test_tenants_of_a_file_have_a_file_each(tmp_path: Path) -> None:
+    for tenant in ("default", "acme"):
+        with open_store(tmp_path / "q.db", tenant) as store:
+            assert store.threads() == []
+            store.append(tenant, users("a"))
+    assert {file.name for file in tmp_path.glob("*.db")} == {"q.db", "q.acme.db"}
+
+
+def test_the_shell_works_on_a_server(pg_url: str, home: Path) -> None:
+    thread = new_tenant()
+    run("log", "new", thread, "--db", pg_url)
+    run("log", "append", thread, "--user", "What is a quire?", "--db", pg_url)
+    assert "What is a quire?" in run("log", "show", thread, QUIRE_DB=pg_url)
+    assert "quire" in run("recall", "quire", "--thread", thread, "--words", "--db", pg_url)
+    assert '"messages"' in run("render", thread, "-p", "anthropic", "-m", "claude-opus-5-5", "--json", "--db", pg_url)
+    run("log", "delete", thread, "--yes", "--db", pg_url)
+
+
+def test_what_waits_for_the_tenants_row_is_told_so(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant = new_tenant()
+    with PostgresStore(pg_url, tenant=tenant) as store, psycopg.connect(pg_url) as root:
+        root.execute("select * from quire.tenants where tenant = %s for update", (tenant,))
+        session: Session = store._session
+        asked = "select set_config('lock_timeout', '50', true), (select change from quire.tenants for update)"
+        with pytest.raises(ConflictError, match="in the way"):
+            session.rows(asked)
+        root.rollback()
+        store.append("t", users("a"))
