@@ -255,13 +255,14 @@ def _chat(body: Object) -> list[Object]:
         if not one.get("tool_calls"):
             one.pop("tool_calls", None)
         out.append(one)
-    return _outer_space_stripped(out)
+    return out
 
 
 def _responses(body: Object) -> list[Object]:
     given = body["input"]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    told = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+    # Instructions apart from the items are kept without their outer white space.
+    told = [{"role": "system", "content": body["instructions"].strip()}] if body.get("instructions") else []
     out = []
     for item in [*told, *items]:
         one = {**item, "type": item.get("type", "message")}
@@ -274,15 +275,7 @@ def _responses(body: Object) -> list[Object]:
         if one["type"] == "function_call_output":
             one["output"] = _texts(one["output"], "input_text")
         out.append(one)
-    return _outer_space_stripped(out)
-
-
-def _outer_space_stripped(messages: list[Object]) -> list[Object]:
-    """A system prompt in front is kept without its outer white space."""
-    if messages and messages[0].get("role") == "system":
-        for part in messages[0]["content"]:
-            part["text"] = part["text"].strip()
-    return messages
+    return out
 
 
 _SPELLED = {
@@ -314,6 +307,54 @@ def _joined(messages: list[Object], field: str) -> list[Object]:
         else:
             out.append(message)
     return out
+
+
+# Other conversations
+
+
+def variants(exchange: Exchange) -> Iterator[Exchange]:
+    """What else might have been sent: fewer turns and more, other orders, other spellings."""
+    wire, field = exchange.wire, next(n for n in ("messages", "contents", "input") if n in exchange.body)
+    if not isinstance(messages := exchange.body[field], list):
+        return
+    roles = [one.get("role") or one.get("type") for one in messages]
+    begun = next((place for place, role in enumerate(roles) if role not in ("system", "developer")), 0)
+    front, rest = messages[:begun], messages[begun:]
+    lists = {
+        "a turn in front": [*front, said(wire, "user", " Hi.\n"), said(wire, "assistant", "Hello. "), *rest],
+        "a turn more": [*messages, said(wire, "assistant", "I see."), said(wire, "user", "And then?")],
+        "the user again": [*messages, said(wire, "user", "And then?")],
+        "a text more": [_with_text(wire, one) if one.get("role") == "user" else one for one in messages],
+    }
+    lists |= {f"up to {n}": messages[: n + 1] for n, role in enumerate(roles[:-1]) if role == "user"}
+    if wire.startswith("openai"):
+        told = said(wire, "system", " Be brief.\n")
+        lists["two instructions in front"] = [told, told, *messages]
+        for n, role in enumerate(roles):
+            if role == "user":
+                lists[f"an instruction before {n}"] = [*messages[:n], told, *messages[n:]]
+                lists[f"an instruction behind {n}"] = [*messages[: n + 1], told, *messages[n + 1 :]]
+    for name, given in lists.items():
+        body = {**exchange.body, field: given}
+        yield msgspec.structs.replace(exchange, name=f"{exchange.name} with {name}", body=body)
+    if isinstance(tools := exchange.body.get("tools"), list) and len(tools) > 1:
+        body = {**exchange.body, "tools": tools[::-1]}
+        yield msgspec.structs.replace(exchange, name=f"{exchange.name} with its tools reversed", body=body)
+
+
+def said(wire: str, role: str, text: str) -> Object:
+    """A message of these words."""
+    if wire == "gemini":
+        return {"role": {"assistant": "model"}.get(role, role), "parts": [{"text": text}]}
+    return {"role": role, "content": [{"text": text}] if wire == "bedrock" else text}
+
+
+def _with_text(wire: str, message: Object) -> Object:
+    field = "parts" if wire == "gemini" else "content"
+    content = message.get(field) or []
+    kind = {"gemini": {}, "bedrock": {}, "openai-responses": {"type": "input_text"}}.get(wire, {"type": "text"})
+    content = [{**kind, "text": content}] if isinstance(content, str) else content
+    return {**message, field: [*content, {**kind, "text": "  and more\n"}]}
 
 
 # One reply of many events

@@ -6,13 +6,14 @@ law stands in that law's table with the reason, or the test fails; one that stan
 
 import copy
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from exchanges import CONVERSATION, Exchange, exchanges, spelled, whole_reply
+from exchanges import CONVERSATION, Exchange, exchanges, spelled, variants, whole_reply
 
 import quire
 from quire.log.store import Store
@@ -118,6 +119,15 @@ def unnamed(exchange: Exchange) -> str:
 def test_import_and_render_change_nothing_but_spelling(wire: str) -> None:
     store = quire.open_store(":memory:")
     hold(lambda one: changed(store, one), whole(wire), CHANGED_ON_THE_WAY)
+
+
+@every_wire
+def test_the_same_holds_of_what_else_might_have_been_sent(wire: str) -> None:
+    store = quire.open_store(":memory:")
+    others = [one for exchange in whole(wire) for one in variants(exchange)]
+    step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else len(others) // 100
+    might = [one for one in others[::step] if not findings(one, one.provider)]
+    hold(lambda one: changed(store, one), might, CHANGED_ON_THE_WAY)
 
 
 def changed(store: Store, exchange: Exchange) -> list[str]:

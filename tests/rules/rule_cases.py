@@ -8,6 +8,15 @@ BUDGET = {"type": "enabled", "budget_tokens": 2000}
 S3 = {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}
 
 
+def film(media_type: str) -> Body:
+    file = {"type": "input_file", "filename": "a", "file_data": f"data:{media_type};base64,AAAA"}
+    return {"role": "user", "content": [file]}
+
+
+def paper(media_type: str) -> Body:
+    return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": "AAAA"}}
+
+
 class Case(NamedTuple):
     row: str
     provider: str
@@ -154,6 +163,10 @@ ANTHROPIC = [
     Case("B.media", "openai-chat",
          {"model": "o3-mini", "messages": [user({"type": "image_url", "image_url": {"url": "https://e.org/a.png"}})]},
          "$.messages[0].content[0]", {"model": "o3-mini", "messages": [user(say())]}),
+    Case("B.media", "openai", items(film("video/mp4"), model="gpt-5-mini"), "$.input[1].content[0]",
+         items(film("application/pdf"), model="gpt-5-mini")),
+    Case("B.shape", "anthropic", claude(user(paper("audio/mpeg"))), "$.messages[0].content[0].source.media_type",
+         claude(user(paper("application/pdf")))),
     Case("B.place", "bedrock", converse(turn("user", {"image": S3})), "$.messages[0].content[0].image.source.s3Location",
          converse(turn("user", {"image": {"format": "png", "source": {"bytes": "AAAA"}}}))),
     Case("B.tool-unique", "anthropic", claude(tools=[tool(), tool()]), "$.tools[1].name", claude(tools=[tool(), tool("g")])),

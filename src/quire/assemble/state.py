@@ -21,6 +21,7 @@ from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import ItemBlock, block, normal, unique
 from quire.errors import BudgetError
 from quire.log.entries import usable
+from quire.providers.convert import came_to
 from quire.tokens import Calibration, Calibrations
 from quire.values import Entry, JsonObject, Kind, LeftOut, Message, Text, ToolSet
 
@@ -169,9 +170,9 @@ class Assembly:
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
             self.absent.leave(entry.seq, "empty message")
-        elif not self.requests and (not self.epoch.l1 or not self.turn):
+        elif not (self.requests or (self.turn and self.epoch.l1) or self._stands(entry)):
             # All that stand in front of the user's first words are the system prompt.
-            self.epoch.l1.append(normal(entry.text))
+            self.epoch.l1.append(entry.text if self._came(entry) else normal(entry.text))
         else:
             self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), True)
@@ -193,8 +194,7 @@ class Assembly:
         self.carried.tools = merge_tools(known, entry)
         if self.carried.tools == known:
             return
-        in_place = self.turn > 0 and "message" in entry.wire
-        if not self.requests and not (in_place and self.policy.late_tools):
+        if not self.requests and not (self.policy.late_tools and self._stands(entry)):
             self.epoch.tools = ordered(self.carried.tools)
         elif self.policy.late_tools and set(known) <= set(self.carried.tools):
             new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)
@@ -205,8 +205,17 @@ class Assembly:
     def _feed_attach(self, entry: Entry) -> None:
         self.pending.attached.append((entry.seq, entry.body["item"]))
 
+    def _came(self, entry: Entry) -> bool:
+        """Whether the model that is asked was told this before."""
+        return bool(self.policy.model) and came_to(entry.wire, self.policy.model)
+
+    def _stands(self, entry: Entry) -> bool:
+        """Whether it was told so behind other messages, in this place."""
+        return bool(self.turn or self.pending.groups) and self._came(entry)
+
     def _feed_user(self, entry: Entry) -> None:
-        self._close()
+        late = [self.entries[message.seqs[0]] for message in self.pending.late]
+        self._close(final=bool(late) and all(map(self._stands, late)))
         self.turn += 1
         self.step = 0
         self.carried.turn = self.turn

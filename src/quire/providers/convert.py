@@ -169,6 +169,16 @@ def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Draft) -> bool:
     )
 
 
+def came_to(wire: JsonObject, to: Draft | str) -> bool:
+    """Whether an entry was a message of its own to this very model, and may stand between any two others."""
+    if "message" not in wire:
+        return False
+    sheet = _sheet(to) if isinstance(to, str) else to
+    # The template of a server of one's own may be another by now.
+    anywhere = sheet.native.anywhere and not sheet.info.features.template
+    return anywhere and is_from(wire, sheet.native.formats, sheet)
+
+
 def begins_imported(message: Message, format: str) -> bool:
     """Whether a message of the model was imported in this format, with nothing before it."""
     wire = getattr(message.parts[0], "wire", {}) if message.parts else {}

@@ -34,6 +34,8 @@ class Native(msgspec.Struct, frozen=True):
     owners: tuple[str, ...] = ()
     # Every message is one block.
     items: bool = False
+    # Late instructions may stand between any two messages, not only in front of the model's.
+    anywhere: bool = False
 
 
 def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entry:

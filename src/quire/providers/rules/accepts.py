@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from quire.errors import nearest
@@ -81,7 +82,8 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     takes, info = check.info.features.media, check.info
     if takes is None:
         return
-    for path, kind, block in _enclosed(check, turn):
+    for path, place, block in _enclosed(check, turn):
+        kind = _held(block) or place
         if kind not in takes:
             yield found(
                 "B.media",
@@ -92,6 +94,17 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
             )
         else:
             yield from wire_of(info.wire).rules.placed(check, path, kind, block)
+
+
+# A video that is sent as a file is a video all the same.
+_HELD = re.compile(r"(?:data:)?(audio|video)/[\w.+-]+(?:;.*)?", re.S)
+
+
+def _held(block: JsonObject) -> str:
+    """Audio or video, where a block says that it holds it in place of what its type says."""
+    inner = [block, *(value for value in block.values() if isinstance(value, dict))]
+    told = [text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
+    return next((match[1] for each in told if (match := _HELD.fullmatch(each))), "")
 
 
 def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:

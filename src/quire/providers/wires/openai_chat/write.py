@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.providers.convert import (
     Enclosure,
+    came_to,
     is_from,
     is_web,
     leave_out_block,
@@ -77,7 +78,7 @@ def write(sheet: Draft, message: Message) -> None:
     """Add a message's own Chat messages; a note that is text joins the message before it."""
     match message.role:
         case "user":
-            _take_turns(sheet, "user")
+            _take_turns(sheet, "user", message)
             sheet.messages.append({"role": "user", "content": _user_content(sheet, message)})
         case "assistant":
             _assistant(sheet, message)
@@ -92,15 +93,21 @@ def write(sheet: Draft, message: Message) -> None:
                     sheet.add_tools_in_front(message, part.tools)
 
 
-def _take_turns(sheet: Draft, role: str) -> None:
+def _take_turns(sheet: Draft, role: str, message: Message | None = None) -> None:
     """Put a turn between two of one side, where a template would refuse them side by side."""
-    if not alternates(sheet.info):
-        return
     before = sheet.last.get("role")
+    if not alternates(sheet.info) or (before == role and message is not None and _was_taken(sheet, message)):
+        return
     if role == "user" and before in ("user", "tool"):
         sheet.bridge({"role": "assistant", "content": NO_REPLY})
     elif role == "assistant" and before in (None, "assistant"):
         sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
+
+
+def _was_taken(sheet: Draft, message: Message) -> bool:
+    """Whether the provider was sent this message in this place."""
+    first = next(iter(message.parts), None)
+    return isinstance(first, Text) and came_to(first.wire, sheet)
 
 
 def _content(sheet: Draft, text: str) -> str | list[JsonObject]:
@@ -153,7 +160,7 @@ def _assistant(sheet: Draft, message: Message) -> None:
     if not text and not calls:
         sheet.leave_out(message, "empty message")
         return
-    _take_turns(sheet, "assistant")
+    _take_turns(sheet, "assistant", message)
     out: JsonObject = {"role": "assistant", "content": text or None}
     out |= _thinking(sheet, message)
     if calls:
@@ -179,7 +186,7 @@ def _thinking(sheet: Draft, message: Message) -> JsonObject:
         else:
             leave_out_thinking(part, message, sheet)
     out: JsonObject = {"reasoning_details": details} if details else {}
-    if field and (kept or wanted == "required"):
+    if field and (kept or (wanted == "required" and not _was_taken(sheet, message))):
         out[field] = "\n\n".join(kept)
     return out
 
@@ -218,6 +225,7 @@ def _note(sheet: Draft, message: Message) -> None:
         sheet.effort = effort
         sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
     role = dialect_of(sheet.info).note
+    role = "system" if role == "text" and _was_taken(sheet, message) else role
     if not texts(message):
         return
     if role != "text":
@@ -253,7 +261,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     dialect = dialect_of(sheet.info)
     messages = sheet.messages
-    heads = [prompt.system] if prompt.system and alternates(sheet.info) else prompt.systems
+    heads = [prompt.system] if prompt.system and sheet.info.features.template else prompt.systems
     messages = [*({"role": "system", "content": _content(sheet, head)} for head in heads), *messages]
     body: JsonObject = {"model": sheet.info.model, "messages": messages}
     if tools := sheet.tools(prompt):
@@ -294,5 +302,5 @@ def _ids(info: ModelInfo) -> Spelling:
     return dialect_of(info).ids
 
 
-NATIVE = Native((FORMAT,))
+NATIVE = Native((FORMAT,), anywhere=True)
 WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)

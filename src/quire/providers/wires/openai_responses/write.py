@@ -363,5 +363,5 @@ def _ids(info: ModelInfo) -> Spelling:
     return IDS
 
 
-NATIVE = Native((FORMAT, "openai-agents"), "@item", owners=("openai", "azure"), items=True)
+NATIVE = Native((FORMAT, "openai-agents"), "@item", owners=("openai", "azure"), items=True, anywhere=True)
 WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
