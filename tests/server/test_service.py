@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from serving import served, user
 
+from quire.cli.main import quire
 from quire.server.app import all_routes
 from quire.server.routes import openapi
 
@@ -51,7 +53,7 @@ def test_a_conflict_says_how_the_thread_stands(client: httpx.Client) -> None:
         ("POST", "/api/threads", {"content": b"{", "headers": {"content-type": "application/json"}}, 400),
         ("POST", "/api/threads", {"content": b"{}"}, 415),
         ("POST", "/api/threads", {"json": {"nom": "x"}}, 422),
-        ("POST", "/api/threads/x/entries", {"json": {"entries": [{"kind": "nope"}]}}, 422),
+        ("POST", "/api/threads/x/entries", {"json": {"entries": [{"kind": "nope"}]}}, 409),
         ("GET", "/api/threads/x/entries?after=-1", {}, 422),
         ("GET", "/api/threads", {"headers": {"host": "evil.example"}}, 403),
         ("GET", "/api/threads", {"headers": {"origin": "https://evil.example"}}, 403),
@@ -72,7 +74,7 @@ def test_a_write_with_an_idempotency_key_happens_once(client: httpx.Client) -> N
     assert [each.json() for each in tries] == [tries[0].json()] * 3
     assert client.get("/api/threads/once").json()["seq"] == 1
     other = client.post("/api/threads/once/entries", json={"entries": [user("ho")]}, headers=key)
-    assert other.status_code == 422
+    assert other.status_code == 409
     made = [client.post("/api/threads", json={"name": "new"}, headers={"idempotency-key": "k2"}) for _ in "ab"]
     assert [each.status_code for each in made] == [201, 201]
 
@@ -103,9 +105,8 @@ def started(process: subprocess.Popen[str]) -> str:
 
 
 def said(line: str) -> str:
-    with command(line) as process:
-        out, err = process.communicate(timeout=60)
-        return out + err
+    done = CliRunner().invoke(quire, line.split())
+    return done.output + str(done.exception or "")
 
 
 def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
-from quire.errors import CallError, ConflictError
+from quire import providers
+from quire.assemble import Built
+from quire.audit import audit, call_of
+from quire.audit.read import is_body
+from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.hashing import chain
 from quire.log.store import ThreadInfo
-from quire.server.routes import Call, Count, EntryJson, Refusal, Route, ThreadName
+from quire.providers.models import known_models, split_target
+from quire.providers.usage import cost
+from quire.providers.wires import wire_of
+from quire.records import Record, Records
+from quire.records.record import number
+from quire.server.routes import Call, Count, EntryJson, Model, Refusal, Route, ThreadName, whole_numbers
 from quire.server.service import exists
-from quire.values import Entry, JsonObject
+from quire.values import COUNTS, Entry, Item, ItemType, JsonObject, Request, RequestOptions, Usage
 
 
 class Threads(msgspec.Struct):
@@ -90,13 +99,23 @@ def append_entries(call: Call) -> Entries:
     """Append entries, all or none, durably; where `expected_seq` is not the end, 409 says what is."""
     new: NewEntries = call.body
     redact = call.service.redactor.entry
-    entries = [redact(check(body)) for body in new.entries]
+    entries = [redact(_checked(body)) for body in new.entries]
     try:
         kept = _append(call, entries, new.expected_seq)
     except ConflictError as error:
         state = state_of(call.store.info(call.name)) if exists(call.store, call.name) else None
         raise Refusal(409, str(error), hint=error.hint, state=state) from error
     return Entries(list(map(entry_json, kept)), call.store.info(call.name))
+
+
+def _checked(body: JsonObject) -> Entry:
+    try:
+        return check(body)
+    except FormatError:
+        whole = whole_numbers(body, 0)
+        if whole == body and not any(isinstance(value, float) for value in body.values()):
+            raise
+        return check(whole)
 
 
 def _append(call: Call, entries: list[Entry], expected: int | None) -> list[Entry]:
@@ -130,6 +149,328 @@ def state_of(info: ThreadInfo) -> JsonObject:
     return made
 
 
+# Requests: what would be sent, and what was.
+
+
+class NewRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """For which model, with which fields of its body; `check` false leaves the provider's rules to the provider."""
+
+    model: Model
+    options: RequestOptions = {}
+    check: bool = True
+
+
+class ForModel(msgspec.Struct, forbid_unknown_fields=True):
+    model: Model
+
+
+class MadeRequest(msgspec.Struct):
+    """A request as its provider takes it, what a cache compares of it (`sha256`), and what it does not show."""
+
+    provider: str
+    model: str
+    body: JsonObject
+    headers: dict[str, str]
+    sha256: str
+    tokens: int
+    epoch: int
+    left_out: list[JsonObject]
+    layers: dict[str, str] = {}
+
+
+class SentRequest(msgspec.Struct):
+    """A request that was sent: its entry, what it used and what that cost; `usd` null where a price is not known."""
+
+    seq: int
+    model: str
+    sha256: str
+    at: int | None
+    usage: JsonObject | None
+    usd: float | None
+    stop: str | None
+
+
+class SentRequests(msgspec.Struct):
+    requests: list[SentRequest]
+    # Behind which entry the next page begins; null where there is none.
+    next: int | None
+
+
+def assemble_request(call: Call) -> MadeRequest:
+    """The next request of a thread; a rebase that is due is recorded first, as the library does."""
+    new: NewRequest = call.body
+    thread = call.tenant.thread(call.name)
+    with thread.lock:
+        made = thread.request(known_model(new.model), check=new.check, **new.options)
+        return _made(made, thread.build(new.model), dict(made.layers))
+
+
+def render_request(call: Call) -> MadeRequest:
+    """The next request for any model, without recording anything."""
+    target = known_model(call.query.model)
+    thread = call.tenant.thread(call.name)
+    with thread.lock:
+        built = thread.build(target)
+    return _made(providers.render(built.prompt, target, cache=True, key=call.name), built)
+
+
+def _made(request: Request, built: Built, layers: dict[str, str] | None = None) -> MadeRequest:
+    left_out = [{"entry": left.entry, "reason": left.reason} for left in built.left_out]
+    left_out += list(request.left_out) if layers is None else []
+    return MadeRequest(
+        request.provider,
+        request.model,
+        request.body,
+        request.headers,
+        request.lines.sha256,
+        built.tokens,
+        built.epoch,
+        left_out,
+        layers or {},
+    )
+
+
+def known_model(target: str) -> str:
+    """A model that requests can be made for; a provider that nobody knows is not found."""
+    try:
+        wire_of(split_target(target)[0])
+    except CallError as error:
+        raise NotFound(str(error), hint=error.hint) from error
+    return target
+
+
+def list_requests(call: Call) -> SentRequests:
+    """A page of what was sent, with usage and money: of the entries behind `after`."""
+    page: Page = call.query
+    entries = call.store.read(call.name, page.after, page.limit)
+    found = [_sent(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body]
+    return SentRequests(found, entries[-1].seq if len(entries) == page.limit and entries else None)
+
+
+def _sent(entry: Entry) -> SentRequest:
+    target = f"{entry.body['provider']}:{entry.body['model']}"
+    used = msgspec.convert(entry.body["usage"], Usage, strict=False)
+    return SentRequest(
+        entry.seq,
+        target,
+        entry.body["request_sha256"],
+        entry.at,
+        used.as_json(),
+        _usd(used, target, entry.at),
+        entry.body.get("stop"),
+    )
+
+
+def _usd(used: Usage, target: str, at: int | None) -> float | None:
+    try:
+        return cost(used, target, at).amount_usd
+    except CallError:  # a provider that is not known here, in a log from elsewhere
+        return None
+
+
+class Spending(msgspec.Struct):
+    """What a thread used, by model and in all; `usd` counts what has a known price, `unpriced` requests have none."""
+
+    requests: int
+    usage: JsonObject
+    usd: float
+    unpriced: int
+    models: dict[str, JsonObject]
+
+
+def show_usage(call: Call) -> Spending:
+    """What a thread's requests used and cost."""
+    total, models, usd, unpriced, count = dict.fromkeys(COUNTS, 0), dict[str, JsonObject](), 0.0, 0, 0
+    for entry in call.store.read(call.name):
+        if entry.kind != "sent" or "usage" not in entry.body:
+            continue
+        made = _sent(entry)
+        row = models.setdefault(made.model, {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0})
+        for name in COUNTS:
+            used = int((made.usage or {}).get(name) or 0)
+            total[name] += used
+            row[name] += used
+        row["requests"], count = row["requests"] + 1, count + 1
+        row["usd"] += made.usd or 0.0
+        usd, unpriced = usd + (made.usd or 0.0), unpriced + (made.usd is None)
+    return Spending(count, dict(total), usd, unpriced, models)
+
+
+# Recall, the window, records, models, audit: as the library has them.
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True):
+    """What is looked for: in this thread, or in all `threads`; what the next request shows anyway is left out."""
+
+    q: Annotated[str, msgspec.Meta(min_length=1, max_length=10_000)]
+    k: Annotated[int, msgspec.Meta(ge=1, le=100)] = 5
+    scope: Literal["thread", "threads"] = "thread"
+
+
+class Found(msgspec.Struct):
+    """An entry that was found: where it stands, and what it was found by."""
+
+    thread: str
+    entry: EntryJson
+    score: float
+    relevance: float
+    by: str
+
+
+class Hits(msgspec.Struct):
+    hits: list[Found]
+
+
+def recall_entries(call: Call) -> Hits:
+    """Older entries that have to do with a question, by words and, where the model is installed, by meaning."""
+    asked: Question = call.query
+    hits = call.tenant.thread(call.name).recall(asked.q, asked.k, scope=asked.scope)
+    return Hits([Found(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits])
+
+
+class KeptWindow(msgspec.Struct):
+    """The items that join every turn, oldest first, and those that are never evicted."""
+
+    items: list[Item]
+    pinned: list[str]
+
+
+class NewItem(msgspec.Struct, forbid_unknown_fields=True):
+    content: str
+    type: ItemType = "text"
+    metadata: JsonObject | None = None
+
+
+def show_window(call: Call) -> KeptWindow:
+    """The items at hand."""
+    window = call.tenant.thread(call.name).window
+    return KeptWindow(list(window), window.pinned)
+
+
+def keep_item(call: Call) -> Item:
+    """Put an item into the window: it joins every turn until it is removed or evicted."""
+    new: NewItem = call.body
+    redactor, window = call.service.redactor, call.tenant.thread(call.name).window
+    return window.put(redactor.text(new.content), type=new.type, metadata=redactor.value(new.metadata))
+
+
+def remove_item(call: Call) -> None:
+    """Take an item out of the window; what was sent of it stays in the log."""
+    call.tenant.thread(call.name).window.remove(call.path["id"])
+
+
+Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+
+
+class NewRecord(msgspec.Struct, forbid_unknown_fields=True):
+    schema_name: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    context: JsonObject
+    title: str = ""
+    tags: list[Tag] = []
+    llm_hints: JsonObject | None = None
+    ttl_s: Annotated[float, msgspec.Meta(gt=0, le=10**9)] | None = None
+
+
+class ChangedRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """What is to be another, and the version that was seen; 409 where it is not the newest any more."""
+
+    version: Count
+    title: str | None = None
+    tags: list[Tag] | None = None
+    context: JsonObject | None = None
+    llm_hints: JsonObject | None = None
+
+
+class RecordQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which records: of a schema, with a tag, that have to do with `q`; the newest `limit` of them."""
+
+    schema_name: str = ""
+    tag: str = ""
+    q: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+
+
+class RecordsFound(msgspec.Struct):
+    records: list[Record]
+
+
+def list_records(call: Call) -> RecordsFound:
+    """Records of a schema or with a tag; with `q` those that have to do with it, the nearest first."""
+    asked: RecordQuery = call.query
+    records, now = Records(call.store), call.service.clock()
+    tags = (asked.tag,) if asked.tag else ()
+    if asked.q:
+        hits = records.search(asked.q, nn=asked.limit, tag=tags, schema_name=asked.schema_name, now=now)
+        return RecordsFound([hit.record for hit in hits])
+    return RecordsFound(records.list(schema_name=asked.schema_name, tag=tags, limit=asked.limit, now=now))
+
+
+def create_record(call: Call) -> Record:
+    """Keep a new record, at version 1."""
+    new = call.service.redactor.value(msgspec.structs.asdict(call.body))
+    return Records(call.store).create(**new, now=call.service.clock())
+
+
+def show_record(call: Call) -> Record:
+    """A record at its newest version."""
+    return Records(call.store).read_full(record_id(call), now=call.service.clock())
+
+
+def update_record(call: Call) -> Record:
+    """Change a record that still is at the version that was seen."""
+    new = call.service.redactor.value(msgspec.structs.asdict(call.body))
+    return Records(call.store).update(record_id(call), new.pop("version"), **new, now=call.service.clock())
+
+
+def delete_record(call: Call) -> None:
+    """Remove a record with all its versions."""
+    Records(call.store).delete(record_id(call))
+
+
+def record_id(call: Call) -> str:
+    """The record that the path names; what cannot be one's id is not found."""
+    try:
+        number(call.path["id"])
+    except CallError as error:
+        raise NotFound(str(error), hint=error.hint) from error
+    return str(call.path["id"])
+
+
+class Models(msgspec.Struct):
+    models: list[JsonObject]
+
+
+def list_models(call: Call) -> Models:
+    """What is known of each model: window, prices, cache, with the dates it was known."""
+    return Models([msgspec.to_builtins(info) for info in known_models()])
+
+
+class Recorded(msgspec.Struct, forbid_unknown_fields=True):
+    """Requests as a proxy or an SDK recorded them, oldest first: {"request": {…}, "reply": {…}, "at": …}."""
+
+    requests: Annotated[list[JsonObject], msgspec.Meta(min_length=1, max_length=10_000)]
+
+
+class Audited(msgspec.Struct):
+    """What was lost, by cause and by conversation; `skipped` are those that held no request."""
+
+    skipped: int
+    total: JsonObject
+    causes: list[JsonObject]
+    conversations: list[JsonObject]
+
+
+def audit_requests(call: Call) -> Audited:
+    """What recorded requests lost of the provider's cache, why, and what it cost."""
+    calls = []
+    for place, value in enumerate(call.body.requests, 1):
+        body = value["request"] if isinstance(value.get("request"), dict) else value
+        if is_body(body):
+            calls.append(call_of(f"request {place}", value, body, value.get("reply")))
+    return Audited(len(call.body.requests) - len(calls), **audit(calls).as_json())
+
+
+_THREAD = "/api/threads/{name}"
 ROUTES = (
     Route("GET", "/api/threads", list_threads, Threads),
     Route("POST", "/api/threads", create_thread, ThreadInfo, NewThread, status=201, errors=(404,)),
@@ -137,4 +478,19 @@ ROUTES = (
     Route("DELETE", "/api/threads/{name}", delete_thread),
     Route("GET", "/api/threads/{name}/entries", read_entries, Entries, query=Page),
     Route("POST", "/api/threads/{name}/entries", append_entries, Entries, NewEntries, status=201),
+    Route("POST", f"{_THREAD}/requests", assemble_request, MadeRequest, NewRequest),
+    Route("GET", f"{_THREAD}/requests", list_requests, SentRequests, query=Page),
+    Route("GET", f"{_THREAD}/render", render_request, MadeRequest, query=ForModel),
+    Route("GET", f"{_THREAD}/usage", show_usage, Spending),
+    Route("GET", f"{_THREAD}/recall", recall_entries, Hits, query=Question),
+    Route("GET", f"{_THREAD}/window", show_window, KeptWindow),
+    Route("POST", f"{_THREAD}/window", keep_item, Item, NewItem, status=201),
+    Route("DELETE", f"{_THREAD}/window/{{id}}", remove_item),
+    Route("GET", "/api/records", list_records, RecordsFound, query=RecordQuery),
+    Route("POST", "/api/records", create_record, Record, NewRecord, status=201),
+    Route("GET", "/api/records/{id}", show_record, Record),
+    Route("PUT", "/api/records/{id}", update_record, Record, ChangedRecord),
+    Route("DELETE", "/api/records/{id}", delete_record),
+    Route("GET", "/api/models", list_models, Models),
+    Route("POST", "/api/audit", audit_requests, Audited, Recorded),
 )

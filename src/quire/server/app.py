@@ -63,11 +63,11 @@ def make_app(
 
     async def ready(request: Request) -> Response:
         if service.draining:
-            return problem_response(Refusal(503, "the service is ending"))
+            return problem_response(Refusal(503, "the service is ending"), service)
         try:
             await off_loop(service.check)
         except Exception as error:  # a database that cannot be written is why nobody should be sent here
-            return problem_response(error)
+            return problem_response(error, service)
         return Response(b'{"status":"ready"}', media_type="application/json")
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -77,7 +77,7 @@ def make_app(
             404: f"there is no route {request.url.path[:200]!r}",
             405: f"{request.method} is not taken here",
         }
-        return problem_response(Refusal(status, said.get(status, "internal error"), headers=headers))
+        return problem_response(Refusal(status, said.get(status, "internal error"), headers=headers), service)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -140,7 +140,7 @@ class _Admitted:
         try:
             await self._service.admit(HTTPConnection(scope), own_header=True)
         except Exception as error:  # said as a problem
-            await problem_response(error)(scope, receive, send)
+            await problem_response(error, self._service)(scope, receive, send)
             return
         await self._inner(scope, receive, send)
 

@@ -17,7 +17,7 @@ from quire import __version__, errors
 from quire.errors import CallError, QuireError
 from quire.log.entries import SCHEMA
 from quire.log.off_loop import off_loop
-from quire.log.store import Store
+from quire.log.store import Store, check_name
 from quire.values import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -59,15 +59,16 @@ class Refusal(QuireError):
         self.status, self.state, self.headers = status, state, dict(headers or {})
 
 
-# Who has to act decides the status: the caller (4xx), the operator (500, 501, 503), the provider (502).
+# Who has to act decides the status: the caller (4xx), the operator (500, 501, 503), the provider (502). What the
+# types of a route forbid is 422; what they allow and the library refuses, as things stand, is 409.
 _STATUS: tuple[tuple[type[QuireError], int, str], ...] = (
     (errors.NotFound, 404, "not found"),
     (errors.ConflictError, 409, "conflict"),
     (errors.RuleError, 409, "the request would be refused"),
     (errors.BudgetError, 409, "it does not fit"),
     (errors.DamageError, 500, "stored data is damaged"),
-    (errors.DataError, 422, "malformed"),
-    (errors.CallError, 422, "not understood"),
+    (errors.DataError, 409, "malformed"),
+    (errors.CallError, 409, "refused"),
     (errors.MissingPart, 501, "a part is not installed"),
     (errors.VersionError, 500, "the database is newer than this Quire"),
     (errors.ProviderError, 502, "the model's side failed"),
@@ -174,6 +175,7 @@ class Route(msgspec.Struct, frozen=True):
 
 _BIGGEST = 2**53 - 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=_BIGGEST)]
+Model = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:\S+$")]
 ThreadName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 # What the parts of paths in braces are.
 PARAMETERS: dict[str, Any] = {
@@ -213,7 +215,7 @@ def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
             )
             given = await service.once(route, call, _answered)
         except Exception as error:  # whatever happens is said as a problem
-            return problem_response(error)
+            return problem_response(error, service)
         return _response(route, given, service)
 
     return answer
@@ -232,7 +234,9 @@ def _path(route: Route, request: Request) -> dict[str, Any]:
         given = request.path_params[name].replace("\0", "/")
         try:
             found[name] = msgspec.convert(given, PARAMETERS[name], strict=False)
-        except msgspec.ValidationError as error:
+            if name == "name":
+                check_name(given)
+        except (msgspec.ValidationError, CallError) as error:
             raise Refusal(404, f"there is no {name} {given[:80]!r}: {error}") from error
     return found
 
@@ -268,11 +272,30 @@ async def _body(route: Route, request: Request, most: int) -> Any:
         raise Refusal(415, "the body is not declared as JSON", hint="Send content-type: application/json.")
     data = await read_body(request, most)
     try:
-        return msgspec.json.decode(data, type=route.body)
+        return _of_type(data, route.body)
     except msgspec.ValidationError as error:
         raise Refusal(422, str(error), hint="/api/openapi.json names what is taken.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error
+
+
+def _of_type(data: bytes, wanted: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=wanted)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        # In JSON 2.0 is an integer, too.
+        return msgspec.convert(whole_numbers(msgspec.json.decode(data)), wanted)
+
+
+def whole_numbers(value: Json, deep: int = 1) -> Json:
+    """An object whose own numbers are integers where they are whole: {"seq": 2.0} -> {"seq": 2}."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict) and deep >= 0:
+        return {key: whole_numbers(each, deep - 1) for key, each in value.items()}
+    return value
 
 
 def _response(route: Route, given: Any, service: Service) -> Response:
@@ -288,15 +311,16 @@ def _response(route: Route, given: Any, service: Service) -> Response:
     )
 
 
-def problem_response(error: Exception) -> Response:
-    """An error as problem+json."""
+def problem_response(error: Exception, service: Service) -> Response:
+    """An error as problem+json; whatever it repeats of what was given holds no secret."""
     from starlette.responses import Response
 
     problem = problem_of(error)
     headers = error.headers if isinstance(error, Refusal) else {}
     if isinstance(error, errors.ProviderError) and error.retry_after_s is not None:
         headers = {"retry-after": str(int(error.retry_after_s) + 1)}
-    return Response(msgspec.json.encode(problem), problem.status, headers, media_type=PROBLEM)
+    body = service.redactor.bytes(msgspec.json.encode(problem))
+    return Response(body, problem.status, headers, media_type=PROBLEM)
 
 
 # The page that tells machines of all this.
@@ -365,10 +389,9 @@ def _given(route: Route, known: Mapping[int, JsonObject]) -> JsonObject:
 
 
 def _problems(route: Route) -> JsonObject:
-    possible = {401, 403, 422, 429, 500, 501, 503, *route.errors}
+    possible = {401, 403, 409, 422, 429, 500, 501, 503, *route.errors}
     possible |= {404} if route.parameters else set()
     possible |= {400, 413, 415} if route.body is not None else set()
-    possible |= {409} if route.writes else set()
     content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {str(status): {"description": "problem", "content": content} for status in sorted(possible)}
 

@@ -201,7 +201,7 @@ class Service:
         before = await off_loop(self._remembered, mark)
         if before and before["asked"] != asked:
             raise Refusal(
-                422,
+                409,
                 "the Idempotency-Key was used for another request",
                 hint="Make a new key for each request; use the same only to try one again.",
             )

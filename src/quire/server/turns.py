@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -23,8 +23,8 @@ from quire.send.protocol import RECALL_SHARE, Limits, Runner
 from quire.send.transport import Transport, close, endpoint_for
 from quire.send.turn_state import standing, usage_of, usd_of
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
-from quire.server.routes import EVENTS, Call, EntryJson, Refusal, Route, problem_of
-from quire.values import Entry, Item, JsonObject
+from quire.server.routes import EVENTS, Call, EntryJson, Model, Refusal, Route, problem_of
+from quire.values import Entry, Item, JsonObject, RequestOptions
 
 if TYPE_CHECKING:
     from quire.server.service import Service, Tenant
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # Where it is asked for that a turn which another process carries out shall stop: the id of its user entry.
 _STOP = "stop"
 _LOOK_S = 0.25
-Model = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+:\S*$")]
 
 
 class TurnLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +52,7 @@ class NewTurn(msgspec.Struct, forbid_unknown_fields=True):
     text: Annotated[str, msgspec.Meta(min_length=1)]
     model: Model | None = None
     attach: Annotated[list[Item], msgspec.Meta(max_length=1000)] = []
-    options: JsonObject = {}
+    options: RequestOptions = {}
     limits: TurnLimits = TurnLimits()
     stream: bool = True
 
@@ -72,7 +71,7 @@ class Resumed(msgspec.Struct, forbid_unknown_fields=True):
 
     results: Annotated[list[CallResult], msgspec.Meta(max_length=1000)] = []
     model: Model | None = None
-    options: JsonObject = {}
+    options: RequestOptions = {}
     limits: TurnLimits = TurnLimits()
     stream: bool = True
 
@@ -191,7 +190,10 @@ class Turns:
                 turn.began.set_result(user)
                 limits = Limits(**msgspec.structs.asdict(asked.limits))
                 runner = Runner(
-                    tools=_CallerRuns(), limits=limits, options=dict(asked.options), recall=RECALL_SHARE
+                    tools=_CallerRuns(),
+                    limits=limits,
+                    options=cast(JsonObject, asked.options),
+                    recall=RECALL_SHARE,
                 )
                 cycle = Cycle(thread, model, transport, runner, None, _undecided)
                 return await self._until_stopped(tenant, name, user, cycle, model)

@@ -1,0 +1,92 @@
+"""The rest of the library over HTTP, and a search for faults in what the routes promise."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from serving import served, user
+
+from quire.server.app import all_routes
+from quire.server.routes import openapi
+from quire.server.service import ServiceLimits
+from quire.testing import emulator
+
+MODEL = "anthropic:claude-opus-5-5"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    replies = lambda body: "Certainly."  # noqa: E731
+    with emulator("anthropic", replies, lenient=True) as model:
+        how = {"base_url": model.url, "model": MODEL, "limits": ServiceLimits(per_s=0)}
+        with served(tmp_path_factory.mktemp("api") / "q.db", **how) as client:
+            client.post("/api/threads/t/entries", json={"entries": [user("The marmalade is in the cellar.")]})
+            client.post("/api/threads/t/turns", json={"text": "Where is it?", "stream": False})
+            yield client
+
+
+def test_requests_are_assembled_rendered_and_listed_with_their_cost(client: httpx.Client) -> None:
+    made = client.post("/api/threads/t/requests", json={"model": MODEL, "options": {"max_tokens": 100}}).json()
+    assert made["body"]["max_tokens"] == 100
+    assert len(made["layers"]) == 5
+    other = client.get("/api/threads/t/render", params={"model": "openai:gpt-6-sol"}).json()
+    assert other["body"]["model"] == "gpt-6-sol"
+    sent = client.get("/api/threads/t/requests").json()["requests"]
+    used = client.get("/api/threads/t/usage").json()
+    assert [each["model"] for each in sent] == [MODEL]
+    assert (used["requests"], used["usd"], used["unpriced"]) == (1, sent[0]["usd"], 0)
+    assert client.get("/api/threads/t/render", params={"model": "nobody:x"}).status_code == 404
+
+
+def test_what_was_said_is_recalled(client: httpx.Client) -> None:
+    for n in range(3):
+        client.post(
+            "/api/threads/o/entries", json={"entries": [user(f"Number {n}."), user("The key hangs in the hall.")]}
+        )
+    found = client.get("/api/threads/t/recall", params={"q": "Where does the key hang?", "scope": "threads"}).json()
+    assert found["hits"][0]["entry"]["text"] == "The key hangs in the hall."
+
+
+def test_a_window_is_kept_and_its_items_removed(client: httpx.Client) -> None:
+    kept = client.post("/api/threads/t/window", json={"content": "A note.", "type": "text"}).json()
+    assert [item["content"] for item in client.get("/api/threads/t/window").json()["items"]] == ["A note."]
+    assert client.delete(f"/api/threads/t/window/{kept['id']}").status_code == 204
+    assert client.get("/api/threads/t/window").json()["items"] == []
+
+
+def test_records_are_created_found_changed_and_deleted(client: httpx.Client) -> None:
+    new = {"schema_name": "note.v1", "context": {"text": "Bees like thyme."}, "tags": ["garden"]}
+    made = client.post("/api/records", json=new, headers={"idempotency-key": "r1"}).json()
+    assert client.post("/api/records", json=new, headers={"idempotency-key": "r1"}).json() == made
+    path = f"/api/records/{made['id']}"
+    assert client.get("/api/records", params={"q": "thyme"}).json()["records"] == [made]
+    assert client.put(path, json={"version": 1, "title": "Bees"}).json()["version"] == 2
+    assert client.put(path, json={"version": 1, "title": "Late"}).status_code == 409
+    assert client.delete(path).status_code == 204
+    assert client.get(path).status_code == 404
+
+
+def test_models_are_listed_and_recorded_requests_audited(client: httpx.Client) -> None:
+    models = client.get("/api/models").json()["models"]
+    assert any(f"{each['provider']}:{each['model']}" == MODEL for each in models)
+    asked: dict[str, Any] = {"model": "claude-opus-5-5", "messages": [{"role": "user", "content": "Hi"}]}
+    used = {"input_tokens": 5, "output_tokens": 1}
+    told = client.post("/api/audit", json={"requests": [{"request": asked, "reply": {"usage": used}}]}).json()
+    assert told["total"]["requests"] == 1
+
+
+promised = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_regex="events|hold|turns|resume")
+
+
+@promised.parametrize()
+@settings(
+    max_examples=200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+def test_no_fault_is_found_in_what_the_routes_promise(case: Any, client: httpx.Client) -> None:
+    case.call_and_validate(base_url=str(client.base_url))
