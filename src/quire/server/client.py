@@ -21,7 +21,7 @@ from quire.errors import CallError, MissingPart, QuireError
 from quire.log.entries import check_entry
 from quire.log.hashing import canonical, sha256_hex
 from quire.log.store import Index, RecordRow, RecordTable, Store, check_name, check_page
-from quire.log.turn_lock import _own, hold_turn
+from quire.log.turn_lock import hold_turn
 from quire.server.store_calls import CALLS
 from quire.values import Entry, Json, JsonObject
 
@@ -183,14 +183,7 @@ class HttpStore:
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
         check_name(thread)
-        return self._held(thread)
-
-    @contextmanager
-    def _held(self, thread: str) -> Iterator[None]:
-        # Code that holds a turn may take it again; the service is asked once.
-        nested = (self._place, thread) in _own.get()
-        with hold_turn(self._place, thread), nullcontext() if nested else self._lock(thread):
-            yield
+        return hold_turn(self._place, thread, self._lock(thread))
 
     @contextmanager
     def _lock(self, thread: str) -> Iterator[None]:

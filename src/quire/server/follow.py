@@ -98,6 +98,7 @@ class Follower:
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._written: set[str] = set()
+        self._notice: asyncio.Future[Any] | None = None
 
     def wrote(self, thread: str) -> None:
         """This process wrote to a thread, in whichever OS thread: its readers need not wait for the next look."""
@@ -132,8 +133,7 @@ class Follower:
         """Look for news while anybody reads: at once for what this process wrote, else as often as the store tells."""
         seen = await off_loop(self._store.last_change)
         while self._tails:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), _LOOK_S)
+            await self._news(seen)
             self._woken.clear()
             names, self._written = self._written, set()
             try:
@@ -145,6 +145,20 @@ class Follower:
                         await tail.look(self._store)
             except QuireError:
                 await asyncio.sleep(1)  # the database is away; readers keep their places
+
+    async def _news(self, seen: int) -> None:
+        """Wait until this process wrote, the store tells of a change, or it is time to look."""
+        woken = asyncio.ensure_future(self._woken.wait())
+        waits: set[asyncio.Future[Any]] = {woken}
+        tell = getattr(self._store, "wait_for_change", None)
+        if tell is not None:
+            if self._notice is None or self._notice.done():
+                self._notice = asyncio.ensure_future(asyncio.to_thread(_quietly, tell, seen, 1.0))
+            waits.add(self._notice)
+        # Of what is being written behind the newest entry, no store tells.
+        often = tell is None or any(tail.is_written() for tail in self._tails.values())
+        await asyncio.wait(waits, timeout=_LOOK_S if often else 1.0, return_when=asyncio.FIRST_COMPLETED)
+        woken.cancel()
 
     async def events(
         self, name: str, last: str, until: asyncio.Future[Any] | None = None
@@ -182,6 +196,11 @@ class Follower:
         if tail.holds(read_id(last)[0]):
             return missed(tail, tail.name, last, _PAGE)
         return await off_loop(missed, self._store, tail.name, last, _PAGE)
+
+
+def _quietly(tell: Callable[[int, float], object], seen: int, timeout_s: float) -> None:
+    with contextlib.suppress(QuireError):  # the database is away; the next look says so
+        tell(seen, timeout_s)
 
 
 async def _first(news: asyncio.Event, ends: set[asyncio.Future[Any]]) -> bool:
