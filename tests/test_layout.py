@@ -15,7 +15,7 @@ RANKS = [
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "notes", "archive", "audit", "emulate"},
     {"fitting", "thread", "thread_state", "thread_recall", "async_thread", "observe"},
-    {"server", "cli", "testing", "adapters"},
+    {"server", "cli", "testing", "adapters", "request_recording"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.
 PURE = ("assemble", "formats", "providers", "tokens", "values.py", "entry.py", "errors.py")

@@ -1,5 +1,8 @@
 """Public parts for users' own tests: a strict provider on 127.0.0.1, a store in memory, a PostgreSQL server.
 
+`assert_extends(prev, next)` and `assert_valid(body)` hold single requests; `record_requests()`, or the pytest fixture
+`quire_requests`, all that a test sends.
+
 from quire.testing import emulator, Refuse
 
 with emulator("anthropic", replies=["Hello", Refuse(429, retry_after_s=1)]) as server:
@@ -21,18 +24,23 @@ from pathlib import Path
 from quire.emulate import Cut, Emulator, Refuse, Replies, Reply, Slow
 from quire.errors import MissingPart, QuireError
 from quire.log.memory import MemoryStore
+from quire.request_recording import RecordedRequests, assert_extends, assert_valid, record_requests
 
 __all__ = [
     "Cut",
     "Emulator",
     "MemoryStore",
     "PostgresServer",
+    "RecordedRequests",
     "Refuse",
     "Replies",
     "Reply",
     "Slow",
+    "assert_extends",
+    "assert_valid",
     "emulator",
     "postgres_server",
+    "record_requests",
 ]
 
 

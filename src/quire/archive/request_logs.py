@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import urlsplit
 
 from quire import providers
-from quire.archive.sent_calls import events_of, is_body, known_provider
+from quire.archive.sent_calls import events_of, is_body, known_provider, url_model
 from quire.archive.source_file import SourceFile, text_in
 from quire.archive.stored_conversations import LoggedExchange, SessionStore, StoredConversation, holding
 from quire.errors import FormatError, QuireError
@@ -132,15 +132,7 @@ def _har(file: SourceFile) -> Iterator[LoggedExchange]:
         }
         about["status"] = answer.get("status") or None
         place = f"{file.path}#log.entries[{number}]"
-        yield LoggedExchange(body, reply if reply is not None else text, place, _url_model(url.path), about)
-
-
-def _url_model(url: str) -> str:
-    """Gemini and Bedrock name the model in the address."""
-    for word in ("/models/", "/model/"):
-        if word in url:
-            return url.split(word)[1].partition("/")[0].partition(":generate")[0].partition(":stream")[0]
-    return ""
+        yield LoggedExchange(body, reply if reply is not None else text, place, url_model(url.path), about)
 
 
 def _json(text: Json) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from urllib.parse import unquote
 
 import msgspec
 
@@ -33,6 +34,8 @@ class SentCall(msgspec.Struct, frozen=True):
     tells_cache: bool = True
     # The reply's own id: a store that copies sessions holds one reply several times.
     id: str = ""
+    # The program whose store told of it.
+    store: str = ""
 
 
 _HOSTS = {
@@ -52,7 +55,8 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
     """A call by its body and reply; `about` may hold host, path, headers, provider, model, usage, time and session."""
     path = str(about.get("path") or about.get("url") or "").partition("?")[0]
     provider = str(about.get("provider") or _provider(str(about.get("host") or ""), path, body))
-    named = str(body.get("model") or body.get("modelId") or about.get("model") or "").removeprefix("models/")
+    named = str(body.get("model") or body.get("modelId") or about.get("model") or url_model(path))
+    named = named.removeprefix("models/")
     return SentCall(
         source=source,
         provider=provider,
@@ -64,6 +68,20 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
         ),
         session=_session(about, body),
     )
+
+
+def url_model(url: str) -> str:
+    """Gemini and Bedrock name the model in the address."""
+    for word in ("/models/", "/model/"):
+        if word in url:
+            return (
+                unquote(url)
+                .split(word)[1]
+                .partition("/")[0]
+                .partition(":generate")[0]
+                .partition(":stream")[0]
+            )
+    return ""
 
 
 def _provider(host: str, path: str, body: JsonObject) -> str:

@@ -13,12 +13,21 @@ from quire.archive.agent_clients import CLIENTS
 from quire.archive.libraries import LIBRARIES
 from quire.archive.request_logs import LOGS
 from quire.archive.sent_calls import SentCall
-from quire.archive.source_file import SourceFile, files_under, source_file
+from quire.archive.source_file import LinesOf, SourceFile, files_under, source_file
 from quire.archive.stored_conversations import SessionStore, StoredConversation
 from quire.errors import FormatError
 from quire.log.shapes import short
 
-__all__ = ["STORES", "conversations", "files_under", "parts", "recognised", "sent_calls", "source_file"]
+__all__ = [
+    "STORES",
+    "FilePart",
+    "conversations",
+    "files_under",
+    "parts",
+    "recognised",
+    "sent_calls",
+    "source_file",
+]
 
 STORES = (*CLIENTS, *LIBRARIES, *LOGS)
 Value = TypeVar("Value")
@@ -66,18 +75,33 @@ def sent_calls(file: SourceFile) -> Iterator[SentCall]:
     if store.exchanges is not None:
         yield from (call for each in _read(file, store, store.exchanges) if (call := each.call()) is not None)
     else:
-        yield from (call for each in conversations(file, store) for call in each.calls)
+        for each in conversations(file, store):
+            yield from (msgspec.structs.replace(call, store=store.name) for call in each.calls)
 
 
 # A log of requests is read in parts of so many bytes, whoever reads them: what is found does not depend on it.
 PART_BYTES = 16 * 1024 * 1024
 
 
-def parts(path: Path) -> Iterator[SourceFile]:
+class FilePart(msgspec.Struct, frozen=True):
+    """A file, or some lines of one that is long: what can be read by itself."""
+
+    path: Path
+    lines: LinesOf | None = None
+
+    @property
+    def size(self) -> int:
+        return self.lines.end - self.lines.start if self.lines else self.path.stat().st_size
+
+    def open(self) -> SourceFile:
+        return msgspec.structs.replace(source_file(self.path), part=self.lines)
+
+
+def parts(path: Path) -> Iterator[FilePart]:
     """A file in parts that can be read apart: the lines of a log of requests, or all of it."""
-    file = source_file(path)
-    large = file.is_lines and path.stat().st_size > PART_BYTES and path.suffix != ".gz"
-    if large and recognised(file).exchanges is not None:
-        yield from (msgspec.structs.replace(file, part=part) for part in file.parts(PART_BYTES))
-    else:
-        yield file
+    if path.is_file() and path.suffix != ".gz" and path.stat().st_size > PART_BYTES:
+        file = source_file(path)
+        if file.is_lines and recognised(file).exchanges is not None:
+            yield from (FilePart(path, lines) for lines in file.parts(PART_BYTES))
+            return
+    yield FilePart(path)

@@ -1,9 +1,9 @@
 """What recorded requests lost of the provider's cache, and why: read them, put them into conversations, explain each loss."""
 
+from quire.archive.sent_calls import SentCall, call_of, is_body
 from quire.audit.causes import Verdict
 from quire.audit.conversations import Grouping, WatchedConversation
-from quire.audit.read import SentCall, call_of, read_calls
-from quire.audit.report import AuditReport, audit
+from quire.audit.report import AuditReport, audit, file_parts, read_calls
 from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
 
 __all__ = [
@@ -16,6 +16,8 @@ __all__ = [
     "WatchedConversation",
     "audit",
     "call_of",
+    "file_parts",
+    "is_body",
     "read_calls",
     "what_if",
 ]

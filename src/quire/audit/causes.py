@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.audit.read import SentCall
+from quire.archive.sent_calls import SentCall
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written
 from quire.providers.simulate.blocks import same_start
@@ -26,6 +26,7 @@ _SIDES: dict[str, Side] = {
     "provider": "provider",
     "unknown": "unknown",
     "minimum": "nobody",
+    "retry": "nobody",
     "first": "nobody",
 }
 
@@ -54,6 +55,7 @@ CAUSES: dict[str, tuple[str, str]] = {
     "ttl": ("the cache had expired", "Ask sooner, or mark with the longer life where pauses are long."),
     "model": ("another model was asked", "Stay with one model; each has a cache of its own."),
     "settings": ("thinking, effort or another setting was switched", "Choose it once for the conversation."),
+    "retry": ("the same request was sent again", "Nothing: one that was aborted may have left no cache."),
     "first": ("the first request of a conversation", "Nothing."),
     "provider": (
         "the bytes are the same, in time and marked",
@@ -74,6 +76,8 @@ class Verdict(msgspec.Struct, frozen=True):
     path: str = ""
     offset: int = 0
     note: str = ""
+    # The store that told of it, by its name: whose settings may help.
+    store: str = ""
 
     @property
     def what(self) -> str:
@@ -115,6 +119,7 @@ def verdict(
         path=_where(place[0]) if place else "",
         offset=place[2] if place else 0,
         note=note,
+        store=now.store,
     )
 
 
@@ -180,7 +185,7 @@ def _unread_mark(
     read = now.usage.cache_read if now.usage is not None else 0
     if held < max(2 * _TOKENS, info.min_cache_tokens) or read >= 0.6 * held - _TOKENS:
         return None
-    if found := _expired(before, now, info, _longest(before.body, info)):
+    if found := _expired(before, now, info, _life(before, info)):
         return "ttl", "certain", None, found
     return "provider", "likely", None, f"the mark at {_where(new[marked[-1]])} should have been read"
 
@@ -206,16 +211,17 @@ def _bytes(unit: Unit) -> bytes:
 
 
 def _text(unit: Unit) -> str:
-    return "\n".join(_texts(list(unit.compared)))
+    return "\n".join(texts_of(list(unit.compared)))
 
 
-def _texts(value: Json) -> list[str]:
+def texts_of(value: Json) -> list[str]:
+    """Every text in a value, in its order; types and roles are left out."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list | tuple):
-        return [text for inner in value for text in _texts(inner)]
+        return [text for inner in value for text in texts_of(inner)]
     inner = [value[key] for key in value if key not in ("type", "role")] if isinstance(value, dict) else []
-    return [text for each in inner for text in _texts(each)]
+    return [text for each in inner for text in texts_of(each)]
 
 
 # What moved, by where it stands and what it says there.
@@ -336,8 +342,10 @@ def _same_bytes(
         return "settings", "likely", None, ", ".join(changed)
     if now.usage is not None and now.usage.input_total < info.min_cache_tokens:
         return "minimum", "certain", None, f"{info.min_cache_tokens:,} tokens"
-    if found := _expired(before, now, info, _longest(before.body, info)):
+    if found := _expired(before, now, info, _life(before, info)):
         return "ttl", "certain", None, found
+    if written(before.body) == written(now.body):
+        return "retry", "likely", None, ""
     if info.max_breakpoints and info.engine == "anthropic":
         if not _marks(now.body):
             return "marks-absent", "certain", None, ""
@@ -353,9 +361,7 @@ def _from_usage(
     assert now.usage is not None
     if now.compacted:
         return "compaction", "certain", None, "the client says so"
-    if found := _expired(
-        before, now, info, info.ttl_s[-1] if before.usage.cache_write_1h else min(info.ttl_s, default=0)
-    ):
+    if found := _expired(before, now, info, _life(before, info)):
         return "ttl", "likely", None, found
     if now.usage.input_total < 0.6 * before.usage.input_total:
         return (
@@ -373,13 +379,26 @@ def _expired(before: SentCall, now: SentCall, info: ModelInfo, life_s: int) -> s
     if before.at_ms is None or now.at_ms is None or not life_s:
         return ""
     gap = (now.at_ms - before.at_ms) // 1000
-    return f"{gap:,} s after the request before; kept for {life_s:,} s" if gap >= 0.95 * life_s else ""
+    if gap < 0.95 * life_s:
+        return ""
+    asked = " (an hour was asked for)" if life_s < max(info.ttl_s) and _asks_longer(before.body) else ""
+    return f"{gap:,} s after the request before; kept for {life_s:,} s{asked}"
 
 
-def _longest(body: JsonObject, info: ModelInfo) -> int:
-    """The longest life that a mark of the body asks for; without one the provider's usual."""
-    usual = min(info.ttl_s, default=0)
-    return max(info.ttl_s, default=0) if b'"ttl":"1h"' in written(body) else usual
+def _life(before: SentCall, info: ModelInfo) -> int:
+    """How long what a request left was kept: what the reply says it wrote for, else what its marks asked for.
+
+    A provider may give less than was asked for: the life that was received counts.
+    """
+    usual, longest = min(info.ttl_s, default=0), max(info.ttl_s, default=0)
+    used = before.usage
+    if used is not None and used.cache_write_5m + used.cache_write_1h:
+        return longest if used.cache_write_1h else usual
+    return longest if _asks_longer(before.body) else usual
+
+
+def _asks_longer(body: JsonObject) -> bool:
+    return b'"ttl":"1h"' in written(body)
 
 
 def _marks(body: JsonObject) -> int:

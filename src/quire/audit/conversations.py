@@ -6,12 +6,13 @@ Of a conversation only the newest request is kept: logs may be larger than memor
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import msgspec
 
+from quire.archive.sent_calls import SentCall
 from quire.audit.causes import Verdict, verdict
-from quire.audit.read import SentCall
 from quire.errors import QuireError
 from quire.providers.prefix import Unit
 from quire.providers.simulate.blocks import blocks_of, continues
@@ -63,25 +64,56 @@ class WatchedConversation:
         # What its requests said, by hash.
         self.messages: set[str] = set()
         self.has_tools = False
+        # The first request, by which what was read apart is put together.
+        self.first: SentCall | None = None
+        # The first whose usage is known: what stands before it in the conversation tells whether it lost anything.
+        self.opened: SentCall | None = None
         self._before: tuple[SentCall, tuple[Unit, ...]] | None = None
         self._sizes: dict[str, int] = {}
 
     def add(self, call: SentCall, units: tuple[Unit, ...]) -> Verdict | None:
         """One more request; what it lost against the one before it, if anything."""
+        self.first = self.first or call
+        self.opened = self.opened or (call if call.usage is not None else None)
         self.spent += _spent(call)
         self.bodies = self.bodies or bool(call.body)
         self.has_tools = self.has_tools or any(unit.section == "tools" for unit in units)
         if call.usage is None:
             return None
-        found = None
-        if self._before is not None:
-            found = verdict(self._before[0], call, (self._before[1], units), self._size)
+        found = self._judge(call, units)
+        self._before = call, units
+        return found
+
+    def _judge(self, call: SentCall, units: tuple[Unit, ...]) -> Verdict | None:
+        if self._before is None:
+            return None
+        found = verdict(self._before[0], call, (self._before[1], units), self._size)
         if found is not None:
             self.verdicts.append(found)
             self.spent.lost += found.lost
             self.spent.lost_usd += found.usd or 0.0
-        self._before = call, units
         return found
+
+    def join(self, later: WatchedConversation) -> None:
+        """Go on with what was read apart: the same as if its requests had come one by one."""
+        opened = later.opened
+        if opened is not None:
+            self._judge(opened, units_of(opened))
+        self.spent += later.spent
+        self.verdicts += later.verdicts
+        self.messages |= later.messages
+        self.bodies, self.has_tools = self.bodies or later.bodies, self.has_tools or later.has_tools
+        self._before = later._before or self._before
+        self.opened = self.opened or opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Between processes the newest request goes without what can be made of it again."""
+        before = self._before and self._before[0]
+        return {**self.__dict__, "_before": before, "_sizes": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        before = state["_before"]
+        self.__dict__.update(state, _before=before and (before, units_of(before)))
 
     def goes_on(self, units: tuple[Unit, ...]) -> bool:
         """Whether a request goes on with the newest one here, wherever its bytes moved."""
@@ -98,6 +130,15 @@ class WatchedConversation:
         return self._sizes[key]
 
 
+def units_of(call: SentCall) -> tuple[Unit, ...]:
+    """The tools, the system prompt and the messages of a call; none where its body was not kept."""
+    return tuple(wire_of(call.provider, call.body).layout.units(call.body)) if call.body else ()
+
+
+def _message_hashes(units: Iterable[Unit]) -> list[str]:
+    return [hash for unit in units if unit.section == "messages" for hash in unit.hashes]
+
+
 class Grouping:
     """Puts calls into conversations as they come; what is asked beside one (a title, a summary) stands apart."""
 
@@ -106,24 +147,57 @@ class Grouping:
         # Which conversations hold a message, and which one a session's usage belongs to.
         self._holders: dict[str, list[int]] = {}
         self._by_session: dict[tuple[str, str], int] = {}
+        self._of_session: dict[str, list[int]] = {}
+        # Replies that were counted: stores copy sessions when they are resumed, forked or archived.
+        self._replies: dict[str, int] = {}
 
     def add(self, call: SentCall) -> tuple[WatchedConversation, Verdict | None]:
         """The conversation that a call goes on with, or begins, and what it lost."""
-        units = tuple(wire_of(call.provider, call.body).layout.units(call.body)) if call.body else ()
-        messages = [hash for unit in units if unit.section == "messages" for hash in unit.hashes]
+        if call.id and not call.body and call.id in self._replies:
+            return self.conversations[self._replies[call.id]], None
+        units = units_of(call)
+        messages = _message_hashes(units)
         at = self._place(call, messages, units)
         if at is None:
-            at = len(self.conversations)
-            self.conversations.append(
-                WatchedConversation(call.session or call.source, call.session, self._kind(call, units))
+            at = self._begin(
+                WatchedConversation(call.session or call.source, call.session, self._kind(call, units)), call
             )
-            if not call.body:
-                self._by_session[call.session, call.agent] = at
-        conversation = self.conversations[at]
-        for hash in set(messages) - conversation.messages:
+        if call.id and not call.body:
+            self._replies[call.id] = at
+        self._hold(at, messages)
+        return self.conversations[at], self.conversations[at].add(call, units)
+
+    def join(self, part: Grouping, calls: Iterable[SentCall] = ()) -> None:
+        """Go on with what was read apart, and with calls of which only usage is known."""
+        for later in part.conversations:
+            first = later.first
+            assert first is not None
+            units = units_of(first)
+            at = self._place(first, _message_hashes(units), units)
+            if at is None:
+                later.kind = self._kind(first, units)
+                at = self._begin(later, first)
+                self._hold(at, later.messages, known=False)
+            else:
+                self._hold(at, later.messages)
+                self.conversations[at].join(later)
+        for call in calls:
+            self.add(call)
+
+    def _begin(self, conversation: WatchedConversation, call: SentCall) -> int:
+        self.conversations.append(conversation)
+        at = len(self.conversations) - 1
+        self._of_session.setdefault(conversation.session, []).append(at)
+        if not call.body:
+            self._by_session[call.session, call.agent] = at
+        return at
+
+    def _hold(self, at: int, messages: Iterable[str], known: bool = True) -> None:
+        """Remember which conversation said what."""
+        held = self.conversations[at].messages
+        for hash in set(messages) - held if known else messages:
             self._holders.setdefault(hash, []).append(at)
-        conversation.messages.update(messages)
-        return conversation, conversation.add(call, units)
+        held.update(messages)
 
     def _place(self, call: SentCall, messages: list[str], units: tuple[Unit, ...]) -> int | None:
         """The conversation that shares most of a call's messages."""
@@ -142,7 +216,7 @@ class Grouping:
 
     def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
         """Whether something new in a session is asked beside it, or is another agent's work."""
-        others = [each for each in self.conversations if each.session == call.session]
+        others = [self.conversations[at] for at in self._of_session.get(call.session, ())]
         if call.agent:
             return "agent"
         if not call.session or not others:

@@ -51,6 +51,33 @@ class PolicyOutcome(msgspec.Struct, frozen=True):
         return self.grounded / self.actions if self.actions else 1.0
 
 
+def together(outcomes: Iterable[PolicyOutcome]) -> list[PolicyOutcome]:
+    """What policies come to over several conversations; one that not all of them know is left out."""
+    by_policy: dict[str, list[PolicyOutcome]] = {}
+    for each in outcomes:
+        by_policy.setdefault(each.policy, []).append(each)
+    most = max(map(len, by_policy.values()), default=0)
+    return [_sum(name, rows) for name, rows in by_policy.items() if len(rows) == most]
+
+
+def _sum(name: str, rows: Sequence[PolicyOutcome]) -> PolicyOutcome:
+    requests = sum(each.requests for each in rows)
+    known = [each.usd for each in rows if each.usd is not None]
+    return PolicyOutcome(
+        policy=name,
+        requests=requests,
+        tokens=sum(each.tokens for each in rows),
+        read=sum(each.read for each in rows),
+        cost=sum(each.cost for each in rows),
+        usd=sum(known) if len(known) == len(rows) else None,
+        kept=sum(each.kept * each.requests for each in rows) / max(1, requests),
+        actions=sum(each.actions for each in rows),
+        grounded=sum(each.grounded for each in rows),
+        cuts=tuple(range(sum(len(each.cuts) for each in rows))),
+        over=sum(each.over for each in rows),
+    )
+
+
 class RecordedThread(msgspec.Struct, frozen=True):
     """A conversation as it stands: its entries, each request with all of the history, its time and the words it needs."""
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from quire.cli.output import counted, echo, in_line, json_option, print_json, print_table
-from quire.errors import CallError
+from quire.errors import CallError, QuireError
 
 if TYPE_CHECKING:
-    from quire.audit import AuditReport, WatchedConversation
+    from quire.archive.sessions import FilePart
+    from quire.audit import AuditReport, PolicyOutcome, WatchedConversation
 
 # Where agent clients keep their sessions, under the user's home.
 STORES = {
@@ -33,32 +38,175 @@ STORES = {
 @click.option(
     "--fail-under", type=click.FloatRange(0, 100), help="Exit with 1 where less of it was read, in percent."
 )
+@click.option(
+    "--what-if", is_flag=True, help="Also: what other policies would have cost and kept (simulated)."
+)
+@click.option(
+    "--budget",
+    type=click.IntRange(1),
+    help="--what-if: tokens a request may hold (default: the model's window).",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the report as a page that stands by itself.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), help="How many processes read (default: all cores, where it is much)."
+)
+@click.option("--ray", metavar="ADDRESS", help="Read on a Ray cluster whose nodes see the same files.")
+@click.option(
+    "--apply",
+    "step",
+    flag_value="apply",
+    help="Change the client's settings that answer a cause, after showing the difference.",
+)
+@click.option("--verify", "step", flag_value="verify", help="Compare what was lost before and since --apply.")
+@click.option(
+    "--revert",
+    "step",
+    flag_value="revert",
+    help="Put settings back as they were before --apply, to the byte.",
+)
 @json_option
-def audit(paths: tuple[Path, ...], top: int, fail_under: float | None, as_json: bool) -> None:
+def audit(
+    paths: tuple[Path, ...],
+    top: int,
+    fail_under: float | None,
+    what_if: bool,
+    budget: int | None,
+    html: Path | None,
+    jobs: int | None,
+    ray: str | None,
+    step: str | None,
+    as_json: bool,
+) -> None:
     """Tell what recorded requests could have read from the provider's cache and did not, why, and what to change.
 
-    PATH is a file or a folder: requests as JSON (a line each, alone or with replies), HAR files, sessions of Claude
-    Code, codex, pi, gemini-cli and opencode. Without one, the sessions found in your home are read.
+    PATH is a file or a folder of whatever `quire import` reads: requests as JSON (a line each, alone or with replies),
+    HAR files, sessions of Claude Code, codex, pi, gemini-cli, opencode and others. Without one, the sessions found in
+    your home are read.
 
     \b
     Examples:
       quire audit requests.jsonl
-      quire audit ~/.claude/projects --top 3
+      quire audit ~/.claude/projects --top 3 --what-if
       quire audit captured.har --json | jq .causes
-      quire audit requests.jsonl --fail-under 90
+      quire audit requests.jsonl --html audit.html --fail-under 90
+      quire audit --apply; …; quire audit --verify; quire audit --revert
     """
-    from quire.audit import audit as audited
-    from quire.audit import read_calls
+    from quire.cli import audit_settings
 
+    if step == "revert":
+        audit_settings.revert()
+        return
     places = paths or _found_at_home()
-    report = audited(call for place in places for call in read_calls(place))
+    if step == "verify":
+        audit_settings.verify(places)
+        return
+    parts = [part for place in places for part in _parts(place)]
+    run = _runner(parts, jobs, ray)
+    report = _report(parts, run, {*paths})
     if not report.total.requests:
         raise CallError(
-            "there is no request in what was given", hint="`quire audit --help` names what is read."
+            "there is no request in what was given, and no usage of one",
+            hint="`quire audit --help` names what is read.",
         )
-    print_json(report.as_json()) if as_json else _show(report, top)
+    outcomes = _simulated(parts, run, budget) if what_if else []
+    found = report.as_json()
+    if outcomes:
+        found["what_if"] = [{**msgspec.structs.asdict(each), "reuse": round(each.reuse, 4), "grounding": round(each.grounding, 4), "simulated": True} for each in outcomes]  # fmt: skip
+    if html is not None:
+        from quire.audit.report import html_page
+
+        html.write_text(html_page(found, outcomes), encoding="utf-8")
+        echo(f"wrote {html}", err=True)
+    print_json(found) if as_json else _show(report, top, outcomes)
+    if step == "apply":
+        audit_settings.apply(report)
     if fail_under is not None and 100 * report.total.reuse < fail_under:
         raise click.exceptions.Exit(1)
+
+
+def _parts(place: Path) -> list[FilePart]:
+    from quire.audit import file_parts
+
+    return list(file_parts(place))
+
+
+# Starting processes takes longer than reading less than this.
+_MUCH = 48 * 1024 * 1024
+Runner = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+
+
+def _runner(parts: Sequence[FilePart], jobs: int | None, ray: str | None) -> Runner:
+    from quire.audit.report import on_cores, on_ray
+
+    if ray is not None:
+        return on_ray(ray)
+    count = jobs or (os.cpu_count() or 1 if sum(part.size for part in parts) > _MUCH else 1)
+    return on_cores(min(count, len(parts))) if min(count, len(parts)) > 1 else map
+
+
+def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditReport:
+    """Read everything; of a folder, what is no record of requests is left out and said."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from quire.audit.report import PartOfAudit, audit_files
+
+    left_out: list[str] = []
+    bar = Progress(TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())  # fmt: skip
+    with bar:
+        task = bar.add_task("reading", total=sum(part.size for part in parts))
+
+        def each(read: PartOfAudit) -> None:
+            bar.advance(task, read.part.size)
+            if read.problem is not None:
+                if read.part.path in named:
+                    raise read.problem
+                left_out.append(str(read.problem))
+
+        report = audit_files(parts, run, each)
+    for problem in left_out:
+        echo(f"left out: {problem}", err=True, dim=True)
+    return report
+
+
+def _simulated(parts: Sequence[FilePart], run: Runner, budget: int | None) -> list[PolicyOutcome]:
+    """What other policies would have cost; long logs are simulated part by part."""
+    from quire.audit.what_if import together
+
+    made = run(partial(simulate_part, budget=budget), parts)
+    return together(outcome for some in made for outcome in some)
+
+
+def simulate_part(part: FilePart, budget: int | None) -> list[PolicyOutcome]:
+    """Every conversation of a file under every policy."""
+    from quire import Policy
+    from quire.archive.sessions import conversations, recognised
+    from quire.audit.what_if import what_if
+    from quire.thread_state import policy_for
+
+    out: list[PolicyOutcome] = []
+    try:
+        file = part.open()
+        held = conversations(file, recognised(file))
+    except QuireError:
+        return []  # said where it was audited
+    for each in held:
+        target = f"{each.format}:{each.model}"
+        policy = policy_for(target, Policy(budget=budget) if budget else None)
+        found = what_if(each.entries(), policy=policy)
+        out += found if found[0].requests > 1 else []
+    return out
 
 
 def _found_at_home() -> tuple[Path, ...]:
@@ -72,10 +220,12 @@ def _found_at_home() -> tuple[Path, ...]:
     return tuple(found.values())
 
 
-def _show(report: AuditReport, top: int) -> None:
+def _show(report: AuditReport, top: int, outcomes: Sequence[PolicyOutcome]) -> None:
     _show_total(report)
     if report.by_cause:
         _show_causes(report)
+    else:
+        echo("Nothing to do: no request lost what it could have read.")
     worst = [each for each in report.conversations if each.spent.lost][:top]
     if worst:
         _show_worst(worst)
@@ -84,6 +234,25 @@ def _show(report: AuditReport, top: int) -> None:
         echo(
             "Where only usage was stored, times, models and sizes tell why; the moved byte needs the requests."
         )
+    if outcomes:
+        _show_outcomes(outcomes)
+
+
+def _show_outcomes(outcomes: Sequence[PolicyOutcome]) -> None:
+    rows = [
+        [
+            each.policy,
+            each.tokens,
+            f"{each.reuse:.1%}",
+            "not known" if each.usd is None else f"${each.usd:,.2f}",
+            f"{each.kept:.0%}",
+            f"{each.grounding:.1%}",
+            each.over,
+        ]
+        for each in outcomes
+    ]
+    columns = ["policy", "tokens", "reuse", "input", "kept", "grounded", "over budget"]
+    print_table(columns, rows, title="\nThe same conversations under other policies (simulated)")
 
 
 def _show_total(report: AuditReport) -> None:

@@ -67,6 +67,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "audit",
         "What recorded requests lost of the provider's cache, why, and what it cost.",
     ),
+    "lock": ("quire.cli.lock", "lock", "Write down the prefix hashes of an application's requests."),
+    "check": ("quire.cli.lock", "check", "Fail where those prefixes moved without a reason; for CI."),
     "proxy": (
         "quire.cli.proxy",
         "proxy",

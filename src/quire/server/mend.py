@@ -17,8 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.audit import SentCall, call_of
-from quire.audit.read import is_body
+from quire.audit import SentCall, call_of, is_body
 from quire.errors import CallError, QuireError
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.rules import errors, validate

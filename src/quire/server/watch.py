@@ -21,9 +21,8 @@ from urllib.parse import unquote
 import msgspec
 
 from quire import providers
-from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of
+from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
 from quire.audit.causes import Side, first_moved
-from quire.audit.read import is_body
 from quire.errors import FormatError, MissingPart, QuireError
 from quire.providers.explain import diagnosis_of
 from quire.providers.prefix import Unit

@@ -1,0 +1,322 @@
+"""What holds an application's requests in its tests: single assertions, and a recording of everything that is sent.
+
+Where pytest is installed it is a plugin of it, with the fixture `quire_requests`:
+
+def test_my_agent(quire_requests):
+    my_agent.run("…")
+    quire_requests.assert_reuse(90)
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from quire.values import Json, JsonObject, Request
+
+if TYPE_CHECKING:
+    from quire.audit import AuditReport, SentCall
+
+
+# Single requests.
+
+
+def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provider: str = "") -> None:
+    """The later request repeats all of the earlier one and adds to it, so that a cache reads it; marks may move."""
+    __tracebackhide__ = True
+    from quire.audit import call_of
+    from quire.audit.causes import first_moved
+    from quire.audit.conversations import units_of
+
+    about = {"provider": provider} if provider else {}
+    old, new = (units_of(call_of("", about, _body(each), None)) for each in (prev, next))
+    place = first_moved(old, new)
+    if place is not None:
+        was, now, offset = place
+        where = ".".join(map(str, was.path)) or "system"
+        became = "is gone" if now is None else f"became {_around(now.compared, offset)}"
+        raise AssertionError(
+            f"the request does not extend the one before: {where}, {offset:,} characters in: "
+            f"{_around(was.compared, offset)} {became}"
+        )
+
+
+def _around(compared: Json, offset: int) -> str:
+    from quire.audit.causes import texts_of
+
+    text = "\n".join(texts_of(list(compared)))
+    return repr(text[max(0, offset - 20) : offset + 40])
+
+
+def assert_valid(body: JsonObject | Request, provider: str = "", model: str = "") -> None:
+    """The provider would take the request: no rule of its API that is known here is broken."""
+    __tracebackhide__ = True
+    from quire.providers.rules import detect, errors, validate
+
+    given = _body(body)
+    name = provider or (f"{body.provider}" if isinstance(body, Request) else detect(given)) or "openai-chat"
+    found = errors(validate(given, name, model or None))
+    if found:
+        told = "\n".join(f"  {each.path}: {each.message} {each.fix}" for each in found)
+        raise AssertionError(f"{name} would refuse the request:\n{told}")
+
+
+def _body(request: JsonObject | Request) -> JsonObject:
+    return request.body if isinstance(request, Request) else request
+
+
+# All that a test sends.
+
+
+class HttpExchange(msgspec.Struct):
+    """One HTTP request to a model and what has come back of it."""
+
+    at: int
+    url: str
+    headers: dict[str, str]
+    body: JsonObject
+    status: int = 200
+    reply: bytes = b""
+    packed: bool = False
+
+    def line(self) -> JsonObject:
+        """As a log keeps it, without keys."""
+        url = urlsplit(self.url)
+        kept = {name: value for name, value in self.headers.items() if "session" in name}
+        about = {
+            "at": self.at,
+            "host": url.hostname,
+            "path": url.path,
+            "headers": kept,
+            "status": self.status,
+        }
+        text = "" if self.packed else self.reply.decode(errors="replace")
+        reply: Json = text
+        with suppress(ValueError):
+            reply = json.loads(text)
+        return {**about, "request": self.body, "reply": reply or None}
+
+
+class RecordedRequests:
+    """The requests to models that were sent, whichever library sent them."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[HttpExchange] = []
+
+    def __len__(self) -> int:
+        return len(self.exchanges)
+
+    @property
+    def bodies(self) -> list[JsonObject]:
+        return [each.body for each in self.exchanges]
+
+    @property
+    def calls(self) -> list[SentCall]:
+        """Those that were answered, with what each used."""
+        from quire.audit import call_of
+
+        lines = [each.line() for each in self.exchanges if each.status == 200]
+        return [
+            call_of(f"request {n}", line, line["request"], line["reply"]) for n, line in enumerate(lines, 1)
+        ]
+
+    def audit(self) -> AuditReport:
+        """What they lost of the provider's cache, and why."""
+        from quire.audit import audit
+
+        return audit(self.calls)
+
+    def assert_reuse(self, percent: float = 90) -> None:
+        """At least so much of what could be read from the cache was."""
+        __tracebackhide__ = True
+        report = self.audit()
+        if 100 * report.total.reuse < percent:
+            found = [loss for each in report.conversations for loss in each.verdicts]
+            why = "\n".join(
+                f"  {loss.source}: {loss.cause}, {loss.path} {loss.note}. {loss.fix}" for loss in found
+            )
+            raise AssertionError(
+                f"{100 * report.total.reuse:.0f} % of what could be read was, not {percent} %:\n{why}"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write them as a log that `quire audit`, `quire lock` and `quire check` read; keys are left out."""
+        lines = [json.dumps(each.line(), ensure_ascii=False) for each in self.exchanges]
+        Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def begin(self, url: object, headers: Any, content: Any) -> HttpExchange | None:
+        """A request that goes out; None where it is none to a model."""
+        from quire.audit import is_body
+
+        data = content.encode() if isinstance(content, str) else content
+        body = None
+        with suppress(ValueError, TypeError):
+            body = json.loads(data)
+        if not isinstance(body, dict) or not is_body(body):
+            return None
+        told = {str(name).lower(): str(value) for name, value in dict(headers).items()}
+        made = HttpExchange(int(time.time() * 1000), str(url), told, body)
+        self.exchanges.append(made)
+        return made
+
+
+@contextmanager
+def record_requests() -> Iterator[RecordedRequests]:
+    """Record every request to a model that httpx, httpx2, requests or botocore sends while the block runs.
+
+    The SDKs send through these. What is sent and what comes back stay as they are.
+    """
+    recorded = RecordedRequests()
+    undo: list[Callable[[], None]] = []
+    try:
+        for name in ("httpx", "httpx2"):
+            if (module := _imported(name)) is not None:
+                _patch(undo, module.Client, "send", _httpx(recorded, module))
+                _patch(undo, module.AsyncClient, "send", _async_httpx(recorded, module))
+        if (module := _imported("requests.sessions")) is not None:
+            _patch(undo, module.Session, "send", _requests(recorded))
+        if (module := _imported("botocore.httpsession")) is not None:
+            _patch(undo, module.URLLib3Session, "send", _botocore(recorded))
+        yield recorded
+    finally:
+        for each in reversed(undo):
+            each()
+
+
+def _imported(name: str) -> Any:
+    """A library that is installed; one that is not sends nothing."""
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _patch(undo: list[Callable[[], None]], owner: Any, name: str, wrap: Wrapper) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(wrap(original)))
+    undo.append(lambda: setattr(owner, name, original))
+
+
+def _httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
+    class Tee(module.SyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
+        def __init__(self, stream: Any, into: HttpExchange) -> None:
+            self.stream, self.into = stream, into
+
+        def __iter__(self) -> Iterator[bytes]:
+            for piece in self.stream:
+                self.into.reply += piece
+                yield piece
+
+        def close(self) -> None:
+            self.stream.close()
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def send(self: Any, request: Any, **options: Any) -> Any:
+            made = _begin_httpx(recorded, request)
+            reply = original(self, request, **options)
+            _end_httpx(made, reply, options, Tee)
+            return reply
+
+        return send
+
+    return wrap
+
+
+def _async_httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
+    class Tee(module.AsyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
+        def __init__(self, stream: Any, into: HttpExchange) -> None:
+            self.stream, self.into = stream, into
+
+        async def __aiter__(self) -> Any:
+            async for piece in self.stream:
+                self.into.reply += piece
+                yield piece
+
+        async def aclose(self) -> None:
+            await self.stream.aclose()
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def send(self: Any, request: Any, **options: Any) -> Any:
+            made = _begin_httpx(recorded, request)
+            reply = await original(self, request, **options)
+            _end_httpx(made, reply, options, Tee)
+            return reply
+
+        return send
+
+    return wrap
+
+
+def _begin_httpx(recorded: RecordedRequests, request: Any) -> HttpExchange | None:
+    content = b""
+    with suppress(Exception):  # a body that is streamed is not there yet
+        content = request.content
+    return recorded.begin(request.url, request.headers, content)
+
+
+def _end_httpx(made: HttpExchange | None, reply: Any, options: dict[str, Any], tee: Any) -> None:
+    if made is None:
+        return
+    made.status = reply.status_code
+    if options.get("stream"):
+        made.packed = "content-encoding" in reply.headers
+        reply.stream = tee(reply.stream, made)
+    else:
+        made.reply = reply.content
+
+
+def _requests(recorded: RecordedRequests) -> Wrapper:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def send(self: Any, request: Any, **options: Any) -> Any:
+            made = recorded.begin(request.url, request.headers, request.body)
+            reply = original(self, request, **options)
+            if made is not None:
+                made.status = reply.status_code
+                made.reply = b"" if options.get("stream") else reply.content
+            return reply
+
+        return send
+
+    return wrap
+
+
+def _botocore(recorded: RecordedRequests) -> Wrapper:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def send(self: Any, request: Any) -> Any:
+            made = recorded.begin(request.url, request.headers, request.body)
+            reply = original(self, request)
+            if made is not None:
+                made.status = reply.status_code
+                made.reply = b"" if request.stream_output else reply.content
+            return reply
+
+        return send
+
+    return wrap
+
+
+# The fixture.
+
+with suppress(ImportError):  # without pytest there is nothing to plug in
+    import pytest
+
+    @pytest.fixture
+    def quire_requests() -> Iterator[RecordedRequests]:
+        """Every request to a model that the test makes through httpx, requests, or an SDK."""
+        with record_requests() as recorded:
+            yield recorded

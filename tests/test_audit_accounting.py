@@ -1,0 +1,356 @@
+"""Figures of the audit are held here: what counts once, what counts for what price, what is nobody's loss."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.archive import sessions
+from quire.audit import AuditReport, audit, file_parts, read_calls
+from quire.audit.report import audit_files, on_cores
+from quire.errors import CallError, ConflictError, MissingPart
+from test_audit import MODEL, PLANTS, healthy, marked, played, recorded
+from toolbox import invoke, run
+
+LONG = {"type": "ephemeral", "ttl": "1h"}
+
+
+def usage(fresh: int = 0, read: int = 0, short: int = 0, long: int = 0, output: int = 10) -> dict[str, Any]:
+    """As Anthropic reports it, what was written told by its life."""
+    lives = {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
+    counts = {"input_tokens": fresh, "cache_read_input_tokens": read, "output_tokens": output}
+    return {**counts, "cache_creation_input_tokens": short + long, "cache_creation": lives}
+
+
+def body(turns: int, **more: Any) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": [{"type": "text", "text": f"message {n}"}]} for n in range(turns)]
+    return {"model": MODEL, "max_tokens": 9, "messages": messages, **more}
+
+
+def report_of(folder: Path, *lines: dict[str, Any]) -> AuditReport:
+    log = folder / "log.jsonl"
+    log.write_text("\n".join(map(json.dumps, lines)))
+    return audit(read_calls(log))
+
+
+def at(minute: float, request: dict[str, Any], used: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    reply = {"usage": used} if used else None
+    return {"request": request, "reply": reply, "at": 1_794_000_000_000 + int(minute * 60_000), **more}
+
+
+def causes(report: AuditReport) -> list[str]:
+    return [found.cause for each in report.conversations for found in each.verdicts]
+
+
+def test_writes_are_priced_by_the_life_they_were_written_for(tmp_path: Path) -> None:
+    # A million tokens of Opus 5.5: $5 for five minutes, $8 for an hour, $0.20 read, $4 plain.
+    priced = {"short": (5.0, usage(short=10**6)), "long": (8.0, usage(long=10**6)), "read": (0.2, usage(read=10**6))}
+    for wanted, used in priced.values():
+        report = report_of(tmp_path, at(0, body(1), {**used, "output_tokens": 0}))
+        assert report.total.usd == pytest.approx(wanted)
+    # What was written again for an hour although it could have been read costs 8 - 0.2 a million.
+    again = [at(0, body(1), usage(long=10**6)), at(90, body(3), usage(long=10**6))]
+    assert report_of(tmp_path, *again).total.lost_usd == pytest.approx(7.8)
+
+
+def test_prices_are_those_of_the_time(tmp_path: Path) -> None:
+    asked = {"contents": [{"role": "user", "parts": [{"text": "a"}]}], "model": "gemini-3.7-flash"}
+    used = {"promptTokenCount": 1_000_000, "candidatesTokenCount": 0}
+    days = ("2026-11-01T00:00:00Z", "2027-02-01T00:00:00Z")
+    told = [{"provider": "gemini", "request": asked, "reply": {"usageMetadata": used}, "at": day} for day in days]
+    before, since = (report_of(tmp_path, each).total.usd for each in told)
+    assert 0 < before < since
+
+
+def test_a_life_that_was_asked_for_and_not_received_is_said(tmp_path: Path) -> None:
+    asked = body(1, system=[{"type": "text", "text": "s", "cache_control": LONG}])
+    later = body(3, system=asked["system"])
+    lost = report_of(tmp_path, at(0, asked, usage(short=50_000)), at(10, later, usage(short=50_100)))
+    assert causes(lost) == ["ttl"]
+    assert "kept for 300 s (an hour was asked for)" in lost.conversations[0].verdicts[0].note
+    # What was received for an hour is not expired after ten minutes.
+    kept = report_of(tmp_path, at(0, asked, usage(long=50_000)), at(10, later, usage(short=50_100)))
+    assert causes(kept) == ["provider"]
+
+
+def test_a_partial_miss_is_what_was_not_read(tmp_path: Path) -> None:
+    first, then = at(0, body(1), usage(short=40_000)), at(1, body(3), usage(read=25_000, short=16_000))
+    report = report_of(tmp_path, first, then)
+    assert (report.total.lost, report.total.read, report.total.reuse) == (15_000, 25_000, 0.625)
+
+
+def test_requests_that_were_aborted_and_sent_again_are_no_loss(tmp_path: Path) -> None:
+    mark = {"system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}]}
+    asked = body(3, **mark)
+    # One that brought no reply, one that was refused: neither says what it used.
+    aborted = [at(1, asked, None), at(1.1, asked, usage(short=90_000), status=529)]
+    lines = [at(0, body(1, **mark), usage(short=40_000)), *aborted, at(2, asked, usage(read=40_000, short=100))]
+    report = report_of(tmp_path, *lines)
+    assert (report.total.requests, report.total.untold, report.total.lost) == (3, 1, 0)
+    # One whose stream broke off behind its beginning told what went in, and the retry is called one.
+    start = {
+        "type": "message_start",
+        "message": {"id": "m", "model": MODEL, "role": "assistant", "content": [], "usage": usage(short=40_000)},
+    }
+    broken = {**at(0, asked, None), "reply": None, "stream": f"data: {json.dumps(start)}\n\n"}
+    report = report_of(tmp_path, broken, at(0.1, asked, usage(short=40_000)))
+    assert (report.total.untold, causes(report)) == (0, ["retry"])
+
+
+def counted(name: str, used: list[tuple[int, int, int]], records: bool = False) -> str:
+    """A Codex rollout that tells each count twice: (input, cached, written) with totals that run on."""
+    lines: list[Any] = [{"type": "session_meta", "timestamp": "2026-11-15T10:00:00Z", "payload": {"id": name}}]
+    lines.append({"type": "turn_context", "payload": {"model": "gpt-5.4"}})
+    total = 0
+    for number, (given, cached, written) in enumerate(used):
+        last = {
+            "input_tokens": given,
+            "cached_input_tokens": cached,
+            "cache_write_input_tokens": written,
+            "output_tokens": 5,
+            "total_tokens": given + 5,
+        }
+        total += given + 5
+        stamp = f"2026-11-15T10:0{number}:00Z"
+        info = {"last_token_usage": last, "total_token_usage": {"total_tokens": total}}
+        told = {"type": "event_msg", "timestamp": stamp, "payload": {"type": "token_count", "info": info}}
+        record = {
+            "type": "token_usage_record",
+            "timestamp": stamp,
+            "payload": {"response_id": f"{name} {number}", "usage": last},
+        }
+        lines += [*([record] if records else []), told, told]
+    return "\n".join(map(json.dumps, lines))
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_codex_is_counted_by_request_and_its_archived_sessions_once(tmp_path: Path, records: bool) -> None:
+    text = counted("s", [(10_000, 0, 10_000), (12_000, 10_000, 2_000), (30_000, 11_000, 19_000)], records)
+    for folder in ("sessions", "archived_sessions"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rollout.jsonl").write_text(text)
+    total = audit(read_calls(tmp_path)).total
+    assert (total.requests, total.input, total.read, total.written) == (3, 52_000, 21_000, 31_000)
+    assert total.lost == 0  # a thousand tokens less than could be read is a step of the cache
+
+
+def claude(id: str, minute: int, used: dict[str, Any], **more: Any) -> dict[str, Any]:
+    said = {"id": id, "role": "assistant", "content": [], "model": MODEL, "usage": used}
+    stamp = f"2026-11-15T10:{minute:02}:00Z"
+    return {
+        "type": "assistant",
+        "sessionId": "s",
+        "uuid": f"{id}-{minute}",
+        "timestamp": stamp,
+        "message": said,
+        **more,
+    }
+
+
+def test_a_reply_in_several_lines_and_a_resumed_session_count_once(tmp_path: Path) -> None:
+    lines = [
+        claude("m1", 0, usage(short=40_000, output=1)),
+        claude("m1", 1, usage(short=40_000, output=500)),
+        claude("m2", 2, usage(read=40_000, short=500)),
+        claude("h1", 2, usage(short=30_000), isSidechain=True, agentId="a"),
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    resumed = [{**line, "sessionId": "t"} for line in lines] + [
+        claude("m3", 3, usage(read=40_500)) | {"sessionId": "t"}
+    ]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, resumed)))
+    report = audit(read_calls(tmp_path))
+    assert (report.total.requests, report.total.written, report.total.lost) == (4, 70_500, 0)
+    # The last line of a reply has all that it wrote.
+    assert report.conversations[0].spent.usd == pytest.approx((40_500 * 5 + 40_000 * 0.2 + 510 * 20) / 1e6)
+    assert sorted(each.kind for each in report.conversations) == ["agent", "main", "main"]
+
+
+@pytest.mark.parametrize(
+    ("gap", "used", "more", "cause", "confidence"),
+    [
+        (2, usage(short=41_000), {}, "unknown", "unknown"),
+        (20, usage(short=41_000), {}, "ttl", "likely"),
+        (2, usage(short=12_000), {}, "compaction", "likely"),
+        (2, usage(short=12_000), {"isCompactSummary": True}, "compaction", "certain"),
+    ],
+)
+def test_usage_alone_tells_what_it_can(
+    tmp_path: Path, gap: int, used: dict[str, Any], more: dict[str, Any], cause: str, confidence: str
+) -> None:
+    lines = [claude("m1", 0, usage(short=40_000)), claude("m2", gap, used, **more)]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (found,) = audit(read_calls(tmp_path / "s.jsonl")).conversations[0].verdicts
+    assert (found.cause, found.confidence) == (cause, confidence)
+    assert "Where only usage was stored" in run("audit", tmp_path / "s.jsonl")
+
+
+def test_nothing_to_do_is_an_answer(tmp_path: Path) -> None:
+    log = recorded(tmp_path / "log.jsonl", played([(when, marked(each)) for when, each in healthy(1)]))
+    assert "Nothing to do: no request lost" in run("audit", log)
+    page = tmp_path / "a.html"
+    run("audit", log, "--html", page)
+    assert "nothing to do" in page.read_text()
+
+
+# Much of it: parts of files, on several cores.
+
+
+def test_parts_of_a_log_on_two_cores_are_the_log_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    for seed in range(6):
+        planted = PLANTS["clock"](healthy(seed), 3, random.Random(seed)) if seed % 2 else healthy(seed)
+        calls += played([(when, marked(each)) for when, each in planted], f"s{seed}")
+    log = recorded(tmp_path / "log.jsonl", sorted(calls, key=lambda call: call.at_ms or 0))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line, call in zip(lines, sorted(calls, key=lambda call: call.at_ms or 0), strict=True):
+        line["session_id"] = call.session
+    log.write_text("\n".join(map(json.dumps, lines)))
+    whole = audit(read_calls(log)).as_json()
+    monkeypatch.setattr(sessions, "PART_BYTES", 60_000)
+    parts = list(file_parts(log))
+    assert len(parts) > 10
+    one, two = (audit_files(parts, run_).as_json() for run_ in (map, on_cores(2)))
+    assert one == two == whole
+    shown = [run("audit", log, "--json", "--jobs", jobs) for jobs in (1, 2)]
+    assert shown[0] == shown[1]
+    assert json.loads(shown[0]) == whole
+
+
+def test_ray_is_asked_for_by_its_extra_or_runs(tmp_path: Path) -> None:
+    """Where Ray is installed a cluster of this machine gives the same report."""
+    log = recorded(tmp_path / "log.jsonl", played([(when, marked(each)) for when, each in healthy(1)]))
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        with pytest.raises(MissingPart, match="Ray is not installed"):
+            run("audit", log, "--ray", "local")
+    else:
+        assert run("audit", log, "--json", "--ray", "local") == run("audit", log, "--json")
+
+
+# The page, and what other policies would have cost.
+
+
+def test_the_page_stands_by_itself_and_escapes_what_it_shows(tmp_path: Path) -> None:
+    planted = PLANTS["clock"](healthy(3), 2, random.Random(3))
+    lines = [
+        at(n, marked(each), usage(short=9_000), session_id="<script>alert(1)</script>")
+        for n, (_, each) in enumerate(planted)
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(map(json.dumps, lines)))
+    found = json.loads(run("audit", log, "--json", "--what-if", "--budget", 20_000, "--html", tmp_path / "a.html"))
+    page = (tmp_path / "a.html").read_text()
+    assert "&lt;script&gt;" in page
+    assert not any(word in page for word in ("<script", " src=", " href=", "style=", "http"[:4] + "://"))
+    assert "default-src 'none'; style-src 'sha256-" in page
+    assert "Simulated" in page
+    assert {"policy", "usd", "kept", "grounding", "simulated"} <= found["what_if"][0].keys()
+    assert "The same conversations under other policies (simulated)" in run("audit", log, "--what-if")
+
+
+# Settings of clients.
+
+
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a Claude Code session whose cache expired, and settings of its user's own."""
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    store = home / ".claude" / "projects" / "p"
+    store.mkdir(parents=True)
+    lines = [claude("m1", 0, usage(short=40_000)), claude("m2", 20, usage(short=41_000))]
+    (store / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    settings = home / ".claude" / "settings.json"
+    settings.write_text('{"model": "opus",\n   "env": {}}')
+    return settings
+
+
+def test_a_setting_is_applied_verified_and_put_back_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = at_home(tmp_path, monkeypatch)
+    before = settings.read_bytes()
+    for step in ("--verify", "--revert"):
+        with pytest.raises(CallError, match="no setting was applied"):
+            run("audit", step)
+    shown = run("audit", "--apply")
+    assert '+  "promptCacheTtl": "1h"' in shown
+    assert json.loads(settings.read_text()) == {"model": "opus", "env": {}, "promptCacheTtl": "1h"}
+    assert "has promptCacheTtl already" in run("audit", "--apply")
+    assert "no request since" in run("audit", "--verify")
+    store = next(settings.parent.glob("projects/p/*.jsonl"))
+    later = [claude("m3", 0, usage(long=42_000)), claude("m4", 0, usage(read=42_000, long=100))]
+    fresh = [{**line, "timestamp": f"2099-01-01T10:{20 * n:02}:00Z", "uuid": f"n{n}"} for n, line in enumerate(later)]
+    store.write_text(store.read_text() + "\n" + "\n".join(map(json.dumps, fresh)))
+    assert "2 requests before, 0.00% in 2 requests since: it helps" in run("audit", "--verify")
+    assert "put back" in run("audit", "--revert")
+    assert settings.read_bytes() == before
+    assert [each.name for each in settings.parent.iterdir() if each.is_file()] == ["settings.json"]
+
+
+def test_a_file_that_was_changed_since_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = at_home(tmp_path, monkeypatch)
+    run("audit", "--apply")
+    settings.write_text('{"model": "mine"}')
+    with pytest.raises(ConflictError, match="was changed since"):
+        run("audit", "--revert")
+    assert settings.read_text() == '{"model": "mine"}'
+
+
+def test_codex_settings_stand_in_front_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tomllib
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    folder = tmp_path / ".codex" / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "rollout.jsonl").write_text(counted("s", [(90_000, 0, 90_000), (20_000, 0, 20_000)]))
+    config = tmp_path / ".codex" / "config.toml"
+    config.write_text('model = "gpt-5.4"\n\n[tools]\nweb = true\n')
+    before = config.read_text()
+    run("audit", "--apply")
+    assert tomllib.loads(config.read_text()) == {
+        "model_auto_compact_token_limit": 230_000,
+        "model": "gpt-5.4",
+        "tools": {"web": True},
+    }
+    run("audit", "--revert")
+    assert config.read_text() == before
+
+
+# The lock.
+
+
+def test_prefixes_are_locked_and_moves_need_a_reason(home: Path) -> None:
+    def write(*bodies: dict[str, Any]) -> None:
+        Path("r.jsonl").write_text("\n".join(json.dumps({"request": each}) for each in bodies))
+
+    tool = {"name": "read", "input_schema": {"type": "object"}}
+    first, second = body(1, tools=[tool]), body(3, tools=[tool])
+    write(first, second)
+    with pytest.raises(CallError, match=r"there is no 'quire\.lock'"):
+        run("check", "r.jsonl")
+    assert run("lock", "r.jsonl") == "quire.lock: the prefixes of 2 requests\n"
+    # Marks may move, and requests may follow.
+    write(first, body(3, tools=[{**tool, "cache_control": {"type": "ephemeral"}}]), body(5))
+    assert run("check", "r.jsonl") == "the prefixes are as they were locked\n"
+    for moved, place, what in (
+        (body(1, tools=[{**tool, "description": "new"}]), "tools.0", "changed"),
+        (body(1, tools=[tool], system="now"), "system", "changed"),
+        (body(1, model="claude-sonnet-4-5", tools=[tool]), "", "goes to"),
+    ):
+        write(moved, second)
+        done = invoke("check", "r.jsonl", code=1)
+        assert place in done.stderr
+        assert what in done.stderr
+    (found,) = json.loads(invoke("check", "r.jsonl", "--json", "--lock", "quire.lock", code=1).stdout)
+    assert found["request"] == 1
+    with pytest.raises(CallError, match="the prefixes of 1 request moved"):
+        run("lock", "r.jsonl")
+    run("lock", "r.jsonl", "--reason", "another model", "--lock", "quire.lock")
+    assert json.loads(Path("quire.lock").read_text())["reasons"] == ["another model"]
+    run("check", "r.jsonl")
