@@ -499,8 +499,7 @@ class PostgresStore:
     def _take(self, thread: str, key: int, fence: int) -> None:
         """Take the lock, which ends with the connection, and leave the number that appends are checked by."""
         database = self._session.database
-        until = time.monotonic() + RECONNECT_S
-        while True:
+        for again in (True, False):
             try:
                 with database.turns() as conn:
                     row = conn.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone()
@@ -508,10 +507,10 @@ class PostgresStore:
                         self._fence(conn, thread, fence)
                         return
                 break
-            except psycopg.OperationalError as error:
-                if time.monotonic() > until:
+            except psycopg.Error as error:
+                # The connection may be from before a restart. Nobody is made to wait: an event loop may be asking.
+                if not again:
                     raise translate(error, database.name) from error
-            time.sleep(0.1)
         found = self._session.rows("select holder from quire.turns where thread = %s", (thread,))
         raise busy(thread, f"by {found[0][0]}" if found else "elsewhere")
 

@@ -29,12 +29,15 @@ _Made = TypeVar("_Made")
 CONNECTIONS: Final = 16
 # A server that went away is waited for, this long; a row that another transaction holds, that long.
 RECONNECT_S: Final = 30.0
+STARTING_S: Final = 10.0
 LOCK_S: Final = 60
 CHANNEL: Final = "quire"
 # News that got lost is found by looking, so often.
 LOOK_S: Final = 1.0
 
 _logger = logging.getLogger("quire")
+# What it says of lost connections is for whoever asks for logs; here they are replaced.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 _AS = f"select set_config('role', '{ROLE}', true), set_config('quire.tenant', %s, true)"
 _SETTINGS = f"""
 select set_config('lock_timeout', '{LOCK_S}s', false),
@@ -106,11 +109,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url, self.name = url, shown(url)
-        try:
-            with psycopg.connect(url, autocommit=True, connect_timeout=10) as conn:
-                migrate(conn, self.name)
-        except psycopg.Error as error:
-            raise _unreachable(error, self.name) from error
+        self._migrate()
         self.pool = ConnectionPool(
             url,
             min_size=1,
@@ -125,6 +124,19 @@ class Database:
         self._users = 0
         self._turns: Connection | None = None
         self._turns_lock = threading.Lock()
+
+    def _migrate(self) -> None:
+        until = time.monotonic() + STARTING_S
+        while True:
+            try:
+                with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as conn:
+                    migrate(conn, self.name)
+                return
+            except psycopg.Error as error:
+                # A server that says that it is starting will be there in a moment.
+                if not _is_starting(error) or time.monotonic() > until:
+                    raise _unreachable(error, self.name) from error
+            time.sleep(0.2)
 
     @classmethod
     def shared(cls, url: str) -> Database:
@@ -154,7 +166,9 @@ class Database:
         """The one connection that holds this process's turns: they are let go of when it ends, however it does."""
         with self._turns_lock:
             if self._turns is None or self._turns.closed:
-                self._turns = psycopg.connect(self.url, autocommit=True, application_name="quire turns")
+                self._turns = psycopg.connect(
+                    self.url, autocommit=True, connect_timeout=5, application_name="quire turns"
+                )
                 _configure(self._turns)
             yield self._turns
 
@@ -192,6 +206,11 @@ class Database:
 
 def _configure(conn: Connection) -> None:
     conn.execute(_SETTINGS)
+
+
+def _is_starting(error: psycopg.Error) -> bool:
+    # An error of connecting has no code.
+    return any(said in str(error) for said in ("is starting up", "is shutting down", "in recovery mode"))
 
 
 def _unreachable(error: psycopg.Error, name: str) -> QuireError:

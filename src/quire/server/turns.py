@@ -303,6 +303,9 @@ async def begin_turn(call: Call) -> Any:
 async def resume_turn(call: Call) -> Any:
     """Go on with an open turn: with the results of calls that wait, from wherever the log ends."""
     asked: Resumed = call.body
+    if call.began and await off_loop(_is_kept, call, call.began):
+        # An earlier attempt stored the results; another process may have ended before the turn did.
+        return await _answer(call, await _begun(call, [], asked), asked.stream)
     found = await off_loop(standing, call.store, call.name)
     waiting = {entry.call_id: entry for entry in found.pending}
     unknown = [each.call_id for each in asked.results if each.call_id not in waiting]
