@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from quire import providers
+from quire.archive.sent_calls import is_body
 from quire.assemble import Built
 from quire.audit import audit, call_of
-from quire.audit.read import is_body
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.hashing import chain
