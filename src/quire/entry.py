@@ -194,3 +194,8 @@ def result_text(result: Entry) -> str:
     if outcome and content:
         return f"{outcome}\n\n{content}"
     return outcome or content or ("Error" if result.body.get("error") else "")
+
+
+def whole_characters(text: str) -> str:
+    """Text that UTF-8 can hold: two halves of a character are put together, one alone becomes U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -31,6 +31,7 @@ from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLo
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.rules import GrowingCheck, require
+from quire.providers.wires import parse_reply
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
 from quire.values import (
     Entry,
@@ -350,7 +351,7 @@ class Thread:
         rendering, marker, growing = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
         how = {"times": self._fold.turn_times, "previous_id": before}
-        request = providers.marked(rendering.request(built.prompt), built.prompt, marker, **how)
+        request = marker.marked(rendering.request(built.prompt), built.prompt, **how)
         if check:
             require(request, growing)
         layers = LayerHashes(built)
@@ -376,7 +377,7 @@ class Thread:
         if sent is None:
             raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
         names = list(self._fold.assembly.carried.tools) if self._fold.assembly is not None else []
-        parsed = reply if isinstance(reply, Reply) else providers.parse_reply(sent.target, reply, names)
+        parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, names)
         kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
         self.reported(sent, parsed, _diagnosis(reply), served)
         return kept
@@ -394,7 +395,7 @@ class Thread:
         newest = self.store.read(self.name, after=self._fold.catch_up() and self._fold.sent_seq)
         answered = {entry.call_id for entry in newest if entry.kind == "result"}
         target = self._newest.target if self._newest is not None else self._last_target()
-        parsed = reply if isinstance(reply, Reply) else providers.parse_reply(target, reply)
+        parsed = reply if isinstance(reply, Reply) else parse_reply(target, reply)
         asked = {entry.call_id for entry in parsed.entries if entry.kind == "call"}
         calls = [entry for entry in newest if entry.kind == "call" and entry.call_id in asked]
         if asked and not calls:
@@ -536,7 +537,9 @@ class Thread:
     def _kept_items(self) -> list[JsonObject]:
         """The window's items as a turn attaches them: files as they are now, each under what it is known by."""
         window, unread = self.window, set[str]()
-        files = self._files() if len(window) else {}
+        if not self._saved_window:
+            return []
+        files = self._files()
         for kept in window.get():
             if kept.id in files and kept.id in window:
                 try:

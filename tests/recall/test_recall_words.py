@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import values
-from quire.recall.document import entry_words, meant_dates
+from quire.recall.document import entry_words, meant_dates, speech
 from quire.recall.languages import readable, terms, tokens
-from quire.recall.query import Query, ask, in_first_person, speech
+from quire.recall.query import Query, ask, in_first_person
 
 
 @pytest.mark.parametrize(

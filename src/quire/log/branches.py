@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from quire.errors import DamageError
-from quire.log.entries import encode_body
 from quire.log.store import Change, Stretch
 from quire.values import Entry, JsonObject
 
@@ -69,15 +68,6 @@ def pieces(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
     """The pieces of a thread, oldest first; none when there is no such thread."""
     rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", {"thread": thread})
     return [Stretch(*row) for row in rows]
-
-
-def insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:
-    """Write chained entries at the end of a branch; a trigger refuses any other place."""
-    rows = []
-    for n, entry in enumerate(entries, last_number(conn) + 1):
-        body = encode_body(entry.body)
-        rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
-    conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
 def last_number(conn: sqlite3.Connection) -> int:

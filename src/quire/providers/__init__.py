@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from quire.errors import CallError
 from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info, split_target
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.rendering import Options, Rendering
-from quire.providers.wires import FORMATS, StreamReader, format_of, wire_of
-from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Reply, Request, RequestOptions
+from quire.providers.wires import FORMATS, StreamReader, format_of, parse_reply, wire_of
+from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Request, RequestOptions
 from quire.values import tools as define_tools
 
 if TYPE_CHECKING:
@@ -112,13 +110,7 @@ def marker(target: str) -> Marker:
 def marked(request: Request, prompt: Prompt | None = None, by: Marker | None = None, **how: Any) -> Request:
     """The request with cache marks, put there by its thread's marker; its prefix stays what it was."""
     by = by or marker(request.target)
-    return msgspec.structs.replace(request, body=by.mark(request.body, prompt, stable=request.stable, **how))
-
-
-def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:
-    """Entries and usage of a provider's reply: JSON, or the SDK's object."""
-    provider, model = split_target(target)
-    return wire_of(provider).read(reply, provider=provider, model=model, names=names)
+    return by.marked(request, prompt, **how)
 
 
 def stream(target: str, names: Iterable[str] = ()) -> StreamReader:

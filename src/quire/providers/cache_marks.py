@@ -21,7 +21,7 @@ from quire.providers.prefix import GrowingValues, Path, Unit, Walk, changed_body
 from quire.providers.wires import wire_of
 from quire.tokens import counter
 from quire.tokens.counting import said
-from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Text
+from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Request, Text
 
 # Which life to buy for stored prefixes: the short one, or the longer and dearer one, judged by past pauses.
 
@@ -409,8 +409,13 @@ class Marker:
             out.setdefault("prompt_cache_retention", "24h")
         return out
 
+    # One marker per engine: where the marks go is decided, how they are written is the provider's.
 
-# One marker per engine: where the marks go is decided, how they are written is the provider's.
+    def marked(self, request: Request, prompt: Prompt | None, **how: Any) -> Request:
+        """The next request with cache marks; its prefix stays what it was."""
+        return msgspec.structs.replace(
+            request, body=self.mark(request.body, prompt, stable=request.stable, **how)
+        )
 
 
 def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from quire.entry import whole_characters
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
-from quire.providers.spelling import whole_characters
+from quire.providers.spelling import Spelling
 from quire.values import Entry, Json, JsonObject, Usage
 
 # No reply of any model comes near these; a stream that does is not one.
@@ -415,3 +416,8 @@ def _recorded_at(message: JsonObject) -> int | None:
         return round(datetime.fromisoformat(stamp).timestamp() * 1000)
     except ValueError:
         return None
+
+
+def read_back(names: Iterable[str], spelling: Spelling) -> dict[str, str]:
+    """What each spelled name stands for, for those that had to change: {"a_b_1f2e3d4c": "a.b"}."""
+    return {spelled: name for name in names if (spelled := spelling.spell(name)) != name}

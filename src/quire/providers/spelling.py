@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
+from quire.entry import whole_characters
 from quire.log.hashing import sha256_hex
 from quire.providers.models import ModelInfo, data
 from quire.values import Json, JsonObject
@@ -50,11 +51,6 @@ class Spelling(msgspec.Struct, frozen=True):
             count += 1
 
 
-def read_back(names: Iterable[str], spelling: Spelling) -> dict[str, str]:
-    """What each spelled name stands for, for those that had to change: {"a_b_1f2e3d4c": "a.b"}."""
-    return {spelled: name for name in names if (spelled := spelling.spell(name)) != name}
-
-
 # A call's arguments: the string a model wrote, the value it means, and an object where one is demanded.
 
 
@@ -70,11 +66,6 @@ def parsed_arguments(text: str) -> tuple[Json, JsonObject]:
     except (ValueError, RecursionError):
         return text, {"arguments": text}
     return args, {} if written == text else {"arguments": text}
-
-
-def whole_characters(text: str) -> str:
-    """Text that UTF-8 can hold: two halves of a character are put together, one alone becomes U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def compact(value: Json) -> str:

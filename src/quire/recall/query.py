@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, pairwise
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import msgspec
 
-from quire.recall.languages import WHOLE, readable, terms, tokens
+from quire.recall.languages import WHOLE, readable, terms
 from quire.values import Entry
 
 # What is said before the last turn helps to understand it, and counts this much.
@@ -110,58 +110,6 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
         for each, other in pairwise(row):
             out.setdefault(f"{each} {other}", weight * SIDE_BY_SIDE)
     return tuple(sorted(out.items()))
-
-
-# How something is said, from its words alone: whether it asks, who it is about, whether it speaks of time or names.
-#
-# English cues; in other languages they are silent, and nothing is gained or lost.
-
-_I = "i my me mine myself we our ours us ourselves"
-_YOU = "you your yours yourself yourselves"
-_TIME_WORDS = """
-yesterday today tonight tomorrow last next ago since recently soon morning night
-week weeks weekend month months year years
-monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun
-spring summer fall autumn winter
-january february march april may june july august september october november december
-"""
-_FIRST, _SECOND, _TIMES = (frozenset(words.split()) for words in (_I, _YOU, _TIME_WORDS))
-_NAMELESS = _FIRST | _TIMES
-# A word inside a sentence, where a capital means a name; and the one spoken to ("Hey Ann!", "Thanks, Ann.").
-_INSIDE = re.compile(r" (?<=[^\s.!?…] )[\"“‘'(]*([^\W\d_]\w*)")
-_ASCII_NAME = re.compile(r" (?<=[^\s.!?] )[\"'(]*([A-Z]\w*)", re.ASCII)
-_SPOKEN_TO = re.compile(r"(?:,|(?:^|[.!?…])\s*[^\W\d_]+,?)\s+[^\W\d_]+(?=\s*(?:[,.!?…]|$))")
-
-
-class SpeechSigns(msgspec.Struct, frozen=True):
-    """`person` is above a half when the speaker tells of themselves, below when they speak of the listener."""
-
-    asks: bool
-    person: float
-    times: int
-    names: int
-    length: int
-
-
-def speech(text: str) -> SpeechSigns:
-    """The manner of one utterance: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
-    said = tokens(text)
-    first = sum(map(_FIRST.__contains__, said))
-    second = sum(map(_SECOND.__contains__, said))
-    return SpeechSigns(
-        asks=text.rstrip().endswith(("?", "？", "؟")),
-        person=(first + 1) / (first + second + 2),
-        times=min(2, sum(map(_TIMES.__contains__, said))),
-        names=len(list(islice(_names(text), 2))),
-        length=len(said),
-    )
-
-
-def _names(text: str) -> Iterator[str]:
-    """Words that name something: of "Hey Ann! I saw Rome in May.", Rome."""
-    for found in (_ASCII_NAME if text.isascii() else _INSIDE).finditer(_SPOKEN_TO.sub(" ", text)):
-        if found[1][0].isupper() and found[1].lower() not in _NAMELESS:
-            yield found[1]
 
 
 # The query of a conversation: what the user said last, and at less weight what they said before.

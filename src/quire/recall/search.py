@@ -15,12 +15,12 @@ import numpy as np
 from quire.errors import CallError, ConflictError
 from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.columns import Bools, Column
-from quire.recall.document import KINDS, DocumentTerms, Found, document, entry_words
+from quire.recall.document import KINDS, DocumentTerms, Found, SpeechSigns, document, entry_words
 from quire.recall.embed import Embedder
 from quire.recall.index import Indexer
 from quire.recall.languages import VERSION
 from quire.recall.meaning import MEANING_PARTS, unpacked
-from quire.recall.query import Query, SpeechSigns
+from quire.recall.query import Query
 from quire.recall.rank import Collection
 from quire.values import Entry
 

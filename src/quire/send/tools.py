@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, overload
 import msgspec
 
 from quire import values
+from quire.entry import whole_characters
 from quire.errors import CallError, QuireError
 from quire.items.cut import Cutter, at_lines
-from quire.providers.spelling import whole_characters
 from quire.send.tool_schema import Signature, signature
 from quire.values import Entry, JsonObject
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from quire.errors import CallError
-from quire.providers.models import resolve
+from quire.providers.models import resolve, split_target
 from quire.values import JsonObject, body_and_headers
 
 if TYPE_CHECKING:
@@ -152,3 +152,9 @@ def _wire(name: str) -> Wire:
     wire = format_of(name)
     assert isinstance(wire, Wire), name
     return wire
+
+
+def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a provider's reply: JSON, or the SDK's object."""
+    provider, model = split_target(target)
+    return wire_of(provider).read(reply, provider=provider, model=model, names=names)

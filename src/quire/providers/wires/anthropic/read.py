@@ -18,6 +18,7 @@ from quire.providers.incoming import (
     number_in,
     object_in,
     objects,
+    read_back,
     read_messages,
     refused,
     said,
@@ -29,7 +30,6 @@ from quire.providers.incoming import (
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.provider_tools import offered, tools_in, typed
-from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.anthropic.write import (
     ENCLOSURE,

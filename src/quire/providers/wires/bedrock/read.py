@@ -20,6 +20,7 @@ from quire.providers.incoming import (
     object_in,
     objects,
     plain,
+    read_back,
     read_messages,
     refused,
     said,
@@ -30,7 +31,6 @@ from quire.providers.incoming import (
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.provider_tools import Offered, function, offered
-from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.bedrock.write import (
     ENCLOSURE,

@@ -16,6 +16,7 @@ from quire.providers.incoming import (
     number_in,
     object_in,
     objects,
+    read_back,
     read_messages,
     refused,
     said,
@@ -26,7 +27,7 @@ from quire.providers.incoming import (
 )
 from quire.providers.outgoing import exported_chat
 from quire.providers.provider_tools import tools_in
-from quire.providers.spelling import parsed_arguments, read_back
+from quire.providers.spelling import parsed_arguments
 from quire.providers.wires.cohere.write import ENCLOSURE, FORMAT, NAMES, WRITER, text_of, tool_definition
 from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think, user
 

@@ -15,6 +15,7 @@ from quire.providers.incoming import (
     listed,
     object_in,
     objects,
+    read_back,
     refused,
     said,
     sub,
@@ -25,7 +26,6 @@ from quire.providers.incoming import (
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.provider_tools import Offered, function, functions_of, offered
-from quire.providers.spelling import read_back
 from quire.providers.usage import usage
 from quire.providers.wires.gemini.write import (
     ENCLOSURE,

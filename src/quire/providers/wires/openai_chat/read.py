@@ -17,6 +17,7 @@ from quire.providers.incoming import (
     number_in,
     object_in,
     objects,
+    read_back,
     read_messages,
     refused,
     said,
@@ -28,7 +29,7 @@ from quire.providers.incoming import (
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported_chat
 from quire.providers.provider_tools import tools_in
-from quire.providers.spelling import dialect_of, parsed_arguments, read_back
+from quire.providers.spelling import dialect_of, parsed_arguments
 from quire.providers.usage import usage
 from quire.providers.wires.openai_chat.write import (
     ENCLOSURE,
