@@ -360,6 +360,10 @@ class AssemblyPerPolicy:
             if not any(each.policy == policy for each in self._all):
                 self._all.append(Assembly(policy))
 
+    def knows(self, under: Iterable[Policy]) -> bool:
+        """Whether each of these policies has its assembly."""
+        return all(any(each.policy == policy for each in self._all) for policy in under)
+
     def under(self, policy: Policy) -> Assembly:
         return next(each for each in self._all if each.policy == policy)
 

@@ -20,8 +20,7 @@ from quire.errors import QuireError
 from quire.formats import replay
 from quire.log.entries import check, usable
 from quire.log.hashing import chain
-from quire.observe import chat_messages
-from quire.server.compare import compare
+from quire.observe import chat_messages, compare
 from quire.thread_state import policies, requests_under
 from quire.values import Entry
 from toolbox import Place, fewer, run

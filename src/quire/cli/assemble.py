@@ -1,9 +1,10 @@
-"""`quire assemble`: every request of a thread as layers, tokens, reuse and what was left out."""
+"""`quire assemble` and what else shows the requests of a thread: show, diff, where, report."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,13 +14,25 @@ from rich.console import Console
 from rich.text import Text
 
 from quire.assemble.policy import Policy
-from quire.cli.output import Place, console, db_option, echo, in_line, json_option, print_json, print_text
+from quire.cli.output import (
+    Place,
+    console,
+    counted,
+    db_option,
+    echo,
+    in_line,
+    json_option,
+    print_json,
+    print_table,
+    print_text,
+)
 from quire.cli.store import load_entries, load_usable, open_db
-from quire.errors import NotFound
+from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
     from quire.assemble import Built, Refused
+    from quire.server.views import SeenThread, Whereabouts
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
@@ -291,3 +304,141 @@ def _original(entry: Entry) -> str:
         return whole_text(entry)
     told = whole_text(entry) if entry.kind in ("user", "respond") else entry.text
     return told or encode(entry, ids=False)
+
+
+# `quire diff`, `quire where`, `quire report`: two requests, a string, all of it as a page.
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@click.argument("first", type=click.IntRange(1), metavar="N")
+@click.argument("second", type=click.IntRange(1), metavar="M")
+@policy_options
+@json_option
+@db_option
+def diff(source: str, first: int, second: int, as_json: bool, db: Place | None, **fields: object) -> None:
+    """Find the first byte that differs between the requests of turns N and M.
+
+    Each turn is represented by its first request; the earlier one is always compared with the later.
+
+    \b
+    Examples:
+      quire diff demo 1 2
+      quire diff entries.jsonl 3 9 --promote each-turn
+    """
+    from quire.assemble import Built
+    from quire.observe import moved
+    from quire.thread_state import requests_under
+
+    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
+    entries, under = seen(load_usable(source, db), policy)
+    asked = [(each, how.model) for each, how in requests_under(entries, under) if isinstance(each, Built)]
+    made = [each for each, _ in asked]
+    by_turn = _by_turn(made)
+    for turn in (first, second):
+        if turn not in by_turn:
+            raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
+    first, second = sorted((first, second))
+    start, end = (made.index(by_turn[turn]) for turn in (first, second))
+    found = moved(asked[start : end + 1], entries)
+    print_json(found) if as_json else echo(_sentence(found, first, second))
+
+
+def _by_turn(made: list[Built]) -> dict[int, Built]:
+    return {each.turn: each for each in reversed(made)}
+
+
+def _turns(by_turn: dict[int, Built]) -> str:
+    return f"{min(by_turn)} to {max(by_turn)}" if by_turn else "none"
+
+
+def _sentence(found: JsonObject, first: int, second: int) -> str:
+    if first == second:
+        return f"no byte differs: both are turn {first}"
+    if found["extends"]:
+        cold = f", but nothing of it is cached: {in_line(found['cause'])}" if found["cause"] else ""
+        return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes{cold}"
+    cause = f"; cause: {in_line(found['cause'])}" if found["cause"] else ""
+    return f"byte {found['byte']:,} differs, in {found['layer']} ({in_line(found['segment'])}){cause}"
+
+
+# The optimum in hindsight is looked for in a report where it takes seconds, not minutes.
+_OPTIMUM_REQUESTS = 60
+
+
+def _thread(source: str, db: Place | None, fields: dict[str, object]) -> SeenThread:
+    from quire.server.views import SeenThread
+
+    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
+    entries, _ = seen(load_usable(source, db), policy)
+    return SeenThread(Path(source).stem if Path(source).is_file() else source, entries, policy)
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write it (default: THREAD.html).",
+)
+@click.option("--quick", is_flag=True, help="Leave out what other policies would have done.")
+@policy_options
+@db_option
+def report(source: str, output: Path | None, quick: bool, db: Place | None, **fields: object) -> None:
+    """Write a thread as one page that can be sent to somebody: every request, what was cached, cut and why.
+
+    The file holds its data and loads nothing. What was really sent is shown as it was; with --budget or another
+    choice, as it would have been.
+
+    \b
+    Examples:
+      quire report demo -o report.html
+      quire report entries.jsonl --budget 16000
+    """
+    from quire.server.inspector import report as written
+    from quire.server.views import try_policies
+
+    thread = _thread(source, db, fields)
+    requests = len(thread.picture().columns)
+    if not requests:
+        raise NotFound("the thread holds no request to show", hint="It needs a user entry.")
+    what_if = None if quick else try_policies(thread)
+    if what_if is not None and requests <= _OPTIMUM_REQUESTS:
+        what_if = msgspec.structs.replace(what_if, optimum=try_policies(thread, "optimum").optimum)
+    file = output or Path(f"{thread.name.replace('/', '-')}.html")
+    page = written(thread, what_if)
+    file.write_text(page, "utf-8")
+    echo(f"{file}: {counted(requests, 'request')}, {len(page) / 1e6:.1f} MB")
+
+
+@click.command()
+@click.argument("source", metavar="THREAD|FILE")
+@click.argument("text")
+@policy_options
+@json_option
+@db_option
+def where(source: str, text: str, as_json: bool, db: Place | None, **fields: object) -> None:
+    """Tell where TEXT went: the entries that brought it, the requests it stood in, and what it was cut into.
+
+    \b
+    Examples:
+      quire where demo src/parser.py
+      quire where entries.jsonl ORD-1234 --budget 16000
+    """
+    if not text:
+        raise CallError("there is nothing to look for", hint="Give a path, an id or a sentence.")
+    found = _thread(source, db, fields).where(text)
+    print_json(msgspec.to_builtins(found)) if as_json else _print(found)
+
+
+def _print(found: Whereabouts) -> None:
+    if not found.entered and not found.stretches:
+        echo("it never stood in this thread")
+        return
+    for hit in found.entered[:10]:
+        echo(f"entry {hit.seq} ({hit.kind}, turn {hit.turn}): {in_line(hit.around)}")
+    if found.count > 10:
+        echo(f"and {counted(found.count - 10, 'entry', 'entries')} more")
+    rows = [(f"{each.first}–{each.last}", each.standing, each.by) for each in found.stretches]
+    print_table(("requests", "it stood", "because of"), rows)

@@ -1,8 +1,11 @@
-"""`quire serve`: threads, requests and turns over HTTP, the proxy and the inspector on one port."""
+"""`quire serve` and `quire open`: threads, requests and turns over HTTP, the proxy and the inspector on one port."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
+import urllib.parse
+import urllib.request
 from typing import Any
 
 import click
@@ -17,8 +20,8 @@ from quire.cli.output import (
     print_json,
     print_table,
 )
-from quire.cli.store import make_folder, now_ms
-from quire.errors import CallError
+from quire.cli.store import make_folder, now_ms, open_db
+from quire.errors import CallError, NotFound
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -168,3 +171,61 @@ def revoke(context: click.Context, id: str) -> None:
     """Take the key with this ID away; services that run refuse it within seconds."""
     _keys(context).revoke(id)
     echo(f"{id} is revoked")
+
+
+@click.command(name="open")
+@click.argument("thread", required=False)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Where it is, or shall be, served; 0: any free port.",
+)
+@click.option("--no-browser", is_flag=True, help="Print the address alone.")
+@db_option
+def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> None:
+    """Open the inspector in the browser, at THREAD; `quire serve` is started where it does not run yet.
+
+    \b
+    Examples:
+      quire open
+      quire open demo --port 8080
+    """
+    place = db or default_db()
+    if thread is not None:
+        with open_db(place, create=False) as store:
+            store.info(thread)
+    path = f"/#/thread/{urllib.parse.quote(thread, safe='')}" if thread else "/"
+    if port and (served := _served(port, place)):
+        _show(f"{served}{path}", no_browser)
+        return
+    from quire.server.app import Running
+    from quire.server.service import Service
+
+    make_folder(place)
+    running = Running(Service(place), port=port)
+    echo(f"serving {place_name(place)} on {running.url} (Ctrl-C stops)", err=True)
+    _show(f"{running.url}{path}", no_browser)
+    running.run()
+
+
+def _served(port: int, place: Place) -> str:
+    """The address of a service on this port that has the same threads; empty where there is none."""
+    url = f"http://127.0.0.1:{port}"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"{url}/api/threads", timeout=2) as reply:
+            there = {(each["name"], each["id"]) for each in json.load(reply)["threads"]}
+        with open_db(place, create=False) as store:
+            return url if there == {(each.name, each.id) for each in store.threads()} else ""
+    except (OSError, ValueError, KeyError, TypeError, NotFound):
+        return ""
+
+
+def _show(url: str, no_browser: bool) -> None:
+    import webbrowser
+
+    echo(url)
+    if not no_browser:
+        webbrowser.open(url)

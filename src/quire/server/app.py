@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 # The modules whose ROUTES are served; one that needs a part which is not installed has none.
-MODULES = ("quire.server.api", "quire.server.turns", "quire.server.store_calls")
-STATIC = Path(__file__).parent / "static"
+MODULES = ("quire.server.api", "quire.server.turns", "quire.server.store_calls", "quire.server.inspector")
 
 
 def all_routes() -> tuple[Route, ...]:
@@ -49,7 +47,6 @@ def make_app(
         from starlette.responses import Response
         from starlette.routing import Mount
         from starlette.routing import Route as Mounted
-        from starlette.staticfiles import StaticFiles
     except ImportError as error:
         raise MissingPart("the service is not installed", hint="pip install 'quire[serve]'") from error
     table = all_routes() if routes is None else routes
@@ -95,9 +92,7 @@ def make_app(
         Mounted("/readyz", ready),
         Mount("/api", app=_NoRoute(table)),
     ]
-    if STATIC.is_dir():
-        mounted.append(Mounted("/", _index))
-        mounted.append(Mount("/static", app=StaticFiles(directory=STATIC)))
+    mounted.append(Mounted("/", _index))
     if proxy is not None:
         mounted.append(Mount("/", app=_Admitted(service, proxy)))
     return SlashNames(
@@ -123,9 +118,17 @@ class _NoRoute:
 
 
 async def _index(request: Request) -> Response:
-    from starlette.responses import FileResponse
+    """The inspector; its page loads nothing but data, and runs nothing but its own script."""
+    from starlette.responses import Response
 
-    return FileResponse(STATIC / "index.html")
+    from quire.server.inspector import page, security_policy
+
+    headers = {
+        "content-security-policy": f"{security_policy(served=True)}; frame-ancestors 'none'",
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-cache",
+    }
+    return Response(page(), headers=headers, media_type="text/html")
 
 
 class _Admitted:

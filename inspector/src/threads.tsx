@@ -1,0 +1,125 @@
+// All threads: what each used, what happens in it, and search over all of them.
+import { useEffect, useState } from "preact/hooks";
+import { type Found, type Source, type ThreadRow, api } from "./data";
+import { go, href, place, refine } from "./route";
+import { Await, Card, Chip, Command, State, ago, count, csv, dollars, percent, plural, save, short, useLoaded, visible } from "./ui";
+
+export function Spark({ values }: { values: number[] }) {
+  if (values.length < 2) return <span class="soft">–</span>;
+  const [width, height] = [110, 24];
+  const at = (value: number, n: number) => `${((n * width) / (values.length - 1)).toFixed(1)},${(height - 2 - value * (height - 4)).toFixed(1)}`;
+  const line = values.map(at).join(" ");
+  return (
+    <svg class="spark" width={width} height={height} role="img" aria-label={`Reuse of the newest requests, last ${Math.round(100 * values.at(-1)!)} %`}>
+      <polygon points={`0,${height} ${line} ${width},${height}`} fill="currentColor" opacity="0.16" />
+      <polyline points={line} fill="none" stroke="currentColor" stroke-width="1.5" stroke-linejoin="round" />
+    </svg>
+  );
+}
+
+const LOOK_MS = 2000;
+
+export function ThreadsView({ source }: { source: Source }) {
+  const [looked, look] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && look((n) => n + 1), LOOK_MS);
+    return () => clearInterval(timer);
+  }, []);
+  const loaded = useLoaded(() => source.threads(), [looked]);
+  const text = place.value.query.text ?? "";
+  const [typed, setTyped] = useState(text);
+  return (
+    <>
+      <div class="head">
+        <h1>Threads</h1>
+        <form class="row push" role="search" onSubmit={(event) => { event.preventDefault(); refine({ text: typed }); }}>
+          <input type="search" value={typed} size={36} aria-label="Search all threads" placeholder="Search all threads by words and meaning" onInput={(event) => setTyped(event.currentTarget.value)} />
+          <button type="submit">Search</button>
+        </form>
+      </div>
+      {text ? <Search text={text} /> : null}
+      <Await of={loaded} what="Reading the threads…">{(rows) => <Table rows={rows} />}</Await>
+    </>
+  );
+}
+
+function Table({ rows }: { rows: ThreadRow[] }) {
+  const [name, setName] = useState("");
+  const sorted = [...rows].sort((a, b) => (b.at ?? 0) - (a.at ?? 0));
+  const begin = async (event: Event) => {
+    event.preventDefault();
+    if (!rows.some((row) => row.name === name)) await api("threads", { method: "POST", body: JSON.stringify({ name }) });
+    go(href(name, "chat"));
+  };
+  const export_ = () => save("threads.csv", csv(["name", "entries", "model", "turns", "requests", "tokens", "read", "usd"], rows.map((row) => [row.name, row.entries, row.model, row.turns, row.requests, row.tokens, row.read, row.usd])), "text/csv");
+  return (
+    <>
+      <Card title={plural(rows.length, "thread")} more={<button class="plain push" onClick={export_}>CSV</button>}>
+        {rows.length ? (
+          <div class="scroll" tabIndex={0} role="region" aria-label="Threads">
+            <table>
+              <thead><tr><th>Thread</th><th>Model</th><th class="num">Turns</th><th class="num">Requests</th><th class="num">Input</th><th>Reuse</th><th class="num">Read</th><th class="num">Cost</th><th class="num">Last</th></tr></thead>
+              <tbody>{sorted.map((row) => <Row key={row.name} row={row} />)}</tbody>
+            </table>
+          </div>
+        ) : (
+          <State title="No thread yet"><span>Begin one below, import a conversation with <code>quire import</code>, or let a program append to one.</span></State>
+        )}
+      </Card>
+      <form class="row" onSubmit={begin}>
+        <input value={name} aria-label="Name of a new thread" placeholder="Name of a new thread" onInput={(event) => setName(event.currentTarget.value)} required />
+        <button class="primary" type="submit">Talk</button>
+      </form>
+      <Command words={["log", "list"]} />
+    </>
+  );
+}
+
+function Row({ row }: { row: ThreadRow }) {
+  const since = row.at ? Date.now() - row.at : null;
+  return (
+    <tr>
+      <td class="name">
+        <a href={href(row.name)}>{visible(row.name)}</a> {since !== null && since < 8000 ? <i class="dot live" style={{ display: "inline-block" }} title="Something happens here" /> : null}
+        <div class="soft small">{count(row.entries)} entries{row.parent ? `, fork of ${visible(row.parent)}` : ""}</div>
+      </td>
+      <td class="small">{row.model ? visible(row.model) : <span class="soft">never sent</span>}</td>
+      <td class="num">{count(row.turns)}</td>
+      <td class="num">{count(row.requests)}</td>
+      <td class="num">{row.tokens ? short(row.tokens) : ""}</td>
+      <td><Spark values={row.spark ?? []} /></td>
+      <td class="num">{row.tokens ? percent(row.read ?? 0, row.tokens) : ""}</td>
+      <td class="num">{dollars(row.usd)}</td>
+      <td class="num soft small">{since === null ? "" : ago(since)}</td>
+    </tr>
+  );
+}
+
+function Search({ text }: { text: string }) {
+  const loaded = useLoaded(() => api<Found>(`inspect/search?${new URLSearchParams({ text })}`), [text]);
+  return (
+    <Await of={loaded} what="Searching…">
+      {(found) => (
+        <Card title={found.hits.length ? plural(found.hits.length, "hit") : "Nothing was found"} more={<><Chip>by {found.by}</Chip><button class="plain push" onClick={() => refine({})}>Close</button></>}>
+          {found.hits.length ? (
+            <div class="scroll" tabIndex={0} role="region" aria-label="Hits">
+              <table>
+                <thead><tr><th>Where</th><th>Says</th><th>Why</th></tr></thead>
+                <tbody>
+                  {found.hits.map((hit) => (
+                    <tr key={`${hit.thread} ${hit.seq}`}>
+                      <td class="name"><a href={`${href(hit.thread, "chat")}?entry=${hit.seq}`}>{visible(hit.thread)}</a><div class="soft small">entry {hit.seq}, {visible(hit.kind)}</div></td>
+                      <td>{visible(hit.text.slice(0, 240))}</td>
+                      <td class="small soft nowrap">{hit.score.toFixed(2)}: {Object.entries(hit.parts).filter(([, part]) => part).map(([name, part]) => `${name} ${part.toFixed(2)}`).join(", ")}</td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          ) : null}
+          <div class="pad"><Command words={["recall", text, "--explain"]} /></div>
+        </Card>
+      )}
+    </Await>
+  );
+}

@@ -1,0 +1,384 @@
+"""The inspector: one HTML page, served at `/` or written as a report that holds its data, and the routes it asks.
+
+Nothing in the page is loaded from elsewhere, and only its own script runs: the policy names that script by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from quire import __version__
+from quire.assemble.user_message import whole_text
+from quire.audit import SentCall, audit
+from quire.errors import NotFound
+from quire.log.entries import encode
+from quire.log.store import Store
+from quire.server.routes import Call, Count, Route, ThreadName
+from quire.server.views import (
+    Comparison,
+    RequestBody,
+    RequestDetail,
+    SeenThread,
+    ThreadPicture,
+    ThreadRow,
+    ThreadTotals,
+    WhatIf,
+    Whereabouts,
+    try_policies,
+    usage_of,
+)
+from quire.thread import Thread
+from quire.thread_state import is_request
+from quire.values import Entry, Json, JsonObject
+
+if TYPE_CHECKING:
+    from quire.server.service import Tenant
+
+
+@cache
+def _static(name: str) -> str:
+    return resources.files("quire.server").joinpath("static", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+def security_policy(served: bool) -> str:
+    """What the page may do: run its own script, show its own style; one that is served asks its service for data."""
+    rules = {
+        "default-src": "'none'",
+        "script-src": _hash(_static("app.js")),
+        "style-src": _hash(_static("app.css")),
+        "img-src": "data: blob:",
+        "connect-src": "'self'" if served else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def page(data: Json = None, title: str = "Quire") -> str:
+    """The page; without data it asks the service that it came from."""
+    # Inert: no `<` stands in it, so nothing in it can end the element.
+    written = msgspec.json.encode(data).decode().replace("<", "\\u003c")
+    named = title.replace("&", "&amp;").replace("<", "&lt;")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{security_policy(data is None)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f"<title>{named}</title>\n<style>{_static('app.css')}</style>\n</head>\n<body>\n"
+        '<div id="app"></div>\n<noscript>The inspector needs JavaScript; nothing is loaded from elsewhere.</noscript>\n'
+        f'<script type="application/json" id="data">{written}</script>\n'
+        f'<script type="module">{_static("app.js")}</script>\n</body>\n</html>\n'
+    )
+
+
+# So many requests come with their body, those around rebases first; one that is larger than this stays out.
+_BODIES, _BODY_BYTES = 12, 400_000
+
+
+def report(thread: SeenThread, what_if: WhatIf | None = None) -> str:
+    """A thread's report: one file with its picture and every request, to be sent to somebody."""
+    picture = thread.picture()
+    made = [column.n for column in picture.columns if not column.refused]
+    cuts = [column.n for column in picture.columns if column.rebase is not None and column.n in set(made)]
+    pairs = [(made[made.index(n) - 1], n) for n in cuts if made.index(n)]
+    shown = dict.fromkeys([*made[-1:], *(n for pair in reversed(pairs) for n in reversed(pair)), *made[:1]])
+    data: JsonObject = {
+        "picture": picture,
+        **thread.shared(),
+        "bodies": {str(n): body for n in list(shown)[:_BODIES] if (body := _small_body(thread, n))},
+        "compared": {f"{a}-{b}": thread.compare(a, b) for a, b in pairs},
+        "what_if": what_if,
+        "made": {"version": __version__, "command": f"quire report {thread.name}"},
+    }
+    return page(data, f"{thread.name} · Quire")
+
+
+def _small_body(thread: SeenThread, n: int) -> RequestBody | None:
+    body = thread.body(n)
+    return body if len(msgspec.json.encode(body)) <= _BODY_BYTES else None
+
+
+# What the page asks for.
+
+# So many threads are held ready, folded.
+_READY = 8
+
+
+class SeenThreads:
+    """The threads of one tenant as they were last looked at; each is kept up with its log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: OrderedDict[str, SeenThread] = OrderedDict()
+        self._totals: dict[str, ThreadTotals] = {}
+        self._lock = threading.Lock()
+
+    def seen(self, name: str) -> SeenThread:
+        with self._lock:
+            held = self._seen.pop(name, None)
+            if held is None or not self._stands(name, held.entries):
+                held = SeenThread(name, self._store.read(name))
+            else:
+                held.extend(self._store.read(name, after=len(held.entries)))
+            self._seen[name] = held
+            while len(self._seen) > _READY:
+                self._seen.popitem(last=False)
+            return held
+
+    def _stands(self, name: str, entries: list[Entry]) -> bool:
+        """Whether the log still begins with these: it may have been deleted and begun again."""
+        last = self._store.read(name, after=len(entries) - 1, limit=1) if entries else []
+        return bool(last) and last[0].id == entries[-1].id
+
+    def rows(self) -> list[ThreadRow]:
+        with self._lock:
+            out = []
+            for info in self._store.threads():
+                held = self._totals.get(info.name)
+                if held is None or info.seq < held.seq or (info.seq == held.seq and info.id != held.id):
+                    held = self._totals[info.name] = ThreadTotals()
+                if info.seq > held.seq:
+                    held.extend(self._store.read(info.name, after=held.seq))
+                out.append(held.row(info))
+            return out
+
+
+_HELD: weakref.WeakKeyDictionary[Tenant, SeenThreads] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def _threads(call: Call) -> SeenThreads:
+    with _LOCK:
+        if call.tenant not in _HELD:
+            _HELD[call.tenant] = SeenThreads(call.store)
+        return _HELD[call.tenant]
+
+
+def _seen(call: Call) -> SeenThread:
+    return _threads(call).seen(call.name)
+
+
+Number = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+Words = Annotated[str, msgspec.Meta(min_length=1, max_length=4_000)]
+
+
+class OneRequest(msgspec.Struct, forbid_unknown_fields=True):
+    n: Number
+
+
+class OneSegment(msgspec.Struct, forbid_unknown_fields=True):
+    n: Number
+    place: Count
+
+
+class OneBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A request, for a model: "provider:model"; without one, as the thread's own."""
+
+    n: Number
+    target: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+class TwoRequests(msgspec.Struct, forbid_unknown_fields=True):
+    first: Number
+    second: Number
+
+
+class OneEntry(msgspec.Struct, forbid_unknown_fields=True):
+    seq: Number
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    text: Words
+
+
+class SearchWords(msgspec.Struct, forbid_unknown_fields=True):
+    """What is looked for; with `thread` in that one alone."""
+
+    text: Words
+    thread: ThreadName | None = None
+
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Price = Annotated[float, msgspec.Meta(ge=0, le=1000)]
+
+
+class OtherPolicy(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What of the thread's policy shall be another; `only` one of the policies that are compared, or the optimum."""
+
+    budget: Annotated[int, msgspec.Meta(ge=1, le=10**9)] | None = None
+    floor: Share | None = None
+    handles: Share | None = None
+    summary: Share | None = None
+    opening: Share | None = None
+    read: Price | None = None
+    write: Price | None = None
+    ttl_s: Annotated[int, msgspec.Meta(ge=0, le=10**7)] | None = None
+    promote: Literal["at-rebase", "each-turn"] | None = None
+    only: Annotated[str, msgspec.Meta(max_length=100)] = ""
+
+
+class ThreadRows(msgspec.Struct):
+    threads: list[ThreadRow]
+
+
+class FullText(msgspec.Struct):
+    text: str
+
+
+class FoundEntry(msgspec.Struct):
+    """An entry that a search found: by what, and the parts of its score."""
+
+    thread: str
+    seq: int
+    kind: str
+    score: float
+    by: str
+    parts: dict[str, float]
+    text: str
+
+
+class FoundEntries(msgspec.Struct):
+    by: str
+    hits: list[FoundEntry]
+
+
+def inspect_threads(call: Call) -> ThreadRows:
+    """All threads with what they used: model, turns, tokens, money, reuse."""
+    return ThreadRows(_threads(call).rows())
+
+
+def inspect_thread(call: Call) -> ThreadPicture:
+    """A thread as one picture: a column for each request."""
+    return _seen(call).picture()
+
+
+def inspect_request(call: Call) -> RequestDetail:
+    """One request: layers, segments, what was left out and why."""
+    return _seen(call).request(call.query.n)
+
+
+def inspect_text(call: Call) -> FullText:
+    """The whole text of one segment of a request."""
+    return FullText(_seen(call).segment_text(call.query.n, call.query.place))
+
+
+def inspect_body(call: Call) -> RequestBody:
+    """The exact body of a request for any provider, with its marks, and what the provider's rules say of it."""
+    return _seen(call).body(call.query.n, call.query.target)
+
+
+def inspect_compare(call: Call) -> Comparison:
+    """Where two requests part, why, and what that cost."""
+    return _seen(call).compare(call.query.first, call.query.second)
+
+
+def inspect_where(call: Call) -> Whereabouts:
+    """When a string entered, in which requests it stood and as what, and whether recall brings it back."""
+    thread = Thread(call.store, call.name, observers=())
+
+    def recalled(text: str) -> list[int]:
+        return [hit.seq for hit in thread.recall(text, 10, exclude=()) if text in whole_text(hit.entry)]
+
+    try:
+        return _seen(call).where(call.query.text, recalled)
+    finally:
+        thread.close()
+
+
+def inspect_what_if(call: Call) -> WhatIf:
+    """The recorded thread under other policies, each run over the whole of it."""
+    changes = msgspec.to_builtins(call.query)
+    return try_policies(_seen(call), changes.pop("only", ""), **changes)
+
+
+def inspect_entry(call: Call) -> FullText:
+    """The original of an entry."""
+    found = call.store.read(call.name, call.query.seq - 1, 1)
+    if not found:
+        raise NotFound(f"{call.name} has no entry {call.query.seq}", hint="Entries count from 1.")
+    entry = found[0]
+    told = whole_text(entry) if entry.kind in ("result", "attach", "user", "respond") else entry.text
+    return FullText(told or encode(entry, ids=False))
+
+
+def inspect_search(call: Call) -> FoundEntries:
+    """Entries of all threads, or of one, by words and by meaning, with the reasons for each."""
+    from quire.recall import Recall
+    from quire.recall.document import document
+    from quire.recall.embed import installed
+
+    searching = Recall(call.store, installed())
+    hits = searching.search(call.query.text, 20, thread=call.query.thread)
+    return FoundEntries(
+        searching.by,
+        [
+            FoundEntry(
+                hit.thread,
+                hit.seq,
+                hit.entry.kind,
+                hit.score,
+                hit.by,
+                hit.parts,
+                document(hit.entry).text[:400],
+            )
+            for hit in hits
+        ],
+    )
+
+
+def inspect_audit(call: Call) -> JsonObject:
+    """What the requests of all threads could have read from the provider's cache and did not, and why."""
+    return audit(sent_calls(call.store)).as_json()
+
+
+def sent_calls(store: Store) -> Iterator[SentCall]:
+    """Every request that the threads of a store say was sent, with what it used."""
+    for info in store.threads():
+        rebased = False
+        for entry in store.read(info.name, after=info.forked_at):
+            rebased |= entry.kind == "rebase"
+            if is_request(entry) and isinstance(entry.body.get("usage"), dict):
+                provider, model = str(entry.body.get("provider")), str(entry.body.get("model"))
+                used = usage_of(entry)
+                yield SentCall(
+                    f"{info.name}, entry {entry.seq}",
+                    provider,
+                    model,
+                    usage=used if used.input_total else None,
+                    at_ms=entry.at,
+                    session=info.name,
+                    compacted=rebased,
+                )
+                rebased = False
+
+
+_ONE = "/api/inspect/threads/{name}"
+ROUTES = (
+    Route("GET", "/api/inspect/threads", inspect_threads, ThreadRows),
+    Route("GET", "/api/inspect/search", inspect_search, FoundEntries, query=SearchWords),
+    Route("GET", "/api/inspect/audit", inspect_audit, dict[str, Any]),
+    Route("GET", _ONE, inspect_thread, ThreadPicture),
+    Route("GET", f"{_ONE}/request", inspect_request, RequestDetail, query=OneRequest),
+    Route("GET", f"{_ONE}/text", inspect_text, FullText, query=OneSegment),
+    Route("GET", f"{_ONE}/body", inspect_body, RequestBody, query=OneBody),
+    Route("GET", f"{_ONE}/compare", inspect_compare, Comparison, query=TwoRequests),
+    Route("GET", f"{_ONE}/where", inspect_where, Whereabouts, query=Wanted),
+    Route("GET", f"{_ONE}/what-if", inspect_what_if, WhatIf, query=OtherPolicy),
+    Route("GET", f"{_ONE}/entry", inspect_entry, FullText, query=OneEntry),
+)

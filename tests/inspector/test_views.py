@@ -1,0 +1,211 @@
+"""The values that the inspector shows: they say what `quire assemble` and `quire diff` say, however a thread came."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pages import MODEL, recorded, session
+
+from conftest import ROOT
+from quire.assemble import Policy
+from quire.log.entries import encode_lines
+from quire.log.sqlite import SqliteStore
+from quire.server.inspector import page, security_policy
+from quire.server.views import SeenThread, ThreadTotals, try_policies
+from toolbox import QUIRE, fewer, invoke, run, talk
+
+pytestmark = pytest.mark.moves_prefix(reason="threads are cut on purpose")
+STATIC = ROOT / "src/quire/server/static"
+
+
+@pytest.fixture
+def sent(store: SqliteStore) -> SeenThread:
+    """A recorded thread with rebases and what the provider reported."""
+    recorded(store)
+    return SeenThread("release notes", store.read("release notes"))
+
+
+def test_the_picture_says_what_assemble_says(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    entries = session(60)
+    file.write_text("".join(encode_lines(entries)))
+    rows = [json.loads(line) for line in run("assemble", file, "--budget", 1500, "--json").splitlines()]
+    seen = SeenThread("long", entries, Policy(budget=1500))
+    columns = seen.picture().columns
+    assert [each.tokens for each in columns] == [row["total_tokens"] for row in rows]
+    assert [each.epoch for each in columns] == [row["epoch"] for row in rows]
+    told = [row["reused_tokens"] for row in rows]
+    assert [each.read for each in columns if not each.cold] == [
+        tokens for tokens, each in zip(told, columns, strict=True) if not each.cold
+    ]
+    assert {each.n for each in columns if each.rebase} == {n for n, row in enumerate(rows, 1) if row["rebase"]}
+    for column, row in zip(columns, rows, strict=True):
+        tools, l1, l2, older, l3, l5, newer = column.bands
+        assert row["tokens"] == {"L1": l1, "L2": l2, "L3": l3, "L4": older + newer, "L5": l5, "tools": tools}
+    for n in (1, 25, len(rows)):
+        detail = seen.request(n)
+        assert {each.id: each.sha256 for each in detail.layers} == {
+            name: sha256 for name, sha256 in rows[n - 1]["layers"].items() if name != "all"
+        }
+        left = [seq for group in detail.left_out for first, last in group.entries for seq in range(first, last + 1)]
+        assert sorted(left) == sorted({each["entry"] for each in rows[n - 1]["left_out"]})
+
+
+def test_what_was_reported_is_shown_as_reported(sent: SeenThread) -> None:
+    columns = sent.picture().columns
+    assert all(each.reported and each.model == MODEL and each.usd for each in columns)
+    (cold,) = [each for each in columns if each.cold]
+    assert (cold.read, cold.turn) == (0, 10)
+    totals = ThreadTotals()
+    totals.extend(sent.entries)
+    assert sum(each.read for each in columns) == totals._read
+
+
+@given(cut=st.integers(1, 80), turns=st.integers(3, 14))
+@fewer(20)
+def test_a_thread_that_grows_is_seen_as_if_it_had_been_read_at_once(cut: int, turns: int) -> None:
+    from quire.log.hashing import chain
+
+    entries = list(chain(talk(turns, 30)))
+    policy = Policy(budget=400)
+    grown = SeenThread("t", entries[:cut], policy).extend(entries[cut:])
+    assert grown.picture() == SeenThread("t", entries, policy).picture()
+
+
+def test_segments_tell_since_when_they_are_cached(sent: SeenThread) -> None:
+    columns = sent.picture().columns
+    cut = next(each.n for each in columns if each.rebase)
+    before, at, after = sent.request(cut - 1), sent.request(cut), sent.request(cut + 1)
+    assert {each.since for each in at.segments} == {cut}, "a rebase writes everything anew"
+    assert [each.since for each in before.segments] == sorted(each.since for each in before.segments)
+    assert {each.since for each in after.segments} == {cut, cut + 1}
+    assert {each.made for each in at.segments} >= {"summary", "handle"}
+    assert sum(each.tokens for each in after.segments) == pytest.approx(after.column.tokens, abs=40)
+    place = next(n for n, each in enumerate(at.segments) if each.made == "summary")
+    assert sent.segment_text(cut, place).startswith("# Summary")
+
+
+def test_two_requests_are_told_apart_with_cause_and_money(sent: SeenThread) -> None:
+    cut = next(each.n for each in sent.picture().columns if each.rebase)
+    moved = sent.compare(cut, cut - 1)
+    assert (moved.extends, moved.first, moved.second) == (False, cut - 1, cut)
+    assert moved.cause.startswith("rebase (budget)")
+    assert moved.again > 0
+    assert moved.usd is not None
+    same = sent.compare(1, 2)
+    assert (same.extends, same.again, same.cause) == (True, 0, "")
+    assert sent.compare(1, len(sent.picture().columns)).cause.startswith("rebase")
+
+
+def test_a_string_is_followed_from_entry_to_summary(sent: SeenThread) -> None:
+    found = sent.where("src/m1.py", lambda text: [7])
+    assert found.entered[0].kind == "user"
+    assert found.stretches[0].standing == "verbatim"
+    assert found.stretches[-1].standing in ("summary", "nothing")
+    assert "rebase" in found.stretches[1].by
+    assert found.recalled == (7,)
+    assert sent.where("never said").stretches == ()
+    gone = sent.where("commit 1abcdef")
+    assert gone.stretches[0].standing == "verbatim"
+    assert gone.stretches[-1].standing == "nothing"
+
+
+def test_other_policies_are_run_over_the_whole_thread(sent: SeenThread) -> None:
+    outcomes = {each.policy: each for each in try_policies(sent, budget=3_000).outcomes}
+    assert outcomes["everything"].kept == 1.0
+    assert len(outcomes["Quire"].cuts) >= 1
+    small, large = (try_policies(sent, "Quire", budget=budget).outcomes[0] for budget in (2_500, 100_000))
+    assert len(small.cuts) > len(large.cuts) == 0
+    best = try_policies(SeenThread("t", session(20), Policy(budget=900)), "optimum").optimum
+    assert best is not None
+    assert best.cost
+
+
+def test_a_body_stands_with_its_marks_and_findings(sent: SeenThread) -> None:
+    body = sent.body(5, MODEL)
+    assert "cache_control" in msgspec.json.encode(body.body).decode()
+    assert body.findings == ()
+    assert sent.body(5, "gemini:gemini-3-pro").body["contents"]
+
+
+# The page and the report.
+
+
+def test_the_page_runs_its_own_script_alone_and_its_data_are_inert() -> None:
+    made = page({"text": "</script><script>alert(1)</script>"}, "<b>&")
+    assert "alert(1)</script>" not in made
+    assert "<title>&lt;b>&amp;</title>" in made
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', made, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in security_policy(served=False)
+    assert not re.findall(r"(?:src|href)=\"?https?:", made.replace(script, ""))
+    assert "connect-src 'none'" in made
+    assert "connect-src 'self'" in page()
+
+
+def test_report_where_and_open_from_the_shell(home: Path) -> None:
+    file = home / "five.jsonl"
+    file.write_text("".join(encode_lines(session(24))))
+    told = run("report", file, "--output", home / "a.html", "--budget", 900)
+    assert told.startswith(f"{home / 'a.html'}: 24 requests")
+    assert run("report", file, "--quick", "-o", home / "b.html")
+    whole, quick = ((home / name).read_text() for name in ("a.html", "b.html"))
+    assert '"what_if":null' in quick
+    assert '"optimum":{"cost"' in whole
+    told = run("where", file, "Task 1:", "--budget", 900)
+    assert "entry 2 (user, turn 1)" in told
+    assert "verbatim" in told
+    assert json.loads(run("where", file, "nowhere", "--json"))["count"] == 0
+    assert "it never stood" in run("where", file, "nowhere")
+    run("log", "new", "demo")
+    run("log", "append", "demo", "--user", "Hello")
+    words = ["open", "demo", "--port", "0", "--no-browser"]
+    with subprocess.Popen([*QUIRE, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as opened:
+        try:
+            assert opened.stdout is not None
+            address = opened.stdout.readline().strip()
+            port = address.split(":")[2].split("/")[0]
+            assert address.endswith("/#/thread/demo")
+            again = run("open", "demo", "--port", port, "--no-browser")
+            assert again.strip() == address, "what runs already is used"
+        finally:
+            opened.kill()
+    from quire.errors import NotFound
+
+    with pytest.raises(NotFound):
+        invoke("open", "nope", "--no-browser")
+
+
+# The bundle.
+
+
+def test_the_bundle_is_what_its_sources_build(tmp_path: Path) -> None:
+    """Whoever installs Quire needs no Node; here it shows that what ships was built from what is kept."""
+    folder = ROOT / "inspector"
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    if not (folder / "node_modules/esbuild").exists():
+        done = subprocess.run([npm, "ci", "--silent"], cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"the inspector's parts cannot be installed: {done.stderr[-300:]}")
+    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=folder, check=True, capture_output=True)
+    for file in sorted(tmp_path.iterdir()):
+        assert (STATIC / file.name).read_bytes() == file.read_bytes(), f"{file.name}: run `npm run build` in inspector/"
+    subprocess.run(["node", "node_modules/typescript/bin/tsc", "-p", "."], cwd=folder, check=True)
+
+
+def test_the_bundle_is_small_and_names_no_registry() -> None:
+    import gzip
+
+    whole = b"".join(file.read_bytes() for file in sorted(STATIC.iterdir()))
+    assert len(gzip.compress(whole)) < 150_000
+    assert "resolved" not in (ROOT / "inspector/package-lock.json").read_text()
