@@ -2,6 +2,8 @@
 
 Each is installed on demand into .clients/<name>, holds a conversation of three turns with tool calls, and is
 reported: ran, not installable, or what was refused. `make clients ARGS="pi codex"` runs some, `pi:gemini` one wire.
+Then some of them do the same behind `quire proxy`, watching and mending: same answers, and the reuse of all three.
+`--direct` leaves that out, `--write` puts the table into docs/clients.md.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from quire.testing import Emulator, emulator
-from turns import NOTES, note_file
+from turns import FILLING, NOTES, note_file
+
+Through = Callable[[str], contextlib.AbstractContextManager[str]]
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parent.parent / ".clients"
@@ -187,6 +192,11 @@ class Outcome:
     refusals: tuple[str, ...] = ()
     problem: str = ""
     log: str = ""
+    # The share of its requests' tokens that came from the cache, and how many tokens they had.
+    reuse: float = 0.0
+    tokens: int = 0
+    # What it said to the user.
+    answers: tuple[str, ...] = ()
 
     @property
     def green(self) -> bool:
@@ -199,16 +209,20 @@ class Outcome:
         return self.problem or "ran"
 
 
-def converse(client: Client, wire: str, version: str) -> Outcome:
-    """Hold the conversation in a folder of its own, and say what the emulator saw of it."""
+def converse(client: Client, wire: str, version: str, through: Through = contextlib.nullcontext) -> Outcome:
+    """Hold the conversation in a folder of its own, and say what the emulator saw of it.
+
+    `through` takes the emulator's address and gives, while it is open, the one that the client is told.
+    """
     provider = wire.partition("-")[0]
     with (
         tempfile.TemporaryDirectory(prefix="quire-clients-", ignore_cleanup_errors=True) as folder,
         emulator(provider, replies(client)) as server,
+        through(server.url) as url,
     ):
         for number, note in NOTES.items():
-            (Path(folder) / note_file(number)).write_text(note + "\n")
-        code, log = _run(client, wire, server.url, Path(folder))
+            (Path(folder) / note_file(number)).write_text(f"{note}\n{FILLING}")
+        code, log = _run(client, wire, url, Path(folder))
         return _outcome(client, wire, version, server, code, log)
 
 
@@ -259,6 +273,7 @@ def _outcome(
     client: Client, wire: str, version: str, server: Emulator, code: int | None, log: str
 ) -> Outcome:
     received = list(server.requests)
+    tokens = sum(one.predicted.total for one in received if one.predicted)
     counted = Counter(
         f"{one.status} {one.method} {one.path.partition('?')[0]}: {one.error}"
         for one in received
@@ -273,6 +288,9 @@ def _outcome(
         tuple(text + f" ({count} times)" * (count > 1) for text, count in counted.items()),
         _problem(client, json.dumps([one.body for one in received]), received, code, log),
         log,
+        sum(one.predicted.read for one in received if one.predicted) / max(1, tokens),
+        tokens,
+        tuple(re.findall(r"Answer \d: it was read\.", log)),
     )
 
 
@@ -311,7 +329,8 @@ def chosen(names: list[str]) -> list[tuple[Client, str]]:
     ]
 
 
-def main(names: list[str]) -> int:
+def main(words: list[str]) -> int:
+    names = [word for word in words if not word.startswith("--")]
     outcomes: list[Outcome] = []
     missing: dict[str, str] = {}
     for client, wire in chosen(names):
@@ -325,7 +344,12 @@ def main(names: list[str]) -> int:
         print(f"running {client.name} on {wire}", file=sys.stderr)
         outcomes.append(converse(client, wire, version))
     report(outcomes, missing)
-    return 0 if all(outcome.green for outcome in outcomes) else 1
+    if "--direct" in words:
+        return 0 if all(outcome.green for outcome in outcomes) else 1
+    from behind_proxy import compare
+
+    same = compare(outcomes, converse, write="--write" in words)
+    return 0 if same and all(outcome.green for outcome in outcomes) else 1
 
 
 def report(outcomes: list[Outcome], missing: dict[str, str]) -> None:

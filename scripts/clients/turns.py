@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 NOTES = {1: "the river is wide", 2: "the bridge is old", 3: "the harbour is calm"}
+# So that a conversation is long enough to be cached.
+FILLING = "\n".join(f"Line {number}: nothing else is said here of what was seen." for number in range(150))
 PROMPTS = [f"Turn {number}: read note {number} and say what it says." for number in NOTES]
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

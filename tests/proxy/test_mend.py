@@ -75,6 +75,12 @@ def unmarked(given: Body, turn: int) -> Body:
     return given
 
 
+def bare(given: Body, turn: int) -> Body:
+    text = f"{given['system'][0]['text']} {given['messages'][0]['content'][0]['text']}"
+    messages = [{"role": "user", "content": text}, *unmarked(given, turn)["messages"][1:]]
+    return {"model": given["model"], "max_tokens": 50, "messages": messages}
+
+
 def shuffled(given: Body, turn: int) -> Body:
     at = turn % len(given["tools"])
     return {**given, "tools": [*given["tools"][at:], *given["tools"][:at]]}
@@ -130,6 +136,7 @@ def harder(given: Body, turn: int) -> Body:
 Change = Callable[[Body, int], Body]
 CASES: dict[str, tuple[str, str, Callable[[int], Body], Change]] = {
     "marks": ("marks", "anthropic", claude, unmarked),
+    "marks, no system": ("marks", "anthropic", claude, bare),
     "tool-order": ("tool-order", "anthropic", claude, shuffled),
     "key-order": ("key-order", "anthropic", claude, rekeyed),
     "volatile": ("volatile", "anthropic", claude, clocked),

@@ -261,8 +261,8 @@ def head_texts(body: JsonObject, wire: Wire) -> Iterator[tuple[Path, str]]:
     leading = map(wire.layout.message, wire.layout.messages(body), count())
     for unit in chain(wire.layout.head(body), takewhile(lambda unit: unit.section == "system", leading)):
         if unit.section == "system":
-            path = unit.path or next((name,) for name in _SYSTEM_FIELDS if name in body)
-            yield from _texts_below(reduce(getitem, path, body), path)  # type: ignore[arg-type]
+            path = unit.path or tuple(name for name in _SYSTEM_FIELDS if name in body)[:1]
+            yield from _texts_below(reduce(getitem, path, body) if path else None, path)  # type: ignore[arg-type]
 
 
 def _texts_below(value: Json, path: Path) -> Iterator[tuple[Path, str]]:

@@ -1,0 +1,127 @@
+"""A known client behind the proxy by one word, and nothing left behind of it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from behind import Watching, body, watching
+
+from quire.cli.wrap import CLIENTS
+from toolbox import invoke, run
+
+pytestmark = pytest.mark.xdist_group("sdk")
+# A client that asks each address it was told, and says what it was told.
+CLIENT = f"""#!{sys.executable}
+import json, os, pathlib, sys, urllib.request
+told = {{name: value for name, value in os.environ.items() if "127.0.0.1" in value and "PYTEST" not in name}}
+file = pathlib.Path(os.environ["HOME"]) / ".pi/agent/models.json"
+print(json.dumps({{"told": told, "args": sys.argv[1:], "file": file.read_text() if file.exists() else None}}))
+for url in [value for name, value in told.items() if name.startswith("ANTHROPIC")]:
+    headers = {{"content-type": "application/json", "x-api-key": "k", "anthropic-version": "2023-06-01"}}
+    asked = urllib.request.Request(url + "/v1/messages", os.environ["BODY"].encode(), headers)
+    print(urllib.request.urlopen(asked).status)
+sys.exit(3 if "fail" in sys.argv else 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def claude() -> Any:
+    yield from watching("anthropic")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, with all clients in its PATH."""
+    for each in CLIENTS.values():
+        (tmp_path / each.command).write_text(CLIENT)
+        (tmp_path / each.command).chmod(0o755)
+    for name in ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "PI_CODING_AGENT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {
+        "HOME": tmp_path,
+        "XDG_STATE_HOME": tmp_path / "state",
+        "PATH": tmp_path,
+        "BODY": json.dumps(body("Hi")),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(value))
+    return tmp_path
+
+
+def wrapped(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[dict[str, Any], str]:
+    done = invoke("wrap", *words, code=code)
+    shown = capfd.readouterr().out
+    return json.loads(shown.splitlines()[0]), shown + done.output
+
+
+@pytest.mark.parametrize(
+    ("client", "names"),
+    [
+        ("claude", {"ANTHROPIC_BASE_URL"}),
+        ("llm", {"ANTHROPIC_BASE_URL", "OPENAI_BASE_URL"}),
+        ("aider", {"ANTHROPIC_API_BASE", "OPENAI_API_BASE"}),
+        ("gemini-cli", {"GOOGLE_GEMINI_BASE_URL"}),
+        ("opencode", {"OPENCODE_CONFIG_CONTENT"}),
+        ("codex", set()),
+        ("pi", set()),
+    ],
+)
+def test_a_client_is_told_the_proxy_and_keeps_its_own_words(
+    client: str, names: set[str], home: Path, claude: Watching, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said, shown = wrapped(capfd, "--to", claude.server.url, client, "--model", "x", "-p", "hello")
+    assert set(said["told"]) == names
+    assert said["args"][-4:] == ["--model", "x", "-p", "hello"]
+    if client == "codex":
+        assert said["args"][0] == "-c"
+        assert said["args"][1].startswith('openai_base_url="http://127.0.0.1:')
+    if client == "pi":
+        assert "127.0.0.1" in json.loads(said["file"])["providers"]["anthropic"]["baseUrl"]
+    assert not (home / ".pi/agent/models.json").exists()
+    asks = any(name.startswith("ANTHROPIC") for name in names)
+    assert f"stopped after {int(asks)} request" in shown
+    assert (home / "state/quire/requests.jsonl").exists() is asks
+
+
+def test_its_code_its_log_and_a_base_url_that_was_set_are_kept(
+    home: Path, claude: Watching, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", claude.server.url)
+    log = home / "own.jsonl"
+    said, _ = wrapped(capfd, "--mend", "--log", str(log), "claude", "fail", code=3)
+    assert said["told"]["ANTHROPIC_BASE_URL"] != claude.server.url
+    assert "1 request in 1 conversation" in run("audit", log)
+    found = json.loads(run("doctor", "--json"))
+    assert found["set"]["ANTHROPIC_BASE_URL"] == {"url": claude.server.url, "reachable": True}
+    assert found["clients"]["pi"] == str(home / "pi")
+    assert (found["missing"], found["recorded"]) == ([], 0)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    assert "http://127.0.0.1:9, which does not answer" in run("doctor")
+
+
+def test_what_was_changed_is_put_back_also_later(home: Path, claude: Watching) -> None:
+    file, state = home / ".pi/agent/models.json", home / "state/quire/wrapped.json"
+    file.parent.mkdir(parents=True)
+    own = json.dumps({"providers": {"mine": {"baseUrl": "http://x"}, "openai": {"apiKey": "k"}}})
+    file.write_text(own)
+    (home / "pi").write_text(f"#!/bin/sh\n/bin/cp {state} {home}/copy\n/bin/cp {file} {home}/during\n")
+    invoke("wrap", "--to", claude.server.url, "pi")
+    assert file.read_text() == own
+    during = json.loads((home / "during").read_text())["providers"]
+    assert (during["mine"], during["openai"]["apiKey"]) == ({"baseUrl": "http://x"}, "k")
+    # As if it had been killed: the file stands changed, and what stood there is remembered.
+    file.write_text((home / "during").read_text())
+    state.write_text((home / "copy").read_text())
+    assert "models.json is changed" in run("doctor")
+    assert "put back" in run("unwrap")
+    assert file.read_text() == own
+    assert "nothing is changed" in run("unwrap")
+
+
+def test_a_client_that_is_not_there_is_named(home: Path) -> None:
+    (home / "pi").unlink()
+    with pytest.raises(Exception, match="pi is not installed"):
+        invoke("wrap", "pi")
+    assert "'nobody' is not one of" in invoke("wrap", "nobody", code=2).output
