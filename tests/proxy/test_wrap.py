@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from behind import Watching, body, watching
 
-from quire.cli.wrap import CLIENTS
+from quire.cli.proxy import CLIENTS
 from toolbox import invoke, run
 
 pytestmark = pytest.mark.xdist_group("sdk")

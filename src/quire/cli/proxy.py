@@ -1,16 +1,22 @@
-"""`quire proxy`: watch an application's requests to a provider while they pass."""
+"""`quire proxy`: watch an application's requests to a provider while they pass; `quire wrap` starts a known client so."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from quire.cli.output import counted, echo
+from quire.cli.output import counted, echo, json_option, print_json, print_table
 from quire.errors import CallError
+from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.server.watch import CacheWatcher
@@ -170,3 +176,252 @@ def show_total(watcher: CacheWatcher) -> None:
         echo(
             f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True
         )
+
+
+# Known clients, and how each is told another base URL. Nothing is written where a variable will do.
+
+# provider -> (its own address, the version that base URLs of SDKs end in)
+ADDRESSES = {
+    "anthropic": ("https://api.anthropic.com", ""),
+    "openai": ("https://api.openai.com", "/v1"),
+    "gemini": ("https://generativelanguage.googleapis.com", ""),
+}
+
+
+class Wiring(msgspec.Struct, frozen=True):
+    """How a client is told where to go: variables, words behind its name, files with what is merged into them."""
+
+    variables: dict[str, str] = {}
+    words: tuple[str, ...] = ()
+    files: dict[Path, JsonObject] = {}
+
+
+class Wrapped(msgspec.Struct, frozen=True):
+    """A client: its command, the providers it may ask, and its wiring by their addresses."""
+
+    command: str
+    providers: tuple[str, ...]
+    wire: Callable[[dict[str, str]], Wiring]
+
+
+def _pi(urls: dict[str, str]) -> Wiring:
+    folder = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path.home() / ".pi" / "agent")
+    bases = {
+        "anthropic": urls["anthropic"],
+        "openai": urls["openai"] + "/v1",
+        "google": urls["gemini"] + "/v1beta",
+    }
+    own = {name: {"baseUrl": url} for name, url in bases.items()}
+    return Wiring(files={folder / "models.json": {"providers": own}})
+
+
+def _opencode(urls: dict[str, str]) -> Wiring:
+    bases = {"anthropic": urls["anthropic"] + "/v1", "openai": urls["openai"] + "/v1"}
+    bases["google"] = urls["gemini"] + "/v1beta"
+    own = {"provider": {name: {"options": {"baseURL": url}} for name, url in bases.items()}}
+    return Wiring({"OPENCODE_CONFIG_CONTENT": json.dumps(own)})
+
+
+# Claude Code leaves its search for tools out behind another base URL unless it is told that references pass.
+_CLAUDE = {"ENABLE_TOOL_SEARCH": "true"}
+
+CLIENTS: dict[str, Wrapped] = {
+    "pi": Wrapped("pi", ("anthropic", "openai", "gemini"), _pi),
+    "opencode": Wrapped("opencode", ("anthropic", "openai", "gemini"), _opencode),
+    "codex": Wrapped(
+        "codex", ("openai",), lambda urls: Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))
+    ),
+    "gemini-cli": Wrapped(
+        "gemini", ("gemini",), lambda urls: Wiring({"GOOGLE_GEMINI_BASE_URL": urls["gemini"]})
+    ),
+    "claude": Wrapped(
+        "claude", ("anthropic",), lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], **_CLAUDE})
+    ),
+    "llm": Wrapped(
+        "llm",
+        ("anthropic", "openai"),
+        lambda urls: Wiring(
+            {"ANTHROPIC_BASE_URL": urls["anthropic"], "OPENAI_BASE_URL": urls["openai"] + "/v1"}
+        ),
+    ),
+    "aider": Wrapped(
+        "aider",
+        ("anthropic", "openai"),
+        lambda urls: Wiring(
+            {"ANTHROPIC_API_BASE": urls["anthropic"], "OPENAI_API_BASE": urls["openai"] + "/v1"}
+        ),
+    ),
+}
+# Variables that name a base URL: what stands there already is where requests go on to.
+_VARIABLES = {
+    "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"),
+    "openai": ("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+    "gemini": ("GOOGLE_GEMINI_BASE_URL",),
+}
+
+
+def _state(name: str) -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("quire")) / name
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--to", help="Where all requests go on to; without it, to each provider's own address.")
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep what passed in this file; without it, in Quire's own folder.",
+)
+@click.option("--mend", is_flag=True, help="Repair what costs cache reads (docs/mending.md).")
+@click.argument("client", type=click.Choice(list(CLIENTS)))
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple[str, ...]) -> None:
+    """Start a known client behind the proxy, with the variables or settings it needs; ARGS are the client's own.
+
+    What passed is kept in a log for `quire audit`, and told in a line at the end. A file that had to be changed (pi's
+    models.json) is put back; if that could not happen, `quire unwrap` does it.
+
+    \b
+    Examples:
+      quire wrap codex exec "say hello"
+      quire wrap --mend llm -m claude-sonnet-4-5 "hello"
+    """
+    from quire.server.mend import Mender
+    from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions
+
+    known = CLIENTS[client]
+    command = shutil.which(known.command)
+    if command is None:
+        raise CallError(f"{client} is not installed", hint=f"`{known.command}` must be found in PATH.")
+    log = log or _state("requests.jsonl")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    watcher = CacheWatcher(log=log)
+    mender = Mender() if mend else None
+    with contextlib.ExitStack() as stack:
+        urls = {}
+        for provider in known.providers:
+            target = base_url(to) if to else _upstream(provider)
+            urls[provider] = stack.enter_context(Proxy(ProxyOptions(to=target, mender=mender), watcher)).url
+        wiring = known.wire(urls)
+        for file, value in wiring.files.items():
+            stack.callback(restore, file)
+            _merge(file, value)
+        code = subprocess.call([command, *wiring.words, *words], env={**os.environ, **wiring.variables})
+    show_total(watcher)
+    echo(f"kept in {log}", err=True)
+    raise click.exceptions.Exit(code)
+
+
+def _upstream(provider: str) -> str:
+    given = (os.environ.get(name) for name in _VARIABLES[provider])
+    return next(filter(None, given), ADDRESSES[provider][0])
+
+
+# What was written into others' files: what stood there before is kept until it is put back.
+
+
+def _merge(file: Path, value: JsonObject) -> None:
+    before = file.read_text("utf-8") if file.exists() else None
+    try:
+        held = json.loads(before) if before else {}
+    except ValueError as error:
+        raise CallError(
+            f"{file} is not JSON", hint="Mend it, or set the client's base URL by hand."
+        ) from error
+    after = json.dumps(_merged(held, value), indent=2) + "\n"
+    kept = _state("wrapped.json")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps({**_written(), str(file): {"before": before, "after": after}}), "utf-8")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(after, "utf-8")
+
+
+def _merged(held: JsonObject, value: JsonObject) -> JsonObject:
+    both = [name for name in value if isinstance(held.get(name), dict) and isinstance(value[name], dict)]
+    return {**held, **value, **{name: _merged(held[name], value[name]) for name in both}}
+
+
+def _written() -> JsonObject:
+    kept = _state("wrapped.json")
+    value: JsonObject = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    return value
+
+
+def restore(file: Path) -> bool:
+    """Put back what stood in a file; one that somebody else has changed since is left, and what stood there put beside it."""
+    held = _written()
+    row = held.pop(str(file), None)
+    if row is None:
+        return False
+    now = file.read_text("utf-8") if file.exists() else None
+    if now != row["after"] and now is not None:
+        beside = file.with_name(file.name + ".before-quire")
+        beside.write_text(row["before"] or "", "utf-8")
+        echo(f"{file} was changed meanwhile and is left; what stood there before is in {beside}", err=True)
+    elif row["before"] is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.write_text(row["before"], "utf-8")
+    _state("wrapped.json").write_text(json.dumps(held), "utf-8")
+    return True
+
+
+@click.command()
+def unwrap() -> None:
+    """Put back the clients' files that `quire wrap` changed and could not put back itself."""
+    files = [Path(name) for name in _written()]
+    for file in files:
+        restore(file)
+        echo(f"put back {file}")
+    if not files:
+        echo("nothing is changed")
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Tell what is installed, which clients are found, where base URLs point, whether that answers, what was recorded."""
+    import importlib.util
+
+    parts = ("httpx", "starlette", "uvicorn", "websockets", "zstandard", "brotli")
+    missing = [name for name in parts if importlib.util.find_spec(name) is None]
+    log = _state("requests.jsonl")
+    set_now = {
+        name: os.environ[name] for names in _VARIABLES.values() for name in names if os.environ.get(name)
+    }
+    found: JsonObject = {
+        "missing": missing,
+        "clients": {name: shutil.which(each.command) for name, each in CLIENTS.items()},
+        "set": {
+            name: {"url": url, "reachable": not missing and _answers(url)} for name, url in set_now.items()
+        },
+        "changed": list(_written()),
+        "log": str(log),
+        "recorded": sum(1 for _ in log.open("rb")) if log.exists() else 0,
+    }
+    if as_json:
+        print_json(found)
+        return
+    echo(
+        "the proxy is installed"
+        if not missing
+        else f"not installed: {', '.join(missing)} (pip install 'quire[proxy]')"
+    )
+    print_table(["client", "found at"], [[name, place or "-"] for name, place in found["clients"].items()])
+    for name, row in found["set"].items():
+        echo(f"{name} is {row['url']}, which {'answers' if row['reachable'] else 'does not answer'}")
+    for file in found["changed"]:
+        echo(f"{file} is changed; `quire unwrap` puts it back")
+    echo(f"{counted(found['recorded'], 'request')} recorded in {log}")
+
+
+def _answers(url: str) -> bool:
+    """Whether anybody speaks HTTP there; a refusal is an answer."""
+    import httpx
+
+    try:
+        httpx.get(url, timeout=3)
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+    return True
