@@ -47,6 +47,7 @@ FRAMEWORKS = {
     "pydantic_ai": Framework("anthropic", "harness SlidingWindowCompaction, Caching"),
     "openai_agents": Framework("openai-responses", "ToolOutputTrimmer"),
     "llama_index": Framework("openai-chat", "Memory", ".venv-frameworks"),
+    "litellm": Framework("anthropic", "trim_messages, cache_control_injection_points", ".venv-frameworks"),
     "strands": Framework("bedrock", "SlidingWindowConversationManager, CacheConfig", ".venv-frameworks"),
 }
 
@@ -175,6 +176,7 @@ def main() -> None:
             "requests",
             "breaks",
             "over",
+            "refused",
             "reuse",
             "cost, thousands",
             "whole actions",
@@ -186,6 +188,7 @@ def main() -> None:
                 one.requests,
                 one.breaks,
                 one.over,
+                one.refused,
                 f"{one.read / max(1, one.tokens):.1%}",
                 f"{one.cost / 1000:,.0f}",
                 f"{one.whole / max(1, one.actions):.1%}",

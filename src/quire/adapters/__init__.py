@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 from quire import providers
 from quire.errors import CallError
 from quire.fitting import Fitter
+from quire.log.entries import known_entries
 from quire.providers.models import resolve
+from quire.providers.prefix import lined
 from quire.thread import Thread
-from quire.values import Entry, JsonObject
+from quire.values import Entry, JsonObject, Request
 
 # What frameworks call providers, where Quire has another name.
 _PROVIDERS = {
@@ -79,6 +81,18 @@ class Fitters:
             while len(self._going_on) > most:
                 self._going_on.popitem(last=False)
         return fitted
+
+
+def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:
+    """Put a request in the form of OpenAI Chat and its reply into a log: what is new of it, and what it used."""
+    provider, _, model = target.partition(":")
+    read = providers.parse_reply(f"openai-chat:{model}", reply)
+    asked = providers.import_("openai-chat", body)
+    held = [entry for entry in thread.entries if entry.kind not in ("sent", "rebase")]
+    known = known_entries(held, [*asked, *read.entries])
+    if known <= len(asked):  # else a later call was told of first, and named this reply
+        thread.append(*asked[known:])
+        thread.record(read, Request(provider, model, body, lined(body, "openai-chat")))
 
 
 class ThreadMessages:

@@ -29,7 +29,7 @@ from quire.cli.output import (
 )
 from quire.cli.store import load_entries, open_db
 from quire.errors import CallError, FormatError, MissingPart
-from quire.values import Entry, JsonObject
+from quire.values import Entry
 
 if TYPE_CHECKING:
     from quire.archive.source_file import SourceFile
@@ -274,6 +274,8 @@ def _only(found: list[Imported], file: str) -> list[Entry]:
 
 def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]:
     """What each thread has gained; what was edited in a chat file is a fork of its own."""
+    from quire.log.entries import known_entries
+
     many = len(found) > 1
     out = []
     with open_db(db) as store:
@@ -281,7 +283,7 @@ def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]
         for number, one in enumerate(found, 1):
             name = f"{thread}-{number}" if many else thread
             before = store.read(name) if name in threads else []
-            fresh = one.entries[_known(before, one.entries) :]
+            fresh = one.entries[known_entries(before, one.entries) :]
             store.append(name, fresh)
             out.append(Stored(name, len(fresh), len(before)))
             if one.chat is not None and one.chat.fork is not None:
@@ -289,24 +291,6 @@ def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]
                 fork = one.chat.fork
                 out += [Stored(forked, len(fork.entries), fork.behind, name)] if forked else []
     return out
-
-
-def _known(before: list[Entry], entries: list[Entry]) -> int:
-    """How many of a conversation's first entries a thread holds already, at its end or anywhere in one piece."""
-    old, new = [_content(each) for each in before], [_content(entry) for entry in entries]
-    for start in range(len(old)):
-        length = min(len(old) - start, len(new))
-        if old[start] == new[0] and old[start : start + length] == new[:length]:
-            return length
-    return 0
-
-
-def _content(entry: Entry) -> JsonObject:
-    """What an entry says; how a provider wrote it, and when, may differ between two versions of a session."""
-    return {
-        "kind": entry.kind,
-        **{key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")},
-    }
 
 
 @click.command()

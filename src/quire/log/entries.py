@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -427,3 +427,21 @@ def _edits(edits: list[JsonObject]) -> list[JsonObject]:
 
 # The fields of a body that hold what is free.
 _FREE: dict[str, Reader] = {"meta": _meta, "item": _item, "attach": _items, "edits": _edits}
+
+
+def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
+    """How many of a conversation's first entries a thread holds already, at its end or anywhere in one piece."""
+    old, new = [_content(each) for each in before], [_content(entry) for entry in entries]
+    for start in range(len(old)):
+        length = min(len(old) - start, len(new))
+        if old[start] == new[0] and old[start : start + length] == new[:length]:
+            return length
+    return 0
+
+
+def _content(entry: Entry) -> JsonObject:
+    """What an entry says; how a provider wrote it, and when, may differ between two versions of a session."""
+    return {
+        "kind": entry.kind,
+        **{key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")},
+    }

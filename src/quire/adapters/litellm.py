@@ -1,0 +1,129 @@
+"""LiteLLM, in a program or as its proxy: a callback that records calls in threads, and fits what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from quire.adapters import Fitters, record, takes_marks, target_of
+from quire.errors import MissingPart
+from quire.fitting import Fitter
+from quire.log.store import Store
+from quire.providers.incoming import plain
+from quire.thread import Thread
+from quire.values import JsonObject
+
+try:
+    from litellm import get_llm_provider
+    from litellm.integrations.custom_logger import CustomLogger
+except ImportError as error:
+    raise MissingPart("LiteLLM is not installed", hint="pip install 'quire[litellm]'") from error
+
+_CHAT = ("completion", "acompletion", "text_completion", "anthropic_messages")
+_MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+class QuireLogger(CustomLogger):
+    """Fits the messages of each call, and with a store records what was said, whole, and what it used.
+
+        litellm.callbacks = [QuireLogger(quire.open_store("calls.db"), budget=100_000)]
+
+    A call's thread is named by its metadata, {"thread": "chat"}, else `thread`; `fit=False` only records. Fitting needs
+    the asynchronous calls or the proxy, with `messages` given by name; `litellm.completion` is recorded alone.
+    """
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        budget: int = 0,
+        *,
+        thread: str = "litellm",
+        target: str = "",
+        fit: bool = True,
+        **policy: Any,
+    ) -> None:
+        super().__init__()
+        self._store, self._thread, self._target, self._fits = store, thread, target, fit
+        self._fitters = Fitters(budget, target, "openai-chat", policy)
+        # What calls under way were given, by their id: that is recorded, not what was left of it.
+        self._given: dict[str, list[JsonObject]] = {}
+        # One call is written behind the other, in the order they are told of.
+        self._writer = ThreadPoolExecutor(1, "quire-litellm")
+
+    @property
+    def fitter(self) -> Fitter:
+        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: Any, cache: Any, data: JsonObject, call_type: Any
+    ) -> JsonObject:
+        """In the proxy, before a deployment is chosen."""
+        return self._fitted(data, call_type)
+
+    async def async_pre_call_deployment_hook(self, kwargs: JsonObject, call_type: Any) -> JsonObject:
+        """In a program, and in the proxy once more; a call is fitted once."""
+        return self._fitted(kwargs, call_type)
+
+    def _fitted(self, data: JsonObject, call_type: Any) -> JsonObject:
+        call, named = str(data.get("litellm_call_id")), getattr(call_type, "value", call_type)
+        if named not in _CHAT or not data.get("messages") or call in self._given:
+            return data
+        messages = self._given[call] = plain(list(data["messages"]))
+        if not self._fits:
+            return data
+        body = {"messages": messages, "tools": data.get("tools") or []}
+        target = self._target or _target(str(data.get("model") or ""))
+        given, marks = self._fitters.fit(body, _name(data) or str(messages[:2]), target)
+        fitted = given["messages"]
+        if takes_marks(target):
+            fitted = [_marked(one, place in marks) for place, one in enumerate(fitted)]
+        return {**data, "messages": fitted}
+
+    async def async_log_success_event(
+        self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._record, kwargs, response_obj)
+
+    def log_success_event(
+        self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        # Asynchronous calls are told to both.
+        if not kwargs.get("litellm_params", {}).get("acompletion"):
+            self._writer.submit(self._record, kwargs, response_obj).result()
+
+    async def async_log_failure_event(
+        self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        self._given.pop(str(kwargs.get("litellm_call_id")), None)
+
+    def _record(self, kwargs: JsonObject, reply: Any) -> None:
+        messages = self._given.pop(str(kwargs.get("litellm_call_id")), None) or plain(kwargs.get("messages"))
+        if self._store is None or not isinstance(messages, list):
+            return
+        thread = Thread(self._store, _name(kwargs.get("litellm_params") or {}) or self._thread)
+        tools = (kwargs.get("optional_params") or {}).get("tools") or kwargs.get("tools")
+        defined = {"tools": tools} if tools and "function" in tools[0] else {}
+        target = target_of(str(kwargs.get("custom_llm_provider") or ""), str(kwargs.get("model") or ""))
+        record(thread, target, {"messages": messages, **defined}, plain(reply))
+
+
+def _target(model: str) -> str:
+    name, provider, *_ = get_llm_provider(model)
+    return target_of(provider, name)
+
+
+def _name(data: JsonObject) -> str:
+    """The thread that a call's metadata names."""
+    return str((data.get("metadata") or {}).get("thread") or "")
+
+
+def _marked(message: JsonObject, here: bool) -> JsonObject:
+    """In blocks, so that a message is not written otherwise once its mark has moved on; the system prompt is marked."""
+    content, role = message.get("content"), message["role"]
+    if role == "assistant" or not content:
+        return message
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    last = {**blocks[-1], **_MARK} if here or role == "system" else blocks[-1]
+    return {**message, "content": [*blocks[:-1], last]}
