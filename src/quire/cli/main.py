@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Where a string went: the requests it stood in, and what it was cut into.",
     ),
     "report": ("quire.cli.assemble", "report", "Write a thread as one page that can be sent to somebody."),
-    "open": ("quire.cli.assemble", "open_", "Open the inspector in the browser; served where it is not yet."),
+    "open": ("quire.cli.serve", "open_", "Open the inspector in the browser; served where it is not yet."),
     "render": ("quire.cli.render", "render", "Render a thread as a provider's request."),
     "import": ("quire.cli.convert", "import_", "Read a conversation from another format into a thread."),
     "export": ("quire.cli.convert", "export", "Write a thread in another format."),
