@@ -202,7 +202,8 @@ def simulate_part(part: FilePart, budget: int | None) -> list[PolicyOutcome]:
     except QuireError:
         return []  # said where it was audited
     for each in held:
-        target = f"{each.format}:{each.model}"
+        held_by = each.value if isinstance(each.value, dict) else {}
+        target = f"{each.format}:{each.model or held_by.get('model') or ''}"
         policy = policy_for(target, Policy(budget=budget) if budget else None)
         found = what_if(each.entries(), policy=policy)
         out += found if found[0].requests > 1 else []
