@@ -14,6 +14,7 @@ ORDER = (
     "adapters",
     "summary",
     "engine",
+    "audit",
     "recall",
     "records",
     "clean",

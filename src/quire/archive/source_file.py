@@ -160,11 +160,11 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
             except UnicodeDecodeError:
                 raise
             except (ValueError, RecursionError) as error:
-                place = getattr(error, "lineno", 1) + number - 1
+                what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
                 raise FormatError(
-                    f"{path.name} is not JSON: {error}",
-                    line=place,
-                    column=1,
+                    f"{path.name} is not JSON: {what}",
+                    line=getattr(error, "lineno", 1) + number - 1,
+                    column=getattr(error, "colno", 1),
                     hint="Give JSON, or one JSON value a line; is the file whole?",
                 ) from error
 

@@ -151,7 +151,7 @@ def on_ray(address: str) -> Callable[[Callable[[Given], Made], Iterable[Given]],
             import ray
         except ImportError as error:
             raise MissingPart("Ray is not installed", hint="pip install 'quire[ray]'") from error
-        ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
         try:
             remote = ray.remote(num_cpus=1)(function)
             most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
