@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.errors import DataError, FormatError, QuireError
+from quire.records.hints import render
 from quire.records.paths import HintLimits, Meter
-from quire.records.template import render
 from toolbox import SCALARS, json_of
 
 CONTEXT = {

@@ -22,8 +22,7 @@ from quire.providers.prefix import lined, prefix_bytes
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.prefix_caches import StepCache
 from quire.providers.usage import usage
-from quire.send.cached_transport import CachedTransport
-from quire.send.connect import Retry, transport_for
+from quire.send.connect import CachedTransport, Retry, transport_for
 from quire.send.cycle import run
 from quire.send.transport import close
 from quire.testing import Refuse, emulator

@@ -6,16 +6,225 @@ An error changes nothing: the context comes back as it was, with the error besid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final, TypeAlias
 
-from quire.errors import DataError, QuireError
+import msgspec
+
+from quire.errors import DataError, FormatError, QuireError
 from quire.formats import clean
 from quire.records import expressions
 from quire.records.expressions import extract, one_or_many
-from quire.records.paths import HintLimits, Meter, as_text, check_depth, drop, keep, look_up
-from quire.records.template import render, view
+from quire.records.paths import MISSING, HintLimits, Meter, as_text, check_depth, drop, keep, look_up
 from quire.values import Json, JsonObject
+
+# A logic-less template: `{{a.b}}`, `{{#each list}}`, `{{#if value}}`, and nothing that could run.
+#
+# A template sees one record's context, can only walk what is there, and stops at the meter's limits.
+# Text outside the tags is kept to the byte; nothing is escaped or trimmed.
+
+# Braces cannot stand inside a tag, so finding tags is linear whatever the template holds.
+_TAG = re.compile(r"\{\{\{([^{}]*)\}\}\}|\{\{([^{}]*)\}\}")
+_SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[\]\s/(){}|=~\"'`#!&<>^*,;@]+)")
+_LOOP_NAMES = frozenset({"@index", "@key", "@first", "@last"})
+
+
+class Path(msgspec.Struct, frozen=True):
+    """Where a value is looked up: `up` scopes out, from `start` (this, @root, @index, …), along `names`."""
+
+    names: tuple[str, ...]
+    start: str = ""
+    up: int = 0
+
+
+class Literal(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Value(msgspec.Struct, frozen=True):
+    path: Path
+
+
+class Each(msgspec.Struct, frozen=True):
+    path: Path
+    body: tuple[Node, ...]
+    otherwise: tuple[Node, ...]
+
+
+class If(msgspec.Struct, frozen=True):
+    path: Path
+    body: tuple[Node, ...]
+    otherwise: tuple[Node, ...]
+
+
+Node: TypeAlias = Literal | Value | Each | If
+
+
+class _Open:
+    """A block that is being read."""
+
+    def __init__(self, word: str, path: Path | None, at: int) -> None:
+        self.word, self.path, self.at = word, path, at
+        self.body: list[Node] = []
+        self.otherwise: list[Node] = []
+        self.nodes = self.body
+
+    def turn(self) -> None:
+        self.nodes = self.otherwise
+
+    def close(self) -> Node:
+        assert self.path is not None
+        body, otherwise = tuple(self.body), tuple(self.otherwise)
+        if self.word == "each":
+            return Each(self.path, body, otherwise)
+        if self.word == "unless":
+            body, otherwise = otherwise, body
+        return If(self.path, body, otherwise)
+
+
+@lru_cache(maxsize=256)
+def parse(template: str, depth: int = 16) -> tuple[Node, ...]:
+    """The tree of a template; what is not understood is an error with its place."""
+    blocks, end = [_Open("", None, 0)], 0
+    for tag in _TAG.finditer(template):
+        _literal(template, end, tag.start(), blocks[-1])
+        end = tag.end()
+        expression = tag[1] if tag[1] is not None else tag[2]
+        if not expression.startswith("!"):
+            _tag(template, expression.strip(), tag.start(), blocks, depth)
+    _literal(template, end, len(template), blocks[-1])
+    if len(blocks) > 1:
+        raise _error(template, blocks[-1].at, f"{{{{#{blocks[-1].word}}}}} is never closed")
+    return tuple(blocks[0].body)
+
+
+def _literal(template: str, start: int, stop: int, block: _Open) -> None:
+    unclosed = template.find("{{", start, stop)
+    if unclosed >= 0:
+        raise _error(template, unclosed, "'{{' is never closed")
+    if stop > start:
+        block.nodes.append(Literal(template[start:stop]))
+
+
+def _tag(template: str, expression: str, at: int, blocks: list[_Open], depth: int) -> None:
+    word, _, rest = expression.partition(" ")
+    if word in ("#each", "#if", "#unless"):
+        if len(blocks) > depth:
+            raise _error(template, at, f"blocks nested deeper than {depth}")
+        blocks.append(_Open(word[1:], _path(template, rest.strip(), at), at))
+    elif expression == "else" and len(blocks) > 1 and blocks[-1].nodes is blocks[-1].body:
+        blocks[-1].turn()
+    elif expression.startswith("/") and len(blocks) > 1 and expression[1:].strip() == blocks[-1].word:
+        node = blocks.pop().close()
+        blocks[-1].nodes.append(node)
+    elif expression == "else" or expression[:1] in ("#", "/", "^", ">", "&", "~", "*"):
+        raise _error(template, at, f"{{{{{expression}}}}} does not belong here")
+    else:
+        blocks[-1].nodes.append(Value(_path(template, expression, at)))
+
+
+def _path(template: str, text: str, at: int) -> Path:
+    """Read `a.b`, `this.x`, `../a`, `@index`, `list.0` or `list.[0]`."""
+    up, rest = 0, text
+    while rest.startswith("../"):
+        up, rest = up + 1, rest[3:]
+    if rest in (".", "this", ".."):
+        return Path((), "this", up + (rest == ".."))
+    start = next(
+        (word for word in (*_LOOP_NAMES, "@root", "this") if rest == word or rest.startswith(word + ".")), ""
+    )
+    names = _names(rest[len(start) :].removeprefix(".") if start else rest.removeprefix("./"))
+    if names is None or not (names or start):
+        raise _error(template, at, f"{text!r} is not a path", hint="Write a.b, this.a, ../a or @index.")
+    return Path(names, start, up)
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    names, at = [], 0
+    while at < len(text):
+        segment = _SEGMENT.match(text, at)
+        if segment is None:
+            return None
+        names.append(segment[1] if segment[1] is not None else segment[2])
+        at = segment.end()
+        if text[at : at + 1] == "." and at + 1 < len(text):
+            at += 1
+        elif at < len(text) and text[at] != "[":
+            return None
+    return tuple(names)
+
+
+class TemplateScope(msgspec.Struct, frozen=True):
+    """What names mean at one place: the item of the innermost loop, and what stands around it."""
+
+    this: Json
+    root: JsonObject
+    loop: JsonObject = {}
+    outer: TemplateScope | None = None
+
+    def find(self, path: Path) -> Json:
+        scope: TemplateScope | None = self
+        for _ in range(path.up):
+            scope = scope.outer if scope else None
+        if scope is None:
+            return MISSING
+        return look_up(scope.first(path), path.names)
+
+    def first(self, path: Path) -> Json:
+        """The value that the names start from; `context` is the whole context wherever nothing hides it."""
+        if path.start in _LOOP_NAMES:
+            return self.loop.get(path.start, MISSING)
+        if path.start == "@root":
+            return self.root
+        hidden = self.outer is not None and isinstance(self.this, dict) and "context" in self.this
+        if not path.start and path.names[0] == "context" and not hidden:
+            return self.root
+        return self.this
+
+
+def view(context: Json) -> JsonObject:
+    """What a template may name: the context's fields, and the same again under `context`."""
+    return {**(context if isinstance(context, dict) else {}), "context": context}
+
+
+def render(template: str, context: Json, meter: Meter) -> str:
+    """The template filled from the context: 'Hi {{name}}', {"name": "Ada"} -> 'Hi Ada'."""
+    nodes = parse(meter.source(template), meter.limits.depth)
+    return "".join(
+        meter.write(piece) for piece in _pieces(nodes, TemplateScope(context, view(context)), meter)
+    )
+
+
+def _pieces(nodes: tuple[Node, ...], scope: TemplateScope, meter: Meter) -> Iterator[str]:
+    for node in nodes:
+        meter.step()
+        if isinstance(node, Literal):
+            yield node.text
+        elif isinstance(node, Value):
+            yield as_text(scope.find(node.path))
+        elif isinstance(node, If):
+            yield from _pieces(node.body if scope.find(node.path) else node.otherwise, scope, meter)
+        else:
+            yield from _loop(node, scope, meter)
+
+
+def _loop(node: Each, scope: TemplateScope, meter: Meter) -> Iterator[str]:
+    value = scope.find(node.path)
+    if not value or not isinstance(value, list | dict):
+        yield from _pieces(node.otherwise, scope, meter)
+        return
+    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    for index, (key, item) in enumerate(pairs):
+        meter.step()
+        loop = {"@index": index, "@key": key, "@first": index == 0, "@last": index == len(pairs) - 1}
+        yield from _pieces(node.body, TemplateScope(item, scope.root, loop, scope), meter)
+
+
+def _error(template: str, at: int, message: str, hint: str = "") -> FormatError:
+    line = template.count("\n", 0, at) + 1
+    return FormatError(message, line=line, column=at - template.rfind("\n", 0, at), hint=hint)
+
 
 # The types of transform rule: template, extract, format, literal, jq; and tools, the text of a list of tools.
 
