@@ -14,6 +14,7 @@ from quire.assemble.policy import ItemForm, Promote
 from quire.entry import result_text
 from quire.formats import markdown
 from quire.items import identity
+from quire.log.entries import encode
 from quire.log.hashing import canonical, sha256_hex
 from quire.providers.convert import own_blocks, project
 from quire.tokens import counter
@@ -353,6 +354,14 @@ def whole_text(entry: Entry) -> str:
     """What an entry says, and what can be read of the blocks and documents that it came with."""
     blocks = [block for message in project([entry]) for row in own_blocks(message) for block in row]
     return "\n\n".join(filter(None, [entry_text(entry), *(said(block)[0] for block in blocks)]))
+
+
+def original(entry: Entry) -> str:
+    """An entry's own text for a reader; what says nothing by itself, as its JSON."""
+    if entry.kind in ("result", "attach"):
+        return whole_text(entry)
+    told = whole_text(entry) if entry.kind in ("user", "respond") else entry.text
+    return told or encode(entry, ids=False)
 
 
 def call_text(name: str, args: Json) -> str:

@@ -270,10 +270,11 @@ def show(name: str, source: str | None, as_json: bool, db: Place | None) -> None
       quire show 17 --in demo
       quire show 3fa9c1d2e4b5 --in entries.jsonl --json
     """
+    from quire.assemble.user_message import original
     from quire.log.entries import encode
 
     entry = _find(name, source, db)
-    print_text((encode(entry) if as_json else _original(entry)) + "\n")
+    print_text((encode(entry) if as_json else original(entry)) + "\n")
 
 
 def _find(name: str, source: str | None, db: Place | None) -> Entry:
@@ -294,16 +295,6 @@ def _find(name: str, source: str | None, db: Place | None) -> Entry:
         f"no entry is called {name!r}",
         hint="Give an id, at least 6 of its hex digits, or a seq with --in THREAD|FILE.",
     )
-
-
-def _original(entry: Entry) -> str:
-    from quire.assemble.user_message import whole_text
-    from quire.log.entries import encode
-
-    if entry.kind in ("result", "attach"):
-        return whole_text(entry)
-    told = whole_text(entry) if entry.kind in ("user", "respond") else entry.text
-    return told or encode(entry, ids=False)
 
 
 # `quire diff`, `quire where`, `quire report`: two requests, a string, all of it as a page.

@@ -89,6 +89,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "wrap": ("quire.cli.proxy", "wrap", "Start a known client (pi, codex, llm, …) behind the proxy."),
     "unwrap": ("quire.cli.proxy", "unwrap", "Put back what `quire wrap` changed in clients' files."),
     "doctor": ("quire.cli.proxy", "doctor", "What of the proxy is installed, set, reachable and recorded."),
+    "mcp": ("quire.cli.serve", "mcp", "Serve threads and records to programs that speak MCP."),
     "emulate": ("quire.cli.models", "emulate", "Run a strict local stand-in for a provider."),
     "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
     "index": ("quire.cli.recall", "index", "Bring the search index up to date."),

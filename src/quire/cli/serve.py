@@ -229,3 +229,32 @@ def _show(url: str, no_browser: bool) -> None:
     echo(url)
     if not no_browser:
         webbrowser.open(url)
+
+
+@click.command(context_settings=_HELP)
+@click.option("--no-redact", is_flag=True, help="Show secrets as they are kept.")
+@db_option
+def mcp(no_redact: bool, db: Place | None) -> None:
+    """Serve what a database holds over MCP, on standard input and output; nothing is written.
+
+    Tools: threads, assemble, recall, show, records, audit. Resources: quire://threads and what is under it,
+    quire://entries/ID, quire://records/ID.
+
+    \b
+    Examples:
+      quire mcp
+      quire mcp --db work.db
+      claude mcp add quire -- quire mcp
+    """
+    from quire.errors import MissingPart
+
+    try:
+        from quire.server.mcp_server import make_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "pydantic"):
+            raise
+        raise MissingPart("the MCP SDK is not installed", hint="pip install 'quire[mcp]'") from error
+    from quire.server.access import Redactor
+
+    with open_db(db, create=False) as store:
+        make_server(store, Redactor(off=no_redact)).run()
