@@ -48,6 +48,7 @@ FRAMEWORKS = {
     "openai_agents": Framework("openai-responses", "ToolOutputTrimmer"),
     "llama_index": Framework("openai-chat", "Memory", ".venv-frameworks"),
     "litellm": Framework("anthropic", "trim_messages, cache_control_injection_points", ".venv-frameworks"),
+    "google_adk": Framework("gemini", "ContextFilterPlugin", ".venv-frameworks"),
     "strands": Framework("bedrock", "SlidingWindowConversationManager, CacheConfig", ".venv-frameworks"),
 }
 

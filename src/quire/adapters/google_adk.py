@@ -1,0 +1,128 @@
+"""Google ADK: a plugin that fits each model call, and sessions kept in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from quire import providers, values
+from quire.adapters import Fitters, target_of
+from quire.errors import MissingPart
+from quire.fitting import Fitter
+from quire.log.store import Store
+from quire.providers.incoming import plain
+from quire.values import Entry, JsonObject
+
+try:
+    from google.adk.events import Event
+    from google.adk.plugins.base_plugin import BasePlugin
+    from google.adk.sessions import InMemorySessionService, Session
+    from google.genai import types
+except ImportError as error:
+    raise MissingPart("Google ADK is not installed", hint="pip install 'quire[google-adk]'") from error
+
+
+class QuirePlugin(BasePlugin):
+    """Hands the model what fits; the session keeps every event.
+
+        InMemoryRunner(agent, app_name="app", plugins=[QuirePlugin(budget=100_000)])
+
+    Instructions and tools are counted. `target` ("provider:model") is Gemini's model of the request unless it is
+    given; what else there is to choose is named by `quire.Policy`.
+    """
+
+    def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
+        super().__init__("quire")
+        self._target = target
+        self._fitters = Fitters(budget, target, "gemini", policy)
+
+    @property
+    def fitter(self) -> Fitter:
+        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
+
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        """Before each call; may be given to a single agent as its `before_model_callback`, too."""
+        config, body = llm_request.config, {"contents": plain(llm_request.contents)}
+        if told := config.system_instruction:
+            text = {"role": "user", "parts": [{"text": told}]}
+            body["systemInstruction"] = text if isinstance(told, str) else plain(told)
+        if config.tools:
+            body["tools"] = plain(config.tools)
+        named = str(llm_request.model or "").rpartition("/")[2]
+        target = self._target or target_of("gemini", named)
+        fitted = self._fitters.fit(body, callback_context.session.id, target)
+        if fitted.given is not body:
+            found = fitted.given["contents"]
+            llm_request.contents = [types.Content.model_validate(content) for content in found]
+
+
+class QuireSessionService(InMemorySessionService):
+    """Sessions whose events are a store's entries: another process finds them again, state and all.
+
+        Runner(agent=agent, app_name="app", session_service=QuireSessionService(quire.open_store("agent.db")))
+
+    A session is the thread "app/user/session". What was said can be searched, forked and sent as any other thread's.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store, self._lock, self._is_read = store, asyncio.Lock(), False
+
+    async def create_session(
+        self, *, app_name: str, user_id: str, state: Any = None, session_id: str | None = None
+    ) -> Session:
+        await self._read()
+        made = await super().create_session(
+            app_name=app_name, user_id=user_id, state=state, session_id=session_id
+        )
+        begun = {"app_name": app_name, "user_id": user_id, "session_id": made.id, "state": state}
+        await self._append(made, values.note("", meta={"adk_session": begun}))
+        return made
+
+    async def get_session(self, **which: Any) -> Session | None:
+        await self._read()
+        return await super().get_session(**which)
+
+    async def list_sessions(self, **which: Any) -> Any:
+        await self._read()
+        return await super().list_sessions(**which)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        await self._read()
+        await super().delete_session(app_name=app_name, user_id=user_id, session_id=session_id)
+        await asyncio.to_thread(self._store.delete, f"{app_name}/{user_id}/{session_id}")
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        kept = await super().append_event(session, event)
+        if not event.partial:
+            await self._append(session, *_entries(kept))
+        return kept
+
+    async def _append(self, session: Session, *entries: Entry) -> None:
+        name = f"{session.app_name}/{session.user_id}/{session.id}"
+        await asyncio.to_thread(self._store.append, name, entries)
+
+    async def _read(self) -> None:
+        """Once, what the store holds of sessions."""
+        async with self._lock:
+            if self._is_read:
+                return
+            for info in await asyncio.to_thread(self._store.threads):
+                entries = await asyncio.to_thread(self._store.read, info.name)
+                begun = entries[0].meta.get("adk_session") if entries else None
+                if begun:
+                    session = await super().create_session(**begun)
+                    for entry in entries:
+                        if event := entry.meta.get("adk_event"):
+                            await super().append_event(session, Event.model_validate(event))
+            self._is_read = True
+
+
+def _entries(event: Event) -> list[Entry]:
+    """What an event says; the first entry keeps the event itself."""
+    whole = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    content: JsonObject | None = whole.get("content")
+    said = providers.import_("gemini", [content]) if content and content.get("parts") else []
+    first, *more = said or [values.note("")]
+    return [Entry(first.kind, {**first.body, "meta": {**first.meta, "adk_event": whole}}), *more]
