@@ -89,6 +89,11 @@ class Fitter:
         self.marks = tuple(sorted({place - 1 for place in (fold, end, count) if place}))
         self._ends = assembly, self.built.epoch if self.built is not None else 0, fold, count
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The conversation as the log would hold it."""
+        return tuple(self._entries)
+
     def original(self, handle: str) -> str:
         """The whole text behind a handle that a cut message names."""
         for entry in self._entries:

@@ -73,6 +73,11 @@ RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", 
     is_flag=True,
     help="Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.",
 )
+@click.option(
+    "--budget",
+    type=click.IntRange(1_000),
+    help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
+)
 def proxy(
     to: str,
     port: int,
@@ -85,6 +90,7 @@ def proxy(
     holdout: float,
     mend_subscriptions: bool,
     ask_provider: bool,
+    budget: int | None,
 ) -> None:
     """Watch an application's requests: change its base URL, and nothing else.
 
@@ -121,6 +127,7 @@ def proxy(
         dry_run=dry_run,
         force=mend_subscriptions,
         ask_provider=ask_provider,
+        budget=budget or 0,
     )
     watcher = CacheWatcher(lambda watched: echo(watched.line()), log)
     # What is under way at the end is read to its end before all of it is told.

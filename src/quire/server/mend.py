@@ -12,23 +12,27 @@ import random
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from quire.audit import SentCall, call_of, is_body
 from quire.errors import CallError, QuireError
+from quire.fitting import Fitter
+from quire.log.memory import MemoryStore
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.rules import errors, validate
 from quire.providers.simulate import Simulator
 from quire.providers.usage import cost
 from quire.providers.wires import Wire, wire_of
+from quire.recall import RECALL_TOOL
 from quire.server.mend_rules import (
     RULES,
     Draft,
     HeadState,
     Tail,
+    bare_tool,
     head_texts,
     needed_betas,
     plain_message,
@@ -393,3 +397,205 @@ class Savings:
 def _saving(arms: Sequence[Sequence[tuple[int, float]]]) -> float:
     mended, held = (sum(usd for _, usd in arm) / max(1, sum(tokens for tokens, _ in arm)) for arm in arms)
     return 1 - mended / held if held else 0.0
+
+
+# Histories that outgrow a budget: fitted by the engine, and what was cut found again for the model.
+
+
+class Budget:
+    """Fits the requests of conversations into so many tokens, and answers `recall` in their model's stead."""
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+        self._fitters: OrderedDict[str, Fitter] = OrderedDict()
+
+    def fit(self, body: JsonObject, conversation: str, target: str) -> JsonObject | None:
+        """The request inside the budget; None where it fits as it is."""
+        fitter = self._fitters.setdefault(conversation, Fitter(self._tokens, target))
+        self._fitters.move_to_end(conversation)
+        while len(self._fitters) > 500:
+            self._fitters.popitem(last=False)
+        fitted = fitter.fit(body)
+        if fitted is body:
+            return None
+        wire, info = wire_of(target, body), model_info(target)
+        # Thinking that is bound to what stood before it would not outlive an exchange that the application never saw.
+        if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):
+            fitted = {**fitted, "tools": [*(fitted.get("tools") or ()), _RECALL[wire.name]]}
+        draft = Draft(_unmarked_head(fitted), HeadState(body, body), wire, info)
+        return draft.body if RULES["marks"][0](draft) else fitted
+
+    def follow_up(
+        self, body: JsonObject, reply: JsonObject, conversation: str, target: str
+    ) -> JsonObject | None:
+        """The request that goes on with what a reply wanted to recall; None where it asked for nothing."""
+        from quire.recall.search import Recall
+        from quire.recall.tool import recall_tool
+
+        wire, fitter = wire_of(target, body), self._fitters.get(conversation)
+        if fitter is None or wire.name not in _CALLS:
+            return None
+        said, calls = _CALLS[wire.name](reply)
+        if not calls:
+            return None
+        store = MemoryStore()
+        store.append("it", fitter.entries)
+        run = recall_tool(Recall(store), "it", shown=frozenset)
+        results = [_result(wire.name, call, _recalled(run, call["args"])) for call in calls]
+        together = {"anthropic": lambda: [{"role": "user", "content": results}]}
+        together["gemini"] = lambda: [{"role": "user", "parts": results}]
+        behind = together.get(wire.name, lambda: results)()
+        field = wire.layout.field
+        return {**body, field: [*body[field], *said, *behind]}
+
+
+def _recalled(run: Callable[..., str], args: JsonObject) -> str:
+    known = {name: args[name] for name in ("query", "handle", "k", "start") if name in args}
+    try:
+        return run(**known)
+    except (QuireError, TypeError, ValueError) as error:
+        return f"Error: {error}"
+
+
+def _unmarked_head(body: JsonObject) -> JsonObject:
+    """A body without the marks of its head: all of it is marked anew."""
+    out = dict(body)
+    for name in ("tools", "system"):
+        if isinstance(out.get(name), list):
+            out[name] = [bare_tool(each) if isinstance(each, dict) else each for each in out[name]]
+    return out
+
+
+_PARAMETERS = RECALL_TOOL["parameters"]
+_NAMED = {"name": "recall", "description": RECALL_TOOL["description"]}
+_RECALL: dict[str, JsonObject] = {
+    "anthropic": {**_NAMED, "input_schema": _PARAMETERS},
+    "openai-chat": {"type": "function", "function": {**_NAMED, "parameters": _PARAMETERS}},
+    "openai-responses": {"type": "function", **_NAMED, "parameters": _PARAMETERS, "strict": False},
+    "gemini": {"functionDeclarations": [{**_NAMED, "parametersJsonSchema": _PARAMETERS}]},
+}
+
+
+def _result(wire: str, call: JsonObject, text: str) -> JsonObject:
+    match wire:
+        case "anthropic":
+            return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+        case "openai-chat":
+            return {"role": "tool", "tool_call_id": call["id"], "content": text}
+        case "openai-responses":
+            return {"type": "function_call_output", "call_id": call["id"], "output": text}
+    named = {"id": call["id"]} if call["id"] else {}
+    return {"functionResponse": {**named, "name": "recall", "response": {"output": text}}}
+
+
+# A reply's own words, calls of other tools left out, and its calls of `recall`.
+Said = tuple[list[JsonObject], list[JsonObject]]
+
+
+def _anthropic_calls(reply: JsonObject) -> Said:
+    blocks = [
+        each
+        for each in reply.get("content") or ()
+        if each.get("type") != "tool_use" or each["name"] == "recall"
+    ]
+    calls = [
+        {"id": each["id"], "args": each.get("input") or {}}
+        for each in blocks
+        if each.get("type") == "tool_use"
+    ]
+    return [{"role": "assistant", "content": blocks}], calls
+
+
+def _chat_calls(reply: JsonObject) -> Said:
+    message = ((reply.get("choices") or [{}])[0] or {}).get("message") or {}
+    own = [each for each in message.get("tool_calls") or () if each["function"]["name"] == "recall"]
+    calls = [{"id": each["id"], "args": _arguments(each["function"].get("arguments"))} for each in own]
+    return [{"role": "assistant", "content": message.get("content"), "tool_calls": own}], calls
+
+
+def _responses_calls(reply: JsonObject) -> Said:
+    items = [
+        each
+        for each in reply.get("output") or ()
+        if each.get("type") != "function_call" or each["name"] == "recall"
+    ]
+    own = [each for each in items if each.get("type") == "function_call"]
+    return items, [{"id": each["call_id"], "args": _arguments(each.get("arguments"))} for each in own]
+
+
+def _gemini_calls(reply: JsonObject) -> Said:
+    content = ((reply.get("candidates") or [{}])[0] or {}).get("content") or {}
+    parts = [
+        each
+        for each in content.get("parts") or ()
+        if (each.get("functionCall") or {"name": "recall"})["name"] == "recall"
+    ]
+    own = [each["functionCall"] for each in parts if "functionCall" in each]
+    return [{"role": "model", "parts": parts}], [
+        {"id": each.get("id"), "args": each.get("args") or {}} for each in own
+    ]
+
+
+def _arguments(text: Json) -> JsonObject:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+_CALLS: dict[str, Callable[[JsonObject], Said]] = {
+    "anthropic": _anthropic_calls,
+    "openai-chat": _chat_calls,
+    "openai-responses": _responses_calls,
+    "gemini": _gemini_calls,
+}
+
+
+def whole_reply(events: Iterable[JsonObject], wire: str) -> JsonObject:
+    """A streamed reply as the whole one that it stands for, as far as calls are concerned."""
+    blocks: dict[int, JsonObject] = {}
+    words, calls, parts, done = "", dict[int, JsonObject](), list[JsonObject](), list[JsonObject]()
+    for event in events:
+        kind, delta = event.get("type"), event.get("delta")
+        if kind == "content_block_start":
+            blocks[event["index"]] = {**event["content_block"], "partial": ""}
+        elif kind == "content_block_delta" and isinstance(delta, dict):
+            block = blocks[event["index"]]
+            for name, field in _DELTAS.items():
+                if name in delta:
+                    block[field] = (block.get(field) or "") + delta[name]
+        elif kind == "response.output_item.done":
+            done.append(event["item"])
+        for candidate in event.get("candidates") or ():
+            parts += (candidate.get("content") or {}).get("parts") or ()
+        for choice in event.get("choices") or ():
+            piece = choice.get("delta") or {}
+            words += piece.get("content") or ""
+            for one in piece.get("tool_calls") or ():
+                call = calls.setdefault(
+                    one.get("index") or 0, {"type": "function", "function": {"arguments": ""}}
+                )
+                function = one.get("function") or {}
+                call["id"] = one.get("id") or call.get("id")
+                call["function"]["name"] = function.get("name") or call["function"].get("name")
+                call["function"]["arguments"] += function.get("arguments") or ""
+    if wire == "anthropic":
+        return {"content": [_finished(blocks[at]) for at in sorted(blocks)]}
+    if wire == "openai-responses":
+        return {"output": done}
+    if wire == "gemini":
+        return {"candidates": [{"content": {"parts": parts}}]}
+    return {
+        "choices": [
+            {"message": {"content": words or None, "tool_calls": [calls[at] for at in sorted(calls)]}}
+        ]
+    }
+
+
+_DELTAS = {"text": "text", "thinking": "thinking", "signature": "signature", "partial_json": "partial"}
+
+
+def _finished(block: JsonObject) -> JsonObject:
+    partial = block.pop("partial")
+    return {**block, "input": _arguments(partial)} if block.get("type") == "tool_use" else block

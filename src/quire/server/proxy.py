@@ -12,18 +12,19 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from quire.audit import call_of
+from quire.audit import SentCall, call_of
 from quire.emulate.server import BackgroundServer
 from quire.errors import MissingPart
 from quire.providers.models import model_info
 from quire.providers.wires import wire_of
-from quire.server.mend import Mended, Mender, difference, is_subscription, with_betas
-from quire.server.watch import CacheWatcher, Exchange, Watched, model_in, plain
+from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, whole_reply, with_betas
+from quire.server.watch import CacheWatcher, Exchange, Watched, events_in, model_in, plain
 from quire.values import JsonObject
 
 __all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_app"]
@@ -64,6 +65,8 @@ class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     # Have the provider say what it could not reuse.
     ask_provider: bool = False
+    # Fit histories that outgrow so many tokens; 0: leave them.
+    budget: int = 0
 
 
 class Passing:
@@ -78,7 +81,8 @@ class Passing:
         self._to = options.to.rstrip("/")
         self._client: httpx.AsyncClient | None = None
         # Without rules it only tells conversations apart.
-        self._finder = options.mender or (Mender(()) if options.ask_provider else None)
+        self._finder = options.mender or (Mender(()) if options.ask_provider or options.budget else None)
+        self._budget = Budget(options.budget) if options.budget else None
 
     def routes(self, paths: tuple[str, ...] = ("/{path:path}",)) -> list[BaseRoute]:
         """Routes of all methods, and of WebSockets; `paths` such as ("/v1/{path:path}", "/v1beta/{path:path}")."""
@@ -154,7 +158,11 @@ class Passing:
         request = self.request("POST", path, query, headers, taken.sent)
         taken.host, taken.path = request.url.host, request.url.path
         try:
-            await self._pass(request, taken.tapped(send), taken.piece)
+            if taken.fitted is None:
+                await self._pass(request, taken.tapped(send), taken.piece)
+            else:
+                again = partial(self.request, "POST", path, query, headers)
+                await self._recalled(taken, again, taken.tapped(send))
             taken.whole = True
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
@@ -167,7 +175,7 @@ class Passing:
         try:
             return await asyncio.to_thread(self._prepare, taken, headers, self._finder)
         except Exception as error:  # whatever it is, it must not fail the application
-            taken.sent, taken.mended = taken.given, Mended()
+            taken.sent, taken.mended, taken.fitted = taken.given, Mended(), None
             self.watcher.fail(f"a request went on as it came: {type(error).__name__}: {error}")
             return headers
 
@@ -183,13 +191,64 @@ class Passing:
             lines = [] if found.body is None else difference(body, found.body)
             found = Mended(refused=found.refused, difference=tuple(lines), conversation=found.conversation)
         taken.mended, changed = found, found.body
-        if self.options.ask_provider:
+        if self._budget is not None and found.conversation and not self.options.dry_run:
+            changed = self._fitted(taken, changed or body, call_of("", about, body, None)) or changed
+        if self.options.ask_provider and taken.fitted is None:
             changed = self._asking(taken, body, about)
         if changed is None:
             return headers
         if taken.sent is taken.given:
             taken.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
         return _headers_of(headers, found.betas)
+
+    def _fitted(self, taken: _Taken, body: JsonObject, call: SentCall) -> JsonObject | None:
+        """The request inside the budget, where it does not fit as it is."""
+        assert self._budget is not None
+        target = f"{call.provider}:{call.model}"
+        fitted = self._budget.fit(body, taken.mended.conversation, target)
+        if fitted is not None:
+            taken.fitted, taken.target = fitted, target
+            rules = (*taken.mended.rules, "fitted")
+            taken.mended = msgspec.structs.replace(taken.mended, body=fitted, rules=rules)
+        return fitted
+
+    async def _recalled(self, taken: _Taken, again: Callable[[bytes], httpx.Request], send: Any) -> None:
+        """Ask until the model recalls nothing more: what it looked up is between it and the proxy."""
+        held: list[Any] = []
+
+        async def hold(message: Any) -> None:
+            held.append(message)
+
+        body = taken.fitted
+        for _ in range(5):
+            held.clear()
+            part = _Taken(self, taken.path.encode("latin-1"), taken.headers, taken.given)
+            part.sent, part.mended, part.host = taken.sent, taken.mended, taken.host
+            await self._pass(again(taken.sent), part.tapped(hold), part.piece)
+            try:
+                body = await asyncio.to_thread(self._follow_up, body, part, taken)
+            except Exception as error:  # the reply goes on as it came
+                self.watcher.fail(f"a recall could not be answered: {type(error).__name__}: {error}")
+                body = None
+            if body is None:
+                break
+            part.whole = True
+            part.end()
+            taken.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        for message in held:
+            await send(message)
+            taken.piece(message.get("body", b""))
+
+    def _follow_up(self, body: JsonObject | None, part: _Taken, taken: _Taken) -> JsonObject | None:
+        if self._budget is None or body is None or part.status != 200:
+            return None
+        data = plain(bytes(part.reply), part.reply_headers.get("content-encoding", ""))
+        wire = wire_of(taken.target, body).name
+        if "event-stream" in part.reply_headers.get("content-type", ""):
+            reply = whole_reply(events_in(data, taken.target), wire)
+        else:
+            reply = json.loads(data)
+        return self._budget.follow_up(body, reply, taken.mended.conversation, taken.target)
 
     def _asking(self, taken: _Taken, given: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""
@@ -239,29 +298,32 @@ class _Taken:
         self.path, self.host = path.decode("latin-1"), ""
         self.given = self.sent = given
         self.mended = Mended()
+        # The request as it was fitted into a budget, and the model it goes to.
+        self.fitted: JsonObject | None = None
+        self.target = ""
         self.whole = False
         self.headers = headers
         self._at_ms = int(time.time() * 1000)
-        self._status, self._reply_headers = 0, dict[str, str]()
-        self._reply = bytearray()
+        self.status, self.reply_headers = 0, dict[str, str]()
+        self.reply = bytearray()
 
     def tapped(self, send: Any) -> Any:
         """The same `send`; status and headers are noted."""
 
         async def tap(message: Any) -> None:
             if message["type"] == "http.response.start":
-                self._status, self._reply_headers = message["status"], _texts(message["headers"])
+                self.status, self.reply_headers = message["status"], _texts(message["headers"])
             await send(message)
 
         return tap
 
     def piece(self, piece: bytes) -> None:
-        if len(self._reply) < _MOST_BYTES:
-            self._reply += piece
+        if len(self.reply) < _MOST_BYTES:
+            self.reply += piece
 
     def event(self, frame: str) -> None:
         """One event of a reply that comes over a WebSocket."""
-        self._status, self._reply_headers = 200, {"content-type": "text/event-stream"}
+        self.status, self.reply_headers = 200, {"content-type": "text/event-stream"}
         self.piece(b"data: " + frame.encode() + b"\n\n")
 
     def end(self) -> None:
@@ -274,9 +336,9 @@ class _Taken:
                     headers=_texts(self.headers),
                     given=self.given,
                     sent=self.sent,
-                    status=self._status,
-                    reply_headers=self._reply_headers,
-                    reply=bytes(self._reply),
+                    status=self.status,
+                    reply_headers=self.reply_headers,
+                    reply=bytes(self.reply),
                     whole=self.whole,
                     mended=self.mended,
                 )

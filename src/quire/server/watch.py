@@ -374,7 +374,7 @@ def read_exchange(exchange: Exchange) -> Reading | None:
     speaks = call.provider if wire_of(call.provider).name == wire.name else wire.name
     stream = providers.stream(f"{speaks}:{call.model}")
     id, items_by_place, diagnosis = "", dict[int, JsonObject](), _asked_for(sent)
-    for event in _events(data, speaks):
+    for event in events_in(data, speaks):
         with contextlib.suppress(QuireError):
             stream.feed(event)
         holder = next(
@@ -433,7 +433,8 @@ def _json_or_none(data: bytes) -> Json:
         return None
 
 
-def _events(data: bytes, speaks: str) -> Iterator[JsonObject]:
+def events_in(data: bytes, speaks: str) -> Iterator[JsonObject]:
+    """The events of a reply's bytes; what is none is passed over."""
     sse = SseReader()
     for each in (*sse.feed(data), *sse.finish()):
         with contextlib.suppress(QuireError):

@@ -1,0 +1,113 @@
+"""Histories that outgrow a budget are fitted, and what was cut the model can look up: the application sees neither."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from behind import HEADERS, running
+from test_mend import converse
+
+from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
+from quire.testing import Emulator, emulator
+
+pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+BUDGET = 4_000
+SECRET = "The harbour master's number is 4711."
+
+
+def reply(given: dict[str, Any]) -> Any:
+    """Recall once, where it is offered; then say what was found."""
+    text = json.dumps(given)
+    if '"recall"' not in json.dumps(given.get("tools") or []):
+        return "Nothing was cut."
+    if "Recent Tool Results" in text or "Relevant Conversation" in text:
+        return "It is 4711." if "4711" in text.rpartition("Relevant")[2] else "Not found."
+    return {"text": "One moment.", "calls": [{"name": "recall", "args": {"query": "number of the harbour master"}}]}
+
+
+def words(turn: int) -> list[tuple[str, str]]:
+    """Long ago something was said; much came since."""
+    told = [("user", f"Remember this well. {SECRET}"), ("assistant", "I will remember it.")]
+    for number in range(turn):
+        told += [
+            ("user", f"Question {number}? " + "Something else entirely. " * 60),
+            ("assistant", f"Answer {number}."),
+        ]
+    return [*told, ("user", "What is the number of the harbour master?")]
+
+
+def request(wire: str, turn: int, stream: bool) -> tuple[str, dict[str, Any]]:
+    said = words(turn)
+    streamed: dict[str, Any] = {"stream": True} if stream else {}
+    match wire:
+        case "anthropic":
+            messages = [{"role": role, "content": text} for role, text in said]
+            return "/v1/messages", {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": messages, **streamed}
+        case "openai-chat":
+            messages = [{"role": role, "content": text} for role, text in said]
+            return "/v1/chat/completions", {"model": "gpt-4.1", "messages": messages, **streamed}
+        case "openai":
+            items = [{"type": "message", "role": role, "content": text} for role, text in said]
+            return "/v1/responses", {"model": "gpt-4.1", "input": items, "store": False, **streamed}
+    roles = {"user": "user", "assistant": "model"}
+    contents = [{"role": roles[role], "parts": [{"text": text}]} for role, text in said]
+    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return f"/v1beta/models/gemini-2.5-flash:{verb}", {"contents": contents}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Emulator]]:
+    with (
+        emulator("anthropic", reply) as claude,
+        emulator("openai", reply) as openai,
+        emulator("gemini", reply) as gemini,
+    ):
+        yield {"anthropic": claude, "openai": openai, "openai-chat": openai, "gemini": gemini}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("wire", ["anthropic", "openai", "openai-chat", "gemini"])
+def test_what_was_cut_is_recalled_by_the_proxy_itself(wire: str, stream: bool, servers: dict[str, Emulator]) -> None:
+    server, seen = servers[wire], list[Watched]()
+    headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
+    with Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy:
+        path, given = request(wire, 2, stream)
+        assert "Nothing was cut." in joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers, timeout=60))
+        assert server.requests[-1].body == given  # what fits goes on as it came
+        path, given = request(wire, 40, stream)
+        answer = joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers, timeout=60))
+    assert "It is 4711." in answer, answer
+    assert "One moment." not in answer
+    first, second = server.requests[-2:]
+    assert all(each.status == 200 for each in (first, second))
+    assert second.predicted is not None
+    assert second.predicted.total < 1.6 * BUDGET
+    assert [each.mended.rules for each in seen] == [(), ("fitted",), ("fitted",)]
+
+
+def joined(answer: httpx.Response) -> str:
+    """All text of a reply; a stream's pieces put together."""
+    assert answer.status_code == 200, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    values = [json.loads(line) for line in lines] or [answer.json()]
+    return "".join(text for value in values for text in _texts(value))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict) and not str(value.get("type", "")).endswith((".done", "completed")):
+        for name, each in value.items():
+            if name in ("text", "content", "delta") and isinstance(each, str):
+                yield each
+            elif not isinstance(each, str):
+                yield from _texts(each)
+
+
+def test_the_command_fits(servers: dict[str, Emulator]) -> None:
+    with running("proxy", "--to", servers["anthropic"].url, "--port", "0", "--budget", str(BUDGET)) as (url, ended):
+        assert "It is 4711." in json.dumps(converse(url, "anthropic", [request("anthropic", 40, False)[1]]))
+        assert "mended: fitted" in ended()[0]
