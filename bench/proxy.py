@@ -1,6 +1,6 @@
 """What the proxy adds to the time to the first byte, watching and mending, besides the network.
 
-    .venv/bin/python bench/proxy.py [--requests 400]
+    .venv/bin/python bench/proxy.py [--requests 400] [--data BODY.json…] [--json]
 
 Client, proxy and the server behind it are processes of their own on one machine. Requests go directly and through the
 proxies in turn, so that whatever else the machine does meets all alike; the direct ones at the same time are the floor.
@@ -8,7 +8,6 @@ proxies in turn, so that whatever else the machine does meets all alike; the dir
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import subprocess
@@ -18,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from traces import parser
 
 SERVER = """
 import asyncio, sys, uvicorn
@@ -86,12 +87,17 @@ def quantile(times: list[float], share: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--data", nargs="*", help="not used here")
-    requests = parser.parse_args().requests
+    made = parser(__doc__, "request bodies")
+    made.add_argument("--requests", type=int, default=400, help="how many of each")
+    options = made.parse_args()
+    bodies = [(each.name, each.read_bytes()) for each in options.data or ()] or [
+        ("10 KB", body(10, 10_000, True)),
+        ("100 KB", body(40, 100_000, True)),
+        ("400 KB", body(100, 400_000, True)),
+        ("100 KB, no marks", body(40, 100_000, False)),
+    ]
     quire = ("-m", "quire.cli.main", "proxy", "--port", "0", "--to")
-    print("| body | way | p50 ms | p99 ms | added p50 | added p99 |\n|---|---|---|---|---|---|")
+    rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         direct = stack.enter_context(process("-c", SERVER))
         log = ("--log", "/dev/null") if Path("/dev/null").exists() else ()
@@ -101,14 +107,9 @@ def main() -> None:
             "mended": stack.enter_context(process(*quire, direct, "--mend")),
         }
         ways = {name: http.client.HTTPConnection(urlsplit(url).netloc) for name, url in urls.items()}
-        for name, sent in (
-            ("10 KB", body(10, 10_000, True)),
-            ("100 KB", body(40, 100_000, True)),
-            ("400 KB", body(100, 400_000, True)),
-            ("100 KB, no marks", body(40, 100_000, False)),
-        ):
+        for name, sent in bodies:
             times: dict[str, list[float]] = {way: [] for way in ways}
-            for number in range(requests + 20):
+            for number in range(options.requests + 20):
                 for way, connection in ways.items():
                     taken = first_byte_ms(connection, sent)
                     time.sleep(0.04)  # nobody asks again at once; what passed is read meanwhile
@@ -117,10 +118,16 @@ def main() -> None:
             floor = [quantile(times["direct"], share) for share in (0.5, 0.99)]
             for way, taken_ms in times.items():
                 p50, p99 = quantile(taken_ms, 0.5), quantile(taken_ms, 0.99)
-                print(
-                    f"| {name} | {way} | {p50:.2f} | {p99:.2f} | {p50 - floor[0]:.2f} | {p99 - floor[1]:.2f} |",
-                    flush=True,
+                row = {"p50 ms": p50, "p99 ms": p99, "added p50": p50 - floor[0], "added p99": p99 - floor[1]}
+                rows.append(
+                    {"body": name, "way": way, **{key: round(value, 2) for key, value in row.items()}}
                 )
+    if options.json:
+        print(json.dumps(rows))
+        return
+    print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
+    for each in rows:
+        print("| " + " | ".join(map(str, each.values())) + " |")
 
 
 if __name__ == "__main__":

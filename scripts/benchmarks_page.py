@@ -15,6 +15,7 @@ ORDER = (
     "summary",
     "engine",
     "audit",
+    "proxy",
     "recall",
     "records",
     "clean",
