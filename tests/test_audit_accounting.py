@@ -71,9 +71,9 @@ def test_a_life_that_was_asked_for_and_not_received_is_said(tmp_path: Path) -> N
     lost = report_of(tmp_path, at(0, asked, usage(short=50_000)), at(10, later, usage(short=50_100)))
     assert causes(lost) == ["ttl"]
     assert "kept for 300 s (an hour was asked for)" in lost.conversations[0].verdicts[0].note
-    # What was received for an hour is not expired after ten minutes.
+    # What was received for an hour is not expired after ten minutes: only the head was marked.
     kept = report_of(tmp_path, at(0, asked, usage(long=50_000)), at(10, later, usage(short=50_100)))
-    assert causes(kept) == ["provider"]
+    assert causes(kept) == ["marks-moved"]
 
 
 def test_a_partial_miss_is_what_was_not_read(tmp_path: Path) -> None:

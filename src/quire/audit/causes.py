@@ -6,7 +6,7 @@ Bytes are compared as they were sent, without cache marks. Where no bodies were 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -45,6 +45,10 @@ CAUSES: dict[str, tuple[str, str]] = {
     "retrieval": (
         "context stands in front of the history and changes",
         "Put what was retrieved behind the history.",
+    ),
+    "unpaired": (
+        "a call was sent without its result, and mended later",
+        "Answer every call before the next request; what was interrupted gets a result that says so.",
     ),
     "edited": ("an earlier message was changed", "Append what is new; leave what was sent as it was."),
     "growing-system": ("the system prompt grows", "Say what is new in a message."),
@@ -164,7 +168,7 @@ def _cause(
         known = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
         cause, note = _moved_cause(old, new, place)
         return cause, "certain" if known else "likely", place, note
-    return _same_bytes(before, now, info)
+    return _same_bytes(before, now, units, size, info)
 
 
 def _unread_mark(
@@ -291,6 +295,8 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     after = [b"".join(unit.lines) for unit in new if unit.section == "messages"]
     at = [unit for unit in old if unit.section == "messages"].index(was)
     rest, said = before[at:], after[at:]
+    if found := _unanswered(old, was):
+        return "unpaired", f"call {found} at {_where(was)}"
     if now is not None and len(rest) > 1 and said[1 : len(rest)] == rest[1:]:
         if found := _volatile(_text(was), _text(now), offset):
             return (
@@ -310,6 +316,41 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     if said[1 : 1 + len(rest)] == rest and rest:
         return "retrieval", f"a message was put in front of {_where(was)}"
     return "edited", _where(was)
+
+
+def _unanswered(units: Sequence[Unit], moved: Unit) -> str:
+    """The call at a moved message, or right before it, that nothing answered."""
+    messages = [unit for unit in units if unit.section == "messages"]
+    at = messages.index(moved)
+    pairs = [list(_call_ids(unit.value)) for unit in messages]
+    answered = {id for row in pairs for is_call, id in row if not is_call}
+    near = [id for row in pairs[max(0, at - 1) : at + 1] for is_call, id in row if is_call]
+    return next((id for id in near if id not in answered), "")
+
+
+def _call_ids(value: Json) -> Iterator[tuple[bool, str]]:
+    """(whether it is a call, its id) of each call and result in a message, in any wire format."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _call_ids(each)
+    if not isinstance(value, dict):
+        return
+    kind = value.get("type")
+    if kind == "tool_use" or (kind == "function" and "function" in value):
+        yield True, str(value.get("id"))
+    elif kind == "function_call":
+        yield True, str(value.get("call_id"))
+    for field, is_call in (("toolUse", True), ("toolResult", False)):
+        if isinstance(value.get(field), dict):
+            yield is_call, str(value[field].get("toolUseId"))
+    for field, is_call in (("functionCall", True), ("functionResponse", False)):
+        if isinstance(value.get(field), dict) and value[field].get("id"):
+            yield is_call, str(value[field]["id"])
+    answers = value.get("tool_use_id") or value.get("tool_call_id")
+    if answers or kind == "function_call_output":
+        yield False, str(answers or value.get("call_id"))
+    for field in ("content", "tool_calls", "parts"):
+        yield from _call_ids(value.get(field))
 
 
 def _where(unit: Unit) -> str:
@@ -335,12 +376,16 @@ _SETTINGS = (
 
 
 def _same_bytes(
-    before: SentCall, now: SentCall, info: ModelInfo
+    before: SentCall,
+    now: SentCall,
+    units: tuple[Sequence[Unit], Sequence[Unit]],
+    size: Sizes,
+    info: ModelInfo,
 ) -> tuple[str, Confidence, Moved | None, str]:
     changed = [name for name in _SETTINGS if before.body.get(name) != now.body.get(name)]
     if changed:
         return "settings", "likely", None, ", ".join(changed)
-    if now.usage is not None and now.usage.input_total < info.min_cache_tokens:
+    if _below(before, now, info):
         return "minimum", "certain", None, f"{info.min_cache_tokens:,} tokens"
     if found := _expired(before, now, info, _life(before, info)):
         return "ttl", "certain", None, found
@@ -351,7 +396,39 @@ def _same_bytes(
             return "marks-absent", "certain", None, ""
         if not _marks(before.body):
             return "marks-absent", "certain", None, "in the request before"
+        read = now.usage.cache_read if now.usage is not None else 0
+        reached = _reached(*units)
+        if reached + 1 < len(units[0]) and read >= 0.6 * sum(map(size, units[0][: reached + 1])) - _TOKENS:
+            last = _where(units[0][reached]) if reached >= 0 else "nowhere"
+            return "marks-moved", "certain", None, f"they reach {last}; the request before went on"
     return "provider", "likely", None, ""
+
+
+def _below(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
+    """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
+    return any(
+        each.usage is not None and each.usage.input_total < info.min_cache_tokens for each in (before, now)
+    )
+
+
+# So many blocks in front of a mark are looked at for what was cached.
+_LOOKBACK = 20
+
+
+def _reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
+    """The last unit that was marked and that a mark of the later request finds again; -1 where none is."""
+    ends: list[int] = []
+    for unit in new:
+        ends.append((ends[-1] if ends else 0) + max(1, len(unit.parts)))
+    marks = [at for at, unit in enumerate(new) if unit.marked]
+    return max(
+        (
+            at
+            for at, unit in enumerate(old)
+            if unit.marked and any(at <= mark and ends[mark] - ends[at] <= _LOOKBACK for mark in marks)
+        ),
+        default=-1,
+    )
 
 
 def _from_usage(
@@ -370,7 +447,7 @@ def _from_usage(
             None,
             f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}",
         )
-    if now.usage.input_total < info.min_cache_tokens:
+    if _below(before, now, info):
         return "minimum", "certain", None, f"{info.min_cache_tokens:,} tokens"
     return "unknown", "unknown", None, ""
 
