@@ -138,6 +138,8 @@ export function ChatView({ thread }: { thread: string }) {
   }, [followed.entries.length, written > 0]);
   if (followed.error) return <Trouble error={followed.error} />;
   const running = standing?.running ?? false;
+  const sent = followed.entries.findLast((entry) => entry.kind === "sent");
+  const stopped = Boolean((sent?.meta as { stopped?: boolean } | undefined)?.stopped) && followed.entries.at(-1)?.kind !== "user";
   return (
     <>
       <Card
@@ -154,12 +156,12 @@ export function ChatView({ thread }: { thread: string }) {
               <div>{visible(piece.text)}<span class="soft">▍</span></div>
             </div>
           ))}
-          <div ref={end} />
+          <div ref={end} style={{ scrollMarginBottom: "220px" }} />
         </div>
         {error ? <Trouble error={error} /> : null}
         {standing && !running && !busy && standing.next === "run" && standing.calls.length ? <InDoubt calls={standing.calls} resume={(results) => carry("resume", { results })} /> : null}
-        {standing && !running && !busy && standing.next === "ask" && followed.entries.length ? (
-          <div class="pad row"><span>The turn was interrupted.</span><button class="primary" onClick={() => carry("resume", {})}>Resume</button></div>
+        {standing && !running && !busy && (standing.next === "ask" || (standing.next === "done" && stopped)) && followed.entries.length ? (
+          <div class="pad row" style={{ padding: "12px 16px" }}><span>{stopped ? "The answer was stopped." : "The turn was interrupted."}</span><button class="primary" onClick={() => carry("resume", {})}>Resume</button></div>
         ) : null}
         <Composer
           thread={thread} running={running || busy} model={standing?.model ?? ""}
@@ -216,7 +218,8 @@ function Said({ thread, entry }: { thread: string; entry: Entry }) {
       <small>
         {entry.seq} · {entry.kind} {entry.at ? `· ${moment(entry.at)}` : ""}
         {["user", "respond", "result"].includes(entry.kind) ? <button class="plain small" style={{ padding: "0 6px" }} onClick={pin} title="Keep this entry verbatim in every request">Pin</button> : null}
-        {text.trim() ? <a class="small" href={`${href(thread, "where")}?text=${encodeURIComponent(text.trim().slice(0, 120))}`}>Where?</a> : null}
+        {" "}
+        {text.trim() && !["sent", "rebase", "tools"].includes(entry.kind) ? <a class="small" href={`${href(thread, "where")}?text=${encodeURIComponent(text.trim().slice(0, 120))}`}>Where?</a> : null}
       </small>
       <div tabIndex={0}>{visible(text.slice(0, 8000)) || <span class="soft">(empty)</span>}{text.length > 8000 ? <span class="soft"> … {count(text.length - 8000)} more characters</span> : null}</div>
       {items.length ? <span class="row">{items.map((item) => <Chip key={item.id}>{visible(item.id)}</Chip>)}</span> : null}

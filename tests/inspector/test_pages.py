@@ -1,0 +1,332 @@
+"""The inspector in a real Chromium: every flow, on a thread of 2,000 requests too; hostile content; no violation of axe.
+
+The pictures in the docs are made here: `QUIRE_PICTURES=1 pytest tests/inspector` writes them into docs/images.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pages import HOSTILE, MODEL, chromium, hostile, recorded, session
+
+from conftest import ROOT
+from quire.assemble import Policy
+from quire.server.app import Running
+from quire.server.inspector import page as page_of
+from quire.server.inspector import report
+from quire.server.service import Service, ServiceLimits
+from quire.server.views import SeenThread
+from quire.testing import Slow, emulator
+from quire.thread import open_store
+from quire.values import Call, Text
+
+pytestmark = [pytest.mark.moves_prefix(reason="threads are cut on purpose"), pytest.mark.xdist_group("inspector")]
+REQUESTS = 2_000
+IMAGES = ROOT / "docs/images"
+NOTES = "release%20notes"
+SIZES = {"desk": (1280, 800), "wide": (1920, 1080), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A service with threads to look at, a model that answers, and a browser."""
+    folder = tmp_path_factory.mktemp("inspector")
+    db = folder / "q.db"
+    with open_store(db) as store:
+        recorded(store)
+        store.append("hostile", hostile())
+        store.append(HOSTILE[:120], session(6))
+    long = SeenThread("long", session(REQUESTS, 6), Policy(budget=12_000, model=MODEL))
+    (folder / "long.html").write_text(report(long))
+    limits = ServiceLimits(per_s=0)
+    with (
+        emulator("anthropic", lambda body: "You are welcome. " * 20, lenient=True) as model,
+        Running(Service(db, model=MODEL, base_url=model.url, limits=limits)) as running,
+        chromium() as browser,
+    ):
+        yield SimpleNamespace(url=running.url, browser=browser, model=model, folder=folder)
+
+
+class Page:
+    """A page that tells of every error, and of whatever it asked for elsewhere."""
+
+    def __init__(self, shown: SimpleNamespace, size: str = "desk", scheme: str = "light", base: str = "") -> None:
+        width, height = SIZES[size]
+        self.context = shown.browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.base, self.errors = base or f"{shown.url}/", list[str]()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on("request", lambda asked: self._ask(asked.url))
+
+    def _ask(self, url: str) -> None:
+        if not url.startswith((self.base, "blob:", "data:")):
+            self.errors.append(f"asked for {url}")
+
+    def go(self, path: str, wait: str) -> Any:
+        self.page.goto(f"{self.base}#/{path}")
+        self.page.locator(wait).first.wait_for()
+        return self.page
+
+    def __enter__(self) -> "Page":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.context.close()
+        if not any(raised):
+            assert self.errors == []
+
+
+# The pictures of the docs; those whose words do not change with the day look as they did.
+KEPT = (
+    "threads",
+    "picture",
+    "picture-dark",
+    "picture-phone",
+    "long",
+    "request",
+    "body",
+    "compare",
+    "where",
+    "what-if",
+    "live",
+    "audit",
+)
+STEADY = ("picture", "picture-dark", "picture-phone", "long", "request", "compare", "where")
+
+
+def picture(page: Any, name: str, folder: Path) -> None:
+    """Take a picture of the page: for the docs where that is asked for, else to compare with the docs' one."""
+    if name not in KEPT:
+        return
+    page.mouse.move(0, 0)
+    page.evaluate("scrollTo(0, 0)")
+    wanted = os.environ.get("QUIRE_PICTURES")
+    file = (IMAGES if wanted else folder) / f"{name}.png"
+    file.parent.mkdir(exist_ok=True)
+    page.screenshot(path=file)
+    if not wanted and name in STEADY:
+        assert difference(file, IMAGES / f"{name}.png") < 6, f"{name} looks otherwise: see {file}"
+
+
+def difference(one: Path, other: Path) -> float:
+    """How far two pictures are from each other, on average over coarse tiles, in steps of 255."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    small = [image.open(file).convert("L").resize((96, 60), image.Resampling.BOX).tobytes() for file in (one, other)]
+    return sum(abs(a - b) for a, b in zip(*small, strict=True)) / len(small[0])
+
+
+VIEWS = {
+    "threads": ("", "table"),
+    "picture": (f"thread/{NOTES}", ".chart canvas"),
+    "request": (f"thread/{NOTES}/request/14", ".segment"),
+    "body": (f"thread/{NOTES}/request/14?show=body", ".line"),
+    "left out": (f"thread/{NOTES}/request/22?show=left-out", "table"),
+    "compare": (f"thread/{NOTES}/compare/12/22", ".pair"),
+    "where": (f"thread/{NOTES}/where?text=src/m1.py", ".strip"),
+    "what if": (f"thread/{NOTES}/what-if?budget=3000", "tr.own"),
+    "talk": (f"thread/{NOTES}/chat", ".said"),
+    "audit": ("audit", "table"),
+    "search": ("?text=parser", "table"),
+}
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("desk", "light"), ("phone", "dark"), ("wide", "dark")])
+def test_every_view_fits_its_screen_and_has_no_violation(shown: SimpleNamespace, size: str, scheme: str) -> None:
+    axe = ROOT / "inspector/node_modules/axe-core/axe.min.js"
+    with Page(shown, size, scheme) as open_:
+        for name, (path, wait) in VIEWS.items():
+            page = open_.go(path, wait)
+            page.wait_for_load_state("networkidle") if name not in ("talk", "threads", "search") else None
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} overflows"
+            if axe.exists() and size != "wide":
+                # The page runs no other script, so axe is brought in beside its policy.
+                page.evaluate(axe.read_text()) if not page.evaluate("'axe' in window") else None
+                found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+                assert [(each["id"], each["nodes"][0]["html"][:160]) for each in found] == [], name
+            if scheme == "light" or size == "phone":
+                picture(page, f"{name.replace(' ', '-')}{'-phone' if size == 'phone' else ''}", shown.folder)
+            elif name in ("picture", "what if"):
+                picture(page, f"{name.replace(' ', '-')}-dark", shown.folder)
+
+
+def test_a_thread_of_2000_requests_is_drawn_at_once_and_moved_through(shown: SimpleNamespace) -> None:
+    with Page(shown, base=(shown.folder / "long.html").as_uri()) as open_:
+        page = open_.go("", ".chart canvas")
+        spent = page.evaluate("performance.getEntriesByName('picture')[0].duration")
+        assert spent < 300, f"{spent} ms"
+        picture(page, "long", shown.folder)
+        frames = page.evaluate(
+            """async () => {
+                const rows = document.querySelector('.rows'), times = [];
+                for (let n = 0; n < 30; n++) {
+                    const begun = performance.now();
+                    rows.scrollTop += 1500;
+                    await new Promise(requestAnimationFrame);
+                    times.push(performance.now() - begun);
+                }
+                return times.sort((a, b) => a - b)[27];
+            }"""
+        )
+        assert frames < 300, f"{frames} ms for a step"
+        chart = page.locator(".chart")
+        chart.focus()
+        page.keyboard.press("End")
+        assert page.locator(".reading").inner_text().startswith(f"Request {REQUESTS}")
+        for key in ("+", "+", "Shift+ArrowLeft"):
+            page.keyboard.press(key)
+        assert "rebase" in page.locator(".reading").inner_text()
+        page.keyboard.press("Enter")
+        page.locator(".segment").first.wait_for()
+        assert "A new epoch begins here" in page.locator("main").inner_text()
+        page.go_back()
+        box = chart.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 200)
+        assert page.locator(".reading").inner_text().startswith("Request ")
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 200)
+        page.locator(".segment").first.wait_for()
+        open_.go("thread/long/where?text=Task 3:", ".strip")
+        assert "It entered with entry" in page.locator(".verdict").inner_text()
+        open_.go("thread/long/compare/1400/1900", ".pair")
+        assert "rebase" in page.locator(".verdict").inner_text()
+
+
+def test_a_report_and_the_service_say_the_same_of_a_string(shown: SimpleNamespace, tmp_path: Path) -> None:
+    with open_store(shown.folder / "q.db") as store:
+        made = report(SeenThread("release notes", store.read("release notes")))
+    (tmp_path / "r.html").write_text(made)
+    told = []
+    for base in ("", (tmp_path / "r.html").as_uri()):
+        with Page(shown, base=base) as open_:
+            page = open_.go(f"thread/{NOTES}/where?text=src/m2.py", ".strip")
+            told.append(page.locator("[aria-label='How it stood'] tbody").inner_text())
+            page = open_.go(f"thread/{NOTES}/request/20", ".segment")
+            told[-1] += page.locator(".segment").last.inner_text() + page.locator(".figures").inner_text()
+    assert told[0] == told[1]
+
+
+def test_keys_links_copies_and_files(shown: SimpleNamespace, tmp_path: Path) -> None:
+    with Page(shown) as open_:
+        page = open_.go(f"thread/{NOTES}", ".chart canvas")
+        page.keyboard.press("?")
+        assert page.locator("dialog").is_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("d")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        open_.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.keyboard.press("c")
+        page.get_by_text("Command copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == "quire assemble 'release notes'"
+        for name, begins in (("CSV", b"n,turn,step"), ("SVG", b"<svg "), ("PNG", b"\x89PNG")):
+            with page.expect_download() as saved:
+                page.get_by_role("button", name=name, exact=True).click()
+            file = tmp_path / name
+            saved.value.save_as(file)
+            assert file.read_bytes().startswith(begins)
+        for key, wait in (("2", ".segment"), ("]", ".segment"), ("3", ".pair"), ("4", "input"), ("5", ".split")):
+            page.keyboard.press(key)
+            page.locator(wait).first.wait_for()
+        page.keyboard.press("g")
+        page.keyboard.press("t")
+        page.get_by_role("link", name="release notes").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("parser")
+        page.keyboard.press("Enter")
+        page.get_by_text("by words").first.wait_for()
+
+
+def test_a_slider_recomputes_the_whole_thread(shown: SimpleNamespace) -> None:
+    with Page(shown) as open_:
+        page = open_.go(f"thread/{NOTES}/what-if", "text=Hindsight optimum")
+        slider = page.get_by_label("Budget: Tokens one request may hold")
+        slider.focus()
+        page.keyboard.press("Home")
+        page.locator("tr.own").wait_for()
+        cuts = int(page.locator("tr.own td").nth(7).inner_text())
+        assert cuts > int(page.locator("tbody tr").first.locator("td").nth(7).inner_text())
+        assert "budget=1024" in page.url
+        page.reload()
+        page.locator("tr.own").wait_for()
+
+
+def test_hostile_content_is_shown_as_text(shown: SimpleNamespace) -> None:
+    name = HOSTILE[:120].replace("/", "%2F").replace("<", "%3C").replace(">", "%3E").replace(" ", "%20")
+    with Page(shown) as open_:
+        for path, wait in (
+            ("", "table"),
+            (f"thread/{name}", ".chart canvas"),
+            ("thread/hostile", ".chart canvas"),
+            ("thread/hostile/request/2", ".segment"),
+            ("thread/hostile/request/1?show=body", ".line"),
+            ("thread/hostile/compare/1/2", ".pair"),
+            ("thread/hostile/where?text=<script>", ".strip"),
+            ("thread/hostile/chat", ".said"),
+        ):
+            page = open_.go(path, wait)
+            assert page.evaluate("window.hacked") is None, path
+            assert page.locator("main script, main img, main svg[onload], main a[href^=javascript]").count() == 0, path
+            assert "\u202e" not in page.locator("main").inner_text(), path
+        said = page.locator(".said").first.inner_text()
+        assert "<script>window.hacked = 1</script>" in said
+        assert "⟨U+202E⟩gnp.exe" in said
+    assert page_of().count("<script") == 2
+
+
+def test_a_turn_streams_into_two_browsers_alike_is_stopped_and_resumed(shown: SimpleNamespace) -> None:
+    tools = [{"name": "stock", "description": "How many.", "parameters": {"type": "object", "properties": {}}}]
+    with open_store(shown.folder / "q.db") as store:
+        from quire.values import tools as define
+
+        store.append("live", [define(tools)])
+    with Page(shown) as one, Page(shown) as other:
+        talking, watching = (each.go("thread/live/chat", ".composer textarea") for each in (one, other))
+        talking.locator(".composer textarea").fill("Hello?")
+        talking.keyboard.press("Enter")
+        for page in (talking, watching):
+            page.get_by_text("You are welcome.").first.wait_for()
+        picture(talking, "live", shown.folder)
+        shown.model.next(Slow("Too late.", 60))
+        talking.locator(".composer textarea").fill("And now?")
+        talking.keyboard.press("Enter")
+        watching.get_by_role("button", name="Stop").click()
+        watching.get_by_role("button", name="Resume").click()
+        for page in (talking, watching):
+            page.locator(".said.respond").nth(1).wait_for()
+        shown.model.next([Text("I look."), Call("c1", "stock", {})])
+        talking.locator(".composer textarea").fill("How many?")
+        talking.keyboard.press("Enter")
+        watching.get_by_text("A call waits").wait_for()
+        watching.get_by_placeholder("The result").fill("42 pieces")
+        watching.get_by_role("button", name="Resume").click()
+        for page in (talking, watching):
+            page.get_by_text("42 pieces").first.wait_for()
+            page.locator(".said.respond").nth(3).wait_for()
+        shared = "[...document.querySelectorAll('.said > div')].map(each => each.textContent)"
+        deadline = time.monotonic() + 20
+        while talking.evaluate(shared) != watching.evaluate(shared) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert talking.evaluate(shared) == watching.evaluate(shared)
+        count = talking.locator(".said").count()
+        talking.get_by_role("button", name="One entry back").click()
+        assert talking.locator(".said").count() == count - 1
+        talking.get_by_role("button", name="Pin").first.click()
+        talking.get_by_text("is pinned").wait_for()
+
+
+def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> None:
+    with Page(shown) as open_:
+        page = open_.go("thread/nope", ".state.error")
+        assert "nope" in page.locator(".state.error").inner_text()
+        open_.go(f"thread/{NOTES}/request/9999", ".state.error")
+        assert "requests 1 to" in page.locator(".state.error").inner_text()
+        open_.go("proxy", ".state")
+        assert "No client has passed yet" in page.locator("main").inner_text()
+        open_.go(f"thread/{NOTES}/where", ".state")
+        open_.errors.clear()  # the browser tells of every 404
