@@ -96,7 +96,7 @@ def sdks() -> Iterator[dict[str, str]]:
 # What a framework's replay runner (bench/frameworks) runs first: the page about it.
 FRAMEWORK_PAGES = {
     name: ROOT / "docs" / "adopt" / f"{name.replace('_', '-')}.md"
-    for name in ("langchain", "pydantic_ai", "openai_agents", "llama_index", "strands", "litellm", "google_adk")
+    for name in ("langchain", "pydantic_ai", "openai_agents", "llama_index", "strands", "litellm", "google_adk", "llm")
 }
 
 

@@ -1,5 +1,8 @@
 """Frameworks as they ship, with Quire's adapter, against the emulator: requests extend each other and fit."""
 
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -90,6 +93,37 @@ async def test_a_session_gives_back_items_and_takes_the_newest_back() -> None:
     await session.clear_session()
     assert (await session.get_items(), await session.pop_item()) == ([], None)
     assert len(thread) == 4
+
+
+# `llm` with this plugin alone, as its page is typed; weights that come as a plugin of llm's would want their own parts.
+LLM = """
+import shlex, sys
+from click.testing import CliRunner
+import llm.plugins
+import quire.adapters.llm
+llm.plugins.pm.register(quire.adapters.llm, "quire")
+from llm.cli import cli
+for line in sys.stdin:
+    done = CliRunner().invoke(cli, shlex.split(line)[1:])
+    print(done.output)
+    assert done.exit_code == 0, done.exception
+"""
+
+
+def test_llm_records_its_conversations_and_shows_them(sdks: dict[str, str], tmp_path: Path) -> None:
+    page = FRAMEWORK_PAGES["llm"].read_text()
+    lines = re.findall(r"^\$ (llm .*)$", page, re.M)
+    environment = {**os.environ, **sdks, "LLM_LOAD_PLUGINS": "", "LLM_USER_PATH": str(tmp_path)}
+    environment |= {"QUIRE_DB": str(tmp_path / "q.db"), "PYTHONPATH": str(ROOT / "src")}
+    typed = "\n".join([*lines, "llm -c 'And are 42 pieces enough for two?'", "llm quire record", "llm quire show 0"])
+    done = subprocess.run(
+        [sys.executable, "-c", LLM], input=typed, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 new entries, 0 held already" in done.stdout
+    assert "2 new entries, 2 held already" in done.stdout
+    assert re.search(r"3 user +And are 42 pieces enough for two\?\n +4 respond +There are 42\.", done.stdout)
+    assert 'quire = "quire.adapters.llm"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_messages_of_a_thread_with_a_system_prompt_and_tools_are_a_list() -> None:

@@ -1,0 +1,99 @@
+"""A plugin of `llm`: `llm quire record` keeps its conversations in threads, `llm quire show` shows them.
+
+`llm` finds it once Quire is installed beside it. It has no hook on a prompt, so what it logged itself is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from quire.errors import MissingPart, QuireError
+
+try:
+    import click
+    import llm
+except ImportError as error:
+    raise MissingPart("llm is not installed", hint="pip install 'quire[llm]'") from error
+
+# Threads of llm's conversations are called by its ids.
+PREFIX = "llm/"
+
+
+@llm.hookimpl
+def register_commands(cli: click.Group) -> None:
+    """Add `llm quire`."""
+    cli.add_command(commands)
+
+
+@click.group("quire")
+@click.option(
+    "--db", type=click.Path(path_type=Path), help="The store (default: $QUIRE_DB, else that of `quire`)."
+)
+@click.pass_context
+def commands(context: click.Context, db: Path | None) -> None:
+    """Conversations in Quire's log: searched, forked, audited, sent on within a budget."""
+    context.obj = db
+
+
+@commands.command("record")
+@click.pass_obj
+def record_command(db: Path | None) -> None:
+    """Record what is new in llm's own log, a thread a conversation."""
+    folder: Path = llm.user_dir()  # type: ignore[no-untyped-call]
+    for name, new, held in _told(record, folder / "logs.db", db):
+        click.echo(f"{name}: {new} new entries, {held} held already")
+
+
+@commands.command("show")
+@click.argument("thread", default="")
+@click.pass_obj
+def show_command(db: Path | None, thread: str) -> None:
+    """Show the threads, or what was said in one (an id, or its beginning)."""
+    for line in _told(show, thread, db):
+        click.echo(line)
+
+
+def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
+    """Record what is new: each thread with the entries it gained, and those that it had."""
+    from quire.archive.sessions import conversations, recognised, source_file
+    from quire.cli.store import open_db
+    from quire.log.entries import known_entries
+
+    file, out = source_file(log), []
+    found = conversations(file, recognised(file))
+    with open_db(db) as store:
+        threads = {info.name for info in store.threads()}
+        for one in found:
+            name, entries = f"{PREFIX}{one.name}", one.entries()
+            before = store.read(name) if name in threads else []
+            fresh = entries[known_entries(before, entries) :]
+            store.append(name, fresh)
+            out.append((name, len(fresh), len(before)))
+    return out
+
+
+def show(thread: str = "", db: Path | None = None) -> list[str]:
+    """The threads there are, or the entries of the one whose id begins so, each on a line."""
+    from quire.assemble.user_message import entry_text
+    from quire.cli.store import open_db
+
+    with open_db(db, create=False) as store:
+        threads = [info for info in store.threads() if info.name.startswith(PREFIX + thread)]
+        if not thread or len(threads) != 1:
+            return [f"{info.name}: {info.seq} entries" for info in threads] or [
+                "no thread of llm's; `llm quire record`"
+            ]
+        lines = [
+            f"{entry.seq:>5} {entry.kind:<8} {entry_text(entry)}" for entry in store.read(threads[0].name)
+        ]
+        return [line if len(line) < 400 else f"{line[:400]}…" for line in lines]
+
+
+def _told(what: Callable[..., list[Any]], *given: Any) -> list[Any]:
+    """What a function gives; Quire's errors as llm shows errors."""
+    try:
+        return what(*given)
+    except QuireError as error:
+        raise click.ClickException(f"{error} {error.hint}".strip()) from error
