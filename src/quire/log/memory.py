@@ -394,6 +394,13 @@ class MemoryIndex:
             ]
         return [(key, vector) for _, key, vector in sorted(found)]
 
+    def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
+        with self._store.lock:
+            return [(key, self._vectors[model, key][1]) for key in entries if (model, key) in self._vectors]
+
+    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
+        return None
+
     def newest_vector(self) -> int:
         with self._store.lock:
             return max((n for n, _ in self._vectors.values()), default=0)

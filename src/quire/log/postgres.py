@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 import psycopg
-from psycopg.types.numeric import Int8
 
 from quire.errors import ConflictError, DamageError
 from quire.log import verify
@@ -27,7 +26,6 @@ from quire.log.branches import Row, bad_entry, entries_of
 from quire.log.entries import check_entry, encode_body
 from quire.log.hashing import canonical, chain, sha256_hex
 from quire.log.postgres_connection import (
-    CHANNEL,
     LOOK_S,
     RECONNECT_S,
     Connection,
@@ -78,9 +76,7 @@ from (values (1)) as one (row) left join (
     ) e order by e.seq limit %(limit)s
 ) e on true order by e.seq
 """
-# Types are given, so that a list with nothing in it has one too.
-_KINDS = "text bigint bigint bytea bigint bytea bigint integer bigint bytea text bigint bigint integer bytea text integer bytea"
-_APPEND = f"select * from quire.append({', '.join(f'%b::{kind}[]' for kind in _KINDS.split())})"
+_APPEND = "select * from quire.append(%s, %s::json, %s::json, %s::json)"
 # Whoever appends, forks or deletes holds its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
 _NEW_BRANCH = """
@@ -218,45 +214,33 @@ class PostgresStore:
 
     def _commit(self, asked: Sequence[_Append]) -> list[tuple[bool | None, _Tip]]:
         """Write several appends in one transaction, and tell whoever listens; of each, whether it was stored."""
-        entries = [(at, entry) for at, one in enumerate(asked, 1) for entry in one.entries]
-        words = [(at, row) for at, one in enumerate(asked, 1) for row in one.words]
-        bodies = [encode_body(entry.body) for _, entry in entries]
-        columns: list[list[Any]] = [
-            [one.thread for one in asked],
-            [one.tip.branch for one in asked],
-            [one.tip.seq for one in asked],
-            [one.tip.id for one in asked],
-            [one.end[0] for one in asked],
-            [one.end[1] for one in asked],
-            [one.fence for one in asked],
-            [at for at, _ in entries],
-            [entry.seq for _, entry in entries],
-            [digest(entry.id) for _, entry in entries],
-            bodies,
-            [zlib.crc32(body.encode()) for body in bodies],
-            [asked[at - 1].token for at, _ in entries],
-            [at for at, _ in words],
-            [digest(row.entry) for _, row in words],
-            [row.kind for _, row in words],
-            [row.rules for _, row in words],
-            [msgspec.msgpack.encode(row) for _, row in words],
-        ]
-        typed = [[Int8(value) for value in column] if _is_numbers(column) else column for column in columns]
-        rows = self._call(typed)
-        self._session.database.news.tell(self.tenant, rows[-1][4])
-        return [(stored, _Tip(branch, seq, tip)) for stored, branch, seq, tip, _ in rows[:-1]]
+        appends, entries, words = list[Json](), list[Json](), list[Json]()
+        for owner, one in enumerate(asked, 1):
+            end, end_tip = one.end
+            place = {
+                "thread": one.thread,
+                "branch": one.tip.branch,
+                "seq": one.tip.seq,
+                "tip": one.tip.id.hex(),
+            }
+            appends.append({**place, "end": end, "end_tip": end_tip.hex(), "fence": one.fence})
+            for entry in one.entries:
+                body = encode_body(entry.body)
+                row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "body": body, "token": one.token}
+                entries.append({**row, "crc": zlib.crc32(body.encode())})
+            for at, found in enumerate(one.words):
+                key = {"owner": owner, "place": at, "entry": found.entry[7:], "kind": found.kind}
+                words.append({**key, "rules": found.rules, "packed": msgspec.msgpack.encode(found)})
+        rows = self._call(appends, entries, words)
+        self._session.database.news.announce(self.tenant, rows[-1][4])
+        return [(stored, _Tip(branch, seq, bytes.fromhex(tip))) for stored, branch, seq, tip, _ in rows[:-1]]
 
-    def _call(self, columns: list[list[Any]]) -> list[Any]:
+    def _call(self, *given: list[Json]) -> list[Any]:
         database = self._session.database
         conn = database.again(lambda found: found, keep=True)
         try:
-            with conn.pipeline():
-                self._session.enter(conn)
-                cursor = conn.execute(_APPEND, columns, binary=True)
-            rows = cursor.fetchall()
-            with suppress(psycopg.Error):  # it is stored; whoever is not told looks
-                conn.execute("select pg_notify(%s, %s)", (CHANNEL, f"{self.tenant} {rows[-1][4]}"))
-            return rows
+            written = [msgspec.json.encode(part).decode() for part in given]
+            return conn.execute(_APPEND, (self.tenant, *written), prepare=True).fetchall()
         except psycopg.Error as error:
             raise translate(error, database.name) from error
         finally:
@@ -638,10 +622,6 @@ class _SharedCommits:
                 self._waiting.remove(asker)
         if waited and asker.ready.is_set():
             self._hand_over()
-
-
-def _is_numbers(column: Sequence[Any]) -> bool:
-    return bool(column) and isinstance(column[0], int)
 
 
 def _row(seq: int, id: bytes, body: str, crc: int) -> Row:

@@ -34,6 +34,8 @@ LOCK_S: Final = 60
 CHANNEL: Final = "quire"
 # News that got lost is found by looking, so often.
 LOOK_S: Final = 1.0
+# Between two notices of one process at least: under load one tells of many changes.
+NOTICES_S: Final = 0.01
 
 _logger = logging.getLogger("quire")
 # What it says of lost connections is for whoever asks for logs; here they are replaced.
@@ -295,14 +297,16 @@ class News:
     """Who waits for changes is woken: by this process's own appends, and by NOTIFY of all others'.
 
     A notice names a tenant and its newest change. It is sent behind the commit, since notices inside a transaction
-    would let only one of all transactions commit at a time; one that gets lost is made up for by looking.
+    would let only one of all the server's transactions commit at a time; one that gets lost is made up for by looking.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._newest: dict[str, int] = {}
         self._told = threading.Condition()
+        self._unsaid: dict[str, int] = {}
         self._listener: threading.Thread | None = None
+        self._speaker: threading.Thread | None = None
         self._conn: Connection | None = None
         self._closed = False
 
@@ -312,6 +316,34 @@ class News:
             if change > self._newest.get(tenant, 0):
                 self._newest[tenant] = change
                 self._told.notify_all()
+
+    def announce(self, tenant: str, change: int) -> None:
+        """This process committed a change: its own waiters are woken, others are told by an OS thread of its own."""
+        self.tell(tenant, change)
+        with self._told:
+            self._unsaid[tenant] = change
+            if self._speaker is None and not self._closed:
+                self._speaker = threading.Thread(target=self._speak, name="quire-notices", daemon=True)
+                self._speaker.start()
+            self._told.notify_all()
+
+    def _speak(self) -> None:
+        """Send what is to be told, the newest of each tenant; of many in a moment, one."""
+        while True:
+            with self._told:
+                self._told.wait_for(lambda: self._closed or self._unsaid)
+                unsaid, self._unsaid = self._unsaid, {}
+            if not unsaid:
+                return
+            # It is stored: whoever is not told looks.
+            with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
+                notices = [f"{tenant} {change}" for tenant, change in unsaid.items()]
+                conn.execute(
+                    "select pg_notify(%s, notice) from unnest(%s::text[]) as said (notice)",
+                    (CHANNEL, notices),
+                )
+            with self._told:
+                self._told.wait_for(lambda: self._closed, NOTICES_S)
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
         """Wait until a change behind `after` is told of; whether one was."""
@@ -328,8 +360,9 @@ class News:
         with self._told:
             self._closed = True
             self._told.notify_all()
-        if self._listener is not None:
-            self._listener.join()
+        for thread in (self._listener, self._speaker):
+            if thread is not None:
+                thread.join()
 
     def _listen(self) -> None:
         while not self._closed:

@@ -180,26 +180,22 @@ class PostgresIndex:
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
         if of is not None:
-            found = self._session.rows(_OF_STRETCH, (model, of.branch, of.low, of.high))
-        else:
-            since = "select n, entry, vector from quire.vectors where n > %s and model = %s order by n, piece"
-            found = self._session.rows(since, (after, model))
-        together: dict[tuple[int, bytes], list[bytes]] = {}
-        for number, entry, vector in found:
-            together.setdefault((number, entry), []).append(_packed(vector))
-        return [(written_id(entry), b"".join(some)) for (_, entry), some in together.items()]
+            return _joined(self._session.rows(_OF_STRETCH, (model, of.branch, of.low, of.high)))
+        since = "select n, entry, vector from quire.vectors where n > %s and model = %s order by n, piece"
+        return _joined(self._session.rows(since, (after, model)))
 
-    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[tuple[str, float]]:
-        """The entries whose vectors come nearest to one, with their cosines, the nearest first."""
+    def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
+        query = "select n, entry, vector from quire.vectors where entry = any(%s) and model = %s order by n, piece"
+        return _joined(self._session.rows(query, ([digest(each) for each in entries], model)))
+
+    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
         asked = next(_vectors(vector, dimensions))
         with self._session.transaction("read only") as conn:
             # The index gives the nearest of all tenants; it must go on until enough of them are this one's.
             conn.execute("set local hnsw.iterative_scan = strict_order")
             found = conn.execute(nearest_query(dimensions), (asked, model, asked, 2 * most)).fetchall()
-        best: dict[str, float] = {}
-        for entry, cosine in found:
-            best.setdefault(written_id(entry), cosine)
-        return list(best.items())[:most]
+        # A long entry may come several times.
+        return list(dict.fromkeys(written_id(entry) for entry, _ in found))[:most]
 
     def newest_vector(self) -> int:
         return int(self._session.rows("select coalesce(max(n), 0) from quire.vectors")[0][0])
@@ -239,6 +235,14 @@ def _vectors(data: bytes, dimensions: int) -> Iterator[str]:
     """Packed vectors of half precision, each as the database reads it: '[0.5,1.0]'."""
     for at in range(0, len(data), 2 * dimensions):
         yield str(list(struct.unpack(f"<{dimensions}e", data[at : at + 2 * dimensions])))
+
+
+def _joined(found: Iterable[tuple[int, bytes, bytes]]) -> list[tuple[str, bytes]]:
+    """Rows of one number are the vectors of one entry, in a row."""
+    together: dict[tuple[int, bytes], list[bytes]] = {}
+    for number, entry, vector in found:
+        together.setdefault((number, entry), []).append(_packed(vector))
+    return [(written_id(entry), b"".join(some)) for (_, entry), some in together.items()]
 
 
 def _packed(vector: bytes) -> bytes:

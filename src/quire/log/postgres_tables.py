@@ -184,79 +184,83 @@ create table quire.record_vectors (
 """
 
 # Several appends, each to its own thread, in one transaction: those whose thread ends where its writer believes
-# (branch, seq and tip; branch 0 for a thread that is yet to be made) and whose turn is still theirs.
+# (branch, seq and tip; branch 0 for a thread that is yet to be made) and whose turn is still theirs. Works with the
+# rights of `quire_tenant`, so one statement is all that goes to the server. The last row tells the newest change.
 _APPEND = """
-create function quire.append(
-    names text[], branches bigint[], seqs bigint[], tips bytea[], ends bigint[], end_tips bytea[], fences bigint[],
-    owners integer[], entry_seqs bigint[], ids bytea[], bodies text[], crcs bigint[], tokens bigint[],
-    word_owners integer[], word_ids bytea[], kinds text[], rules integer[], packed bytea[]
-) returns table (stored boolean, branch bigint, seq bigint, tip bytea, change bigint) language plpgsql as $$
+create function quire.append(whose text, appends json, entries json, words json)
+returns table (stored boolean, branch bigint, seq bigint, tip text, change bigint)
+language plpgsql security definer set search_path = pg_catalog as $$
+#variable_conflict use_column
 declare
-    me text := current_setting('quire.tenant');
+    me text := set_config('quire.tenant', whose, true);
     counted quire.tenants;
+    asked record;
     found_branch bigint;
     found_seq bigint;
-    found_tip bytea;
-    accepted bigint[] := array_fill(null::bigint, array[cardinality(names)]);
+    found_tip text;
+    accepted bigint[];
     written bigint;
 begin
-    select * into counted from quire.tenants t where t.tenant = me for update;
-    for at in 1 .. cardinality(names) loop
-        found_branch := 0;
-        found_seq := 0;
-        found_tip := '';
-        select b.branch, b.seq, b.tip into found_branch, found_seq, found_tip
-        from quire.threads t join quire.branches b using (tenant, branch) where t.tenant = me and t.name = names[at];
+    select * into counted from quire.tenants t for update;
+    for asked in select * from json_to_recordset(appends) as given (
+        thread text, branch bigint, seq bigint, tip text, "end" bigint, end_tip text, fence bigint)
+    loop
+        select b.branch, b.seq, encode(b.tip, 'hex') into found_branch, found_seq, found_tip
+        from quire.threads t join quire.branches b using (tenant, branch) where t.name = asked.thread;
         if not found then
             found_branch := 0;
             found_seq := 0;
             found_tip := '';
         end if;
-        if fences[at] <> 0 and not exists (
-            select from quire.turns t where t.tenant = me and t.thread = names[at] and t.fence = fences[at]
+        if asked.fence <> 0 and not exists (
+            select from quire.turns t where t.thread = asked.thread and t.fence = asked.fence
         ) then
-            return query select null::boolean, found_branch, found_seq, found_tip, counted.change;
-        elsif (found_branch, found_seq, found_tip) is distinct from (branches[at], seqs[at], tips[at]) then
-            return query select false, found_branch, found_seq, found_tip, counted.change;
+            accepted := accepted || null::bigint;
+            return query select null::boolean, found_branch, found_seq, found_tip, 0::bigint;
+        elsif (found_branch, found_seq, found_tip) is distinct from (asked.branch, asked.seq, asked.tip) then
+            accepted := accepted || null::bigint;
+            return query select false, found_branch, found_seq, found_tip, 0::bigint;
         else
             if found_branch = 0 then
                 counted.branch := counted.branch + 1;
                 found_branch := counted.branch;
-                insert into quire.branches values (me, found_branch, null, 0, ends[at], end_tips[at]);
-                insert into quire.threads values (me, names[at], found_branch);
-            elsif ends[at] <> seqs[at] then
-                update quire.branches b set seq = ends[at], tip = end_tips[at]
-                where b.tenant = me and b.branch = found_branch;
+                insert into quire.branches
+                values (me, found_branch, null, 0, asked."end", decode(asked.end_tip, 'hex'));
+                insert into quire.threads values (me, asked.thread, found_branch);
+            elsif asked."end" <> asked.seq then
+                update quire.branches b set seq = asked."end", tip = decode(asked.end_tip, 'hex')
+                where b.branch = found_branch;
             end if;
-            accepted[at] := found_branch;
-            return query select true, found_branch, ends[at], end_tips[at], counted.change;
+            accepted := accepted || found_branch;
+            return query select true, found_branch, asked."end", asked.end_tip, 0::bigint;
         end if;
     end loop;
-    insert into quire.entries
-    select me, accepted[e.owner], e.seq, counted.change + row_number() over (order by e.place), e.id, e.body, e.crc,
-        e.token
-    from unnest(owners, entry_seqs, ids, bodies, crcs, tokens)
-        with ordinality as e (owner, seq, id, body, crc, token, place)
-    where accepted[e.owner] is not null;
-    get diagnostics written = row_count;
-    counted.change := counted.change + written;
-    if cardinality(word_ids) > 0 then
+    if exists (select from unnest(accepted) as one (branch) where one.branch is not null) then
+        insert into quire.entries
+        select me, accepted[e.owner], e.seq, counted.change + row_number() over (order by e.owner, e.seq),
+            decode(e.id, 'hex'), e.body, e.crc, e.token
+        from json_to_recordset(entries) as e (
+            owner integer, seq bigint, id text, body text, crc bigint, token bigint)
+        where accepted[e.owner] is not null;
+        get diagnostics written = row_count;
+        counted.change := counted.change + written;
         insert into quire.words
-        select me, w.entry, counted.derived + row_number() over (order by w.place), w.kind, w.rule, w.packed
-        from unnest(word_owners, word_ids, kinds, rules, packed)
-            with ordinality as w (owner, entry, kind, rule, packed, place)
+        select me, decode(w.entry, 'hex'), counted.derived + row_number() over (order by w.owner, w.place), w.kind,
+            w.rules, decode(w.packed, 'base64')
+        from json_to_recordset(words) as w (
+            owner integer, place integer, entry text, kind text, rules integer, packed text)
         where accepted[w.owner] is not null
         on conflict (tenant, entry) do update
         set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed;
         get diagnostics written = row_count;
-        counted.derived := counted.derived + written;
+        update quire.tenants t set change = counted.change, branch = counted.branch, derived = t.derived + written;
     end if;
-    update quire.tenants t set change = counted.change, branch = counted.branch, derived = counted.derived
-    where t.tenant = me;
-    -- The last row tells the number of the newest change.
-    return query select true, 0::bigint, 0::bigint, ''::bytea, counted.change;
+    return query select true, 0::bigint, 0::bigint, '', counted.change;
 end
 $$;
+grant usage, create on schema quire to quire_tenant;
+alter function quire.append owner to quire_tenant;
+revoke create on schema quire from quire_tenant;
 """
 
 
@@ -305,8 +309,7 @@ begin
 end
 $$;
 grant select on quire.versions to quire_tenant;
-grant usage on schema quire to quire_tenant;
-grant execute on all functions in schema quire to quire_tenant;
+revoke execute on function quire.append from public;
 """
 
 # A released migration never changes; the next one is appended.

@@ -173,6 +173,15 @@ class SqliteIndex:
                 return conn.execute(_SINCE, (after, model)).fetchall()
             return conn.execute(_OF_STRETCH, (model, of.branch, of.low, of.high)).fetchall()
 
+    def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
+        query = "SELECT vector FROM recall_vectors WHERE owner = 'entry' AND key = ? AND model = ?"
+        with self._file.guard() as conn:
+            found = {key: conn.execute(query, (key, model)).fetchone() for key in entries}
+        return [(key, row[0]) for key, row in found.items() if row is not None]
+
+    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
+        return None
+
     def newest_vector(self) -> int:
         with self._file.guard() as conn:
             return int(conn.execute("SELECT coalesce(max(n), 0) FROM recall_vectors").fetchone()[0])

@@ -106,6 +106,12 @@ class Index(Protocol):
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
         """The entries' ids and vectors with a number above `after`, oldest first, or those of a stretch."""
 
+    def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
+        """The vectors of these entries, as far as there are any."""
+
+    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
+        """The entries whose vectors come nearest to one; None where a store has no index of that, and all are compared."""
+
     def newest_vector(self) -> int:
         """The number of the newest vector; later ones have higher numbers."""
 

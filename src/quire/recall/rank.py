@@ -356,6 +356,10 @@ class Collection:
             for at, near in zip(best, np.round(relevance.astype(np.float64), 6).tolist(), strict=True)
         ]
 
+    def vector(self, query: Query | str) -> Floats | None:
+        """The query's meaning."""
+        return self._vector(ask(query if isinstance(query, Query) else Query(query), self._manner.people()))
+
     def _vector(self, asked: QueryTerms) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
         texts = [text for text in (asked.meaning, asked.earlier) if text]

@@ -19,9 +19,9 @@ from quire.recall.document import KINDS, DocumentTerms, Found, SpeechSigns, docu
 from quire.recall.embed import Embedder
 from quire.recall.index import Indexer
 from quire.recall.languages import VERSION
-from quire.recall.meaning import MEANING_PARTS, unpacked
+from quire.recall.meaning import MEANING_PARTS, packed, unpacked
 from quire.recall.query import Query
-from quire.recall.rank import Collection
+from quire.recall.rank import POOL, Collection
 from quire.values import Entry
 
 # Where a conversation pauses: entries of one session stand beside each other, others do not.
@@ -95,6 +95,8 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 _PLACES = ("branch", "seq", "kind", "call")
+# Of more entries than this the vectors stay in a store that finds the nearest by itself.
+_MANY = 50_000
 # Smaller scopes are loaded from their words as quickly.
 _WORTH_KEEPING = 5_000
 
@@ -114,6 +116,8 @@ class Scope:
 
     def __init__(self, embedder: Embedder | None, joined: bool) -> None:
         self.embedder, self.joined = embedder, joined
+        # Whether the store is asked what is near, instead of all vectors being held here.
+        self.asks_near = False
         self._begin()
 
     def _begin(self) -> None:
@@ -172,17 +176,37 @@ class Scope:
         if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
             self._begin()
         newest, begun = index.newest_vector(), bool(self._have)
+        self.asks_near = self._may_ask(index, sum(piece.high - piece.low for piece in wanted))
         fresh = [self._fresh(piece) for piece in wanted]
         longer = [piece for piece in fresh if piece.high > piece.low]
         if longer:
             self._load(index, longer)
         self._have = now
-        if self.embedder is not None and newest > self._vectors_seen:
+        if self.embedder is not None and newest > self._vectors_seen and not self.asks_near:
             # What was just loaded came with its vectors.
             if begun:
                 kept = index.vectors(self.embedder.name, after=self._vectors_seen)
                 self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
             self._vectors_seen = newest
+
+    def _may_ask(self, index: Index, entries: int) -> bool:
+        """Whether the vectors of this many entries stay where they are, since the store knows which are near."""
+        if self.embedder is None or self.joined or entries < _MANY:
+            return False
+        size = self.embedder.dimensions
+        return index.nearest(self.embedder.name, size, bytes(2 * (size - 1)) + b"\x00\x3c", 1) is not None
+
+    def bring(self, index: Index, query: str | Query) -> None:
+        """Have the vectors at hand of what is near to the query, and of what its words find."""
+        vector = self.collection.vector(query) if self.embedder is not None else None
+        if self.embedder is None or vector is None:
+            return
+        model, size = self.embedder.name, self.embedder.dimensions
+        near = index.nearest(model, size, packed(vector), POOL) or []
+        worded = [found.id for found in self.collection.search(query, POOL)]
+        known, rows = self.collection.meaning.known, self.collection.row
+        lacking = [id for id in {*near, *worded} if id in self.collection and not known[rows(id)]]
+        self.collection.put_vectors(*unpacked(index.vectors_of(model, lacking), size))
 
     def _fresh(self, piece: Stretch) -> Stretch:
         """The part of a piece that is not loaded yet."""
@@ -204,7 +228,7 @@ class Scope:
         self.seq.extend([row.seq for row in added.values()])
         self.kind.extend([_KINDS[row.kind] for row in added.values()])
         self.call.extend([row.call.seq if row.call is not None else 0 for row in added.values()])
-        if self.embedder is not None:
+        if self.embedder is not None and not self.asks_near:
             for piece in fresh:
                 kept = index.vectors(self.embedder.name, of=piece)
                 self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
@@ -358,6 +382,8 @@ class Recall:
                 found = held.collection.search(query, k, only=only, exclude=[*skip, *without])
                 return [self._hit(held, each, within, neighbours) for each in found]
 
+            if held.asks_near:
+                held.bring(self.store.index, query)
             best = hits([])
             blank = [hit.id for hit in best if _is_blank(hit.entry)]
             return [hit for hit in hits(blank) if not _is_blank(hit.entry)] if blank else best
@@ -365,7 +391,10 @@ class Recall:
     def without_meaning(self, thread: str | None = None) -> int:
         """How many entries of a thread, or of all, have no vector yet, so that only words find them."""
         with self._lock:
-            return self._scope(thread).without_meaning
+            held = self._scope(thread)
+            if held.asks_near and self.embedder is not None:
+                return len(self.store.index.without_vectors(self.embedder.name, 0, None))
+            return held.without_meaning
 
     def _search_records(self, query: str | Query, k: int) -> list[Any]:
         if self._records is None:
