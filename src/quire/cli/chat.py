@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -58,9 +59,10 @@ class Session:
         self.reached: Connection | None = None
 
     def _opened(self, name: str) -> Thread:
+        from quire.telemetry import watched
         from quire.thread import Thread
 
-        thread = Thread(self.store, name)
+        thread = watched(Thread(self.store, name), os.environ)
         thread.on_warning = lambda what: self.screen.note(f"({getattr(what, 'note', what)})")
         return thread
 

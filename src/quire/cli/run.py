@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -126,9 +127,10 @@ def run(
 
 
 def _opened(store: Store, name: str, reached: Connection, kit: Equipment, screen: PlainScreen) -> Thread:
+    from quire.telemetry import watched
     from quire.thread import Thread
 
-    thread = under_policy(Thread(store, name), reached, kit.choice)
+    thread = under_policy(watched(Thread(store, name), os.environ), reached, kit.choice)
     thread.on_warning = lambda what: screen.note(f"({getattr(what, 'note', what)})")
     return thread
 

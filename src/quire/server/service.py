@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,6 +22,7 @@ from quire.server.access import Keys, Rates, Redactor, insert_record
 from quire.server.follow import Follower, Readers
 from quire.server.routes import Call, Refusal, Route
 from quire.server.turns import Turns
+from quire.telemetry import watched
 from quire.thread import Thread, open_store, wall_ms
 from quire.values import Entry, Json, JsonObject
 
@@ -88,7 +90,7 @@ class Tenant:
         with self._lock:
             found = self._threads.pop(name, None)
         if found is None or not found.reads_its_log():
-            found = Thread(self.store, name)
+            found = watched(Thread(self.store, name), os.environ)
         with self._lock:
             self._threads[name] = found
             while len(self._threads) > 256:

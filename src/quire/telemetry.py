@@ -1,0 +1,194 @@
+"""OpenTelemetry traces and metrics of what threads send and receive, by the GenAI conventions; no message's text is in them.
+
+thread.observers += (Telemetry(thread.name),)   # to the providers that the program has set up, or to those given
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quire.errors import MissingPart
+from quire.observe import Received, Sending
+from quire.providers.usage import cost
+from quire.values import COUNTS, Usage
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+    from quire.thread import Thread
+
+# What the conventions call a provider; any other goes by the name it has here.
+_NAMES = {
+    "gemini": "gcp.gemini",
+    "vertex": "gcp.vertex_ai",
+    "bedrock": "aws.bedrock",
+    "azure": "azure.ai.openai",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+# Fields of a body that the conventions name.
+_ASKED = {
+    "max_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "seed": "seed",
+}
+# So many requests may wait for their replies; one that nobody answers is forgotten.
+_MOST = 64
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    sending: Sending
+    started_ns: int
+    started_s: float
+    context: Context
+
+
+class Telemetry:
+    """An observer that tells OpenTelemetry of each answered request: a span, its tokens, time and money."""
+
+    def __init__(
+        self,
+        thread: str = "",
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        try:
+            from opentelemetry import metrics, trace
+        except ModuleNotFoundError as error:
+            raise _missing() from error
+        from quire import __version__
+
+        self.thread = thread
+        self._tracer = trace.get_tracer("quire", __version__, tracer_provider)
+        meter = metrics.get_meter("quire", __version__, meter_provider)
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Tokens of a request and of its reply."
+        )
+        self._seconds = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "From a request that is handed out to its reply."
+        )
+        self._cached = meter.create_counter(
+            "quire.cache.read_tokens", "{token}", "Input that came from the cache."
+        )
+        self._money = meter.create_counter("quire.cost", "USD", "What replies cost, where that is known.")
+        self._asked: dict[str, _Asked] = {}
+
+    def on_request(self, sending: Sending) -> None:
+        from opentelemetry import context
+
+        asked = _Asked(sending, time.time_ns(), time.monotonic(), context.get_current())
+        self._asked[sending.request.lines.sha256] = asked
+        while len(self._asked) > _MOST:
+            del self._asked[next(iter(self._asked))]
+
+    def on_reply(self, received: Received) -> None:
+        from opentelemetry.trace import SpanKind
+
+        request, asked = received.request, self._asked.pop(received.request.lines.sha256, None)
+        common = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": _NAMES.get(provider := request.provider.split("-")[0], provider),
+            "gen_ai.request.model": request.model,
+            "gen_ai.response.model": received.reply.model or request.model,
+        }
+        span = self._tracer.start_span(
+            f"chat {request.model}",
+            context=asked.context if asked else None,
+            kind=SpanKind.CLIENT,
+            attributes={**common, **self._told(received, asked)},
+            start_time=asked.started_ns if asked else None,
+        )
+        span.end()
+        used = received.reply.usage
+        self._tokens.record(used.input_total, {**common, "gen_ai.token.type": "input"})
+        self._tokens.record(used.output, {**common, "gen_ai.token.type": "output"})
+        self._cached.add(used.cache_read, common)
+        if asked:
+            self._seconds.record(time.monotonic() - asked.started_s, common)
+        if (usd := _usd(used, request.target)) is not None:
+            self._money.add(usd, common)
+
+    def _told(self, received: Received, asked: _Asked | None) -> dict[str, Any]:
+        """What a span says of a request and its reply."""
+        request, reply = received.request, received.reply
+        told: dict[str, Any] = {
+            **{
+                f"gen_ai.request.{_ASKED[name]}": request.body[name]
+                for name in _ASKED
+                if name in request.body
+            },
+            "gen_ai.conversation.id": self.thread,
+            "gen_ai.response.id": reply.id,
+            "gen_ai.response.finish_reasons": (reply.stop,) if reply.stop else None,
+            "quire.epoch": request.epoch,
+            "quire.left_out": len(request.left_out),
+            "quire.request.sha256": request.lines.sha256,
+            "quire.cost.usd": _usd(reply.usage, request.target),
+        }
+        if any(getattr(reply.usage, name) for name in COUNTS):
+            used = reply.usage
+            told |= {
+                "gen_ai.usage.input_tokens": used.input_total,
+                "gen_ai.usage.output_tokens": used.output,
+                "gen_ai.usage.cache_read.input_tokens": used.cache_read,
+                "gen_ai.usage.cache_creation.input_tokens": used.cache_write_5m + used.cache_write_1h,
+                "gen_ai.usage.reasoning.output_tokens": used.reasoning,
+            }
+        if asked:
+            told["quire.tokens.expected"] = asked.sending.expected_tokens
+            told["quire.rebase"] = (asked.sending.built.rebase or {}).get("reason")
+        return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+def _usd(used: Usage, target: str) -> float | None:
+    money = cost(used, target)
+    return money.amount_usd if money.known else None
+
+
+def _missing() -> MissingPart:
+    return MissingPart("OpenTelemetry is not installed", hint="pip install 'quire[otel]'")
+
+
+def watched(thread: Thread, environment: Mapping[str, str]) -> Thread:
+    """The thread; it is told of over OTLP/HTTP where the OTEL_… variables name an endpoint, and else of nothing."""
+    place = "OTEL_EXPORTER_OTLP_{}ENDPOINT"
+    traces, metrics = (
+        bool(environment.get(place.format("")) or environment.get(place.format(kind)))
+        for kind in ("TRACES_", "METRICS_")
+    )
+    if (traces or metrics) and environment.get("OTEL_SDK_DISABLED", "").lower() != "true":
+        providers = _exporting(traces, metrics, environment.get("OTEL_SERVICE_NAME", "quire"))
+        thread.observers += (Telemetry(thread.name, *providers),)
+    return thread
+
+
+@functools.cache
+def _exporting(traces: bool, metrics: bool, service: str) -> tuple[TracerProvider, MeterProvider]:
+    """The exporters of this process; the SDK reads the other variables itself, and flushes when the process ends."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        raise _missing() from error
+    resource = Resource.create({"service.name": service})
+    spans = TracerProvider(resource=resource)
+    if traces:
+        spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    readers = [PeriodicExportingMetricReader(OTLPMetricExporter())] if metrics else []
+    return spans, MeterProvider(readers, resource=resource)
