@@ -14,7 +14,7 @@ RANKS = [
     {"tokens", "items", "log", "schemas"},
     {"formats", "assemble", "providers"},
     {"recall", "records", "send", "notes", "archive", "audit", "emulate"},
-    {"fitting", "thread", "thread_state", "thread_recall", "async_thread", "observe"},
+    {"fitting", "thread", "thread_state", "thread_recall", "async_thread", "observe", "telemetry"},
     {"server", "cli", "testing", "adapters", "request_recording"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.
