@@ -115,7 +115,7 @@ export function ChatView({ thread }: { thread: string }) {
   useEffect(() => {
     look();
   }, [thread, followed.entries.length, busy]);
-  const carry = async (route: string, body: unknown) => {
+  const carry = async (route: string, body: Record<string, unknown>): Promise<void> => {
     setBusy(true);
     setError(undefined);
     try {
@@ -125,6 +125,8 @@ export function ChatView({ thread }: { thread: string }) {
         if (problem) setError(new Problem(problem.detail || problem.title, problem.hint ?? "", problem.status));
       });
     } catch (problem) {
+      // Where neither the thread nor the service names a model, the one that is here answers.
+      if (problem instanceof Problem && problem.message.includes("no model is named") && !body.model) return carry(route, { ...body, model: "local:" });
       setError(problem);
     } finally {
       setBusy(false);

@@ -204,7 +204,8 @@ export interface Loss {
 export interface AuditReport {
   total: Spent;
   causes: (Spent & { cause: string; what: string; fix: string })[];
-  conversations: (Spent & { name: string; kind: string; bodies: boolean; losses: Loss[]; what_if?: Outcome[] })[];
+  conversations: (Spent & { name: string; kind: string; bodies: boolean; losses: Loss[] })[];
+  what_if?: Outcome[];
 }
 
 export class Problem extends Error {

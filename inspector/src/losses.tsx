@@ -1,6 +1,6 @@
 // What was lost of the provider's cache, why and for how much: as it passes the proxy, and over what was recorded.
 import { useEffect, useState } from "preact/hooks";
-import { type AuditReport, type Loss, Problem, type Spent, api } from "./data";
+import { type AuditReport, type Loss, type Outcome, Problem, type Spent, api } from "./data";
 import { Await, Card, Chip, Command, Figures, State, Trouble, count, csv, dollars, moment, percent, plural, save, short, useLoaded, visible } from "./ui";
 
 interface Passed {
@@ -165,6 +165,7 @@ function Audited({ found }: { found: AuditReport }) {
           </div>
         ) : <State title="Nothing was lost"><span>Everything that could be read from the cache was.</span></State>}
       </Card>
+      {found.what_if?.length ? <Policies outcomes={found.what_if} /> : null}
       <Card title="Worst conversations">
         <div class="scroll" style={{ maxHeight: "480px" }} tabIndex={0} role="region" aria-label="Worst conversations">
           <table>
@@ -182,6 +183,27 @@ function Audited({ found }: { found: AuditReport }) {
         </div>
       </Card>
     </>
+  );
+}
+
+function Policies({ outcomes }: { outcomes: Outcome[] }) {
+  const most = Math.max(...outcomes.map((each) => each.cost), 1);
+  return (
+    <Card title="The same conversations under other policies" more={<span class="soft small">Simulated with the replies as recorded</span>}>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Other policies">
+        <table>
+          <thead><tr><th>Policy</th><th class="num">Cost</th><th style={{ width: "24%" }}><span class="skip">Cost as a bar</span></th><th class="num">USD</th><th class="num">Read</th><th class="num">Kept</th><th class="num">Grounded</th></tr></thead>
+          <tbody>
+            {outcomes.map((each) => (
+              <tr key={each.policy}>
+                <td class="name">{visible(each.policy)}</td><td class="num">{short(each.cost)}</td><td><span class="bar"><i class="accent" style={{ width: `${(100 * each.cost) / most}%` }} /></span></td>
+                <td class="num">{dollars(each.usd)}</td><td class="num">{percent(each.read, each.tokens)}</td><td class="num">{percent(each.kept, 1)}</td><td class="num">{each.actions ? percent(each.grounded, each.actions) : "–"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Card>
   );
 }
 

@@ -431,7 +431,7 @@ function Beside({ thread, verdict, left, right }: { thread: string; verdict: Com
             return (
               <div class={`pair ${moved ? "soft" : ""}`}>
                 <Piece segment={a} cut={cut} />
-                {moved ? <div class="piece small">the same, {b.since === right.column.n ? "written again" : "as it stood"}</div> : <Piece segment={b} cut={cut} />}
+                {moved ? <div class="piece small">the same words, written again</div> : <Piece segment={b} cut={cut} />}
               </div>
             );
           }}

@@ -330,3 +330,41 @@ def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> N
         assert "No client has passed yet" in page.locator("main").inner_text()
         open_.go(f"thread/{NOTES}/where", ".state")
         open_.errors.clear()  # the browser tells of every 404
+
+
+def test_what_passes_the_proxy_is_shown_as_it_happens(shown: SimpleNamespace, tmp_path: Path) -> None:
+    import httpx
+
+    from quire.server.proxy import make_app
+    from quire.server.watch import CacheWatcher
+
+    service = Service(tmp_path / "p.db")
+    with Running(service, proxy=make_app(shown.model.url, CacheWatcher())) as running:
+        here = SimpleNamespace(url=running.url, browser=shown.browser)
+        with Page(here) as open_:
+            page = open_.go("proxy", "text=No client has passed yet")
+            for clock in ("09:00", "09:05"):
+                body = {
+                    "model": "claude-opus-5-5",
+                    "max_tokens": 50,
+                    "system": f"It is {clock}. " + "Be brief. " * 2_000,
+                }
+                body["messages"] = [{"role": "user", "content": "Hello"}]
+                headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+                assert (
+                    httpx.post(f"{running.url}/v1/messages", json=body, headers=headers, timeout=20).status_code == 200
+                )
+            page.get_by_text("claude-opus-5-5").first.wait_for()
+            assert page.locator("tbody tr").count() >= 1
+
+
+def test_an_audit_is_a_page_of_the_same_parts(shown: SimpleNamespace, tmp_path: Path) -> None:
+    lost = {"requests": 2, "input": 9000, "read": 1000, "written": 0, "lost": 5000, "lost_usd": 0.5, "usd": 2.0}
+    cause = {**lost, "cause": "clock", "what": "a date stands in the head", "fix": HOSTILE}
+    loss = {"cause": "clock", "confidence": "certain", "lost": 5000, "usd": 0.5, "source": "request 2"}
+    row = {**lost, "name": HOSTILE, "kind": "main", "bodies": True, "losses": [loss]}
+    (tmp_path / "a.html").write_text(page_of({"audit": {"total": lost, "causes": [cause], "conversations": [row]}}))
+    with Page(shown, base=(tmp_path / "a.html").as_uri()) as open_:
+        page = open_.go("", "table")
+        assert "$0.500" in page.locator("main").inner_text()
+        assert page.evaluate("window.hacked") is None

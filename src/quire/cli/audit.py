@@ -117,9 +117,9 @@ def audit(
     if outcomes:
         found["what_if"] = [{**msgspec.structs.asdict(each), "reuse": round(each.reuse, 4), "grounding": round(each.grounding, 4), "simulated": True} for each in outcomes]  # fmt: skip
     if html is not None:
-        from quire.audit.report import html_page
+        from quire.server.inspector import page
 
-        html.write_text(html_page(found, outcomes), encoding="utf-8")
+        html.write_text(page({"audit": found}, "Cache audit"), encoding="utf-8")
         echo(f"wrote {html}", err=True)
     print_json(found) if as_json else _show(report, top, outcomes)
     if step == "apply":

@@ -50,6 +50,7 @@ def make_app(
     except ImportError as error:
         raise MissingPart("the service is not installed", hint="pip install 'quire[serve]'") from error
     table = all_routes() if routes is None else routes
+    service.watcher = proxy.state.watcher if proxy is not None else None
     page = msgspec.json.encode(openapi(table))
 
     async def described(request: Request) -> Response:

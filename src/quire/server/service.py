@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from quire.server.store_calls import HeldTurn
+    from quire.server.watch import CacheWatcher
 
 # The service's own records: keys, and which writes were carried out.
 _OWN = "quire-service"
@@ -123,6 +124,8 @@ class Service:
         self.draining = False
         self.ending = asyncio.Event()
         self.clock = wall_ms
+        # What watches the proxy on the same port, where there is one.
+        self.watcher: CacheWatcher | None = None
         self.readers = Readers(self.limits.readers)
         self.turns = Turns(self, model, base_url)
 
