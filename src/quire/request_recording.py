@@ -35,8 +35,8 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
     """The later request repeats all of the earlier one and adds to it, so that a cache reads it; marks may move."""
     __tracebackhide__ = True
     from quire.audit import call_of
-    from quire.audit.causes import first_moved
     from quire.audit.conversations import units_of
+    from quire.audit.first_difference import first_moved
 
     about = {"provider": provider} if provider else {}
     old, new = (units_of(call_of("", about, _body(each), None)) for each in (prev, next))
@@ -52,7 +52,7 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
 
 
 def _around(compared: Json, offset: int) -> str:
-    from quire.audit.causes import texts_of
+    from quire.audit.first_difference import texts_of
 
     text = "\n".join(texts_of(list(compared)))
     return repr(text[max(0, offset - 20) : offset + 40])

@@ -5,18 +5,17 @@ Bytes are compared as they were sent, without cache marks. Where no bodies were 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
 from quire.archive.sent_calls import SentCall
+from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, where
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written
-from quire.providers.simulate.blocks import same_start
 from quire.providers.usage import cost
-from quire.values import Json, JsonObject, Usage
+from quire.values import JsonObject, Usage
 
 Confidence = Literal["certain", "likely", "unknown"]
 # Whose doing a loss is; a provider's is suspected at most, and what is below a minimum is nobody's.
@@ -120,7 +119,7 @@ def verdict(
         lost=lost,
         usd=_lost_usd(now.usage, lost, info, now.at_ms),
         source=now.source,
-        path=_where(place[0]) if place else "",
+        path=where(place[0]) if place else "",
         offset=place[2] if place else 0,
         note=note,
         store=now.store,
@@ -143,10 +142,6 @@ def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> flo
     return paid - less if paid is not None and less is not None else None
 
 
-# (unit before, unit now, characters into its text)
-Moved = tuple[Unit, Unit | None, int]
-
-
 def _cause(
     before: SentCall,
     now: SentCall,
@@ -166,7 +161,7 @@ def _cause(
         # What stands in front of the moved byte can still be read: less than that has another reason besides.
         standing = sum(map(size, old[: list(old).index(place[0])]))
         known = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
-        cause, note = _moved_cause(old, new, place)
+        cause, note = moved_cause(old, new, place)
         return cause, "certain" if known else "likely", place, note
     return _same_bytes(before, now, units, size, info)
 
@@ -181,7 +176,11 @@ def _unread_mark(
     """What moved behind a mark is not to blame where even what that mark holds was not read."""
     old, new = units
     same = next(
-        (at for at, (was, is_now) in enumerate(zip(old, new, strict=False)) if _bytes(was) != _bytes(is_now)),
+        (
+            at
+            for at, (was, is_now) in enumerate(zip(old, new, strict=False))
+            if bytes_of(was) != bytes_of(is_now)
+        ),
         0,
     )
     marked = [at for at in range(same) if old[at].marked and new[at].marked]
@@ -191,174 +190,7 @@ def _unread_mark(
         return None
     if found := _expired(before, now, info, _life(before, info)):
         return "ttl", "certain", None, found
-    return "provider", "likely", None, f"the mark at {_where(new[marked[-1]])} should have been read"
-
-
-def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
-    """The first unit that the later request does not repeat, and how far into it; None where it extends the earlier."""
-    order = {"tools": 0, "system": 1, "messages": 2}
-    for section in sorted(order, key=lambda name: order[name]):
-        was = [unit for unit in old if unit.section == section]
-        now = [unit for unit in new if unit.section == section]
-        for place, unit in enumerate(was):
-            other = now[place] if place < len(now) else None
-            if other is None or _bytes(unit) != _bytes(other):
-                return unit, other, same_start(_text(unit), _text(other) if other else "")
-        if section != "messages" and len(now) > len(was):
-            return (was[-1] if was else now[0]), now[len(was)], 0
-    return None
-
-
-def _bytes(unit: Unit) -> bytes:
-    """What was sent of a unit, marks left out, its keys in the order they came."""
-    return b"\n".join(map(written, unit.compared))
-
-
-def _text(unit: Unit) -> str:
-    return "\n".join(texts_of(list(unit.compared)))
-
-
-def texts_of(value: Json) -> list[str]:
-    """Every text in a value, in its order; types and roles are left out."""
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [text for inner in value for text in texts_of(inner)]
-    inner = [value[key] for key in value if key not in ("type", "role")] if isinstance(value, dict) else []
-    return [text for each in inner for text in texts_of(each)]
-
-
-# What moved, by where it stands and what it says there.
-
-
-def _moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
-    was, now, offset = place
-    if now is not None and was.lines == now.lines:
-        return "key-order", _where(was)
-    if was.section == "tools":
-        return _tools(old, new)
-    if now is not None and was.section == "system":
-        return _system(was, now, offset)
-    return _history(old, new, place)
-
-
-def _tools(old: Sequence[Unit], new: Sequence[Unit]) -> tuple[str, str]:
-    lines = [sorted(b"".join(unit.lines) for unit in row if unit.section == "tools") for row in (old, new)]
-    names = [{_name(unit.value) for unit in row if unit.section == "tools"} for row in (old, new)]
-    if lines[0] == lines[1]:
-        return "tools-reordered", ""
-    changed = sorted(names[0] ^ names[1])
-    return "tools-changed", ", ".join(changed[:5]) or "a definition"
-
-
-def _name(tool: Json) -> str:
-    inner = tool.get("function") or tool.get("toolSpec") or tool if isinstance(tool, dict) else {}
-    return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
-
-
-TIME = re.compile(
-    r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d?:\d\d(:\d\d)?|\b1[5-9]\d{8,11}\b"
-    r"|\b\d{1,2}(st|nd|rd|th)?\.? (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w*|\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
-    r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* \d{1,2}\b"
-)
-ID = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{13,}|\b(?=\w*\d)(?=\w*[a-zA-Z])[\w-]{8,}\b|\b[0-9a-f]{8,}\b|\b\d{6,}\b"
-)
-
-
-def _volatile(old: str, new: str, offset: int) -> str:
-    """Whether a time or an id stands where two texts part, in both of them."""
-    for cause, pattern in (("clock", TIME), ("random-id", ID)):
-        if all(
-            any(
-                found.start() <= offset <= found.end()
-                for found in pattern.finditer(text, max(0, offset - 60), offset + 60)
-            )
-            for text in (old, new)
-        ):
-            return cause
-    return ""
-
-
-def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
-    old, new = _text(was), _text(now)
-    if found := _volatile(old, new, offset):
-        return found, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
-    if new.startswith(old) or (offset >= 0.9 * len(old) and len(new) > len(old)):
-        return "growing-system", f"{len(new) - len(old):,} characters were added"
-    return "system-changed", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
-
-
-def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
-    was, now, offset = place
-    before = [b"".join(unit.lines) for unit in old if unit.section == "messages"]
-    after = [b"".join(unit.lines) for unit in new if unit.section == "messages"]
-    at = [unit for unit in old if unit.section == "messages"].index(was)
-    rest, said = before[at:], after[at:]
-    if found := _unanswered(old, was):
-        return "unpaired", f"call {found} at {_where(was)}"
-    if now is not None and len(rest) > 1 and said[1 : len(rest)] == rest[1:]:
-        if found := _volatile(_text(was), _text(now), offset):
-            return (
-                found,
-                f"{_where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}",
-            )
-        return ("retrieval" if at < 2 and len(_text(now)) > 200 else "edited"), _where(was)
-    # The same messages, some of the oldest gone: what follows is found further back in the earlier request.
-    for gone in range(1, len(rest)):
-        tail = rest[gone:]
-        if len(tail) >= min(2, len(rest) - 1) and said[: len(tail)] == tail:
-            return "trimmed", f"{gone} of {len(before)} messages"
-        if gone > 1 and len(tail) >= 2 and said[1 : 1 + len(tail)] == tail:
-            return "compaction", f"{gone} messages became one"
-    if len(after) < 0.6 * len(before):
-        return "compaction", f"{len(before)} messages became {len(after)}"
-    if said[1 : 1 + len(rest)] == rest and rest:
-        return "retrieval", f"a message was put in front of {_where(was)}"
-    return "edited", _where(was)
-
-
-def _unanswered(units: Sequence[Unit], moved: Unit) -> str:
-    """The call at a moved message, or right before it, that nothing answered."""
-    messages = [unit for unit in units if unit.section == "messages"]
-    at = messages.index(moved)
-    pairs = [list(_call_ids(unit.value)) for unit in messages]
-    answered = {id for row in pairs for is_call, id in row if not is_call}
-    near = [id for row in pairs[max(0, at - 1) : at + 1] for is_call, id in row if is_call]
-    return next((id for id in near if id not in answered), "")
-
-
-def _call_ids(value: Json) -> Iterator[tuple[bool, str]]:
-    """(whether it is a call, its id) of each call and result in a message, in any wire format."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _call_ids(each)
-    if not isinstance(value, dict):
-        return
-    kind = value.get("type")
-    if kind == "tool_use" or (kind == "function" and "function" in value):
-        yield True, str(value.get("id"))
-    elif kind == "function_call":
-        yield True, str(value.get("call_id"))
-    for field, is_call in (("toolUse", True), ("toolResult", False)):
-        if isinstance(value.get(field), dict):
-            yield is_call, str(value[field].get("toolUseId"))
-    for field, is_call in (("functionCall", True), ("functionResponse", False)):
-        if isinstance(value.get(field), dict) and value[field].get("id"):
-            yield is_call, str(value[field]["id"])
-    answers = value.get("tool_use_id") or value.get("tool_call_id")
-    if answers or kind == "function_call_output":
-        yield False, str(answers or value.get("call_id"))
-    for field in ("content", "tool_calls", "parts"):
-        yield from _call_ids(value.get(field))
-
-
-def _where(unit: Unit) -> str:
-    return ".".join(map(str, unit.path)) or "system"
-
-
-def _around(text: str, offset: int) -> str:
-    return " ".join(text[max(0, offset - 12) : offset + 24].split())
+    return "provider", "likely", None, f"the mark at {where(new[marked[-1]])} should have been read"
 
 
 # Where no byte moved.
@@ -399,7 +231,7 @@ def _same_bytes(
         read = now.usage.cache_read if now.usage is not None else 0
         reached = _reached(*units)
         if reached + 1 < len(units[0]) and read >= 0.6 * sum(map(size, units[0][: reached + 1])) - _TOKENS:
-            last = _where(units[0][reached]) if reached >= 0 else "nowhere"
+            last = where(units[0][reached]) if reached >= 0 else "nowhere"
             return "marks-moved", "certain", None, f"they reach {last}; the request before went on"
     return "provider", "likely", None, ""
 

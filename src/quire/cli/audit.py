@@ -18,6 +18,7 @@ from quire.errors import CallError, QuireError
 if TYPE_CHECKING:
     from quire.archive.sessions import FilePart
     from quire.audit import AuditReport, PolicyOutcome, WatchedConversation
+    from quire.audit.conversations import Spent
 
 # Where agent clients keep their sessions, under the user's home.
 STORES = {
@@ -270,12 +271,26 @@ def _show_total(report: AuditReport) -> None:
         f"{total.lost:,} tokens could have been read and were not: ${total.lost_usd:,.2f} of ${total.usd:,.2f}; "
         f"{100 * total.reuse:.0f} % of what could be read was"
     )
+    if total.input:
+        _show_bar(total)
     for number, what in (
         (total.untold, "said nothing of their usage"),
         (total.unpriced, "have no known price"),
     ):
         if number:
             echo(f"{counted(number, 'request')} {what}, and count for nothing above")
+
+
+_WIDTH = 72
+
+
+def _show_bar(total: Spent) -> None:
+    """Of all that went in: read from the cache, lost, and new."""
+    lost = min(total.lost, total.input - total.read)
+    ends = [round(_WIDTH * tokens / total.input) for tokens in (total.read, total.read + lost, total.input)]
+    parts = (("█", ends[0], "green"), ("▓", ends[1] - ends[0], "red"), ("░", ends[2] - ends[1], "white"))
+    echo(*((sign * width, colour) for sign, width, colour in parts))
+    echo(("█ read  ", "green"), ("▓ could have been  ", "red"), "░ new")
 
 
 def _show_causes(report: AuditReport) -> None:

@@ -15,7 +15,7 @@ from operator import getitem
 
 import msgspec
 
-from quire.audit.causes import ID, TIME
+from quire.audit.first_difference import ID, TIME
 from quire.providers.cache_marks import mark
 from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import MARKS, Path, changed_body, written

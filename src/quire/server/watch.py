@@ -22,7 +22,8 @@ import msgspec
 
 from quire import providers
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
-from quire.audit.causes import Side, first_moved
+from quire.audit.causes import Side
+from quire.audit.first_difference import first_moved
 from quire.errors import FormatError, MissingPart, QuireError
 from quire.providers.explain import diagnosis_of
 from quire.providers.prefix import Unit

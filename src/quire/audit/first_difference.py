@@ -1,0 +1,181 @@
+"""Where two requests part, and what that says: the first moved byte, named by where it stands and what it says there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from quire.providers.prefix import Unit, written
+from quire.providers.simulate.blocks import same_start
+from quire.values import Json
+
+# (unit before, unit now, characters into its text)
+Moved = tuple[Unit, Unit | None, int]
+
+
+def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
+    """The first unit that the later request does not repeat, and how far into it; None where it extends the earlier."""
+    order = {"tools": 0, "system": 1, "messages": 2}
+    for section in sorted(order, key=lambda name: order[name]):
+        was = [unit for unit in old if unit.section == section]
+        now = [unit for unit in new if unit.section == section]
+        for place, unit in enumerate(was):
+            other = now[place] if place < len(now) else None
+            if other is None or bytes_of(unit) != bytes_of(other):
+                return unit, other, same_start(_text(unit), _text(other) if other else "")
+        if section != "messages" and len(now) > len(was):
+            return (was[-1] if was else now[0]), now[len(was)], 0
+    return None
+
+
+def bytes_of(unit: Unit) -> bytes:
+    """What was sent of a unit, marks left out, its keys in the order they came."""
+    return b"\n".join(map(written, unit.compared))
+
+
+def _text(unit: Unit) -> str:
+    return "\n".join(texts_of(list(unit.compared)))
+
+
+def texts_of(value: Json) -> list[str]:
+    """Every text in a value, in its order; types and roles are left out."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [text for inner in value for text in texts_of(inner)]
+    inner = [value[key] for key in value if key not in ("type", "role")] if isinstance(value, dict) else []
+    return [text for each in inner for text in texts_of(each)]
+
+
+# What moved, by where it stands and what it says there.
+
+
+def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
+    was, now, offset = place
+    if now is not None and was.lines == now.lines:
+        return "key-order", where(was)
+    if was.section == "tools":
+        return _tools(old, new)
+    if now is not None and was.section == "system":
+        return _system(was, now, offset)
+    return _history(old, new, place)
+
+
+def _tools(old: Sequence[Unit], new: Sequence[Unit]) -> tuple[str, str]:
+    lines = [sorted(b"".join(unit.lines) for unit in row if unit.section == "tools") for row in (old, new)]
+    names = [{_name(unit.value) for unit in row if unit.section == "tools"} for row in (old, new)]
+    if lines[0] == lines[1]:
+        return "tools-reordered", ""
+    changed = sorted(names[0] ^ names[1])
+    return "tools-changed", ", ".join(changed[:5]) or "a definition"
+
+
+def _name(tool: Json) -> str:
+    inner = tool.get("function") or tool.get("toolSpec") or tool if isinstance(tool, dict) else {}
+    return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
+
+
+TIME = re.compile(
+    r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d?:\d\d(:\d\d)?|\b1[5-9]\d{8,11}\b"
+    r"|\b\d{1,2}(st|nd|rd|th)?\.? (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w*|\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
+    r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* \d{1,2}\b"
+)
+ID = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{13,}|\b(?=\w*\d)(?=\w*[a-zA-Z])[\w-]{8,}\b|\b[0-9a-f]{8,}\b|\b\d{6,}\b"
+)
+
+
+def _volatile(old: str, new: str, offset: int) -> str:
+    """Whether a time or an id stands where two texts part, in both of them."""
+    for cause, pattern in (("clock", TIME), ("random-id", ID)):
+        if all(
+            any(
+                found.start() <= offset <= found.end()
+                for found in pattern.finditer(text, max(0, offset - 60), offset + 60)
+            )
+            for text in (old, new)
+        ):
+            return cause
+    return ""
+
+
+def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
+    old, new = _text(was), _text(now)
+    if found := _volatile(old, new, offset):
+        return found, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+    if new.startswith(old) or (offset >= 0.9 * len(old) and len(new) > len(old)):
+        return "growing-system", f"{len(new) - len(old):,} characters were added"
+    return "system-changed", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+
+
+def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
+    was, now, offset = place
+    before = [b"".join(unit.lines) for unit in old if unit.section == "messages"]
+    after = [b"".join(unit.lines) for unit in new if unit.section == "messages"]
+    at = [unit for unit in old if unit.section == "messages"].index(was)
+    rest, said = before[at:], after[at:]
+    if found := _unanswered(old, was):
+        return "unpaired", f"call {found} at {where(was)}"
+    if now is not None and len(rest) > 1 and said[1 : len(rest)] == rest[1:]:
+        if found := _volatile(_text(was), _text(now), offset):
+            return (
+                found,
+                f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}",
+            )
+        return ("retrieval" if at < 2 and len(_text(now)) > 200 else "edited"), where(was)
+    # The same messages, some of the oldest gone: what follows is found further back in the earlier request.
+    for gone in range(1, len(rest)):
+        tail = rest[gone:]
+        if len(tail) >= min(2, len(rest) - 1) and said[: len(tail)] == tail:
+            return "trimmed", f"{gone} of {len(before)} messages"
+        if gone > 1 and len(tail) >= 2 and said[1 : 1 + len(tail)] == tail:
+            return "compaction", f"{gone} messages became one"
+    if len(after) < 0.6 * len(before):
+        return "compaction", f"{len(before)} messages became {len(after)}"
+    if said[1 : 1 + len(rest)] == rest and rest:
+        return "retrieval", f"a message was put in front of {where(was)}"
+    return "edited", where(was)
+
+
+def _unanswered(units: Sequence[Unit], moved: Unit) -> str:
+    """The call at a moved message, or right before it, that nothing answered."""
+    messages = [unit for unit in units if unit.section == "messages"]
+    at = messages.index(moved)
+    pairs = [list(_call_ids(unit.value)) for unit in messages]
+    answered = {id for row in pairs for is_call, id in row if not is_call}
+    near = [id for row in pairs[max(0, at - 1) : at + 1] for is_call, id in row if is_call]
+    return next((id for id in near if id not in answered), "")
+
+
+def _call_ids(value: Json) -> Iterator[tuple[bool, str]]:
+    """(whether it is a call, its id) of each call and result in a message, in any wire format."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _call_ids(each)
+    if not isinstance(value, dict):
+        return
+    kind = value.get("type")
+    if kind == "tool_use" or (kind == "function" and "function" in value):
+        yield True, str(value.get("id"))
+    elif kind == "function_call":
+        yield True, str(value.get("call_id"))
+    for field, is_call in (("toolUse", True), ("toolResult", False)):
+        if isinstance(value.get(field), dict):
+            yield is_call, str(value[field].get("toolUseId"))
+    for field, is_call in (("functionCall", True), ("functionResponse", False)):
+        if isinstance(value.get(field), dict) and value[field].get("id"):
+            yield is_call, str(value[field]["id"])
+    answers = value.get("tool_use_id") or value.get("tool_call_id")
+    if answers or kind == "function_call_output":
+        yield False, str(answers or value.get("call_id"))
+    for field in ("content", "tool_calls", "parts"):
+        yield from _call_ids(value.get(field))
+
+
+def where(unit: Unit) -> str:
+    """The place of a unit in its body: messages.3, tools.0, system."""
+    return ".".join(map(str, unit.path)) or "system"
+
+
+def _around(text: str, offset: int) -> str:
+    return " ".join(text[max(0, offset - 12) : offset + 24].split())
