@@ -14,6 +14,7 @@ ORDER = (
     "adapters",
     "summary",
     "engine",
+    "server",
     "audit",
     "proxy",
     "recall",
