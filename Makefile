@@ -39,8 +39,8 @@ format: .venv/.ready ## ruff, repairing what it can
 bench: .venv/.ready  ## every table in docs/benchmarks.md
 	@bash scripts/bench.sh
 
-serve: .venv/.ready  ## the embedded local model on 127.0.0.1, with an API like OpenAI's
-	@.venv/bin/quire local serve
+serve: .venv/.ready  ## the service, the inspector and the proxy on http://127.0.0.1:8765, with the local model
+	@.venv/bin/quire serve --local --demo $(ARGS)
 
 docs:            ## the site of README and docs, in build/site; broken links are errors
 	@bash scripts/docs.sh

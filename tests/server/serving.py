@@ -1,6 +1,8 @@
 """What tests of the service share: one that runs, and a reader of its events."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,27 @@ def served(db: Path, **how: Any) -> Iterator[httpx.Client]:
     with Running(Service(db, **how)) as running, httpx.Client(base_url=running.url, timeout=20) as client:
         assert client.get("/readyz").status_code == 200
         yield client
+
+
+@contextmanager
+def command(line: str) -> Iterator[subprocess.Popen[str]]:
+    """`quire …` in a process of its own, which ends with the block."""
+    called = [sys.executable, "-m", "quire.cli.main", *line.split()]
+    process = subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def started(process: subprocess.Popen[str]) -> str:
+    """The address that a service says it listens on."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := [word for word in line.split() if word.startswith("http://")]:
+            return found[0]
+    raise AssertionError("the service did not start")
 
 
 def user(text: str) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import urllib.parse
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +23,9 @@ from quire.cli.output import (
 )
 from quire.cli.store import make_folder, now_ms, open_db
 from quire.errors import CallError, NotFound
+
+if TYPE_CHECKING:
+    from quire.log.store import Store
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -42,6 +46,19 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 )
 @db_option
 @click.option("--to", help="Pass requests of other paths on to this base URL, as `quire proxy` does.")
+@click.option("--model", help="provider:model of turns that name none (default: $QUIRE_MODEL).")
+@click.option("--base-url", help="Another address of that model's provider (default: $QUIRE_BASE_URL).")
+@click.option(
+    "--local", is_flag=True, help="Bring the local model along: for turns, and behind the proxy without --to."
+)
+@click.option("--demo", is_flag=True, help="Where there is no thread yet, begin with one to look at.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds that turns may go on at the end.",
+)
 @click.option(
     "--rate",
     type=click.FloatRange(0),
@@ -70,6 +87,11 @@ def serve(
     host: str,
     db: Place | None,
     to: str | None,
+    model: str | None,
+    base_url: str | None,
+    local: bool,
+    demo: bool,
+    grace: float,
     rate: float,
     max_body: int,
     redact: tuple[str, ...],
@@ -80,6 +102,7 @@ def serve(
     \b
     Examples:
       quire serve
+      quire serve --local --demo
       quire serve --port 8080 --to https://api.anthropic.com
       quire serve keys add laptop && quire serve --host 0.0.0.0
     """
@@ -91,10 +114,19 @@ def serve(
     from quire.server.service import Service, ServiceLimits
 
     make_folder(context.obj)
+    model, base_url = (
+        model or os.environ.get("QUIRE_MODEL", ""),
+        base_url or os.environ.get("QUIRE_BASE_URL", ""),
+    )
+    if local:
+        model, base_url = _local()
+        to = to or base_url
     service = Service(
         context.obj,
-        limits=ServiceLimits(body_bytes=max_body, per_s=rate),
+        limits=ServiceLimits(body_bytes=max_body, per_s=rate, grace_s=grace),
         redactor=Redactor(redact, off=no_redact),
+        model=model,
+        base_url=base_url,
     )
     if not _is_loopback(host) and not service.needs_keys:
         service.close()
@@ -103,9 +135,47 @@ def serve(
             hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
         )
     running = Running(service, host=host, port=port, proxy=_proxy(to))
+    if demo and not service.tenant().store.threads():
+        _begin_demo(service.tenant().store)
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
     running.run()
     echo("stopped; what was acknowledged is stored", err=True)
+
+
+def _local() -> tuple[str, str]:
+    """The embedded model, started unless it runs already; it ends with this process."""
+    from quire.send.local import local_target
+
+    found = local_target(say=lambda line: echo(line, err=True, dim=True))
+    return found.target, found.base_url
+
+
+_DEMO = (
+    ("Plan a weekend in Lisbon for two.", "Day one: Alfama on foot, then the tram up to the castle. " * 30),
+    (
+        "We do not eat fish. Which market is best?",
+        "Mercado de Campo de Ourique: cheese, bread, pastries. " * 30,
+    ),
+    ("How much will it cost?", "About 480 euros with a room in Graça. " * 20),
+    ("Make it one day.", "Alfama in the morning, Campo de Ourique for lunch, Graça at sunset."),
+)
+
+
+def _begin_demo(store: Store) -> None:
+    """A short conversation with a provider's stand-in, so that there is something to look at: reuse and money."""
+    from quire.emulate import Emulator
+    from quire.send.connect import transport_for
+    from quire.send.cycle import run_sync
+    from quire.thread import Thread
+    from quire.values import system
+
+    target = "anthropic:claude-opus-5-5"
+    thread = Thread(store, "demo", observers=())
+    thread.append(system("You plan trips: short, concrete, with prices. " * 40))
+    with Emulator("anthropic", [reply for _, reply in _DEMO], lenient=True) as provider:
+        for text, _ in _DEMO:
+            thread.user(text)
+            run_sync(thread, target, transport_for(target, provider.url, "any", via="http"))
 
 
 def _is_loopback(host: str) -> bool:

@@ -205,9 +205,13 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
     )
 
 
-def _read_only(path: str | Path) -> CallError:
+class ReadOnly(CallError):
+    """A file is where nothing can be written."""
+
+
+def _read_only(path: str | Path) -> ReadOnly:
     copied = f"{path} and {path}-wal" if _has_log(path) else "it"
-    return CallError(
+    return ReadOnly(
         f"{path} is read-only, or its folder or filesystem is",
         hint=f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB.",
     )

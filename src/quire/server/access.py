@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -130,20 +131,25 @@ class Rates:
 
 # Secrets: what looks like a key of a known format is replaced, on the way in and in everything shown.
 
-SECRETS: dict[str, str] = {
-    "Quire key": r"qk_[A-Za-z0-9_-]{40,}",
-    "Anthropic key": r"sk-ant-[A-Za-z0-9_-]{20,}",
-    "OpenAI key": r"sk-(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{20,}|sk-[A-Za-z0-9]{32,}",
-    "OpenRouter key": r"sk-or-v1-[0-9a-f]{40,}",
-    "Google key": r"AIza[A-Za-z0-9_-]{35}",
-    "AWS key": r"(?:AKIA|ASIA)[A-Z0-9]{16}",
-    "GitHub token": r"(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})",
-    "GitLab token": r"glpat-[A-Za-z0-9_-]{20,}",
-    "Slack token": r"xox[abposr]-[A-Za-z0-9-]{20,}",
-    "Stripe key": r"(?:sk|rk)_live_[A-Za-z0-9]{20,}",
-    "Hugging Face token": r"hf_[A-Za-z0-9]{30,}",
-    "npm token": r"npm_[A-Za-z0-9]{36}",
-    "private key": r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{20,}?-----END (?:[A-Z]+ )?PRIVATE KEY-----",
+# Kind -> how it begins, in any of these ways, and how it goes on.
+SECRETS: dict[str, tuple[tuple[str, ...], str]] = {
+    "Quire key": (("qk_",), r"[A-Za-z0-9_-]{40,}"),
+    "Anthropic key": (("sk-ant-",), r"[A-Za-z0-9_-]{20,}"),
+    "OpenRouter key": (("sk-or-v1-",), r"[0-9a-f]{40,}"),
+    "OpenAI key": (("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), r"[A-Za-z0-9_-]{20,}"),
+    "OpenAI key, old": (("sk-",), r"[A-Za-z0-9]{32,}"),
+    "Google key": (("AIza",), r"[A-Za-z0-9_-]{35}"),
+    "AWS key": (("AKIA", "ASIA"), r"[A-Z0-9]{16}"),
+    "GitHub token": (("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), r"[A-Za-z0-9_]{36,}"),
+    "GitLab token": (("glpat-",), r"[A-Za-z0-9_-]{20,}"),
+    "Slack token": (("xoxa-", "xoxb-", "xoxp-", "xoxo-", "xoxs-", "xoxr-"), r"[A-Za-z0-9-]{20,}"),
+    "Stripe key": (("sk_live_", "rk_live_"), r"[A-Za-z0-9]{20,}"),
+    "Hugging Face token": (("hf_",), r"[A-Za-z0-9]{30,}"),
+    "npm token": (("npm_",), r"[A-Za-z0-9]{36}"),
+    "private key": (
+        ("-----BEGIN ",),
+        r"(?:[A-Z]+ )?PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{20,}?-----END (?:[A-Z]+ )?PRIVATE KEY-----",
+    ),
 }
 
 
@@ -151,32 +157,32 @@ class Redactor:
     """Replaces secrets by their kind in brackets; `patterns` are more of them, `off` leaves all as it is."""
 
     def __init__(self, patterns: Iterable[str] = (), off: bool = False) -> None:
-        own = {f"secret {number}": pattern for number, pattern in enumerate(patterns, 1)}
-        self._kinds = [] if off else list({**SECRETS, **own})
-        try:
-            parts = [
-                f"(?<![A-Za-z0-9])({pattern})(?![A-Za-z0-9])"
-                for pattern in ([] if off else [*SECRETS.values(), *own.values()])
-            ]
-            self._found = re.compile("|".join(parts)) if parts else None
-        except re.error as error:
-            raise CallError(
-                f"a pattern for secrets is wrong: {error}",
-                hint="--redact takes one regular expression without groups.",
-            ) from error
-        if self._found is not None and self._found.groups != len(self._kinds):
-            raise CallError("a pattern for secrets has groups", hint="Write (?:…) instead of (…).")
+        self._kinds: list[tuple[str, tuple[str, ...], re.Pattern[str]]] = []
+        if off:
+            return
+        for kind, (beginnings, rest) in SECRETS.items():
+            # A literal in front is looked for much faster than any pattern.
+            found = re.compile(f"(?:{'|'.join(map(re.escape, beginnings))})(?:{rest})(?![A-Za-z0-9])")
+            self._kinds.append((kind, beginnings, found))
+        for place, pattern in enumerate(patterns, 1):
+            try:
+                self._kinds.append((f"secret {place}", ("",), re.compile(pattern)))
+            except re.error as error:
+                raise CallError(
+                    f"{pattern!r} is no pattern for secrets: {error}",
+                    hint="--redact takes a regular expression.",
+                ) from error
 
     def text(self, text: str) -> str:
         """A text without secrets: "key sk-ant-…" -> "key [Anthropic key]"."""
-        return self._found.sub(self._kind, text) if self._found is not None else text
+        for kind, beginnings, found in self._kinds:
+            if any(beginning in text for beginning in beginnings):
+                text = found.sub(partial(_replaced, kind), text)
+        return text
 
     def bytes(self, data: bytes) -> bytes:
         """The same for JSON, whose strings may hold them."""
-        return self.text(data.decode()).encode() if self._found is not None else data
-
-    def _kind(self, match: re.Match[str]) -> str:
-        return f"[{self._kinds[(match.lastindex or 1) - 1]}]"
+        return self.text(data.decode()).encode() if self._kinds else data
 
     def value(self, value: Json) -> Json:
         """A JSON value without secrets in its strings; what a provider signed or encrypted stays as it is."""
@@ -188,19 +194,25 @@ class Redactor:
             return {key: each if key == "wire" else self.value(each) for key, each in value.items()}
         return value
 
-    def unfinished(self, partial: JsonObject) -> JsonObject:
+    def unfinished(self, reply: JsonObject) -> JsonObject:
         """A reply that is being written, as far as its words are whole: of half a secret nobody could tell."""
-        if self._found is None:
-            return partial
-        blocks = [{**block, "text": self.text(_whole_words(block["text"]))} for block in partial["blocks"]]
-        return {**partial, "blocks": blocks}
+        if not self._kinds:
+            return reply
+        blocks = [{**block, "text": self.text(_whole_words(block["text"]))} for block in reply["blocks"]]
+        return {**reply, "blocks": blocks}
 
     def entry(self, entry: Entry) -> Entry:
         """An entry without secrets; the very same where there is none."""
-        if self._found is None:
+        if not self._kinds:
             return entry
         body = self.value(entry.body)
         return entry if body == entry.body else Entry(entry.kind, body)
+
+
+def _replaced(kind: str, match: re.Match[str]) -> str:
+    """What stands for a secret; what goes on from a word before it ("task-…") is none."""
+    before = match.string[match.start() - 1 : match.start()]
+    return match[0] if before.isascii() and before.isalnum() else f"[{kind.partition(',')[0]}]"
 
 
 def _whole_words(text: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # The modules whose ROUTES are served; one that needs a part which is not installed has none.
 MODULES = ("quire.server.api", "quire.server.turns", "quire.server.store_calls", "quire.server.inspector")
+_SEND_BYTES = 64 * 1024
 
 
 def all_routes() -> tuple[Route, ...]:
@@ -172,6 +173,8 @@ def listen(host: str, port: int) -> socket.socket:
     # asyncio sends small pieces at once only where the socket says that it is TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # The system would hold megabytes for each reader that takes nothing.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     try:
         listener.bind((host, port))
     except OSError as error:

@@ -44,21 +44,23 @@ class ThreadTail:
         self.gone = False
         self._partial: Json = None
         self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
 
     async def look(self, store: Store) -> None:
-        """Read on from what is known."""
-        after = self.entries[-1].seq if self.entries else None
-        try:
-            found, partial = await off_loop(self._read, store, after)
-        except NotFound:
-            self.gone = True
-        else:
-            if not found and partial == self._partial:
-                return
-            self.entries = [*self.entries, *found][-_HELD:]
-            self._partial = partial
-        self._changed.set()
-        self._changed = asyncio.Event()
+        """Read on from what is known, one look at a time."""
+        async with self._looking:
+            after = self.entries[-1].seq if self.entries else None
+            try:
+                found, partial = await off_loop(self._read, store, after)
+            except NotFound:
+                self.gone = True
+            else:
+                if not found and partial == self._partial:
+                    return
+                self.entries = [*self.entries, *found][-_HELD:]
+                self._partial = partial
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     def _read(self, store: Store, after: int | None) -> tuple[list[Entry], Json]:
         # Told before the entries: what is noted behind the newest of them must not be missed, only told later.
@@ -177,6 +179,7 @@ class Follower:
                     for event in told:
                         last = event.id
                         yield event
+                        await asyncio.sleep(0)  # others want to be told, too
                     if told or news.is_set():
                         continue
                     if ended:

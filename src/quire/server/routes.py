@@ -15,6 +15,7 @@ import msgspec
 
 from quire import __version__, errors
 from quire.errors import CallError, QuireError
+from quire.log.connection import ReadOnly
 from quire.log.entries import SCHEMA
 from quire.log.off_loop import off_loop
 from quire.log.store import Store, check_name
@@ -62,6 +63,7 @@ class Refusal(QuireError):
 # Who has to act decides the status: the caller (4xx), the operator (500, 501, 503), the provider (502). What the
 # types of a route forbid is 422; what they allow and the library refuses, as things stand, is 409.
 _STATUS: tuple[tuple[type[QuireError], int, str], ...] = (
+    (ReadOnly, 503, "nothing can be written"),
     (errors.NotFound, 404, "not found"),
     (errors.ConflictError, 409, "conflict"),
     (errors.RuleError, 409, "the request would be refused"),

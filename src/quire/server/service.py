@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from quire.errors import ConflictError, NotFound
+from quire.errors import ConflictError, NotFound, QuireError
 from quire.log.hashing import sha256_hex
 from quire.log.off_loop import off_loop
-from quire.log.store import DEFAULT_TENANT, RecordFilter, Store
+from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server
 from quire.records.record import decode, draft
 from quire.send.events import STATE as PARTIAL
 from quire.server.access import Keys, Rates, Redactor, insert_record
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _OWN = "quire-service"
 _ONCE = "quire.once.v1"
 _REMEMBERED_S = 24 * 60 * 60
+# With less than this left on its disk a service says that it is not ready.
+_LEAST_FREE = 1024 * 1024
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -116,9 +120,8 @@ class Service:
         self.redactor = redactor or Redactor()
         self._tenants: dict[str, Tenant] = {}
         self._lock = threading.Lock()
-        self._own = open_own(place)
-        self.keys = Keys(self._own)
-        self.needs_keys = needs_keys or self.keys.any()
+        self.needs_keys = needs_keys or (has_own(place) and self.keys.any())
+        self._kept = 0
         self._rates = Rates(self.limits.per_s)
         # No new turn begins when the service is to end; once the turns have ended, readers are told to come back.
         self.draining = False
@@ -129,6 +132,16 @@ class Service:
         self.readers = Readers(self.limits.readers)
         self.turns = Turns(self, model, base_url)
 
+    @cached_property
+    def _own(self) -> Store:
+        """The service's own records, made when there is something to keep."""
+        return open_own(self.place)
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The keys that open the service."""
+        return Keys(self._own)
+
     def tenant(self, name: str = DEFAULT_TENANT) -> Tenant:
         """A tenant with its store, opened when it is first asked for."""
         with self._lock:
@@ -138,9 +151,15 @@ class Service:
             return self._tenants[name]
 
     def check(self) -> None:
-        """An error unless the database can be read and written."""
+        """An error unless the database can be read, and written as far as can be told without writing."""
         self.tenant().store.last_change()
-        self._remember("ready", {"asked": ""})
+        if is_server(self.place):
+            return
+        folder = os.path.dirname(os.path.abspath(self.place))
+        if not os.access(self.place, os.W_OK) or not os.access(folder, os.W_OK):
+            raise QuireError(f"{self.place} is read-only", hint="Give it a place that can be written.")
+        if shutil.disk_usage(folder).free < _LEAST_FREE:
+            raise QuireError(f"the disk of {self.place} is full", hint="Make room; reading still works.")
 
     async def drain(self) -> None:
         """End: turns that are under way are finished, or stopped and recorded; then readers are sent away."""
@@ -153,7 +172,8 @@ class Service:
         with self._lock:
             for tenant in self._tenants.values():
                 tenant.store.close()
-            self._own.close()
+            if "_own" in self.__dict__:
+                self._own.close()
 
     # Who is let in
 
@@ -225,6 +245,9 @@ class Service:
         return decode(found[-1]).context if found else {}
 
     def _remember(self, mark: str, what: JsonObject) -> None:
+        self._kept += 1
+        if self._kept % 1000 == 1:
+            self._own.records.purge(wall_ms())
         record = draft(_ONCE, what, tags=[mark], ttl_s=_REMEMBERED_S, now=wall_ms())
         insert_record(self._own.records, record)
 
@@ -274,6 +297,12 @@ def _check_local(request: HTTPConnection) -> None:
 def open_own(place: str | Path) -> Store:
     """The store of the service's own records."""
     return open_store(place, _OWN)
+
+
+def has_own(place: str | Path) -> bool:
+    """Whether a service has been kept records for at this place."""
+    file = Path(place)
+    return is_server(place) or file.with_name(f"{file.stem}.{_OWN}{file.suffix}").exists()
 
 
 def exists(store: Store, thread: str) -> bool:

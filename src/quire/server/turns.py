@@ -241,7 +241,8 @@ class Turns:
     def _reach(self, target: str) -> Transport:
         """The way to a model: the service's own keys and addresses, never the caller's."""
         provider = split_target(target)[0]
-        url = self._base_url or None
+        own = not self._model or split_target(self._model)[0] == provider
+        url = self._base_url if own and self._base_url else None
         if url is None and provider == "local":
             from quire.send.local import local_target
 

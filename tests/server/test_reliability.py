@@ -1,0 +1,213 @@
+"""What becomes of a running service when things go wrong around it: each outcome is the one that docs/reliability.md states."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import command, served, started, user
+
+from quire.testing import Cut, Slow, emulator
+
+MODEL = "anthropic:claude-opus-5-5"
+READERS = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
+
+
+@contextmanager
+def mounted(size: str) -> Iterator[Path]:
+    """A filesystem of its own, which may be full or read-only; where none can be mounted the test is skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False
+        )
+        if made.returncode:
+            pytest.skip("no filesystem can be mounted here")
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+
+
+def entries(client: httpx.Client, thread: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get(f"/api/threads/{thread}/entries").json()["entries"]
+    return found
+
+
+def test_killed_amid_turns_nothing_acknowledged_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
+    with emulator("anthropic", [Slow("Never heard.", 60), "Here I am again."], lenient=True) as model:
+        line = f"serve --port 0 --db {tmp_path}/q.db --model {MODEL} --base-url {model.url}"
+        with command(line) as process, httpx.Client(base_url=started(process)) as client:
+            kept = client.post("/api/threads/t/entries", json={"entries": [user("one")]}).json()["entries"]
+            key = {"idempotency-key": "turn"}
+            with client.stream("POST", "/api/threads/t/turns", json={"text": "two"}, headers=key) as reply:
+                next(reply.iter_bytes())
+                while not model.requests:
+                    time.sleep(0.02)
+                process.kill()
+                process.wait()
+        with command(line) as process, httpx.Client(base_url=started(process), timeout=30) as client:
+            assert entries(client, "t")[:1] == kept
+            standing = client.get("/api/threads/t/turn").json()
+            assert (standing["next"], standing["running"]) == ("ask", False)
+            with client.stream("POST", "/api/threads/t/turns", json={"text": "two"}, headers=key) as reply:
+                told = reply.read().decode()
+            assert "Here I am again." in told
+            assert [entry.get("text") for entry in entries(client, "t") if entry["kind"] == "user"] == ["one", "two"]
+
+
+def test_on_a_full_disk_writes_are_refused_whole_and_reads_go_on() -> None:
+    with mounted("3m") as folder, served(folder / "q.db") as client:
+        kept = client.post("/api/threads/t/entries", json={"entries": [user("kept")]}).json()["entries"]
+        refused = None
+        for _ in range(40):
+            reply = client.post("/api/threads/t/entries", json={"entries": [user("x" * 200_000)] * 2})
+            if reply.status_code != 201:
+                refused = reply
+                break
+            kept += reply.json()["entries"]
+        assert refused is not None
+        assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
+        assert "disk" in refused.json()["hint"]
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/healthz").status_code == 200
+        assert [entry["id"] for entry in entries(client, "t")] == [entry["id"] for entry in kept]
+
+
+def test_a_read_only_database_is_read() -> None:
+    with mounted("4m") as folder:
+        with served(folder / "q.db") as client:
+            client.post("/api/threads/t/entries", json={"entries": [user("kept")]})
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        line = f"serve --port 0 --db {folder}/q.db"
+        with command(line) as process, httpx.Client(base_url=started(process)) as client:
+            assert entries(client, "t")[0]["text"] == "kept"
+            refused = client.post("/api/threads/t/entries", json={"entries": [user("more")]})
+            assert (refused.status_code, "read-only" in refused.json()["detail"]) == (503, True)
+            assert client.get("/readyz").status_code == 503
+
+
+@contextmanager
+def answering(raw: bytes) -> Iterator[str]:
+    """A server that answers everything with these bytes and hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        while True:
+            try:
+                caller, _ = listener.accept()
+            except OSError:
+                return
+            with caller:
+                caller.recv(65536)
+                caller.sendall(raw)
+
+    threading.Thread(target=answer, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"\x00\xff garbage\r\n\r\n", HEAD + b"data: {]\n\n", HEAD + b"data: {}\n\n" * 3, HEAD],
+    ids=["no HTTP", "no JSON", "no reply", "nothing"],
+)
+def test_an_upstream_of_garbage_is_a_502_and_the_turn_can_be_resumed(tmp_path: Path, raw: bytes) -> None:
+    with answering(raw) as url, served(tmp_path / "q.db", model=MODEL, base_url=url) as client:
+        failed = client.post("/api/threads/t/turns", json={"text": "Hello?", "stream": False})
+        assert (failed.status_code, failed.json()["state"]["stop"]) == (502, "failed")
+        assert failed.json()["detail"]
+        assert client.get("/api/threads/t/turn").json()["next"] == "ask"
+
+
+def test_an_upstream_that_hangs_is_left_and_one_that_is_cut_is_asked_again(tmp_path: Path) -> None:
+    with (
+        emulator("anthropic", [Slow("Late.", 60), Cut("Cut off in the middle.", 300), "Whole."], lenient=True) as model,
+        served(tmp_path / "q.db", model=MODEL, base_url=model.url) as client,
+    ):
+        begun = time.monotonic()
+        body = {"text": "Hello?", "limits": {"seconds": 1}, "stream": False}
+        assert client.post("/api/threads/t/turns", json=body).json()["stop"] == "seconds"
+        assert time.monotonic() - begun < 10
+        resumed = client.post("/api/threads/t/resume", json={"stream": False}).json()
+        assert (resumed["stop"], resumed["text"]) == ("answered", "Whole.")
+
+
+def test_a_turn_goes_on_where_its_caller_vanishes(tmp_path: Path) -> None:
+    with (
+        emulator("anthropic", [Slow("Still here.", 0.5)], lenient=True) as model,
+        served(tmp_path / "q.db", model=MODEL, base_url=model.url) as client,
+    ):
+        with client.stream("POST", "/api/threads/t/turns", json={"text": "Hello?"}) as reply:
+            next(reply.iter_bytes())
+        until = time.monotonic() + 20
+        while client.get("/api/threads/t/turn").json()["next"] != "done" and time.monotonic() < until:
+            time.sleep(0.05)
+        assert [entry["text"] for entry in entries(client, "t") if entry["kind"] == "respond"] == ["Still here."]
+
+
+def test_large_and_deep_bodies(tmp_path: Path) -> None:
+    with served(tmp_path / "q.db") as client:
+        ten = client.post("/api/threads/t/entries", json={"entries": [user("x" * 10_000_000)]})
+        assert (ten.status_code, len(entries(client, "t")[0]["text"])) == (201, 10_000_000)
+        chunks = (b" " * 1_000_000 for _ in range(30))
+        for body in (b" " * 17_000_000, chunks):
+            try:
+                large = client.post("/api/threads", content=body, headers={"content-type": "application/json"})
+                assert large.status_code == 413
+            except httpx.WriteError:
+                pass  # it hung up on the rest
+        deep = b'{"name":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        answers = [client.post("/api/threads", content=deep, headers={"content-type": "application/json"})]
+        nested = {"kind": "call", "call_id": "c", "name": "f", "args": json.loads("[" * 900 + "]" * 900)}
+        answers.append(client.post("/api/threads/d/entries", json={"entries": [nested]}))
+        assert [reply.status_code < 500 for reply in answers] == [True, True]
+        assert client.get("/healthz").status_code == 200
+
+
+def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, READERS * 2 + 500)), hard))
+    with command(f"serve --port 0 --rate 0 --db {tmp_path}/q.db") as process:
+        url = started(process)
+        for _ in range(4):
+            body = {"entries": [user("x" * 20_000)] * 25}
+            assert httpx.post(f"{url}/api/threads/t/entries", json=body).status_code == 201
+        before = memory_mb(process.pid)
+        host, port = url.removeprefix("http://").split(":")
+        with ExitStack() as open_:
+            for _ in range(READERS):
+                open_.enter_context(slow_reader(host, int(port)))
+            assert httpx.get(f"{url}/api/threads/t", timeout=60).json()["seq"] == 100
+            time.sleep(READERS / 200)
+            grown = memory_mb(process.pid) - before
+        assert grown < 30 + READERS * 0.15, f"{READERS} readers took {grown:.0f} MB"
+
+
+def slow_reader(host: str, port: int) -> socket.socket:
+    """Asks for events and takes none of them."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect((host, port))
+    made.sendall(f"GET /api/threads/t/events HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode())
+    return made
+
+
+def memory_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
