@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from serving import served, user
 
@@ -32,7 +33,13 @@ BODIES: dict[str, Any] = {
     "release_turn": {"hold": "x"},
     "call_store": {"arguments": {"thread": "t"}},
 }
-QUERIES = {"render_request": {"model": "anthropic:claude-opus-5-5"}, "recall_entries": {"q": "marmalade"}}
+QUERIES = {"model": "anthropic:claude-opus-5-5", "q": "marmalade", "text": "marmalade"}
+
+
+def query(route: Route) -> dict[str, Any]:
+    """Something for each part of the query that has to be given: a word where it is named so, else a number."""
+    fields = msgspec.structs.fields(route.query) if route.query is not None else ()
+    return {field.name: QUERIES.get(field.name, 1) for field in fields if field.required}
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +86,11 @@ def test_another_tenants_ids_lead_nowhere(client: httpx.Client, place: Path, rou
         body = BODIES.get(route.operation, {}) if route.body is not None else None
         how: dict[str, Any] = {"json": body} if body is not None else {}
         if route.media != "application/json":
-            with client.stream(route.method, path, params=QUERIES.get(route.operation), **how) as reply:
+            with client.stream(route.method, path, params=query(route), **how) as reply:
                 status = reply.status_code
                 said = reply.read().decode() if status >= 400 else ""
         else:
-            given = client.request(route.method, path, params=QUERIES.get(route.operation), **how)
+            given = client.request(route.method, path, params=query(route), **how)
             status, said = given.status_code, given.text
         assert status != 500, said
         assert "marmalade" not in said
