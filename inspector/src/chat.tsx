@@ -115,6 +115,11 @@ export function ChatView({ thread }: { thread: string }) {
   useEffect(() => {
     look();
   }, [thread, followed.entries.length, busy]);
+  useEffect(() => {
+    // A turn's last entry comes a moment before its end.
+    const timer = standing?.running ? setInterval(look, 1000) : 0;
+    return () => clearInterval(timer);
+  }, [thread, standing?.running]);
   const carry = async (route: string, body: Record<string, unknown>): Promise<void> => {
     setBusy(true);
     setError(undefined);

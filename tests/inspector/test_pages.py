@@ -60,7 +60,7 @@ class Page:
             viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)  # many tests share the machine
         self.base, self.errors = base or f"{shown.url}/", list[str]()
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
