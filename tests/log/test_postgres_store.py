@@ -16,7 +16,7 @@ from quire import Policy, values
 from quire.errors import CallError, ConflictError, NotFound, VersionError
 from quire.log import postgres_tables
 from quire.log.postgres import PostgresStore
-from quire.log.postgres_connection import Session
+from quire.log.postgres_connection import TenantSession
 from quire.log.postgres_index import nearest_query
 from quire.log.store import Store
 from quire.recall import Indexer, Recall, search, words_of
@@ -350,7 +350,7 @@ def test_what_waits_for_the_tenants_row_is_told_so(pg_url: str, monkeypatch: pyt
     tenant = new_tenant()
     with PostgresStore(pg_url, tenant=tenant) as store, psycopg.connect(pg_url) as root:
         root.execute("select * from quire.tenants where tenant = %s for update", (tenant,))
-        session: Session = store._session
+        session: TenantSession = store._session
         asked = "select set_config('lock_timeout', '50', true), (select change from quire.tenants for update)"
         with pytest.raises(ConflictError, match="in the way"):
             session.rows(asked)

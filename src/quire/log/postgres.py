@@ -30,7 +30,7 @@ from quire.log.postgres_connection import (
     RECONNECT_S,
     Connection,
     LostConnection,
-    Session,
+    TenantSession,
     holder_name,
     translate,
 )
@@ -119,7 +119,7 @@ class PostgresStore:
 
     def __init__(self, url: str, words_of: WordsOf | None = None, tenant: str = "default") -> None:
         self.tenant, self._words_of = tenant, words_of
-        self._session = Session(url, tenant)
+        self._session = TenantSession(url, tenant)
         self.path = self._session.database.name
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
         self._workers: list[Callable[[], None]] = []

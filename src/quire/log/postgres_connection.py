@@ -222,7 +222,7 @@ def _unreachable(error: psycopg.Error, name: str) -> QuireError:
     )
 
 
-class Session:
+class TenantSession:
     """One tenant's way to the database; calls inside a transaction of the same OS thread are part of it."""
 
     def __init__(self, url: str, tenant: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from quire.errors import NotFound
 from quire.log.branches import entries_of, entry_of
-from quire.log.postgres_connection import Connection, Session
+from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.store import Change, EntryWords, Stretch
 from quire.values import Entry
 
@@ -88,7 +88,7 @@ def nearest_query(dimensions: int) -> str:
 class PostgresIndex:
     """An `Index` in the database of a PostgresStore."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TenantSession) -> None:
         self._session = session
 
     def snapshot(self) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from quire.log.hashing import sha256_hex
-from quire.log.postgres_connection import Connection, Session
+from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.sqlite_records import damaged, said
 from quire.log.store import RecordFilter, RecordRow
 
@@ -38,7 +38,7 @@ def _sound(row: Sequence[Any]) -> str:
 class PostgresRecords:
     """A `RecordTable` in the database of a PostgresStore."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TenantSession) -> None:
         self._session = session
 
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:

@@ -19,7 +19,16 @@ from quire.providers.usage import cost
 from quire.providers.wires import wire_of
 from quire.records import Record, Records
 from quire.records.record import number
-from quire.server.routes import Call, Count, EntryJson, Model, Refusal, Route, ThreadName, whole_numbers
+from quire.server.routes import (
+    Count,
+    EntryJson,
+    HttpRefusal,
+    Model,
+    Route,
+    RouteCall,
+    ThreadName,
+    whole_numbers,
+)
 from quire.server.service import exists
 from quire.values import COUNTS, Entry, Item, ItemType, JsonObject, Request, RequestOptions, Usage
 
@@ -55,12 +64,12 @@ class Entries(msgspec.Struct):
     thread: ThreadInfo
 
 
-def list_threads(call: Call) -> Threads:
+def list_threads(call: RouteCall) -> Threads:
     """All threads, oldest first."""
     return Threads(call.store.threads())
 
 
-def create_thread(call: Call) -> ThreadInfo:
+def create_thread(call: RouteCall) -> ThreadInfo:
     """Make an empty thread, or a fork of another."""
     new: NewThread = call.body
     try:
@@ -71,31 +80,31 @@ def create_thread(call: Call) -> ThreadInfo:
             call.store.fork(new.fork_of, end if new.at_seq is None else new.at_seq, new.name)
     except CallError as error:
         if exists(call.store, new.name):
-            raise Refusal(
+            raise HttpRefusal(
                 409, str(error), hint=error.hint, state=state_of(call.store.info(new.name))
             ) from error
         raise
     return call.store.info(new.name)
 
 
-def show_thread(call: Call) -> ThreadInfo:
+def show_thread(call: RouteCall) -> ThreadInfo:
     """Where a thread stands now."""
     return call.store.info(call.name)
 
 
-def delete_thread(call: Call) -> None:
+def delete_thread(call: RouteCall) -> None:
     """Remove a thread; what a fork still uses stays."""
     call.store.delete(call.name)
 
 
-def read_entries(call: Call) -> Entries:
+def read_entries(call: RouteCall) -> Entries:
     """A page of a thread's entries: those behind `after`, in order."""
     page: Page = call.query
     found = call.store.read(call.name, page.after, page.limit)
     return Entries(list(map(entry_json, found)), call.store.info(call.name))
 
 
-def append_entries(call: Call) -> Entries:
+def append_entries(call: RouteCall) -> Entries:
     """Append entries, all or none, durably; where `expected_seq` is not the end, 409 says what is."""
     new: NewEntries = call.body
     redact = call.service.redactor.entry
@@ -104,7 +113,7 @@ def append_entries(call: Call) -> Entries:
         kept = _append(call, entries, new.expected_seq)
     except ConflictError as error:
         state = state_of(call.store.info(call.name)) if exists(call.store, call.name) else None
-        raise Refusal(409, str(error), hint=error.hint, state=state) from error
+        raise HttpRefusal(409, str(error), hint=error.hint, state=state) from error
     return Entries(list(map(entry_json, kept)), call.store.info(call.name))
 
 
@@ -118,7 +127,7 @@ def _checked(body: JsonObject) -> Entry:
         return check(whole)
 
 
-def _append(call: Call, entries: list[Entry], expected: int | None) -> list[Entry]:
+def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list[Entry]:
     """Append; with an Idempotency-Key the log itself tells whether an earlier attempt did."""
     if call.remember is None:
         return call.store.append(call.name, entries, expected)
@@ -178,7 +187,7 @@ class MadeRequest(msgspec.Struct):
     layers: dict[str, str] = {}
 
 
-class SentRequest(msgspec.Struct):
+class SentRow(msgspec.Struct):
     """A request that was sent: its entry, what it used and what that cost; `usd` null where a price is not known."""
 
     seq: int
@@ -191,12 +200,12 @@ class SentRequest(msgspec.Struct):
 
 
 class SentRequests(msgspec.Struct):
-    requests: list[SentRequest]
+    requests: list[SentRow]
     # Behind which entry the next page begins; null where there is none.
     next: int | None
 
 
-def assemble_request(call: Call) -> MadeRequest:
+def assemble_request(call: RouteCall) -> MadeRequest:
     """The next request of a thread; a rebase that is due is recorded first, as the library does."""
     new: NewRequest = call.body
     thread = call.tenant.thread(call.name)
@@ -205,7 +214,7 @@ def assemble_request(call: Call) -> MadeRequest:
         return _made(made, thread.build(new.model), dict(made.layers))
 
 
-def render_request(call: Call) -> MadeRequest:
+def render_request(call: RouteCall) -> MadeRequest:
     """The next request for any model, without recording anything."""
     target = known_model(call.query.model)
     thread = call.tenant.thread(call.name)
@@ -239,7 +248,7 @@ def known_model(target: str) -> str:
     return target
 
 
-def list_requests(call: Call) -> SentRequests:
+def list_requests(call: RouteCall) -> SentRequests:
     """A page of what was sent, with usage and money: of the entries behind `after`."""
     page: Page = call.query
     entries = call.store.read(call.name, page.after, page.limit)
@@ -247,10 +256,10 @@ def list_requests(call: Call) -> SentRequests:
     return SentRequests(found, entries[-1].seq if len(entries) == page.limit and entries else None)
 
 
-def _sent(entry: Entry) -> SentRequest:
+def _sent(entry: Entry) -> SentRow:
     target = f"{entry.body['provider']}:{entry.body['model']}"
     used = msgspec.convert(entry.body["usage"], Usage, strict=False)
-    return SentRequest(
+    return SentRow(
         entry.seq,
         target,
         entry.body["request_sha256"],
@@ -278,7 +287,7 @@ class Spending(msgspec.Struct):
     models: dict[str, JsonObject]
 
 
-def show_usage(call: Call) -> Spending:
+def show_usage(call: RouteCall) -> Spending:
     """What a thread's requests used and cost."""
     total, models, usd, unpriced, count = dict.fromkeys(COUNTS, 0), dict[str, JsonObject](), 0.0, 0, 0
     for entry in call.store.read(call.name):
@@ -307,7 +316,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
     scope: Literal["thread", "threads"] = "thread"
 
 
-class Found(msgspec.Struct):
+class FoundRow(msgspec.Struct):
     """An entry that was found: where it stands, and what it was found by."""
 
     thread: str
@@ -318,14 +327,16 @@ class Found(msgspec.Struct):
 
 
 class Hits(msgspec.Struct):
-    hits: list[Found]
+    hits: list[FoundRow]
 
 
-def recall_entries(call: Call) -> Hits:
+def recall_entries(call: RouteCall) -> Hits:
     """Older entries that have to do with a question, by words and, where the model is installed, by meaning."""
     asked: Question = call.query
     hits = call.tenant.thread(call.name).recall(asked.q, asked.k, scope=asked.scope)
-    return Hits([Found(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits])
+    return Hits(
+        [FoundRow(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits]
+    )
 
 
 class KeptWindow(msgspec.Struct):
@@ -341,20 +352,20 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     metadata: JsonObject | None = None
 
 
-def show_window(call: Call) -> KeptWindow:
+def show_window(call: RouteCall) -> KeptWindow:
     """The items at hand."""
     window = call.tenant.thread(call.name).window
     return KeptWindow(list(window), window.pinned)
 
 
-def keep_item(call: Call) -> Item:
+def keep_item(call: RouteCall) -> Item:
     """Put an item into the window: it joins every turn until it is removed or evicted."""
     new: NewItem = call.body
     redactor, window = call.service.redactor, call.tenant.thread(call.name).window
     return window.put(redactor.text(new.content), type=new.type, metadata=redactor.value(new.metadata))
 
 
-def remove_item(call: Call) -> None:
+def remove_item(call: RouteCall) -> None:
     """Take an item out of the window; what was sent of it stays in the log."""
     call.tenant.thread(call.name).window.remove(call.path["id"])
 
@@ -394,7 +405,7 @@ class RecordsFound(msgspec.Struct):
     records: list[Record]
 
 
-def list_records(call: Call) -> RecordsFound:
+def list_records(call: RouteCall) -> RecordsFound:
     """Records of a schema or with a tag; with `q` those that have to do with it, the nearest first."""
     asked: RecordQuery = call.query
     records, now = Records(call.store), call.service.clock()
@@ -405,29 +416,29 @@ def list_records(call: Call) -> RecordsFound:
     return RecordsFound(records.list(schema_name=asked.schema_name, tag=tags, limit=asked.limit, now=now))
 
 
-def create_record(call: Call) -> Record:
+def create_record(call: RouteCall) -> Record:
     """Keep a new record, at version 1."""
     new = call.service.redactor.value(msgspec.structs.asdict(call.body))
     return Records(call.store).create(**new, now=call.service.clock())
 
 
-def show_record(call: Call) -> Record:
+def show_record(call: RouteCall) -> Record:
     """A record at its newest version."""
     return Records(call.store).read_full(record_id(call), now=call.service.clock())
 
 
-def update_record(call: Call) -> Record:
+def update_record(call: RouteCall) -> Record:
     """Change a record that still is at the version that was seen."""
     new = call.service.redactor.value(msgspec.structs.asdict(call.body))
     return Records(call.store).update(record_id(call), new.pop("version"), **new, now=call.service.clock())
 
 
-def delete_record(call: Call) -> None:
+def delete_record(call: RouteCall) -> None:
     """Remove a record with all its versions."""
     Records(call.store).delete(record_id(call))
 
 
-def record_id(call: Call) -> str:
+def record_id(call: RouteCall) -> str:
     """The record that the path names; what cannot be one's id is not found."""
     try:
         number(call.path["id"])
@@ -440,7 +451,7 @@ class Models(msgspec.Struct):
     models: list[JsonObject]
 
 
-def list_models(call: Call) -> Models:
+def list_models(call: RouteCall) -> Models:
     """What is known of each model: window, prices, cache, with the dates it was known."""
     return Models([msgspec.to_builtins(info) for info in known_models()])
 
@@ -460,7 +471,7 @@ class Audited(msgspec.Struct):
     conversations: list[JsonObject]
 
 
-def audit_requests(call: Call) -> Audited:
+def audit_requests(call: RouteCall) -> Audited:
     """What recorded requests lost of the provider's cache, why, and what it cost."""
     calls = []
     for place, value in enumerate(call.body.requests, 1):

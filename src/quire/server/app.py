@@ -16,7 +16,7 @@ import msgspec
 
 from quire.errors import CallError, MissingPart
 from quire.log.off_loop import off_loop
-from quire.server.routes import Refusal, Route, check_routes, endpoints, openapi, problem_response
+from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response
 from quire.server.service import Service
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def make_app(
 
     async def ready(request: Request) -> Response:
         if service.draining:
-            return problem_response(Refusal(503, "the service is ending"), service)
+            return problem_response(HttpRefusal(503, "the service is ending"), service)
         try:
             await off_loop(service.check)
         except Exception as error:  # a database that cannot be written is why nobody should be sent here
@@ -76,7 +76,9 @@ def make_app(
             404: f"there is no route {request.url.path[:200]!r}",
             405: f"{request.method} is not taken here",
         }
-        return problem_response(Refusal(status, said.get(status, "internal error"), headers=headers), service)
+        return problem_response(
+            HttpRefusal(status, said.get(status, "internal error"), headers=headers), service
+        )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

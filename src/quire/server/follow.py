@@ -20,7 +20,7 @@ from quire.log.off_loop import off_loop
 from quire.log.store import Store
 from quire.send.events import STATE, Event, missed, read_id
 from quire.send.turn_state import is_opening
-from quire.server.routes import EVENTS, Refusal
+from quire.server.routes import EVENTS, HttpRefusal
 from quire.values import Entry, Json
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class Readers:
         from starlette.responses import StreamingResponse
 
         if len(self._now) >= self._most:
-            raise Refusal(
+            raise HttpRefusal(
                 503,
                 f"{self._most} readers are connected",
                 hint="Try again later.",

@@ -23,7 +23,7 @@ from quire.audit import SentCall, audit
 from quire.errors import NotFound
 from quire.log.entries import encode
 from quire.log.store import Store
-from quire.server.routes import Call, Count, Route, ThreadName
+from quire.server.routes import Count, Route, RouteCall, ThreadName
 from quire.server.views import (
     Comparison,
     RequestBody,
@@ -163,14 +163,14 @@ _HELD: weakref.WeakKeyDictionary[Tenant, SeenThreads] = weakref.WeakKeyDictionar
 _LOCK = threading.Lock()
 
 
-def _threads(call: Call) -> SeenThreads:
+def _threads(call: RouteCall) -> SeenThreads:
     with _LOCK:
         if call.tenant not in _HELD:
             _HELD[call.tenant] = SeenThreads(call.store)
         return _HELD[call.tenant]
 
 
-def _seen(call: Call) -> SeenThread:
+def _seen(call: RouteCall) -> SeenThread:
     return _threads(call).seen(call.name)
 
 
@@ -258,37 +258,37 @@ class FoundEntries(msgspec.Struct):
     hits: list[FoundEntry]
 
 
-def inspect_threads(call: Call) -> ThreadRows:
+def inspect_threads(call: RouteCall) -> ThreadRows:
     """All threads with what they used: model, turns, tokens, money, reuse."""
     return ThreadRows(_threads(call).rows())
 
 
-def inspect_thread(call: Call) -> ThreadPicture:
+def inspect_thread(call: RouteCall) -> ThreadPicture:
     """A thread as one picture: a column for each request."""
     return _seen(call).picture()
 
 
-def inspect_request(call: Call) -> RequestDetail:
+def inspect_request(call: RouteCall) -> RequestDetail:
     """One request: layers, segments, what was left out and why."""
     return _seen(call).request(call.query.n)
 
 
-def inspect_text(call: Call) -> FullText:
+def inspect_text(call: RouteCall) -> FullText:
     """The whole text of one segment of a request."""
     return FullText(_seen(call).segment_text(call.query.n, call.query.place))
 
 
-def inspect_body(call: Call) -> RequestBody:
+def inspect_body(call: RouteCall) -> RequestBody:
     """The exact body of a request for any provider, with its marks, and what the provider's rules say of it."""
     return _seen(call).body(call.query.n, call.query.target)
 
 
-def inspect_compare(call: Call) -> Comparison:
+def inspect_compare(call: RouteCall) -> Comparison:
     """Where two requests part, why, and what that cost."""
     return _seen(call).compare(call.query.first, call.query.second)
 
 
-def inspect_where(call: Call) -> Whereabouts:
+def inspect_where(call: RouteCall) -> Whereabouts:
     """When a string entered, in which requests it stood and as what, and whether recall brings it back."""
     thread = Thread(call.store, call.name, observers=())
 
@@ -301,13 +301,13 @@ def inspect_where(call: Call) -> Whereabouts:
         thread.close()
 
 
-def inspect_what_if(call: Call) -> WhatIf:
+def inspect_what_if(call: RouteCall) -> WhatIf:
     """The recorded thread under other policies, each run over the whole of it."""
     changes = msgspec.to_builtins(call.query)
     return try_policies(_seen(call), changes.pop("only", ""), **changes)
 
 
-def inspect_entry(call: Call) -> FullText:
+def inspect_entry(call: RouteCall) -> FullText:
     """The original of an entry."""
     found = call.store.read(call.name, call.query.seq - 1, 1)
     if not found:
@@ -317,7 +317,7 @@ def inspect_entry(call: Call) -> FullText:
     return FullText(told or encode(entry, ids=False))
 
 
-def inspect_search(call: Call) -> FoundEntries:
+def inspect_search(call: RouteCall) -> FoundEntries:
     """Entries of all threads, or of one, by words and by meaning, with the reasons for each."""
     from quire.recall import Recall
     from quire.recall.document import document
@@ -342,7 +342,7 @@ def inspect_search(call: Call) -> FoundEntries:
     )
 
 
-def inspect_audit(call: Call) -> JsonObject:
+def inspect_audit(call: RouteCall) -> JsonObject:
     """What the requests of all threads could have read from the provider's cache and did not, and why."""
     return audit(sent_calls(call.store)).as_json()
 
@@ -368,7 +368,7 @@ def sent_calls(store: Store) -> Iterator[SentCall]:
                 rebased = False
 
 
-def proxy_conversations(call: Call) -> JsonObject:
+def proxy_conversations(call: RouteCall) -> JsonObject:
     """What passes the proxy on this port: every conversation with its newest requests, and each loss with its cause."""
     if call.service.watcher is None:
         raise NotFound("no proxy runs on this port", hint="Start with `quire serve --to URL`.")

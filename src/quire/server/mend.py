@@ -29,7 +29,7 @@ from quire.providers.wires import Wire, wire_of
 from quire.recall import RECALL_TOOL
 from quire.server.mend_rules import (
     RULES,
-    Draft,
+    BodyDraft,
     HeadState,
     Tail,
     bare_tool,
@@ -137,10 +137,10 @@ class Mender:
 
     def _applied(
         self, body: JsonObject, before: HeadState | None, wire: Wire, info: ModelInfo, rules: Sequence[str]
-    ) -> tuple[Draft, list[str]]:
+    ) -> tuple[BodyDraft, list[str]]:
         """The request after some rules, and those that changed it."""
         state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
-        draft = Draft(body, state, wire, info)
+        draft = BodyDraft(body, state, wire, info)
         fired = []
         for name in rules:
             if name == "marks":
@@ -161,7 +161,7 @@ class Mender:
     def _refused(
         self,
         call: SentCall,
-        draft: Draft,
+        draft: BodyDraft,
         fired: list[str],
         before: HeadState | None,
         wire: Wire,
@@ -223,7 +223,7 @@ def state_rules(state: HeadState) -> Iterator[str]:
         yield "late-effort"
 
 
-def _with_tails(draft: Draft) -> bool:
+def _with_tails(draft: BodyDraft) -> bool:
     """Put what was told behind earlier messages where it stood, and what is new behind the last one."""
     field, out, running = draft.wire.layout.field, list[Json](), hashlib.sha256()
     messages, told = draft.messages, False
@@ -244,7 +244,7 @@ def _with_tails(draft: Draft) -> bool:
     return told
 
 
-def _behind(message: JsonObject, tail: Tail, draft: Draft) -> list[Json]:
+def _behind(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
     following: list[Json] = []
     for text in tail.texts:
         joined = tail_text(message, text, draft.wire.name, draft.info)
@@ -422,7 +422,7 @@ class Budget:
         # Thinking that is bound to what stood before it would not outlive an exchange that the application never saw.
         if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):
             fitted = {**fitted, "tools": [*(fitted.get("tools") or ()), _RECALL[wire.name]]}
-        draft = Draft(_unmarked_head(fitted), HeadState(body, body), wire, info)
+        draft = BodyDraft(_unmarked_head(fitted), HeadState(body, body), wire, info)
         return draft.body if RULES["marks"][0](draft) else fitted
 
     def follow_up(

@@ -45,7 +45,7 @@ class HeadState(msgspec.Struct):
     effort: str = ""
 
 
-class Draft:
+class BodyDraft:
     """One request while rules mend it."""
 
     def __init__(self, body: JsonObject, state: HeadState, wire: Wire, info: ModelInfo) -> None:
@@ -101,7 +101,7 @@ def as_blocks(content: Json) -> list[Json]:
 # JSON keys in the order first sent.
 
 
-def key_order(draft: Draft) -> bool:
+def key_order(draft: BodyDraft) -> bool:
     before, now = draft.state.newest, draft.body
     fields = [
         name for name in ("tools", *_SYSTEM_FIELDS, draft.wire.layout.field) if name in before and name in now
@@ -129,7 +129,7 @@ def ordered_like(now: Json, like: Json) -> Json:
 # Tools in the order first sent; new ones by an appended item where the provider has one.
 
 
-def tool_order(draft: Draft) -> bool:
+def tool_order(draft: BodyDraft) -> bool:
     tools = draft.body.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return False
@@ -163,7 +163,7 @@ def tool_name(tool: JsonObject) -> str:
     return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
 
 
-def late_tools(draft: Draft) -> bool:
+def late_tools(draft: BodyDraft) -> bool:
     first, now, features = (
         draft.state.first.get("tools") or [],
         draft.body.get("tools") or [],
@@ -193,22 +193,22 @@ def bare_tool(tool: JsonObject) -> JsonObject:
     return {name: value for name, value in tool.items() if name not in MARKS}
 
 
-def _late_tools_responses(draft: Draft, tools: list[JsonObject]) -> None:
+def _late_tools_responses(draft: BodyDraft, tools: list[JsonObject]) -> None:
     draft.tail.messages.append({"type": "additional_tools", "role": "developer", "tools": tools})
 
 
-def _late_tools_anthropic(draft: Draft, tools: list[JsonObject]) -> None:
+def _late_tools_anthropic(draft: BodyDraft, tools: list[JsonObject]) -> None:
     inline = [{"type": "tool_definition", "definition": bare_tool(tool)} for tool in tools]
     _system_message(draft, {"content": [{"type": "tool_addition", "tool": each} for each in inline]})
 
 
-_LATE_TOOLS: dict[str, Callable[[Draft, list[JsonObject]], None]] = {
+_LATE_TOOLS: dict[str, Callable[[BodyDraft, list[JsonObject]], None]] = {
     "openai-responses": _late_tools_responses,
     "anthropic": _late_tools_anthropic,
 }
 
 
-def _system_message(draft: Draft, says: JsonObject) -> None:
+def _system_message(draft: BodyDraft, says: JsonObject) -> None:
     """One system message holds all that came between two turns."""
     last = draft.tail.messages[-1] if draft.tail.messages else None
     if last is not None and last.get("role") == "system":
@@ -220,7 +220,7 @@ def _system_message(draft: Draft, says: JsonObject) -> None:
 # How hard to think: the request's own setting stays, a change is an appended item.
 
 
-def late_effort(draft: Draft) -> bool:
+def late_effort(draft: BodyDraft) -> bool:
     holder = {"openai-responses": "reasoning", "anthropic": "output_config"}.get(draft.wire.name)
     if holder is None or not draft.info.features.late_effort:
         return False
@@ -288,16 +288,16 @@ _RETRIEVED = re.compile(
 _MOST_LINES = 4_000
 
 
-def volatile(draft: Draft) -> bool:
+def volatile(draft: BodyDraft) -> bool:
     return _changed_head(draft, "volatile", "current-state")
 
 
-def retrieved(draft: Draft) -> bool:
+def retrieved(draft: BodyDraft) -> bool:
     fired = _changed_head(draft, "retrieved", "context")
     return _changed_front(draft) or fired
 
 
-def _changed_head(draft: Draft, kind: str, tag: str) -> bool:
+def _changed_head(draft: BodyDraft, kind: str, tag: str) -> bool:
     """Keep what the head said first, and say behind the conversation what it says now."""
     first = dict(head_texts(draft.state.first, draft.wire))
     now = dict(head_texts(draft.body, draft.wire))
@@ -365,7 +365,7 @@ def _section(lines: Sequence[str], start: int, end: int) -> tuple[str, str]:
     return lines[top].replace("_", " "), "\n".join(lines[top + 1 : end])
 
 
-def _changed_front(draft: Draft) -> bool:
+def _changed_front(draft: BodyDraft) -> bool:
     """A message in front of the history that is another each time: the first one stays, the newest is told behind."""
     before = draft.state.newest.get(draft.wire.layout.field)
     now, fired = draft.messages, False
@@ -403,7 +403,7 @@ def plain_message(message: Json) -> bytes:
 # Cache marks, where the application sets none.
 
 
-def marks(draft: Draft) -> bool:
+def marks(draft: BodyDraft) -> bool:
     body = draft.body
     if draft.info.engine not in ("anthropic", "openai-breakpoints") or has_marks(body):
         return False
@@ -440,7 +440,7 @@ def _in_blocks(body: JsonObject) -> JsonObject:
 
 
 # In the order they are tried; marks come last, on what the others made.
-Rule = Callable[[Draft], bool]
+Rule = Callable[[BodyDraft], bool]
 RULES: dict[str, tuple[Rule, str]] = {
     "key-order": (key_order, "JSON keys in the order first sent"),
     "tool-order": (tool_order, "tools in the order first sent"),

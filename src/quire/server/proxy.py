@@ -24,7 +24,7 @@ from quire.errors import MissingPart
 from quire.providers.models import model_info
 from quire.providers.wires import wire_of
 from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, whole_reply, with_betas
-from quire.server.watch import CacheWatcher, Exchange, Watched, events_in, model_in, plain
+from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, model_in, plain
 from quire.values import JsonObject
 
 __all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_app"]
@@ -329,7 +329,7 @@ class _Taken:
     def end(self) -> None:
         try:
             self._watcher.passed(
-                Exchange(
+                WatchedExchange(
                     at_ms=self._at_ms,
                     host=self.host,
                     path=self.path,

@@ -1,6 +1,6 @@
 """Routes as data: what comes in, what goes out, who answers. The application and its OpenAPI page are made of them.
 
-A module contributes routes by a tuple of `Route`; its functions take one `Call` and give a value.
+A module contributes routes by a tuple of `Route`; its functions take one `RouteCall` and give a value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     type: str = "about:blank"
 
 
-class Refusal(QuireError):
+class HttpRefusal(QuireError):
     """An answer other than the one asked for, with its HTTP status."""
 
     def __init__(
@@ -91,7 +91,7 @@ _TITLES = {
 
 def problem_of(error: Exception) -> Problem:
     """What is said of an error; of one that nobody foresaw, nothing that could hold a secret."""
-    if isinstance(error, Refusal):
+    if isinstance(error, HttpRefusal):
         title = _TITLES.get(error.status, "refused")
         known = isinstance(error.__cause__, QuireError)
         type_ = f"urn:quire:{type(error.__cause__).__name__}" if known else "about:blank"
@@ -103,7 +103,7 @@ def problem_of(error: Exception) -> Problem:
     return Problem("internal error", 500, "", "The server's log says more.")
 
 
-class Call:
+class RouteCall:
     """One request to a route: who asks, and what was given, already of the types that the route names."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Call:
         return str(self.path["name"])
 
 
-Handler = Callable[[Call], Any]
+Handler = Callable[[RouteCall], Any]
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -207,7 +207,7 @@ def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
             tenant = await service.admit(request)
-            call = Call(
+            call = RouteCall(
                 service,
                 tenant,
                 _path(route, request),
@@ -223,7 +223,7 @@ def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
     return answer
 
 
-async def _answered(route: Route, call: Call) -> Any:
+async def _answered(route: Route, call: RouteCall) -> Any:
     if inspect.iscoroutinefunction(route.handler):
         return await route.handler(call)
     return await off_loop(route.handler, call)
@@ -239,7 +239,7 @@ def _path(route: Route, request: Request) -> dict[str, Any]:
             if name == "name":
                 check_name(given)
         except (msgspec.ValidationError, CallError) as error:
-            raise Refusal(404, f"there is no {name} {given[:80]!r}: {error}") from error
+            raise HttpRefusal(404, f"there is no {name} {given[:80]!r}: {error}") from error
     return found
 
 
@@ -250,12 +250,14 @@ def _query(route: Route, request: Request) -> Any:
     try:
         return msgspec.convert(given, route.query, strict=False)
     except msgspec.ValidationError as error:
-        raise Refusal(422, f"in the query: {error}", hint="/api/openapi.json names what is taken.") from error
+        raise HttpRefusal(
+            422, f"in the query: {error}", hint="/api/openapi.json names what is taken."
+        ) from error
 
 
 async def read_body(request: Request, most: int) -> bytes:
     """The whole body; more than `most` bytes are refused before they are read."""
-    too_large = Refusal(413, f"the body is larger than {most:,} bytes", hint="Send less at a time.")
+    too_large = HttpRefusal(413, f"the body is larger than {most:,} bytes", hint="Send less at a time.")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > most:
         raise too_large
@@ -271,14 +273,16 @@ async def _body(route: Route, request: Request, most: int) -> Any:
     if route.body is None:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(415, "the body is not declared as JSON", hint="Send content-type: application/json.")
+        raise HttpRefusal(
+            415, "the body is not declared as JSON", hint="Send content-type: application/json."
+        )
     data = await read_body(request, most)
     try:
         return _of_type(data, route.body)
     except msgspec.ValidationError as error:
-        raise Refusal(422, str(error), hint="/api/openapi.json names what is taken.") from error
+        raise HttpRefusal(422, str(error), hint="/api/openapi.json names what is taken.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"the body is not JSON: {error}") from error
+        raise HttpRefusal(400, f"the body is not JSON: {error}") from error
 
 
 def _of_type(data: bytes, wanted: Any) -> Any:
@@ -318,7 +322,7 @@ def problem_response(error: Exception, service: Service) -> Response:
     from starlette.responses import Response
 
     problem = problem_of(error)
-    headers = error.headers if isinstance(error, Refusal) else {}
+    headers = error.headers if isinstance(error, HttpRefusal) else {}
     if isinstance(error, errors.ProviderError) and error.retry_after_s is not None:
         headers = {"retry-after": str(int(error.retry_after_s) + 1)}
     body = service.redactor.bytes(msgspec.json.encode(problem))

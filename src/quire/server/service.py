@@ -22,7 +22,7 @@ from quire.records.record import decode, draft
 from quire.send.events import STATE as PARTIAL
 from quire.server.access import Keys, Rates, Redactor, insert_record
 from quire.server.follow import Follower, Readers
-from quire.server.routes import Call, Refusal, Route
+from quire.server.routes import HttpRefusal, Route, RouteCall
 from quire.server.turns import Turns
 from quire.telemetry import watched
 from quire.thread import Thread, open_store, wall_ms
@@ -188,7 +188,7 @@ class Service:
         if self.needs_keys:
             found = await off_loop(self.keys.find, key) if key else None
             if found is None:
-                raise Refusal(
+                raise HttpRefusal(
                     401,
                     "a key is needed" if not key else "the key is not known, or was revoked",
                     hint="Send it as `Authorization: Bearer qk_…`; `quire serve keys add` makes one.",
@@ -198,7 +198,7 @@ class Service:
         else:
             _check_local(request)
         if wait_s := self._rates.wait_s(caller):
-            raise Refusal(
+            raise HttpRefusal(
                 429,
                 f"more than {self.limits.per_s:g} requests a second",
                 hint="Wait as long as Retry-After says; `quire serve --rate` sets the limit.",
@@ -208,24 +208,26 @@ class Service:
 
     # What was done already
 
-    async def once(self, route: Route, call: Call, answer: Callable[[Route, Call], Awaitable[Any]]) -> Any:
+    async def once(
+        self, route: Route, call: RouteCall, answer: Callable[[Route, RouteCall], Awaitable[Any]]
+    ) -> Any:
         """Answer a call; a write with an Idempotency-Key that was carried out before is not carried out again."""
         key = call.headers.get("idempotency-key")
         if key is None or not route.writes:
             return await answer(route, call)
         if not 0 < len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
-            raise Refusal(422, "the Idempotency-Key is not 1 to 200 visible ASCII characters")
+            raise HttpRefusal(422, "the Idempotency-Key is not 1 to 200 visible ASCII characters")
         mark = sha256_hex(f"{call.tenant.name}\n{key}")
         with _held(self._own, mark):
             return await self._once(route, call, answer, mark)
 
     async def _once(
-        self, route: Route, call: Call, answer: Callable[[Route, Call], Awaitable[Any]], mark: str
+        self, route: Route, call: RouteCall, answer: Callable[[Route, RouteCall], Awaitable[Any]], mark: str
     ) -> Any:
         asked = sha256_hex(msgspec.json.encode([route.method, route.path, call.path, call.body]))
         before = await off_loop(self._remembered, mark)
         if before and before["asked"] != asked:
-            raise Refusal(
+            raise HttpRefusal(
                 409,
                 "the Idempotency-Key was used for another request",
                 hint="Make a new key for each request; use the same only to try one again.",
@@ -262,7 +264,7 @@ class _held:
         try:
             self._turn.__enter__()
         except ConflictError as error:
-            raise Refusal(
+            raise HttpRefusal(
                 409,
                 "a request with this Idempotency-Key is under way",
                 hint="Try again in a moment: the answer will be the same.",
@@ -287,11 +289,11 @@ def _check_local(request: HTTPConnection) -> None:
     host = request.headers.get("host", "")
     origin = request.headers.get("origin", "")
     if host.rpartition(":")[0] not in _LOCAL_HOSTS and host not in _LOCAL_HOSTS:
-        raise Refusal(
+        raise HttpRefusal(
             403, f"the host {host[:80]!r} is not this machine", hint="Use http://127.0.0.1, or add a key."
         )
     if origin and origin.partition("://")[2] != host:
-        raise Refusal(403, "pages of other sites are not served", hint="Open the inspector on this port.")
+        raise HttpRefusal(403, "pages of other sites are not served", hint="Open the inspector on this port.")
 
 
 def open_own(place: str | Path) -> Store:

@@ -21,7 +21,7 @@ from quire.errors import QuireError
 from quire.log.store import Index, RecordRow, RecordTable, Store
 from quire.records.record import decode, encode
 from quire.server.follow import ALIVE, named_bytes
-from quire.server.routes import EVENTS, Call, Refusal, Route
+from quire.server.routes import EVENTS, HttpRefusal, Route, RouteCall
 from quire.values import Json, JsonObject
 
 _PARTS: dict[str, Any] = {"": Store, "index.": Index, "records.": RecordTable}
@@ -91,18 +91,18 @@ class Given(msgspec.Struct):
 _REDACTED = ("records.insert", "records.update", "save_window")
 
 
-def call_store(call: Call) -> Given:
+def call_store(call: RouteCall) -> Given:
     """Call a method of the store: what the library's own client does."""
     made = CALLS.get(call.path["call"])
     if made is None:
-        raise Refusal(404, f"a store has no {call.path['call']!r}", hint=f"It has: {', '.join(CALLS)}.")
+        raise HttpRefusal(404, f"a store has no {call.path['call']!r}", hint=f"It has: {', '.join(CALLS)}.")
     given = call.body.arguments
     if made.name in _REDACTED:
         given = call.service.redactor.value(given)
     try:
         arguments = msgspec.convert(given, made.arguments)
     except msgspec.ValidationError as error:
-        raise Refusal(422, f"in the arguments of {made.name}: {error}") from error
+        raise HttpRefusal(422, f"in the arguments of {made.name}: {error}") from error
     values = [getattr(arguments, name) for name in arguments.__struct_fields__]
     if made.name == "records.insert":
         values = [[_numbered(row) for row in values[0]]]
@@ -130,7 +130,7 @@ class Hold(msgspec.Struct, forbid_unknown_fields=True):
 class HeldTurn:
     """A turn that is held for a caller, in an OS thread of its own: whoever takes a lock has to give it back."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RouteCall) -> None:
         self.id = secrets.token_urlsafe(16)
         self._loop = asyncio.get_running_loop()
         self.taken: asyncio.Future[None] = self._loop.create_future()
@@ -138,7 +138,7 @@ class HeldTurn:
         self._let_go = threading.Event()
         threading.Thread(target=self._hold, args=(call,), daemon=True).start()
 
-    def _hold(self, call: Call) -> None:
+    def _hold(self, call: RouteCall) -> None:
         try:
             with call.store.turn_lock(call.name):
                 self._loop.call_soon_threadsafe(self._tell, None)
@@ -157,7 +157,7 @@ class HeldTurn:
         self._let_go.set()
 
 
-async def hold_turn(call: Call) -> Any:
+async def hold_turn(call: RouteCall) -> Any:
     """Hold a thread's turn while this answer is being read; 409 where another cycle holds it."""
     held = HeldTurn(call)
     try:
@@ -169,7 +169,7 @@ async def hold_turn(call: Call) -> Any:
     return call.service.readers.response(_while_read(call, held))
 
 
-async def _while_read(call: Call, held: HeldTurn) -> AsyncIterator[bytes]:
+async def _while_read(call: RouteCall, held: HeldTurn) -> AsyncIterator[bytes]:
     try:
         yield named_bytes("held", Hold(held.id))
         while not (call.service.ending.is_set() or held.given_back.is_set()):
@@ -181,7 +181,7 @@ async def _while_read(call: Call, held: HeldTurn) -> AsyncIterator[bytes]:
         call.tenant.held.pop(held.id, None)
 
 
-async def release_turn(call: Call) -> None:
+async def release_turn(call: RouteCall) -> None:
     """Give a turn back that is held; one that is not held here is given back when its connection ends."""
     held = call.tenant.held.get(call.body.hold)
     if held is not None:

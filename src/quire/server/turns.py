@@ -23,7 +23,7 @@ from quire.send.protocol import RECALL_SHARE, Limits, Runner
 from quire.send.transport import Transport, close, endpoint_for
 from quire.send.turn_state import standing, usage_of, usd_of
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
-from quire.server.routes import EVENTS, Call, EntryJson, Model, Refusal, Route, problem_of
+from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, problem_of
 from quire.values import Entry, Item, JsonObject, RequestOptions
 
 if TYPE_CHECKING:
@@ -142,10 +142,10 @@ class Turns:
     def running(self, tenant: str, name: str) -> RunningTurn | None:
         return self._running.get((tenant, name))
 
-    async def begin(self, call: Call, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
+    async def begin(self, call: RouteCall, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
         """Carry the newest turn out, behind these entries; a ConflictError where one is under way."""
         if self._service.draining:
-            raise Refusal(
+            raise HttpRefusal(
                 503,
                 "the service is ending",
                 hint="Ask another, or in a moment.",
@@ -172,7 +172,7 @@ class Turns:
             turn.task.exception()  # whoever asked has heard of it, or has gone
 
     async def _carry_out(
-        self, turn: RunningTurn, call: Call, entries: Sequence[Entry], asked: NewTurn | Resumed
+        self, turn: RunningTurn, call: RouteCall, entries: Sequence[Entry], asked: NewTurn | Resumed
     ) -> TurnOutcome:
         tenant, name = call.tenant, call.name
         with tenant.store.turn_lock(name):
@@ -290,7 +290,7 @@ def _outcome(tenant: Tenant, name: str, stop: str, model: str, problem: JsonObje
 # The routes.
 
 
-async def begin_turn(call: Call) -> Any:
+async def begin_turn(call: RouteCall) -> Any:
     """Say something and have it answered: events as they come, with the outcome at the end.
 
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
@@ -301,7 +301,7 @@ async def begin_turn(call: Call) -> Any:
     return await _answer(call, await _begun(call, [entry], asked), asked.stream)
 
 
-async def resume_turn(call: Call) -> Any:
+async def resume_turn(call: RouteCall) -> Any:
     """Go on with an open turn: with the results of calls that wait, from wherever the log ends."""
     asked: Resumed = call.body
     if call.began and await off_loop(_is_kept, call, call.began):
@@ -311,7 +311,7 @@ async def resume_turn(call: Call) -> Any:
     waiting = {entry.call_id: entry for entry in found.pending}
     unknown = [each.call_id for each in asked.results if each.call_id not in waiting]
     if unknown:
-        raise Refusal(
+        raise HttpRefusal(
             409,
             f"no call {unknown[0]!r} waits for a result",
             hint="`GET …/turn` names the calls that wait.",
@@ -328,7 +328,7 @@ async def resume_turn(call: Call) -> Any:
     return await _answer(call, await _begun(call, entries, asked), asked.stream)
 
 
-async def _begun(call: Call, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
+async def _begun(call: RouteCall, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
     """The turn, begun now; one that an earlier attempt with the same key began is gone on with instead."""
     turns = call.service.turns
     if call.remember is not None:
@@ -339,7 +339,7 @@ async def _begun(call: Call, entries: Sequence[Entry], asked: NewTurn | Resumed)
     return await turns.begin(call, entries, asked)
 
 
-def _is_kept(call: Call, before: JsonObject) -> bool:
+def _is_kept(call: RouteCall, before: JsonObject) -> bool:
     from quire.server.service import exists
 
     found = (
@@ -348,7 +348,7 @@ def _is_kept(call: Call, before: JsonObject) -> bool:
     return bool(found) and found[-1].id == before["id"]
 
 
-def _note(call: Call, entries: Sequence[Entry]) -> None:
+def _note(call: RouteCall, entries: Sequence[Entry]) -> None:
     from quire.server.service import exists
 
     tip = call.store.info(call.name) if exists(call.store, call.name) else None
@@ -356,14 +356,14 @@ def _note(call: Call, entries: Sequence[Entry]) -> None:
     call.begin({"seq": tip.seq if tip else 0, "count": len(made), "id": made[-1].id if made else ""})
 
 
-async def _answer(call: Call, turn: RunningTurn, stream: bool) -> Any:
+async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
     assert turn.task is not None
     if stream:
         return call.service.readers.response(_told(call, turn))
     outcome = await asyncio.shield(turn.task)
     if outcome.problem is not None:
         said = outcome.problem
-        raise Refusal(
+        raise HttpRefusal(
             said["status"],
             said.get("detail", ""),
             hint=said.get("hint", ""),
@@ -372,7 +372,7 @@ async def _answer(call: Call, turn: RunningTurn, stream: bool) -> Any:
     return outcome
 
 
-async def _told(call: Call, turn: RunningTurn) -> AsyncIterator[bytes]:
+async def _told(call: RouteCall, turn: RunningTurn) -> AsyncIterator[bytes]:
     """A turn's events from its user entry on, then its outcome; ids are those of the thread's events."""
     task = turn.task
     assert task is not None
@@ -387,12 +387,12 @@ async def _told(call: Call, turn: RunningTurn) -> AsyncIterator[bytes]:
         yield named_bytes("outcome", task.result())
 
 
-def show_turn(call: Call) -> TurnStanding:
+def show_turn(call: RouteCall) -> TurnStanding:
     """How the newest turn stands: done, to be asked, or waiting for results of calls."""
     return _standing(call)
 
 
-def _standing(call: Call) -> TurnStanding:
+def _standing(call: RouteCall) -> TurnStanding:
     turn = standing(call.store, call.name)
     calls = [{**entry.body, "seq": entry.seq, "id": entry.id} for entry in turn.pending]
     running = call.service.turns.running(call.tenant.name, call.name) is not None
@@ -406,7 +406,7 @@ def _standing(call: Call) -> TurnStanding:
     return TurnStanding(turn.next, running, last_target(call.store, call.name), seq, calls)
 
 
-async def stop_turn(call: Call) -> Stopped:
+async def stop_turn(call: RouteCall) -> Stopped:
     """Stop the turn that is under way: what came is kept and marked, and `resume` goes on from there."""
     await off_loop(call.store.info, call.name)
     return Stopped(await call.service.turns.stop(call.tenant, call.name))
@@ -418,7 +418,7 @@ class From(msgspec.Struct, forbid_unknown_fields=True):
     last: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(:[0-9]{1,9}(,[0-9]{1,9})*)?$")] = "0"
 
 
-async def follow_thread(call: Call) -> Any:
+async def follow_thread(call: RouteCall) -> Any:
     """A thread's entries and what is being written, as they come; Last-Event-ID goes on where a reader was."""
     asked: From = call.query
     last = call.headers.get("last-event-id") or asked.last
@@ -426,11 +426,13 @@ async def follow_thread(call: Call) -> Any:
     try:
         msgspec.convert({"last": last}, From)
     except msgspec.ValidationError as error:
-        raise Refusal(422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40.") from error
+        raise HttpRefusal(
+            422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40."
+        ) from error
     return call.service.readers.response(_followed(call, last))
 
 
-async def _followed(call: Call, last: str) -> AsyncIterator[bytes]:
+async def _followed(call: RouteCall, last: str) -> AsyncIterator[bytes]:
     redact = call.service.redactor.bytes
     yield OPENING
     async with contextlib.aclosing(call.tenant.follower.events(call.name, last)) as events:

@@ -40,7 +40,7 @@ _KEPT_HEADERS = ("session_id", "session-id", "x-session-id", "x-claude-code-sess
 _MOST_WAITING = 256 * 1024 * 1024
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class WatchedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its reply, as bytes: what the application gave, what went on, what came back."""
 
     at_ms: int
@@ -152,11 +152,11 @@ class CacheWatcher:
         self._rows: dict[int, deque[JsonObject]] = {}
         self._retries: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[Exchange | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[WatchedExchange | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
 
-    def passed(self, exchange: Exchange) -> None:
+    def passed(self, exchange: WatchedExchange) -> None:
         """A request and its reply went by; they are read in the background, in the order they ended."""
         if exchange.status != 200 or not exchange.sent:
             return
@@ -214,7 +214,7 @@ class CacheWatcher:
             finally:
                 self._waiting_bytes -= len(exchange.given) + len(exchange.reply)
 
-    def _read(self, exchange: Exchange) -> None:
+    def _read(self, exchange: WatchedExchange) -> None:
         reading = read_exchange(exchange)
         if reading is None:
             return
@@ -235,7 +235,7 @@ class CacheWatcher:
             rows.append(watched.as_json())
         self._tell(watched)
 
-    def _write(self, call: SentCall, exchange: Exchange, reading: Reading) -> None:
+    def _write(self, call: SentCall, exchange: WatchedExchange, reading: Reading) -> None:
         if self._log is None:
             return
         about: JsonObject = {
@@ -255,7 +255,7 @@ class CacheWatcher:
         with self._log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(about, ensure_ascii=False) + "\n")
 
-    def _judged(self, call: SentCall, reading: Reading, exchange: Exchange) -> Watched:
+    def _judged(self, call: SentCall, reading: Reading, exchange: WatchedExchange) -> Watched:
         """Which conversation it belongs to, what it lost, and whose doing that is."""
         conversation, lost = self.grouping.add(call)
         key = id(conversation)
@@ -285,7 +285,7 @@ class CacheWatcher:
             call, conversation, lost, usd, side, retry, reading.whole, exchange.mended, reading.diagnosis
         )
 
-    def _is_retry(self, key: int, exchange: Exchange, whole: bool) -> bool:
+    def _is_retry(self, key: int, exchange: WatchedExchange, whole: bool) -> bool:
         """Whether the newest request of the conversation is sent again because its reply never came whole."""
         before = self._last.get(key)
         self._last[key] = exchange.given, whole
@@ -351,7 +351,7 @@ class Reading(msgspec.Struct, frozen=True):
     whole: bool = True
 
 
-def read_exchange(exchange: Exchange) -> Reading | None:
+def read_exchange(exchange: WatchedExchange) -> Reading | None:
     """The call in an exchange; None where it asks no model for anything."""
     sent = _body(exchange.sent, exchange)
     if sent is None:
@@ -406,7 +406,7 @@ def _telling(call: SentCall, told: bool) -> SentCall:
     return msgspec.structs.replace(call, tells_cache=told)
 
 
-def _body(raw: bytes, exchange: Exchange) -> JsonObject | None:
+def _body(raw: bytes, exchange: WatchedExchange) -> JsonObject | None:
     body = _json_or_none(
         plain(raw, exchange.headers.get("content-encoding", "") if raw is exchange.given else "")
     )
