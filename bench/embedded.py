@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from quire.log.hashing import sha256_hex
+from quire.entry import sha256_hex
 from quire.recall.embed import MiniLM, find_weights, minilm
 
 

@@ -24,7 +24,7 @@ from peers import llama_index_memory, points, size
 from quire import Policy, Thread
 from quire.assemble import Assembly, Built, reused_tokens
 from quire.cli.output import print_table
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.log.sqlite import SqliteStore
 from quire.observe import Received, Sending
 from quire.providers import rendering

@@ -18,9 +18,9 @@ from pydantic_ai.messages import (
 
 import quire
 from quire import providers
+from quire.entry import canonical
 from quire.errors import FormatError, NotFound
 from quire.fitting import recognise
-from quire.log.hashing import canonical
 from quire.values import Entry, call, respond, result, system, tools, user
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, and several folds of one conversation", everywhere=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
+
+from quire.errors import FormatError
 
 # JSON as it arrives from outside; parsed and checked once, at the edge.
 Json: TypeAlias = Any
@@ -199,3 +202,40 @@ def result_text(result: Entry) -> str:
 def whole_characters(text: str) -> str:
     """Text that UTF-8 can hold: two halves of a character are put together, one alone becomes U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# Canonical JSON and the chained ids of entries. Hashing only: what is stored keeps its own order.
+
+NOT_UTF8_HINT = "Decode the bytes with errors='replace' before handing them over."
+_writer = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def canonical(value: Json) -> bytes:
+    """Sorted keys, no spaces, UTF-8, no NaN: {"b": 1, "a": "é"} -> b'{"a":"\\xc3\\xa9","b":1}'."""
+    try:
+        return _writer.encode(value).encode()
+    except UnicodeEncodeError as error:
+        raise FormatError(
+            f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
+        ) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(
+            f"not JSON: {error}", hint="Use null, numbers, strings, lists and objects."
+        ) from error
+
+
+def sha256_hex(data: str | bytes) -> str:
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def entry_id(parent: str, body: JsonObject) -> str:
+    """The id of an entry behind `parent` (empty for the first); the thread's name is no part of it."""
+    return "sha256:" + sha256_hex(parent.encode() + b"\n" + canonical(body))
+
+
+def chain(entries: Iterable[Entry], parent: str = "", seq: int = 0) -> Iterator[Entry]:
+    """Give each entry the id and seq it has directly behind the one before it."""
+    for entry in entries:
+        seq += 1
+        parent = entry_id(parent, entry.body)
+        yield msgspec.structs.replace(entry, seq=seq, id=parent)

@@ -17,9 +17,8 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy
 from quire.assemble.user_message import normal
-from quire.entry import result_text
+from quire.entry import chain, result_text
 from quire.errors import FormatError, NotFound
-from quire.log.hashing import chain
 from quire.providers.prefix import written
 from quire.providers.rules.detect import as_body, detect
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of

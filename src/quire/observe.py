@@ -16,8 +16,8 @@ from quire import providers
 from quire.assemble import Built
 from quire.assemble.fit import enclose
 from quire.assemble.user_message import ItemBlock, normal
+from quire.entry import canonical, sha256_hex
 from quire.items import identity
-from quire.log.hashing import canonical, sha256_hex
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
 from quire.tokens.counting import far_off

@@ -11,8 +11,8 @@ import msgspec
 from quire.assemble import Assembly, Built, Policy, Refused, ask, checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Summarise, extract
+from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, NotFound, QuireError
-from quire.log.hashing import canonical, sha256_hex
 from quire.log.store import Store
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.wires import wire_of

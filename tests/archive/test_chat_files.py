@@ -23,10 +23,10 @@ from quire.archive import (
     read_back,
     render,
 )
+from quire.entry import chain
 from quire.errors import CallError, FormatError, NotFound
 from quire.items import from_file, from_url, identity, item
 from quire.log.entries import check, encode_lines
-from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.values import Entry, Item
 from toolbox import SCALARS, fewer, json_of, note

@@ -7,9 +7,9 @@ import pytest
 
 from quire import values
 from quire.assemble import Assembly, Policy
+from quire.entry import chain
 from quire.errors import CallError, QuireError
 from quire.log.entries import encode_lines
-from quire.log.hashing import chain
 from quire.values import Entry
 from toolbox import run, written
 

@@ -15,8 +15,8 @@ from quire import values
 from quire.assemble import Assembly, Policy, checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Leaving, extract
+from quire.entry import chain
 from quire.errors import BudgetError
-from quire.log.hashing import chain
 from quire.log.memory import MemoryStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store

@@ -10,9 +10,9 @@ from thread_strategies import any_thread, logs, policies
 from quire import values
 from quire.assemble import Assembly, Built, Policy, Refused, requests
 from quire.assemble.fit import enclose, rebuild
+from quire.entry import chain, sha256_hex
 from quire.errors import BudgetError
 from quire.items import identity
-from quire.log.hashing import chain, sha256_hex
 from quire.observe import chat_messages
 from quire.providers import render
 from quire.tokens import counter

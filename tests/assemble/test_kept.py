@@ -15,8 +15,8 @@ from thread_strategies import any_thread, logs, policies
 from quire.assemble import Built, Policy, requests
 from quire.assemble.messages import handle_of
 from quire.assemble.user_message import block, entry_text, normal
+from quire.entry import chain, sha256_hex
 from quire.items import identity
-from quire.log.hashing import chain, sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.recall.tool import original
 from quire.values import Entry, JsonObject
@@ -100,7 +100,7 @@ import json, sys
 import msgspec
 from quire import Policy
 from quire.assemble import requests
-from quire.log.hashing import sha256_hex
+from quire.entry import sha256_hex
 from quire.values import Entry
 for line in sys.stdin:
     policy, bodies = json.loads(line)

@@ -10,8 +10,8 @@ from quire.assemble import Built, requests
 from quire.assemble.fit import enclose, envelope, layer, layer_tokens, segment
 from quire.assemble.summary import sections, truncate
 from quire.assemble.user_message import block
+from quire.entry import sha256_hex
 from quire.items import identity
-from quire.log.hashing import sha256_hex
 from quire.observe import MovedLayer, chat_messages, watch
 from quire.thread import Thread, open_store
 from quire.values import Envelope, JsonObject, Reply, Usage

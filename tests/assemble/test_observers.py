@@ -8,7 +8,7 @@ import pytest
 import quire
 from quire import Reply, Thread, Usage, values
 from quire.assemble.state import fit
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.observe import Observer, Received, Sending
 from quire.providers.simulate import Simulator
 from quire.thread import open_store

@@ -9,8 +9,8 @@ import quire
 from quire import Policy, providers, values
 from quire.assemble import Built, reused_tokens
 from quire.assemble.rebase import SUMMARY_HEADING
+from quire.entry import chain, sha256_hex
 from quire.errors import CallError
-from quire.log.hashing import chain, sha256_hex
 from quire.providers.cache_marks import mark
 from quire.providers.models import model_info
 from quire.providers.simulate import simulate

@@ -4,7 +4,7 @@ import pytest
 
 from quire import Policy, providers, values
 from quire.assemble import Assembly, requests
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.values import Entry, JsonObject
 
 TARGET = "anthropic:claude-opus-5-5"

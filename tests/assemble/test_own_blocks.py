@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quire import Assembly, Policy, Thread, Usage, providers, values
 from quire.assemble.user_message import whole_text
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.recall import Recall
 from quire.recall.tool import recall_tool
 from quire.thread import open_store

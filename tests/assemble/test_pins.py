@@ -5,8 +5,8 @@ import pytest
 from quire import values
 from quire.assemble import Assembly, Built, Policy, Refused, requests
 from quire.assemble.rebase import PINNED_HEADING
+from quire.entry import chain
 from quire.errors import BudgetError
-from quire.log.hashing import chain
 from quire.values import Entry, JsonObject
 from toolbox import note, talk
 

@@ -11,8 +11,8 @@ from quire.assemble.fit import enclose
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
 from quire.assemble.summary import Leaving
+from quire.entry import chain
 from quire.errors import BudgetError, DataError
-from quire.log.hashing import chain
 from quire.observe import chat_messages
 from quire.providers import render
 from quire.tokens import counter, tools_tokens

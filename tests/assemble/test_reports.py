@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire import Policy, values
 from quire.assemble import Assembly
 from quire.assemble.rebase_decision import effective
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
 from quire.values import Entry, Reply, Usage

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire import values
 from quire.assemble import Assembly, Built, Policy, requests
 from quire.assemble.summary import Leaving, Line, Untold, earlier, extract, first_words, unlisted, written
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.tokens import counter
 from quire.values import Entry, Text
 from toolbox import fewer

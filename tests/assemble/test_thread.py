@@ -9,8 +9,8 @@ import quire
 from quire import providers
 from quire.assemble import Built, Policy, requests
 from quire.assemble.fit import enclose
+from quire.entry import sha256_hex
 from quire.errors import CallError
-from quire.log.hashing import sha256_hex
 from quire.observe import chat_messages
 from quire.thread import Thread, open_store
 from quire.thread_state import policy_for

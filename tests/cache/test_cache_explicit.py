@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.log.hashing import sha256_hex
+from quire.entry import sha256_hex
 from quire.providers.gemini_cache import CacheStep, LiveCache, plan
 from quire.providers.models import ModelInfo, Prices, model_info
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conftest import shared_data
 from quire import assemble, values
 from quire.assemble import Built, Policy
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.providers import import_, marked, render, rendering
 from quire.providers.cache_marks import Marker, Pauses, lives, mark
 from quire.providers.models import ModelInfo, model_info

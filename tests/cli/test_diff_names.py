@@ -8,7 +8,7 @@ import pytest
 
 from quire import Reply, Thread, Usage, values
 from quire.assemble import Assembly, Policy
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.thread import open_store
 from quire.values import Entry
 from toolbox import closed_later, note, run, written

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from quire import providers
 from quire.assemble import Built, Policy, unsent
 from quire.cli.plan import measure
+from quire.entry import chain
 from quire.errors import QuireError
 from quire.formats import replay
 from quire.log.entries import check, usable
-from quire.log.hashing import chain
 from quire.observe import chat_messages, compare
 from quire.thread_state import policies, requests_under
 from quire.values import Entry

@@ -12,7 +12,7 @@ import pytest
 
 from quire import assemble, values
 from quire.emulate import Emulator
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.providers import marked, parse_reply, render, sdk_kwargs, stream
 from quire.providers.simulate import Simulator
 from quire.testing import Cut, Refuse, emulator

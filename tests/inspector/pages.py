@@ -10,7 +10,7 @@ import pytest
 
 import quire
 from quire.assemble import Policy
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.log.sqlite import SqliteStore
 from quire.thread import Thread
 from quire.values import Entry, Reply, Usage

@@ -72,7 +72,7 @@ def test_what_was_reported_is_shown_as_reported(sent: SeenThread) -> None:
 @given(cut=st.integers(1, 80), turns=st.integers(3, 14))
 @fewer(20)
 def test_a_thread_that_grows_is_seen_as_if_it_had_been_read_at_once(cut: int, turns: int) -> None:
-    from quire.log.hashing import chain
+    from quire.entry import chain
 
     entries = list(chain(talk(turns, 30)))
     policy = Policy(budget=400)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
+from quire.entry import entry_id
 from quire.errors import CallError, DamageError, NotFound, QuireError, VersionError
 from quire.log.connection import MIGRATIONS, connect, migrate, statements
 from quire.log.entries import check, encode_body, usable
-from quire.log.hashing import entry_id
 from quire.log.sqlite import SqliteStore
 from quire.log.verify import OWNERS, salvage
 from quire.values import Entry, attach, call, user

@@ -11,9 +11,9 @@ from entry_strategies import FIELDS, ON_ALL, bodies
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.entry import chain, entry_id, sha256_hex
 from quire.errors import FormatError
 from quire.log.entries import SCHEMA, check, decode_lines, encode, encode_lines
-from quire.log.hashing import chain, entry_id, sha256_hex
 from quire.values import KINDS, Entry
 
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from quire import values
+from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
-from quire.log.hashing import chain
 from quire.log.postgres import PostgresStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import EntryWords, Store, ThreadInfo

@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from quire import thread_recall, values
 from quire.assemble import Assembly, Policy
 from quire.assemble.messages import handle_of
+from quire.entry import chain
 from quire.errors import CallError
 from quire.formats import clean
-from quire.log.hashing import chain
 from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
 from quire.recall.placement import in_prompt, standing

@@ -21,8 +21,8 @@ from test_kills_amid_cycles import Nursery, Trial, nursery
 
 from quire import values
 from quire.assemble import Policy
+from quire.entry import sha256_hex
 from quire.errors import CallError, MissingPart, ProviderError
-from quire.log.hashing import sha256_hex
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors, validate
 from quire.send.front import Front

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quire import providers, values
 from quire.assemble import Assembly
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.providers.rules import GrowingCheck, errors, validate
 from quire.providers.wires import wire_of
 from quire.thread_state import policy_for

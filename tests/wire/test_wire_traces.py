@@ -4,7 +4,7 @@ import pytest
 
 from conftest import TRACES, traces
 from quire.assemble import Policy, Refused, requests
-from quire.log.hashing import chain
+from quire.entry import chain
 from quire.providers import import_, render, rendering, split_target
 from quire.providers.rules import errors, validate
 

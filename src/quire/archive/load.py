@@ -22,10 +22,10 @@ from quire.archive.chat_file import (
     whole_second,
 )
 from quire.assemble.summary import truncate
+from quire.entry import chain, sha256_hex
 from quire.errors import CallError, FormatError, QuireError
 from quire.items import identity, item, read_again
 from quire.log.entries import check
-from quire.log.hashing import chain, sha256_hex
 from quire.log.store import Store
 from quire.values import Entry, Item, Json, JsonObject, item_json
 

@@ -10,8 +10,8 @@ import msgspec
 from quire.assemble.messages import SUMMARY_TURN, Epoch, History
 from quire.assemble.policy import Policy, Promote
 from quire.assemble.user_message import ItemBlock, UserMessage, normal, references, user_text
+from quire.entry import canonical, sha256_hex
 from quire.errors import BudgetError
-from quire.log.hashing import canonical, sha256_hex
 from quire.tokens import counter, text_tokens, tools_tokens
 from quire.values import LAYERS, Envelope, JsonObject, Layer, LayerId, LeftOut, Prompt, Segment, Text
 

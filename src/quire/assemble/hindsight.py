@@ -21,8 +21,8 @@ from quire.assemble.rebase import Outliving, Rebase
 from quire.assemble.rebase_decision import decide, effective
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
+from quire.entry import chain
 from quire.errors import BudgetError
-from quire.log.hashing import chain
 from quire.tokens import tools_tokens
 from quire.values import Entry, JsonObject
 

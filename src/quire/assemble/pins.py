@@ -14,8 +14,8 @@ import msgspec
 from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.policy import Policy, Promote
 from quire.assemble.user_message import block, call_text, entry_text, normal, query_alone
+from quire.entry import sha256_hex
 from quire.items import identity
-from quire.log.hashing import sha256_hex
 from quire.values import Call, Entry, Image, JsonObject, LeftOut, Message, ToolSet
 
 

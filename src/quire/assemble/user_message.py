@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from quire.assemble.policy import ItemForm, Promote
-from quire.entry import result_text
+from quire.entry import canonical, result_text, sha256_hex
 from quire.formats import markdown
 from quire.items import identity
 from quire.log.entries import encode
-from quire.log.hashing import canonical, sha256_hex
 from quire.providers.convert import own_blocks, project
 from quire.tokens import counter
 from quire.tokens.counting import said

@@ -15,8 +15,8 @@ import msgspec
 from quire.audit import SentCall, read_calls
 from quire.audit.conversations import units_of
 from quire.cli.output import counted, echo, in_line, json_option, print_json
+from quire.entry import sha256_hex
 from quire.errors import CallError, FormatError, NotFound
-from quire.log.hashing import sha256_hex
 from quire.providers.prefix import Unit, written
 
 VERSION = 1

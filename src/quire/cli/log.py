@@ -117,7 +117,7 @@ def append(
 
 def _chained_end(said: list[Entry], info: ThreadInfo) -> tuple[str, int]:
     """The id and seq that the lines of a file have to continue."""
-    from quire.log.hashing import chain
+    from quire.entry import chain
 
     end = [*chain(said, info.id, info.seq)]
     return (end[-1].id, end[-1].seq) if end else (info.id, info.seq)

@@ -76,8 +76,8 @@ def load_usable(source: str, db: Place | None) -> list[Entry]:
 
 def load_entries(source: str, db: Place | None, seq: int | None = None) -> list[Entry]:
     """The entries of a file of that name, else of a thread of that name (with `seq`: that one); each with id and seq."""
+    from quire.entry import chain
     from quire.log.entries import decode_lines
-    from quire.log.hashing import chain
 
     if source == "-" or os.path.isfile(source):
         return list(chain(decode_lines(read_text(source))))

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from quire.entry import sha256_hex
 from quire.errors import CallError
-from quire.log.hashing import sha256_hex
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.simulate import Block, Predicted
 from quire.tokens import counter

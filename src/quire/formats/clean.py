@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 import msgspec
 
+from quire.entry import canonical
 from quire.errors import CallError
 from quire.formats.text import CallPair, exact, fault, paired, seen, well_formed
-from quire.log.hashing import canonical
 from quire.log.shapes import (
     ANYTHING,
     BOOLEAN,

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quire.entry import INTERRUPTED
+from quire.entry import INTERRUPTED, NOT_UTF8_HINT
 from quire.errors import FormatError
-from quire.log.shapes import NOT_UTF8_HINT
 from quire.values import Entry, Json
 
 # Unicode's White_Space property; str.isspace() also holds four separators that are none.

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
 
+from quire.entry import NOT_UTF8_HINT, sha256_hex
 from quire.errors import BudgetError, CallError, FormatError, MissingPart, NotFound
 from quire.items.cut import cut
-from quire.log.hashing import sha256_hex
-from quire.log.shapes import NOT_UTF8_HINT, Fault, check_json, short
+from quire.log.shapes import Fault, check_json, short
 from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 
 # Making an item: its content checked and hashed once, here; and the identity under which a model knows it.

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from quire.entry import entry_id, sha256_hex
 from quire.errors import CallError, FormatError
-from quire.log.hashing import entry_id, sha256_hex
 from quire.log.positions import Positions
 from quire.log.shapes import (
     ANYTHING,

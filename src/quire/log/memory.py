@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from quire.entry import canonical, chain, entry_id
 from quire.errors import DamageError
 from quire.log.entries import check_entry, encode_body
-from quire.log.hashing import canonical, chain, entry_id
 from quire.log.store import (
     Change,
     EntryWords,

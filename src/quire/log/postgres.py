@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import msgspec
 import psycopg
 
+from quire.entry import canonical, chain, sha256_hex
 from quire.errors import ConflictError, DamageError
 from quire.log import verify
 from quire.log.branches import Row, bad_entry, entries_of
 from quire.log.entries import check_entry, encode_body
-from quire.log.hashing import canonical, chain, sha256_hex
 from quire.log.postgres_connection import (
     LOOK_S,
     RECONNECT_S,

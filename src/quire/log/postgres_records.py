@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from quire.log.hashing import sha256_hex
+from quire.entry import sha256_hex
 from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.sqlite_records import damaged, said
 from quire.log.store import RecordFilter, RecordRow

@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from quire.entry import NOT_UTF8_HINT
 from quire.errors import FormatError, nearest
 from quire.values import Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]
 
 # A lone surrogate is half a character: it comes from bytes that were decoded as something they are not.
-NOT_UTF8_HINT = "Decode the bytes with errors='replace' before handing them over."
 
 # Deeper than any real argument, shallow enough for every reader's stack.
 MAX_DEPTH = 256

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from quire.entry import canonical, chain, sha256_hex
 from quire.errors import DamageError
 from quire.log import branches, verify
 from quire.log.branches import TIP, Tip
 from quire.log.connection import connect, is_damage, migrate, transaction, translate
 from quire.log.entries import check_entry, encode_body
-from quire.log.hashing import canonical, chain, sha256_hex
 from quire.log.sqlite_index import SqliteIndex, forget_deleted, insert_words
 from quire.log.sqlite_records import SqliteRecords
 from quire.log.store import (

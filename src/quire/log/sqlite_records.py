@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from quire.entry import sha256_hex
 from quire.errors import DamageError
-from quire.log.hashing import sha256_hex
 from quire.log.store import RecordFilter, RecordRow
 
 if TYPE_CHECKING:

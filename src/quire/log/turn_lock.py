@@ -10,8 +10,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeAlias
 
+from quire.entry import sha256_hex
 from quire.errors import ConflictError, QuireError
-from quire.log.hashing import sha256_hex
 
 Key: TypeAlias = tuple[str, str]
 # What this process holds, and what the code that is running now holds: that may take it once more.

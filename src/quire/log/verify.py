@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from quire.entry import entry_id
 from quire.errors import DamageError, FormatError, NotFound
 from quire.log import sqlite_index, sqlite_records
 from quire.log.branches import ROWS, SCAN, Row, bad_entry, body_of, holder, pieces
 from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import encode_body
-from quire.log.hashing import entry_id
 from quire.log.store import Stretch, Verified
 from quire.values import Entry
 

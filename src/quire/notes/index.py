@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import platformdirs
 
+from quire.entry import sha256_hex
 from quire.errors import DamageError, MissingPart
 from quire.items.cut import heading_lines
-from quire.log.hashing import sha256_hex
 from quire.notes.note import Note, aliases, title_of
 from quire.notes.vault import NoteChange, Progress, Vault
 

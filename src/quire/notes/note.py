@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from quire.entry import sha256_hex
 from quire.errors import FormatError, MissingPart
-from quire.log.hashing import sha256_hex
 from quire.values import Json, JsonObject
 
 # What stands in a note besides its words: front matter, wiki-links, embeds, tags, query blocks.

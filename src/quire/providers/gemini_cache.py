@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.log.hashing import sha256_hex
+from quire.entry import sha256_hex
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.simulate import Simulator

@@ -12,7 +12,7 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from quire.log.hashing import canonical, sha256_hex
+from quire.entry import canonical, sha256_hex
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, Lines
 

@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.entry import whole_characters
-from quire.log.hashing import sha256_hex
+from quire.entry import sha256_hex, whole_characters
 from quire.providers.models import ModelInfo, data
 from quire.values import Json, JsonObject
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import platformdirs
 
+from quire.entry import sha256_hex
 from quire.errors import MissingPart
-from quire.log.hashing import sha256_hex
 from quire.recall.columns import Array, Floats
 
 # The ONNX graph of all-MiniLM-L6-v2, written from its published weights: tokens in, one unit vector out.

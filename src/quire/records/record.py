@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from quire.entry import canonical
 from quire.errors import CallError, DamageError
-from quire.log.hashing import canonical
 from quire.records.hints import apply_hints, check_hints
 from quire.records.paths import as_text, check_depth
 from quire.values import Json, JsonObject

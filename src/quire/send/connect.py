@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
+from quire.entry import sha256_hex
 from quire.errors import CallError, ProviderError
-from quire.log.hashing import sha256_hex
 from quire.providers.gemini_cache import CacheCall, CacheKeeper, Served, lasting
 from quire.providers.models import model_info, resolve, split_target
 from quire.providers.prefix import line, prefix_bytes

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from quire.entry import sha256_hex
 from quire.errors import CallError, NotFound
-from quire.log.hashing import sha256_hex
 from quire.log.store import RecordFilter, RecordRow, Store, check_tenant
 from quire.records.record import Record, decode, draft, encode, number
 from quire.values import Entry, Json, JsonObject

@@ -10,9 +10,9 @@ from quire import providers
 from quire.archive.sent_calls import is_body
 from quire.assemble import Built
 from quire.audit import audit, call_of
+from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
-from quire.log.hashing import chain
 from quire.log.store import ThreadInfo
 from quire.providers.models import known_models, split_target
 from quire.providers.usage import cost

@@ -17,9 +17,9 @@ from urllib.parse import quote
 import msgspec
 
 from quire import errors
+from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, MissingPart, QuireError
 from quire.log.entries import check_entry
-from quire.log.hashing import canonical, sha256_hex
 from quire.log.store import Index, RecordRow, RecordTable, Store, check_name, check_page
 from quire.log.turn_lock import hold_turn
 from quire.server.store_calls import CALLS

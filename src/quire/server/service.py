@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from quire.entry import sha256_hex
 from quire.errors import ConflictError, NotFound, QuireError
-from quire.log.hashing import sha256_hex
 from quire.log.off_loop import off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server
 from quire.records.record import decode, draft

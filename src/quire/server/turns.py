@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import msgspec
 
 from quire import values
+from quire.entry import chain
 from quire.errors import CallError, ConflictError
-from quire.log.hashing import chain
 from quire.log.off_loop import off_loop
 from quire.providers.models import resolve, split_target
 from quire.providers.wires import wire_of

@@ -18,9 +18,9 @@ from quire.assemble.fit import enclose, layer_tokens
 from quire.assemble.hindsight import optimum, trail
 from quire.assemble.rebase import SUMMARY_HEADING
 from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
+from quire.entry import sha256_hex
 from quire.errors import BudgetError, CallError, NotFound
 from quire.log.entries import usable
-from quire.log.hashing import sha256_hex
 from quire.log.store import ThreadInfo
 from quire.observe import LayerHashes, moved
 from quire.providers import http_body, render

@@ -14,9 +14,8 @@ from typing import Protocol
 
 import msgspec
 
+from quire.entry import NOT_UTF8_HINT, canonical
 from quire.errors import CallError, FormatError, MissingPart
-from quire.log.hashing import canonical
-from quire.log.shapes import NOT_UTF8_HINT
 from quire.tokens.vocabularies import BASE, DEFAULT, RELATIVE, UNKNOWN, Vocabulary, vocabulary
 from quire.values import (
     SPOKEN,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from quire.entry import canonical
 from quire.errors import FormatError
-from quire.log.hashing import canonical
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from quire.log.hashing import canonical, sha256_hex
+from quire.entry import canonical, sha256_hex
 from quire.providers.prefix import (
     MARKS,
     GrowingRow,

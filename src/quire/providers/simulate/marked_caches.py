@@ -16,7 +16,7 @@ from operator import attrgetter
 
 import msgspec
 
-from quire.log.hashing import canonical
+from quire.entry import canonical
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import GrowingValues
 from quire.providers.simulate.blocks import Block, Cause, EngineView, Shares, marked
