@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import uvicorn.protocols.http.auto  # noqa: F401  (imported before the fork, as all of these)
 
@@ -10,14 +11,20 @@ import quire.log.postgres
 import quire.recall
 import quire.send.connect
 import quire.send.http  # noqa: F401
+from quire.errors import QuireError
 from quire.server.app import Running, all_routes
 from quire.server.service import Service, ServiceLimits
 
 
 def serve(db: str, port: str, model: str, base_url: str) -> None:
-    """What `quire serve` does."""
-    service = Service(db, limits=ServiceLimits(per_s=0), model=model, base_url=base_url)
-    Running(service, port=int(port)).run()
+    """What `quire serve` does; where it cannot begin it is begun again, as a supervisor would."""
+    while True:
+        try:
+            service = Service(db, limits=ServiceLimits(per_s=0), model=model, base_url=base_url)
+            Running(service, port=int(port)).run()
+            return
+        except QuireError:  # the database is being restarted, or the one that was killed still holds the port
+            time.sleep(0.1)
 
 
 all_routes()
