@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from quire import providers
-from quire.assemble import Built
+from quire.assemble import Built, Policy
 from quire.assemble.fit import enclose
 from quire.assemble.user_message import ItemBlock, normal
 from quire.entry import canonical, sha256_hex
@@ -192,6 +193,68 @@ def _moved(before: Built, now: Built, since: Iterable[Entry]) -> MovedLayer | No
     if before.prompt.l1 == now.prompt.l1 and before.blocks == now.blocks:
         return None
     return watch(enclose(before, ()), enclose(now, ()), since)
+
+
+# An epoch of fewer requests than this is short; so many of them one after the other are told, and what would help:
+# a budget at which one lasts this many requests.
+SHORT_EPOCH, SHORT_EPOCHS, GOOD_EPOCH = 4, 3, 8
+
+
+class ShortEpochs(msgspec.Struct, frozen=True):
+    """The budget ends epoch after epoch before the cache is used much: each request brings too much for it."""
+
+    # How many requests the newest epochs had, and how many tokens a request brings.
+    lengths: tuple[int, ...]
+    growth: int
+    # The tokens in front of the messages.
+    head: int
+
+    @property
+    def budget(self) -> int:
+        """The budget that would help: beside the head and what a cut keeps, there is room for so many requests."""
+        needed = self.head + GOOD_EPOCH * self.growth / (1 - Policy().floor)
+        return math.ceil(needed / 1000) * 1000
+
+    def __str__(self) -> str:
+        lasted = ", ".join(map(str, self.lengths))
+        return (
+            f"the newest epochs lasted {lasted} requests: each brings about {self.growth:,} tokens, so that most of "
+            f"the cache is written anew; budget={self.budget:,} (--budget) or shorter tool results would help"
+        )
+
+
+class EpochWatch:
+    """Warns once where the budget ends several epochs after a few requests each."""
+
+    def __init__(self, warn: Callable[[object], None]) -> None:
+        self._warn = warn
+        self._lengths: list[int] = []
+        self._epoch, self._requests, self._tokens = 0, 0, 0
+        # What requests of one epoch have brought, each.
+        self._growth: list[int] = []
+
+    def on_request(self, sending: Sending) -> None:
+        built = sending.built
+        if built.epoch == self._epoch:
+            self._requests += 1
+            self._growth.append(built.tokens - self._tokens)
+        else:
+            full = any("budget" in entry.body["reason"] for entry in sending.since if entry.kind == "rebase")
+            self._lengths = [*self._lengths, self._requests] if full and self._requests else []
+            self._epoch, self._requests = built.epoch, 1
+            self._tell_short(built.head_tokens)
+        self._tokens = built.tokens
+
+    def on_reply(self, received: Received) -> None:
+        """What replies used says nothing of how long epochs last."""
+
+    def _tell_short(self, head: int) -> None:
+        newest = tuple(self._lengths[-SHORT_EPOCHS:])
+        if len(newest) == SHORT_EPOCHS and max(newest) < SHORT_EPOCH and self._growth:
+            growth = sum(self._growth[-GOOD_EPOCH:]) // len(self._growth[-GOOD_EPOCH:])
+            self._warn(ShortEpochs(newest, growth, head))
+            self._lengths = []
+            self._warn = lambda what: None
 
 
 _logger = logging.getLogger("quire")

@@ -27,7 +27,16 @@ from quire.log.off_loop import refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server
-from quire.observe import CacheWatch, LayerHashes, Observer, Received, RequestLog, Sending, chat_messages
+from quire.observe import (
+    CacheWatch,
+    EpochWatch,
+    LayerHashes,
+    Observer,
+    Received,
+    RequestLog,
+    Sending,
+    chat_messages,
+)
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.rules import GrowingCheck, require
@@ -123,14 +132,14 @@ class Thread:
         observers: Iterable[Observer] | None = None,
     ) -> None:
         self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
-        # Called when L1 or L2 moved and no entry explains it, and when a reply read other than predicted.
+        # Called when L1 or L2 moved and no entry explains it, when a reply read other than predicted, when epochs are short.
         self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
         # Recall goes by meaning too where the model is installed; an embedder of one's own, or None for words alone.
         self.embedder: Embedder | Literal["installed"] | None = "installed"
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
-        watch = CacheWatch(lambda what: self.on_warning(what))
-        usual = (watch, RequestLog(name))
+        watches = (watch(lambda what: self.on_warning(what)) for watch in (CacheWatch, EpochWatch))
+        usual = (*watches, RequestLog(name))
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._fold = ThreadState(store, name)
         self._newest: Request | None = None

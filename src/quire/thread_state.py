@@ -258,9 +258,9 @@ def _own(policy: Policy, target: str) -> JsonObject:
     """The prices and the cache life that a policy names itself."""
     if policy.model not in ("", target):
         return {}  # they are another model's
-    usual = Policy()
-    named = {name: getattr(policy, name) for name in ("read", "write", "ttl_s")}
-    return {name: value for name, value in named.items() if value != getattr(usual, name)}
+    named = {"read": policy.read, "write": policy.write}
+    own: JsonObject = {name: price for name, price in named.items() if price is not None}
+    return own if policy.ttl_s == Policy().ttl_s else {**own, "ttl_s": policy.ttl_s}
 
 
 def changes(target: str, policy: Policy) -> JsonObject:

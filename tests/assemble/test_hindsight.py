@@ -103,7 +103,7 @@ def cost_with_cuts_at(entries: list[Entry], policy: Policy, cuts: tuple[int, ...
             if (built.rebase is not None) != due:
                 return math.inf  # nothing to cut here, or no way around it
             reused = reused_tokens(before, built)
-            cost += policy.read * reused + policy.write * (built.tokens - reused)
+            cost += policy.prices[0] * reused + policy.prices[1] * (built.tokens - reused)
             before, place = built, place + 1
         assembly.feed(entry)
     return cost

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire import Reply, Thread, Usage, values
+from quire import Policy, Reply, Thread, Usage, values
 from quire.assemble.state import fit
 from quire.entry import chain
-from quire.observe import Observer, Received, Sending
+from quire.log.memory import MemoryStore
+from quire.observe import Observer, Received, Sending, ShortEpochs
 from quire.providers.simulate import Simulator
 from quire.thread import open_store
 from toolbox import closed_later
@@ -55,6 +56,28 @@ def test_each_request_and_reply_is_told_in_order(tmp_path: Path) -> None:
         ["sent", "respond", "user"],
         ["sent", "respond", "user"],
     ]
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.4, True), (0.02, False)])
+def test_epochs_that_the_budget_ends_early_are_told_with_the_budget_that_would_help(share: float, warned: bool) -> None:
+    def told_at(budget: int) -> list[ShortEpochs]:
+        told: list[object] = []
+        thread = Thread(MemoryStore(), "t", Policy(budget=budget, ttl_s=None))
+        thread.on_warning = told.append
+        thread.append(values.user("Read them all."))
+        for n in range(20):
+            request = thread.request("openai-chat:gpt-5")
+            call = values.call(f"c{n}", "read", {"path": str(n)})
+            thread.record(Reply((call,), Usage()), request)
+            thread.append(values.result(f"c{n}", None, f"river stone {n}\n" * int(share * 24_000 / 5)))
+        return [what for what in told if isinstance(what, ShortEpochs)]
+
+    told = told_at(24_000)
+    assert len(told) == warned
+    for what in told:
+        assert max(what.lengths) < 4
+        assert f"budget={what.budget:,}" in str(what)
+        assert told_at(what.budget) == []
 
 
 def test_the_debug_log_has_each_requests_hashes_and_cached_tokens(

@@ -121,4 +121,4 @@ def _measured(made: list[Built]) -> tuple[float, float]:
 
 def test_shares_beyond_the_budget_are_refused() -> None:
     with pytest.raises(CallError, match=r"opening 0\.4 add up to more than the budget"):
-        Policy(floor=0.5, opening=0.4)
+        Policy(floor=0.5, handles=0.2, opening=0.4)

@@ -87,7 +87,7 @@ OWN: list[tuple[str, str, Callable[[int, str], JsonObject]]] = [
 def thread_of(
     format: str, target: str, messages: list[JsonObject], budget: int = 400_000, floor: float = 0.3
 ) -> Thread:
-    policy = Policy(budget=budget, model=target, image_tokens=1500, floor=floor)
+    policy = Policy(budget=budget, model=target, image_tokens=1500, floor=floor, handles=0.2)
     thread = Thread(closed_later(open_store(":memory:")), "t", policy)
     body = {"model": target.partition(":")[2], FIELD.get(format, "messages"): messages}
     thread.append(*providers.import_(format, body))

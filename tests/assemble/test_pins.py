@@ -44,7 +44,7 @@ def stands_from_its_first_request(entries: list[Entry], policy: Policy, words: s
 
 
 @pytest.mark.parametrize("pin", [True, WORDS])
-@pytest.mark.parametrize("tiers", [{}, {"floor": 0.375, "handles": 0.25}])
+@pytest.mark.parametrize("tiers", [{"handles": 0.2}, {"floor": 0.375, "handles": 0.25}])
 def test_a_pinned_result_stays_where_older_ones_become_handles(pin: object, tiers: dict[str, float]) -> None:
     made = stands_from_its_first_request(loop(30, 12, {"pin": pin}), Policy(budget=10_000, **tiers))
     assert any(edit["action"] == "handle" for one in made if one.rebase for edit in one.rebase["edits"])

@@ -54,7 +54,7 @@ def test_the_newest_floor_stays_verbatim() -> None:
 
 def test_old_results_become_handles_that_name_their_original() -> None:
     entries = list(chain(loop(40)))
-    made = built(entries, Policy(budget=8_000))
+    made = built(entries, Policy(budget=8_000, handles=0.2))
     rebased = next(one for one in made if one.rebase)
     assert rebased.rebase is not None
     edit = next(edit for edit in rebased.rebase["edits"] if edit["action"] == "handle")
@@ -64,9 +64,29 @@ def test_old_results_become_handles_that_name_their_original() -> None:
     assert edit["freed"] > 0
 
 
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
+def test_the_larger_the_results_the_deeper_the_cut_and_few_epochs_are_short(share: float) -> None:
+    """Without a share for handles, as much is kept as lets an epoch last: less, the larger each result is."""
+    budget = 24_000
+    line = "river stone amber window engine ledger copper market winter signal garden harbor\n"
+    many = round(6 / share)
+    entries = [values.user("Read them all.")]
+    for n in range(many):
+        entries += [
+            values.call(f"c{n}", "read", {"path": str(n)}),
+            values.result(f"c{n}", None, line * int(share * budget / 14)),
+        ]
+    entries += [values.respond("done")]
+    chosen, full = (built(entries, Policy(budget=budget, handles=handles)) for handles in (None, 0.2))
+    assert sum(one.rebase is not None for one in chosen) <= sum(one.rebase is not None for one in full)
+    cut = [one for one in chosen if one.rebase]
+    assert len(cut) <= many * share / 0.6 + 1
+    assert share < 0.1 or not any(edit["action"] == "handle" for one in cut for edit in one.rebase["edits"])
+
+
 def test_a_rebase_summarises_whole_turns_and_says_what_it_freed() -> None:
     entries = list(chain(talk(60)))
-    rebased = next(one for one in built(entries, Policy(budget=3_000)) if one.rebase)
+    rebased = next(one for one in built(entries, Policy(budget=3_000, handles=0.2)) if one.rebase)
     assert rebased.rebase is not None
     assert rebased.rebase["freed"] > 0
     assert rebased.rebase["summary"]
@@ -180,7 +200,9 @@ def test_a_repeated_read_is_shown_once() -> None:
     entries = [values.system("Help."), values.user("do it all")]
     for n in range(30):
         entries += [values.call(f"c{n}", "read", {"path": "same.txt"}), values.result(f"c{n}", None, LONG)]
-    rebased = next(one for one in built([*entries, values.respond("done")], Policy(budget=8_000)) if one.rebase)
+    rebased = next(
+        one for one in built([*entries, values.respond("done")], Policy(budget=8_000, handles=0.2)) if one.rebase
+    )
     assert rebased.rebase is not None
     texts = [edit["replacement"] for edit in rebased.rebase["edits"] if edit["action"] == "handle"]
     assert texts

@@ -1,18 +1,24 @@
 """What providers report of their counts corrects the budget of their own model, and never ends a thread."""
 
 import itertools
+import re
+from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import Policy, values
 from quire.assemble import Assembly
 from quire.assemble.rebase_decision import effective
+from quire.cli.main import quire as cli
 from quire.entry import chain
 from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
-from quire.values import Entry, Reply, Usage
+from quire.tokens import counter
+from quire.values import Entry, JsonObject, Reply, Usage
 from toolbox import closed_later
 
 A, B = "openai-chat:a", "openai-chat:b"
@@ -42,6 +48,38 @@ def test_one_models_reports_say_nothing_about_another(factor: float) -> None:
     other = Assembly(Policy(budget=8000, model=B)).extend(log)
     assert effective(other).limit == effective(Assembly(Policy(budget=8000, model=B))).limit
     assert 0 < other.request().tokens <= 8000
+
+
+@pytest.mark.moves_prefix(reason="budgets are small")
+def test_before_any_report_ids_and_priming_are_part_of_the_budget() -> None:
+    """By the rule of OpenAI's cookbook: every string of a message, three a message, three in front of the answer."""
+
+    def counted(message: JsonObject) -> int:
+        calls = [[each["id"], *each["function"].values()] for each in message.get("tool_calls") or ()]
+        named = [message["role"], message.get("content") or "", message.get("tool_call_id", "")]
+        return 3 + sum(counter().count(text) for text in [*named, *(text for call in calls for text in call)])
+
+    for budget in range(400, 440, 8):
+        policy = Policy(budget=budget, when="full")
+        thread = Thread(closed_later(open_store(":memory:")), "t", policy, clock=lambda: 0, observers=())
+        thread.append(values.user("Read them."))
+        for number in range(24):
+            request = thread.request(A)
+            assert 3 + sum(map(counted, request.body["messages"])) <= budget
+            call = values.call(f"call_{number}_3fGh81kLmN", "read", {"n": number})
+            thread.record(Reply((call,), Usage()), request)
+            thread.append(values.result(call.call_id, None, f"line {number} of it\n" * (1 + number % 4)))
+
+
+def test_assemble_and_plan_say_in_whose_tokens_they_count(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(b"\n".join(msgspec.json.encode(entry.body) for entry in reported(2.0)))
+    shown = CliRunner().invoke(cli, ["assemble", str(file), "--turn", "12"]).output
+    assert "of 56,000 tokens (112,000 as the model counts)" in shown
+    planned = CliRunner().invoke(cli, ["plan", str(file)]).output
+    assert "paid, as the provider counts" in planned
+    for row in planned.splitlines():
+        assert not re.match(r"(drop only|never cut|promote each turn) .* 0\.\d\d ", row)
 
 
 @pytest.mark.moves_prefix(reason="every turn comes near the budget")

@@ -88,6 +88,7 @@ class _Epoch(msgspec.Struct, frozen=True, array_like=True):
     opening: int
     whole: bool
     fold: int
+    grown: tuple[float, float]
     sent: int
     ends: list[int]
     said: UserMessage | None
@@ -229,6 +230,7 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
         epoch.opening,
         epoch.whole,
         epoch.fold,
+        epoch.grown,
         epoch.sent,
         epoch.ends,
         epoch.said,
@@ -310,7 +312,8 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
     epoch.known.used = packed.used
     epoch.strip = History(_unpacked_leaf(leaf, blocks) for leaf in packed.leaves)
     epoch.opening, epoch.whole, epoch.fold = packed.opening, packed.whole, packed.fold
-    epoch.sent, epoch.ends, epoch.said = packed.sent, packed.ends, packed.said
+    epoch.grown, epoch.sent = packed.grown, packed.sent
+    epoch.ends, epoch.said = packed.ends, packed.said
     epoch.keep_head_tokens(packed.head_tokens)
     return epoch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -66,12 +67,14 @@ RUNGS = (
 )
 # A summary longer than this is only read more slowly; what the user demanded takes at most this share of the messages.
 SUMMARY_MOST, DEMANDS = 4_000, 0.5
+# Five times the definition of the tool that reads behind handles: it is read with each request, as they are.
+_OFFER = 900
 
 
 def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Cuts:
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
     strip, room = epoch.strip, room_of(epoch, policy, head)
-    handle, tier = _tiers(strip, policy, rung, room)
+    handle, tier = _tiers(epoch, policy, rung, room)
     opening = opening_within(epoch, _opening_room(strip, policy, rung, room, handle))
     handle = max(opening, handle)
     drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
@@ -94,6 +97,34 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     else:
         same = strip.sums[opening] + (asked if request == opening and not limit and not summed_up else 0)
     return Cuts(drop, handle, request, limit, most, kept, strip.total - kept, same, opening)
+
+
+def _handle_tier(epoch: Epoch, policy: Policy, room: int) -> float:
+    """The room for handles: the policy's share, or what floor and summary leave of what a cut may keep.
+
+    With the first handle a tool is offered that reads what stands behind it. That writes the head anew, and is read
+    with each request from then on: a tier that is smaller than this is not worth it.
+    """
+    if policy.handles is not None:
+        return policy.handles * room
+    summary = min(policy.summary_share * room, SUMMARY_MOST)
+    left = (lasting(epoch.growth(), room, policy) - policy.floor) * room - summary
+    tier = max(0.0, min(policy.handles_most * room, left))
+    offered = any(tool["name"] == "recall" for tool in epoch.tools)
+    return tier if offered or tier > epoch.head_tokens() + _OFFER else 0
+
+
+def lasting(growth: float, room: int, policy: Policy) -> float:
+    """The share of the room that a cut may keep so that the epoch behind it lasts as long as the prices say.
+
+    An epoch that begins at a share k and grows by t with each request until the room is full costs, a request,
+    r(1 + k)/2 for being read and (w - r)tk/(1 - k) for its beginning being written anew. Of the last token that is
+    kept, the second costs as much as the first at (1 - k)² = 2t(w - r)/r; whatever is kept beyond that costs more.
+    """
+    read, write = policy.prices
+    if write <= read or not room:
+        return 1.0
+    return 1 - math.sqrt(2 * growth / room * (write / read - 1)) if read else 0.0
 
 
 def _summary_limits(policy: Policy, rung: Rung, room: int, told: int, gone: int) -> tuple[int, int]:
@@ -138,9 +169,10 @@ def opening_within(epoch: Epoch, room: float) -> int:
     return strip.front_within(room)
 
 
-def _tiers(strip: History, policy: Policy, rung: Rung, room: int) -> tuple[int, float]:
+def _tiers(epoch: Epoch, policy: Policy, rung: Rung, room: int) -> tuple[int, float]:
     """The leaf from which on everything stays as it is, and the tokens for the handles in front of it."""
-    tier = policy.handles * room if rung.handles else 0
+    strip = epoch.strip
+    tier = _handle_tier(epoch, policy, room) if rung.handles else 0
     if rung.keeps == "floor":
         return strip.deepest_keeping(policy.floor * room), tier
     if rung.keeps == "least":
@@ -150,7 +182,7 @@ def _tiers(strip: History, policy: Policy, rung: Rung, room: int) -> tuple[int, 
     # What is too large to stay, a document say, becomes a handle; nothing else does.
     large = strip.legal_at_or_before(strip.last_beyond(left))
     short = strip.handled[start] - strip.handled[large]
-    if short > tier or not strip.shortened(large, start):
+    if short > policy.handles_most * room * rung.handles or not strip.shortened(large, start):
         return start, 0
     start = strip.longest_within(left - short)
     return start, strip.handled[start] - strip.handled[large]
@@ -175,6 +207,8 @@ class Built(msgspec.Struct, frozen=True):
     query: str
     user: int | None
     left_out: tuple[LeftOut, ...]
+    # The budget in the tokens that sizes are counted in: a model that counts otherwise leaves more room, or less.
+    limit: int = 0
 
     @property
     def epoch(self) -> int:

@@ -205,7 +205,8 @@ def _pay(run: Run, before: Epoch, cold: bool) -> None:
     """Charge a run for its request, and mark what the cache now has."""
     epoch, policy = run.assembly.epoch, run.assembly.policy
     reused = 0 if cold else _reused(before, epoch)
-    run.cost += policy.read * reused + policy.write * (epoch.total_tokens() - reused)
+    read, write = policy.prices
+    run.cost += read * reused + write * (epoch.total_tokens() - reused)
     epoch.sent = len(epoch.strip.leaves)
 
 
@@ -231,8 +232,8 @@ def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
     made = _cut_from(thread, place, first) if first else None
     if first is None or made is None:
         return None
-    policy, epoch = made.assembly.policy, made.assembly.epoch
-    spared = 0 if thread.steps[place].cold else policy.write - policy.read
+    (read, write), epoch = made.assembly.policy.prices, made.assembly.epoch
+    spared = 0 if thread.steps[place].cold else write - read
     other = min(runs, key=lambda run: run.cost - spared * _reused(run.assembly.epoch, epoch))
     again = _cut_from(thread, place, other) if other is not first else None
     return min((run for run in (made, again) if run), key=lambda run: run.cost)

@@ -271,6 +271,8 @@ class History:
         self.group_starts: list[int] = []
         # Leaves that the handle tier would shorten.
         self.long: list[int] = []
+        # Running totals of what the ids of calls and results take on the wire, which `sizes` leave out.
+        self.ids: list[int] = [0]
         for each in leaves:
             self.add(each)
 
@@ -287,6 +289,8 @@ class History:
         self.sizes.append(leaf.tokens)
         self.sums.append(self.sums[-1] + leaf.tokens)
         self.handled.append(self.handled[-1] + leaf.handled_tokens)
+        named = (part.call_id for part in leaf.message.parts if isinstance(part, Call | Result))
+        self.ids.append(self.ids[-1] + sum(map(counter().count, named)))
 
     def copy(self) -> History:
         twin = History()
@@ -393,6 +397,8 @@ class Epoch:
         # How many leaves stood when the epoch began, and how many were in the newest request.
         self.fold = 0
         self.sent = 0
+        # What earlier epochs grew by, in tokens, and with how many answers of the model; the older, the less it counts.
+        self.grown = (0.0, 0.0)
         # How many leaves each of its requests had that went by.
         self.ends: list[int] = []
         # The newest turn's L3, for the envelope.
@@ -405,6 +411,18 @@ class Epoch:
         twin.l1, twin.known, twin.strip = self.l1[:], self.known.copy(), self.strip.copy()
         twin.ends = self.ends[:]
         return twin
+
+    def growth_so_far(self) -> tuple[float, float]:
+        """The tokens that have joined, and how many answers of the model are among them; earlier epochs count half."""
+        strip, (tokens, answers) = self.strip, self.grown
+        begun = min(self.fold, len(strip.leaves))
+        new = len(strip.group_starts) - bisect_left(strip.group_starts, begun)
+        return tokens / 2 + strip.total - strip.sums[begun], answers / 2 + new
+
+    def growth(self) -> float:
+        """How many tokens a request brings."""
+        tokens, answers = self.growth_so_far()
+        return tokens / max(1, answers)
 
     def pass_by(self) -> None:
         """A request goes by that holds everything so far."""

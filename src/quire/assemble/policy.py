@@ -15,15 +15,17 @@ Promote = Literal["at-rebase", "each-turn"]
 ItemForm = Literal["xml", "markdown"]
 # rent: rebase when keeping has cost as much as cutting would (ski rental); full: only when the budget is reached.
 When = Literal["rent", "full"]
+# The most that older turns whose results are handles take where nobody says how much.
+HANDLES = 0.2
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The budget and the choices; shares are of what the budget leaves beside system prompt and tools.
 
     floor: the newest tokens that always stay verbatim. handles: room for older turns whose tool results
-    are cut to handles. summary: room for the summary of what went. opening: room for the thread's oldest
-    entries, which stay verbatim and cached in front of what goes. read and write: the model's
-    prices relative to plain input. ttl_s: when an unused cache is cold (None: never).
+    are cut to handles (None: as much as lets an epoch last as long as the prices say, 0.2 at most). summary: room for the summary of what went. opening: room for the thread's oldest
+    entries, which stay verbatim and cached in front of what goes. read and write: prices
+    relative to plain input (None: the model's). ttl_s: when an unused cache is cold (None: never).
     """
 
     budget: int = 128_000
@@ -31,12 +33,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     promote: Promote = "at-rebase"
     items: ItemForm = "xml"
     when: When = "rent"
-    floor: float = 0.3
-    handles: float = 0.2
+    floor: float = 0.25
+    handles: float | None = None
     summary: float = 0.2
     opening: float = 0.0
-    read: float = 0.1
-    write: float = 1.25
+    read: float | None = None
+    write: float | None = None
     ttl_s: int | None = 300
     model: str = ""
     unused_turns: int = 20
@@ -59,21 +61,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.items not in get_args(ItemForm):
             raise CallError(f"items cannot be told as {self.items!r}", hint='Use "xml" or "markdown".')
-        tiers = {"handles": self.handles, "summary": self.summary, "opening": self.opening}
+        handles = self.handles or 0.0
+        tiers = {"handles": handles, "summary": self.summary, "opening": self.opening}
         if not 0 < self.floor <= 1 or not all(share >= 0 for share in tiers.values()):
             raise CallError(
                 f"floor {self.floor}, {_named(tiers)} are not shares",
                 hint="floor lies in (0, 1]; the others are at least 0.",
             )
-        if self.floor + self.handles + self.opening > 1:
+        if self.floor + handles + self.opening > 1:
             del tiers["summary"]
             raise CallError(
                 f"floor {self.floor}, {_named(tiers)} add up to more than the budget",
                 hint="Their sum is at most 1; the rest is the room in which the thread grows.",
             )
-        if not all(math.isfinite(price) and price >= 0 for price in (self.read, self.write)):
+        if not all(math.isfinite(price) and price >= 0 for price in self.prices):
             raise CallError(
-                f"read {self.read}, write {self.write} are not prices",
+                f"read {self.prices[0]}, write {self.prices[1]} are not prices",
                 hint="They are relative to plain input, such as 0.1 and 1.25.",
             )
         if self.recall is not None and not 0 <= self.recall <= 0.5:
@@ -85,9 +88,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
+    def prices(self) -> tuple[float, float]:
+        """What a cached token and a written one cost; where nobody says, as most models have it."""
+        return 0.1 if self.read is None else self.read, 1.25 if self.write is None else self.write
+
+    @property
     def summary_share(self) -> float:
         """The summary's share: at most half of what the other tiers leave, so that the thread has room to grow."""
-        return min(self.summary, (1 - self.floor - self.handles - self.opening) / 2)
+        return min(self.summary, (1 - self.floor - self.handles_most - self.opening) / 2)
+
+    @property
+    def handles_most(self) -> float:
+        """The largest share that handles may take."""
+        return min(HANDLES, 1 - self.floor - self.opening) if self.handles is None else self.handles
 
     def ceiling(self, layer: str) -> int:
         """The tokens that one layer may hold."""

@@ -146,7 +146,7 @@ def parse_rebase(entry: Entry) -> Rebase:
 def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epoch:
     """The epoch after a recorded rebase: kept leaves said once more behind the folded library."""
     after = Epoch()
-    after.number = epoch.number + 1
+    after.number, after.grown = epoch.number + 1, epoch.growth_so_far()
     # A user's older items are superseded whatever else is done to the entry.
     by_weight = sorted(rebase.edits, key=lambda edit: edit.action != "supersede")
     edited = _paired({edit.entry: edit for edit in by_weight}, epoch.strip.messages)

@@ -83,12 +83,16 @@ def _checked(text: str, limit: int) -> tuple[str, str]:
 
 # A cold cache is worth a cut that frees this share of what would be kept.
 COLD_SHARE = 0.05
+# What a model is given in front of its answer.
+PRIMING = 3
 # With less room than this, or this share of the budget, the next request cannot fit: an answer and what is said
 # to it take more.
 BRIM = 64
 BRIM_SHARE = 1 / 62
 # Cutting one request early spares what is new in it a second writing, unless there is no next one: two to one.
 LAST = 0.5
+# However little of what stays is cached yet, a cut counts as if this share of it were: epochs shall last.
+LASTS = 0.5
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -108,7 +112,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 def rent_after(moment: Moment, policy: Policy) -> float:
     """The rent paid so far, this request's share for what could be gone included."""
-    return moment.rent + policy.read * moment.removed
+    return moment.rent + policy.prices[0] * moment.removed
 
 
 def reason_to_cut(moment: Moment, policy: Policy) -> str:
@@ -119,10 +123,11 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
         return ""
     if moment.cold:
         return "cold" if moment.removed >= COLD_SHARE * moment.kept else ""
-    price = (policy.write - policy.read) * moment.cached
+    read, write = policy.prices
+    price = (write - read) * max(moment.cached, LASTS * moment.kept)
     if rent_after(moment, policy) >= price:
         return "rent"
-    spared = (policy.write - policy.read) * moment.new + policy.read * moment.removed
+    spared = (write - read) * moment.new + read * moment.removed
     return "brim" if moment.room < min(BRIM, BRIM_SHARE * policy.limit) and spared >= LAST * price else ""
 
 
@@ -172,6 +177,9 @@ def effective(assembly: Assembly) -> Policy:
     """The policy with its budget in our own tokens, where the provider's reports show that it counts otherwise."""
     policy, found = assembly.policy, assembly.asked.calibration(assembly.policy)
     limit, least = found.room(policy.limit), _least(assembly.epoch)
+    if not found.reported:
+        # Nobody has said yet what the model counts: ids, and what stands in front of its answer, may count too.
+        limit = min(limit, max(least, limit - PRIMING - assembly.epoch.strip.ids[-1]))
     if found.offset > 0 and limit < least:
         # What we do not see leaves no room for what may not be cut: it may be gone, and only another request can tell.
         limit = found.unseen_apart().room(policy.limit)

@@ -417,7 +417,10 @@ class Assembly:
         """How things stand, as the request at this point."""
         waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self.pending.attached)
         step = self.step + (not self.round.sent)
-        return build(self.epoch, effective(self), (self.turn, step), record, self.left_out + waiting)
+        policy = effective(self)
+        built = build(self.epoch, policy, (self.turn, step), record, self.left_out + waiting)
+        known = self.asked.calibration(self.policy).reports
+        return _to(built, limit=policy.limit if known else self.policy.limit)
 
 
 class Selection(msgspec.Struct, frozen=True):

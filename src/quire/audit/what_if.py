@@ -204,7 +204,7 @@ def _outcome(
             if before is not None and not _extends(before, built) and not each.aside:
                 cuts.append(number)
             tokens, read, before, last = tokens + built.tokens, read + reused, built, at
-            units += policy.read * reused + policy.write * (built.tokens - reused)
+            units += policy.prices[0] * reused + policy.prices[1] * (built.tokens - reused)
             usd = _add(usd, _usd(built.tokens, reused, each.output, policy, info, at))
         if each.aside:
             continue

@@ -60,7 +60,12 @@ _POLICY = (
     ),
     (("--items",), click.Choice(["xml", "markdown"]), _DEFAULT.items, "How items are told."),
     (("--floor",), click.FloatRange(0, 1, min_open=True), _DEFAULT.floor, "Share that stays verbatim."),
-    (("--handles",), _SHARE, _DEFAULT.handles, "Share for older turns whose results are handles."),
+    (
+        ("--handles",),
+        _SHARE,
+        _DEFAULT.handles,
+        "Share for older turns whose results are handles; unless said, as epochs last, at most 0.2.",
+    ),
     (("--summary",), _SHARE, _DEFAULT.summary, "Share for the summary of what went."),
     (("--opening",), _SHARE, _DEFAULT.opening, "Share for the thread's first entries, which then stay."),
     (
@@ -69,8 +74,18 @@ _POLICY = (
         _DEFAULT.ttl_s,
         "Seconds after which an unused cache is cold; 0: never.",
     ),
-    (("--read",), click.FloatRange(0), _DEFAULT.read, "Price of a cached token."),
-    (("--write",), click.FloatRange(0), _DEFAULT.write, "Price of a token written to the cache."),
+    (
+        ("--read",),
+        click.FloatRange(0),
+        _DEFAULT.read,
+        "Price of a cached token; unless said, the model's, else 0.1.",
+    ),
+    (
+        ("--write",),
+        click.FloatRange(0),
+        _DEFAULT.write,
+        "Price of a token written to the cache; unless said, the model's, else 1.25.",
+    ),
 )
 
 
@@ -195,14 +210,14 @@ def show_request(out: Console, one: RequestView) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
     from quire.assemble import Refused
 
-    built, limit = one.built, one.policy.limit
+    built = one.built
     if isinstance(built, Refused):
         out.print(Text.assemble(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
-    out.print(_totals(built, one.row["reused_tokens"], limit))
+    out.print(_totals(built, one.row["reused_tokens"], one.policy.limit))
     for name, size in one.row["tokens"].items():
         if size:
-            out.print(_bar(name, size, limit))
+            out.print(_bar(name, size, built.limit))
     if built.rebase is not None:
         out.print(_rebase_line(built.rebase))
     known = set(one.before.left_out) if one.before is not None else set()
@@ -216,11 +231,13 @@ def _place(built: Built | Refused) -> Text:
     return Text.assemble((f"turn {built.turn}.{built.step}", "bold"), "  ")
 
 
-def _totals(built: Built, reused: int, limit: int) -> Text:
+def _totals(built: Built, reused: int, budget: int) -> Text:
+    # Where the model has said how it counts, the budget in its tokens is another number of ours.
+    told = f" ({budget:,} as the model counts)" if built.limit != budget else ""
     share = 100 * reused / max(1, built.tokens)
     return Text.assemble(
         _place(built),
-        f"epoch {built.epoch}  {built.tokens:,} of {limit:,} tokens",
+        f"epoch {built.epoch}  {built.tokens:,} of {built.limit:,} tokens{told}",
         f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}",
     )
 

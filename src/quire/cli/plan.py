@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from quire.assemble import Built, Policy, Refused
 
 _WIDTH = 60
+# The row of the best in hindsight, and the policies that make the same cuts, at other moments.
+OPTIMUM, SAME_CUTS = "hindsight optimum", ("as given", "only when full", "hindsight optimum")
 
 
 @click.command()
@@ -29,9 +31,9 @@ def plan(source: str, as_json: bool, db: Place | None, **fields: object) -> None
     """Compare policies on a finished thread: tokens, reuse, cost, cuts on a time line.
 
     Costs are in plain input tokens: a cached token counts --read, a written one --write; after --ttl seconds
-    by the entries' times nothing is cached. The optimum is the cheapest series of moments for the cuts of the
-    policy as given; policies with other cuts may cost less. Those whose shares do not go with the given ones
-    are left out.
+    by the entries' times nothing is cached. The optimum is that of the policy as given: the cheapest series of
+    moments for its own cuts, and only policies that make the same cuts stand beside it. Those whose shares do not
+    go with the given ones are left out. All of it is by Quire's own count; what was paid is by the provider's.
 
     \b
     Examples:
@@ -53,7 +55,7 @@ def plan(source: str, as_json: bool, db: Place | None, **fields: object) -> None
     best = optimum(trail(entries, policy), policy)
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None
-    rows.append({"policy": "hindsight optimum", "cost": cost, "cuts": list(best.cuts)})
+    rows.append({"policy": OPTIMUM, "of": "as given", "cost": cost, "cuts": list(best.cuts)})
     paid = _paid(logged, under)
     if as_json:
         print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows})
@@ -108,7 +110,7 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
         "refused": len(made) - len(sent),
         "tokens": total,
         "reuse": round(sum(reused) / total, 4),
-        "cost": round(policy.read * sum(reused) + policy.write * (total - sum(reused))),
+        "cost": round(policy.prices[0] * sum(reused) + policy.prices[1] * (total - sum(reused))),
         "cuts": [n for n, each in enumerate(made) if isinstance(each, Built) and each.rebase is not None],
     }
 
@@ -130,19 +132,26 @@ def _made(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], 
 
 
 def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
-    """What providers reported, where the log has it, each at the prices of its own request."""
-    paid = [
-        (RequestCost.of(entry.body["usage"]), policy)
-        for entry, policy in zip(entries, under, strict=True)
-        if entry.kind == "sent" and entry.body.get("usage")
-    ]
+    """What providers reported, where the log has it, each at the prices of its own request; and our count of the same."""
+    from quire.assemble import Assembly
+
+    paid: list[tuple[RequestCost, Policy]] = []
+    assembly, counted = Assembly(), 0
+    for entry, policy in zip(entries, under, strict=True):
+        assembly.policy = policy
+        assembly.feed(entry)
+        if entry.kind == "sent" and entry.body.get("usage"):
+            paid.append((RequestCost.of(entry.body["usage"]), policy))
+            # A question beside the conversation is paid for, and stands in no request.
+            counted += 0 if entry.meta.get("aside") else assembly.asked.estimate
     if not paid:
         return None
     return {
         "requests": len(paid),
+        "counted": counted,
         "tokens": sum(each.total for each, _ in paid),
         "cache_read": sum(each.read for each, _ in paid),
-        "cost": round(sum(p.read * each.read + p.write * (each.total - each.read) for each, p in paid)),
+        "cost": round(sum(each.at(policy) for each, policy in paid)),
     }
 
 
@@ -151,6 +160,11 @@ class RequestCost(msgspec.Struct, frozen=True):
 
     total: int
     read: int
+
+    def at(self, policy: Policy) -> float:
+        """What it cost at a policy's prices."""
+        read, write = policy.prices
+        return read * self.read + write * (self.total - self.read)
 
     @classmethod
     def of(cls, usage: JsonObject) -> RequestCost:
@@ -163,11 +177,13 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
         ("policy", "tokens", "reuse", "cost", "× optimum", "cuts", "refused"),
         [
             (
-                row["policy"],
+                _named(row),
                 row.get("tokens", ""),
                 f"{row['reuse']:.1%}" if "reuse" in row else "",
                 "none" if row["cost"] is None else row["cost"],
-                f"{row['cost'] / best:.2f}" if best and row["cost"] is not None else "",
+                f"{row['cost'] / best:.2f}"
+                if best and row["cost"] is not None and row["policy"] in SAME_CUTS
+                else "",
                 len(row["cuts"]),
                 row.get("refused", ""),
             )
@@ -177,7 +193,8 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
     out = console()
     if paid:
         out.print(
-            f"paid: {paid['tokens']:,} tokens, {paid['cache_read']:,} from the cache, cost {paid['cost']:,}"
+            f"paid, as the provider counts: {paid['tokens']:,} tokens, {paid['cache_read']:,} from the cache, "
+            f"cost {paid['cost']:,}; by the count above {paid['counted']:,} tokens"
         )
     count = max(1, rows[0]["requests"])
     out.print(f"\ncuts over {counted(count, 'request')}:")
@@ -185,4 +202,9 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
         line = ["·"] * min(_WIDTH, count)
         for cut in row["cuts"]:
             line[min(len(line) - 1, cut * len(line) // count)] = "┃"
-        out.print(f"  {row['policy']:<18} {''.join(line)}")
+        out.print(f"  {_named(row):<18} {''.join(line)}")
+
+
+def _named(row: JsonObject) -> str:
+    """A row's policy; of an optimum, whose."""
+    return f"optimum, {row['of']}" if "of" in row else str(row["policy"])

@@ -538,7 +538,7 @@ class SeenThread:
             cause=found.get("cause") or "",
             again=again,
             usd=_again_usd(again, policy, self._at(second)[1].at),
-            units=(policy.write - policy.read) * again,
+            units=(policy.prices[1] - policy.prices[0]) * again,
         )
 
     def _turning_points(self, first: int, second: int) -> list[tuple[Built, str]]:
@@ -759,7 +759,8 @@ def _spent(used: Usage, policy: Policy, at: int | None) -> JsonObject:
     written = used.cache_write_5m + used.cache_write_1h
     fresh = max(0, used.input_total - used.cache_read - written)
     money = _input_usd(used, policy, at)
-    units = policy.read * used.cache_read + policy.write * written + fresh
+    read, write = policy.prices
+    units = read * used.cache_read + write * written + fresh
     return {
         "read": used.cache_read,
         "written": written,
