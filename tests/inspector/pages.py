@@ -47,7 +47,9 @@ def session(requests: int, words: int = 12) -> list[Entry]:
 def recorded(store: SqliteStore, name: str = "release notes", turns: int = 14) -> None:
     """A thread that was sent, with what the provider reported: it is cut when its budget is reached."""
     clock = [1_763_000_000_000]
-    thread = Thread(store, name, Policy(budget=4_000, reply=300), clock=lambda: clock[0], observers=())
+    thread = Thread(
+        store, name, Policy(budget=4_000, reply=300, floor=0.3, handles=0.2), clock=lambda: clock[0], observers=()
+    )
     thread.append(quire.system("You write release notes from commits."))
     before, epoch = 0, 1
     for turn in range(turns):
