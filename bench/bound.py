@@ -5,24 +5,31 @@ budget, keeping on average at least what the peer kept and falling below the flo
 cost of those is bounded from below by a dynamic program with a price on kept tokens and on requests below the floor
 (Lagrange); every pair of prices gives a bound, the best of them is shown. Calls and results may part, so no real policy
 reaches it.
+
+A second table sweeps the size of tool results from 1 % to 40 % of a budget of 24,000: what Quire's default costs on the
+live path beside that bound over depth and moment at its own kept and floor, and beside cutting to half.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from peers import PEERS, Sizes, points
+from quire import Policy
+from quire.assemble import reused_tokens
 from quire.cli.output import print_table
 from reuse import PRICES, budgets, load, measure_peer
-from traces import parser
+from traces import WORDS, entries, live, parser
 
 FLOOR = 0.5
 OPENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.49)
@@ -47,7 +54,9 @@ class Talk(msgspec.Struct):
         return cls(np.concatenate([[0], np.cumsum(each)]), list(points(messages)), sum(each[:first]), first)
 
 
-def cheapest(talk: Talk, budget: int, opening: float, kept_price: float, below_price: float) -> float:
+def cheapest(
+    talk: Talk, budget: int, opening: float, kept_price: float, below_price: float, floor: float
+) -> float:
     """The least of cost − price × kept + price × requests below the floor, over every series of cuts."""
     sums, room = talk.sums, budget - talk.head
     start = max(talk.first, int(np.searchsorted(sums, talk.head + opening * room, side="right")) - 1)
@@ -67,19 +76,19 @@ def cheapest(talk: Talk, budget: int, opening: float, kept_price: float, below_p
         going_on = least + (WRITE - READ) * (size - same - stood)
         cutting = moved + (WRITE - READ) * (size - same)
         suffix = np.where(places == start, size - talk.head, tail)
-        below = suffix < min(whole, FLOOR * room) - 1
+        below = suffix < min(whole, floor * room) - 1
         prices = READ * size - kept_price * (size - talk.head) / max(1.0, whole) + below_price * below
         least = np.where(size <= budget, np.minimum(going_on, cutting) + prices, math.inf)
         before = end
     return float(least.min())
 
 
-def least_cost(talk: Talk, budget: int, kept: float, below: int) -> float:
+def least_cost(talk: Talk, budget: int, kept: float, below: int, floor: float = FLOOR) -> float:
     """The best bound over both prices."""
 
     def dual(kept_price: float, below_price: float) -> float:
         worth = kept_price * kept * len(talk.ends) - below_price * below
-        return worth + min(cheapest(talk, budget, one, kept_price, below_price) for one in OPENINGS)
+        return worth + min(cheapest(talk, budget, one, kept_price, below_price, floor) for one in OPENINGS)
 
     below_prices = [scale * budget for scale in (0.0, 0.2, 1.0, 5.0)]
     return max(peak(partial(dual, below_price=price), 0, 4.0 * budget) for price in below_prices)
@@ -126,13 +135,60 @@ def rows(given: Any, budget: int | None) -> Iterable[dict[str, Any]]:
                 }
 
 
+def with_results(share: float, budget: int) -> list[dict[str, Any]]:
+    """An agent's thread whose results take about this share of the budget, by a third more or less."""
+    dice = random.Random(7)
+
+    def prose(tokens: float) -> str:
+        lines = (f"{n:4} {' '.join(dice.choice(WORDS) for _ in range(12))}" for n in count())
+        return "\n".join(islice(lines, max(1, round(tokens / 14))))
+
+    out: list[dict[str, Any]] = [{"role": "system", "content": prose(300)}]
+    asked = max(35, round(3.5 / share))
+    for number in range(asked):
+        if number % 8 == 0:
+            out.append({"role": "user", "content": prose(60)})
+        id = f"call_{number}"
+        function = {"name": "read", "arguments": json.dumps({"path": id})}
+        call = {"id": id, "type": "function", "function": function}
+        out.append({"role": "assistant", "content": prose(20), "tool_calls": [call]})
+        result = prose(share * budget * (0.7 + 0.6 * dice.random()))
+        out.append({"role": "tool", "tool_call_id": id, "content": result})
+    return [*out, {"role": "assistant", "content": prose(60)}]
+
+
+def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
+    policy = Policy(budget=budget, ttl_s=None, read=READ, write=WRITE)
+    for share in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
+        messages = with_results(share, budget)
+        made = [built for built in live(entries({"messages": messages}), policy) if built is not None]
+        pairs = zip([None, *made], made, strict=False)
+        reused = sum(reused_tokens(before, now) for before, now in pairs)
+        cost = READ * reused + WRITE * (sum(built.tokens for built in made) - reused)
+        sums = Talk.of(messages).sums
+        wholes = [sums[end] - sums[1] for end in points(messages)]
+        kept = sum(min(1, sum(b.sizes) / whole) for b, whole in zip(made, wholes, strict=True)) / len(made)
+        half = measure_peer(PEERS["cut to half"](), messages, budget)
+        yield {
+            "results": share,
+            "requests": len(made),
+            "rebases": made[-1].epoch - 1,
+            "kept": kept,
+            "cost": cost,
+            "of_bound": cost / least_cost(Talk.of(messages), budget, kept, 0, policy.floor),
+            "half_kept": half.kept / half.requests,
+            "half_cost": half.cost(READ, WRITE),
+            "half_breaks": half.breaks,
+        }
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--budget", type=int, help="one budget for every thread")
     arguments = options.parse_args()
-    found = list(rows(arguments.data, arguments.budget))
+    found, swept = list(rows(arguments.data, arguments.budget)), list(sweep())
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps({"peers": found, "results": swept}))
         return
     print_table(
         ("thread", "budget", "peer", "kept", "below floor", "cost, thousands", "least with hindsight"),
@@ -148,6 +204,34 @@ def main() -> None:
             )
             for row in found
         ],
+    )
+    print_table(
+        (
+            "results",
+            "requests",
+            "rebases",
+            "kept",
+            "cost, thousands",
+            "× least",
+            "cut to half: kept",
+            "cost",
+            "cuts",
+        ),
+        [
+            (
+                f"{row['results']:.0%}",
+                row["requests"],
+                row["rebases"],
+                f"{row['kept']:.0%}",
+                f"{row['cost'] / 1000:,.0f}",
+                f"{row['of_bound']:.2f}",
+                f"{row['half_kept']:.0%}",
+                f"{row['half_cost'] / 1000:,.0f}",
+                row["half_breaks"],
+            )
+            for row in swept
+        ],
+        title="\nResults of a share of the budget of 24,000",
     )
 
 
