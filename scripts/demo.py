@@ -132,7 +132,7 @@ def compared(db: Path) -> None:
         trimmed = with_trimming(provider.url)
     used = [usage for _, usage in sent]
     with open_store(db) as store:
-        whole = sum(quire.count(entry.text, MODEL).tokens for entry in store.read("piano"))
+        whole = sum(quire.count(json.dumps(entry.body), MODEL).tokens for entry in store.read("piano"))
     out.print(
         f"[bold]An agent plans a piano app[/]: {len(TOPICS)} questions, a search for each, {len(sent)} requests to a "
         f"strict stand-in of\nAnthropic's API. A request may hold {BUDGET:,} tokens; the whole session is {whole / BUDGET:.0f} times that.\n"
@@ -140,7 +140,7 @@ def compared(db: Path) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("", "input tokens", "from the cache", "not cached", "cost"):
         table.add_column(name, justify="left" if not name else "right")
-    for name, each in (("a loop that drops its oldest turn", trimmed), ("Quire", used)):
+    for name, each in (("dropping the oldest turn", trimmed), ("Quire", used)):
         total, read = sum(one.input_total for one in each), sum(one.cache_read for one in each)
         table.add_row(name, f"{total:,}", f"{read / total:.0%}", f"{total - read:,}", f"${dollars(each):.2f}")
     out.print(table)
