@@ -120,7 +120,7 @@ export function ChatView({ thread }: { thread: string }) {
     const timer = standing?.running ? setInterval(look, 1000) : 0;
     return () => clearInterval(timer);
   }, [thread, standing?.running]);
-  const carry = async (route: string, body: Record<string, unknown>): Promise<void> => {
+  const carry = async (route: string, body: Record<string, unknown>, tries = 5): Promise<void> => {
     setBusy(true);
     setError(undefined);
     try {
@@ -132,6 +132,11 @@ export function ChatView({ thread }: { thread: string }) {
     } catch (problem) {
       // Where neither the thread nor the service names a model, the one that is here answers.
       if (problem instanceof Problem && problem.message.includes("no model is named") && !body.model) return carry(route, { ...body, model: "local:" });
+      // Whoever looks how a turn stands holds it for a moment.
+      if (problem instanceof Problem && problem.status === 409 && problem.message.includes("being carried out") && tries > 1) {
+        await new Promise((again) => setTimeout(again, 300));
+        return carry(route, body, tries - 1);
+      }
       setError(problem);
     } finally {
       setBusy(false);
