@@ -147,9 +147,10 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
 )
 @db_option
 def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place | None) -> None:
-    """Print THREAD as JSON Lines, without loss: a copy that `quire log import` takes.
+    """Print THREAD as JSON Lines, without loss.
 
-    `quire export` writes it for others: as a provider's messages, or as markdown.
+    `quire log import` takes them. `quire export` writes a thread for others: as a provider's messages, or as
+    markdown.
 
     \b
     Examples:
@@ -176,7 +177,7 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
 @db_option
 @json_option
 def import_(thread: str, file: str | None, expected_seq: int | None, db: Place | None, as_json: bool) -> None:
-    """Read the JSON Lines of `quire log export` into THREAD, all or none.
+    """Read JSON Lines into THREAD, all or none.
 
     `quire import` reads what other programs wrote.
 
@@ -258,7 +259,9 @@ def new(name: str, db: Place | None, as_json: bool) -> None:
 def show(
     thread: str, after: int, limit: int | None, last: int | None, db: Place | None, as_json: bool
 ) -> None:
-    """Show the entries of THREAD, one a line; `quire show` prints one of them whole.
+    """Show the entries of THREAD, one a line.
+
+    `quire show` prints one of them whole.
 
     \b
     Examples:

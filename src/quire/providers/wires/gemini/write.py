@@ -331,11 +331,11 @@ def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> 
 
 
 def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
-    own = own_block(part, sheet)
+    own = obj((own_block(part, sheet) or {}).get("functionResponse"))
     response: Json = {"error" if part.error else "output": part.text}
     out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
-    if own and response_text(own["functionResponse"].get("response")) == part.text:
-        out = {**own["functionResponse"], "id": part.call_id}
+    if own and response_text(own.get("response")) == part.text:
+        out = {**own, "id": part.call_id}
     return {"functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
 
 
