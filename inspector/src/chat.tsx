@@ -111,7 +111,12 @@ export function ChatView({ thread }: { thread: string }) {
   const [busy, setBusy] = useState(false);
   const upTo = Number(place.value.query.entry) || 0;
   const path = `threads/${encodeURIComponent(thread)}`;
-  const look = () => api<Standing>(`${path}/turn`).then(setStanding, () => setStanding(null));
+  const looked = useRef(0);
+  const look = () => {
+    const now = ++looked.current;
+    const take = (found: Standing | null) => now === looked.current && setStanding(found);
+    return api<Standing>(`${path}/turn`).then(take, () => take(null));
+  };
   useEffect(() => {
     look();
   }, [thread, followed.entries.length, busy]);
