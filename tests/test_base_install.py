@@ -65,6 +65,7 @@ def test_a_thread_is_cut_without_extras_and_offers_no_tool_that_nobody_could_ans
 import sys; sys.modules.update(dict.fromkeys({EXTRAS}))
 import quire
 thread = quire.open("t.db", "t", quire.Policy(budget=1500, floor=0.3, handles=0.5))
+thread.on_warning = lambda what: None
 for n in range(12):
     thread.user(f"Look at shelf {{n}}.")
     thread.request("openai-chat:gpt-5")

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from quire.audit import SentCall, read_calls
-from quire.audit.conversations import units_of
 from quire.cli.output import counted, echo, in_line, json_option, print_json
 from quire.entry import sha256_hex
 from quire.errors import CallError, FormatError, NotFound
-from quire.providers.prefix import Unit, written
+
+if TYPE_CHECKING:
+    from quire.audit import SentCall
+    from quire.providers.prefix import Unit
 
 VERSION = 1
 
@@ -57,6 +59,8 @@ class MovedPrefix(msgspec.Struct, frozen=True):
 
 def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
     """The requests that were sent, those without a body left out."""
+    from quire.audit.conversations import units_of
+
     return tuple(
         LockedRequest(f"{call.provider}:{call.model}", tuple(map(_locked_unit, units_of(call))))
         for call in calls
@@ -65,6 +69,8 @@ def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
 
 
 def _locked_unit(unit: Unit) -> LockedUnit:
+    from quire.providers.prefix import written
+
     return LockedUnit(
         ".".join(map(str, unit.path)) or "system", sha256_hex(b"\n".join(map(written, unit.compared)))
     )
@@ -179,6 +185,8 @@ def check(file: Path, lock_file: Path, as_json: bool) -> None:
 
 
 def _recorded(file: Path) -> tuple[LockedRequest, ...]:
+    from quire.audit import read_calls
+
     found = locked(read_calls(file))
     if not found:
         raise CallError(
