@@ -66,6 +66,12 @@ def test_a_growing_request_is_found_to_break_what_it_breaks_as_a_whole(provider:
         assert check.of(sent) == validate(copy.deepcopy(sent))
 
 
+def test_a_mark_that_comes_to_an_empty_text_is_named_instead_of_the_text() -> None:
+    empty, check = [{"role": "user", "content": [{"type": "text", "text": ""}]}] * 2, GrowingCheck()
+    for marked, rows in ((set[int](), ["B2.4", "B2.4"]), ({0}, ["B2.5", "B2.4"]), ({1}, ["B2.4", "B2.5"])):
+        assert [one.row for one in check.of(request("anthropic", {"max_tokens": 9}, empty, marked))] == rows
+
+
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "gemini"])
 def test_what_was_looked_at_is_not_looked_at_again(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = quire.Thread(quire.open_store(":memory:"), "t")

@@ -19,11 +19,11 @@ from quire.records.record import Record
 from quire.send import runners
 from quire.send.builtin import record_tools
 from quire.send.protocol import Limits, Runner
-from quire.send.record_runner import SYSTEM
+from quire.send.record_runner import SYSTEM, keep_records
 from quire.send.tools import Tool, Toolbox
 from quire.testing import emulator
 from quire.thread import Thread
-from quire.values import Call, Entry, JsonObject
+from quire.values import Call, Entry, JsonObject, respond, user
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
 from toolbox import Clock, carry_out, closed_later, invoke
 
@@ -263,3 +263,14 @@ def test_the_first_embedding_of_many_records_is_told(tmp_path: Path, monkeypatch
         Records(store).create_all(drafts)
     first, second = (invoke("record", "search", "the garden").stderr for _ in range(2))
     assert (first, second) == ("embedding 100 records, once\n", "")
+
+
+def test_a_reply_that_was_cut_off_twice_makes_one_record(tmp_path: Path) -> None:
+    thread, kept = opened(tmp_path / "q.db")
+    opening = Entry(
+        "sent", {"kind": "sent", "provider": "openai-chat", "model": "m", "request_sha256": "0" * 64, "segments": []}
+    )
+    thread.append(user("q"), opening, respond("a"), opening)  # killed behind the answer, and once more in front of it
+    assert [one.schema_name for one in keep_records(kept, thread.store, "t")] == ["user.message.v1"]
+    thread.append(respond("a"), Entry("sent", {**opening.body, "usage": {}}))
+    assert [one.schema_name for one in keep_records(kept, thread.store, "t")] == ["agent.response.v1"]

@@ -170,14 +170,17 @@ def _within(wanted: Config, room: int) -> Config:
 def keep_records(kept: Records, store: Store, thread: str, now: int | None = None) -> list[Record]:
     """Keep what a thread has gained since the last time; a kill in between makes none twice and loses none."""
     begin = int((store.get_state(thread, STATE) or {}).get("seq", 0))
-    entries = _finished(store.read(thread, after=begin))
+    new = store.read(thread, after=begin)
+    entries = _finished(new)
     calls = {each.call_id: each for each in [*newest_turn(store, thread), *entries] if each.kind == "call"}
-    made = [made for entry in without_cut(entries) if (made := _draft(entry, calls, thread, now))]
-    new = kept.create_all(each for each in made if not _kept(kept, each.tags, now))
+    # That a reply was cut off may be told by nothing but the next request, which has not ended itself.
+    said = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
+    made = [made for entry in said if (made := _draft(entry, calls, thread, now))]
+    created = kept.create_all(each for each in made if not _kept(kept, each.tags, now))
     if entries:
         store.set_state(thread, STATE, {"seq": entries[-1].seq})
-    react(kept, *new, now=now)
-    return new
+    react(kept, *created, now=now)
+    return created
 
 
 def _finished(entries: list[Entry]) -> list[Entry]:

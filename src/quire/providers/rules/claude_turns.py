@@ -253,20 +253,21 @@ def version(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 class Blanks(Sequel):
-    """Rows 4, 4b and 5 in messages and tool results."""
+    """Rows 4, 4b and 5 in messages and tool results; which of them it is follows from marks, and these move."""
 
     def __init__(self) -> None:
-        self._newest: TurnMessage | None = None
+        self._blank = list[int]()
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
-        before, self._newest = self._newest, turn
-        yield from _blank(check, before) if before is not None else ()
+        self._blank += [turn.index] if any(_blank(check, turn)) else []
+        yield from ()
 
     def end(self, check: Check) -> Iterator[Finding]:
         # The last assistant message may be empty where it is a prefill.
-        last = self._newest
-        if last is not None and not (last.role == "assistant" and check.info.features.prefill):
-            yield from _blank(check, last)
+        turns, prefill = check.talk.messages, check.info.features.prefill
+        for turn in (turns[place] for place in self._blank):
+            if not (prefill and turn is turns[-1] and turn.role == "assistant"):
+                yield from _blank(check, turn)
 
 
 def _blank(check: Check, turn: TurnMessage) -> Iterator[Finding]:
