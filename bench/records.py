@@ -21,8 +21,7 @@ from quire.errors import MissingPart
 from quire.formats import clean
 from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Record, Records, keep_catalog
-from quire.records.record import draft
-from quire.records.shape import shape
+from quire.records.record import draft, shape
 from quire.tokens import count
 from traces import ROOT, TRACES, parser, said
 

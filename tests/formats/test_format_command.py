@@ -9,7 +9,7 @@ import pytest
 from format_values import entries
 from hypothesis import given, settings
 
-from quire.cli.format import FORMATS
+from quire.cli.render import FORMATS
 from quire.errors import QuireError
 from toolbox import invoke
 
@@ -162,7 +162,7 @@ def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_every_process_writes_the_same_bytes() -> None:
-    code = "import sys; from quire.cli.format import FORMATS as F; [print(F[n].render(F[n].read(d))) for n, d in %r]"
+    code = "import sys; from quire.cli.render import FORMATS as F; [print(F[n].render(F[n].read(d))) for n, d in %r]"
     made = [("markdown", WINDOW), ("xml", WINDOW), ("json", WINDOW), ("clean", TALK), ("replay", {"entries": THREAD})]
     seen = {
         subprocess.run(

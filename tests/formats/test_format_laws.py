@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from conftest import TRACES, traces
 from quire import providers
 from quire.errors import FormatError, QuireError
-from quire.formats import clean, json_, markdown, protocol_stream, replay, xml
-from quire.formats.text import Marks, well_formed
+from quire.formats import Marks, clean, json_, markdown, protocol_stream, replay, well_formed, xml
 
 
 def hold(format: ModuleType, value: object) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from quire import values
-from quire.cli.format import NAMES
+from quire.cli.render import NAMES
 from quire.errors import QuireError
 from quire.items import Window
 from quire.log.entries import check

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from quire.emulate.server import BackgroundServer
+from quire.emulate import BackgroundServer
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Emulator, emulator
 from toolbox import QUIRE

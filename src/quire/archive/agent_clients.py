@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.archive.sent_calls import SentCall, known_provider
 from quire.archive.source_file import SourceFile, milliseconds, text_in
 from quire.archive.stored_conversations import (
+    SentCall,
     SessionStore,
     StoredBlock,
     StoredConversation,
     StoredTurn,
     holding,
+    known_provider,
     misfit,
     turns_in_format,
     with_fields,

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from quire.errors import CallError, FormatError
-from quire.formats.text import Marks, well_formed
+from quire.formats import Marks, well_formed
 from quire.values import Json, JsonObject
 
 Role = Literal["user", "ai"]

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from quire.archive.sent_calls import SentCall, known_provider
 from quire.archive.source_file import SourceFile, milliseconds, text_in
 from quire.archive.stored_conversations import (
+    SentCall,
     SessionStore,
     StoredBlock,
     StoredConversation,
     StoredTurn,
     holding,
+    known_provider,
     turns_in_format,
     with_tables,
 )

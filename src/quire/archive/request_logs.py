@@ -8,14 +8,22 @@ from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import urlsplit
 
 from quire import providers
-from quire.archive.sent_calls import events_of, is_body, known_provider, url_model
 from quire.archive.source_file import SourceFile, text_in
-from quire.archive.stored_conversations import LoggedExchange, SessionStore, StoredConversation, holding
+from quire.archive.stored_conversations import (
+    LoggedExchange,
+    SessionStore,
+    StoredConversation,
+    events_of,
+    holding,
+    is_body,
+    known_provider,
+    url_model,
+)
 from quire.entry import canonical, sha256_hex
 from quire.errors import FormatError, QuireError
 from quire.log.shapes import short
 from quire.providers.prefix import unmarked
-from quire.providers.rules.detect import as_body, detect
+from quire.providers.rules import as_body, detect
 from quire.providers.wires import wire_of
 from quire.values import Entry, Json, JsonObject
 

@@ -12,9 +12,8 @@ import msgspec
 from quire.archive.agent_clients import CLIENTS
 from quire.archive.libraries import LIBRARIES
 from quire.archive.request_logs import LOGS
-from quire.archive.sent_calls import SentCall
 from quire.archive.source_file import LinesOf, SourceFile, files_under, source_file
-from quire.archive.stored_conversations import SessionStore, StoredConversation
+from quire.archive.stored_conversations import SentCall, SessionStore, StoredConversation
 from quire.errors import FormatError
 from quire.log.shapes import short
 

@@ -1,6 +1,6 @@
 """What recorded requests lost of the provider's cache, and why: read them, put them into conversations, explain each loss."""
 
-from quire.archive.sent_calls import SentCall, call_of, is_body
+from quire.archive.stored_conversations import SentCall, call_of, is_body
 from quire.audit.causes import Verdict
 from quire.audit.conversations import Grouping, WatchedConversation
 from quire.audit.report import AuditReport, audit, file_parts, read_calls

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.archive.sent_calls import SentCall
+from quire.archive.stored_conversations import SentCall
 from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, where
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written

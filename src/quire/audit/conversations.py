@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.archive.sent_calls import SentCall
+from quire.archive.stored_conversations import SentCall
 from quire.audit.causes import Verdict, verdict
 from quire.errors import QuireError
 from quire.providers.prefix import Unit

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from quire.archive.sent_calls import SentCall
 from quire.archive.sessions import FilePart, files_under, parts, sent_calls
+from quire.archive.stored_conversations import SentCall
 from quire.audit.causes import CAUSES
 from quire.audit.conversations import Grouping, Spent, WatchedConversation
 from quire.errors import MissingPart, QuireError

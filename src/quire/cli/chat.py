@@ -25,10 +25,19 @@ from quire.cli.attachments import (
 )
 from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run_command, totals
 from quire.cli.chat_screen import RichScreen, Screen
-from quire.cli.connection import Connection, model_options, reach
 from quire.cli.main import report
 from quire.cli.output import Place, PlainScreen, confirm, db_option, shortened
-from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
+from quire.cli.runner import (
+    Connection,
+    Equipment,
+    chosen,
+    equipped,
+    model_options,
+    reach,
+    remembered,
+    runner_options,
+    under_policy,
+)
 from quire.cli.store import open_db
 from quire.errors import MissingPart, QuireError
 from quire.values import Entry, JsonObject

@@ -12,8 +12,8 @@ import msgspec
 
 from quire.cli.assemble import LAYERS
 from quire.cli.attachments import Attached, attached_items
-from quire.cli.connection import is_embedded
 from quire.cli.output import counted, shortened
+from quire.cli.runner import is_embedded
 from quire.errors import CallError, NotFound, nearest
 from quire.values import Entry, Usage
 

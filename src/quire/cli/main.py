@@ -7,15 +7,18 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire.cli.output import echo
 from quire.errors import CallError, QuireError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -30,12 +33,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "The items that join every turn: show, add, remove, pin, clear.",
     ),
     "format": (
-        "quire.cli.format",
+        "quire.cli.render",
         "format_",
         "Turn items or entries into markdown, xml, json, clean or replay, and back.",
     ),
-    "tokens": ("quire.cli.format", "tokens", "Count tokens for a model."),
-    "schema": ("quire.cli.format", "schema", "Print the JSON schema of an item, a window or an entry."),
+    "tokens": ("quire.cli.render", "tokens", "Count tokens for a model."),
+    "schema": ("quire.cli.render", "schema", "Print the JSON schema of an item, a window or an entry."),
     "assemble": (
         "quire.cli.assemble",
         "assemble",
@@ -58,9 +61,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "render": ("quire.cli.render", "render", "Render a thread as a provider's request."),
     "import": ("quire.cli.convert", "import_", "Read a conversation from another format into a thread."),
     "export": ("quire.cli.convert", "export", "Write a thread in another format."),
-    "lint": ("quire.cli.lint", "lint", "Check any request against its provider's rules."),
+    "lint": ("quire.cli.requests", "lint", "Check any request against its provider's rules."),
     "simulate": (
-        "quire.cli.simulate",
+        "quire.cli.requests",
         "simulate",
         "Predict cache reads, writes and money for a list of requests.",
     ),
@@ -143,8 +146,6 @@ class LazyGroup(click.Group):
         module, attribute, _ = found
         command: click.Command = getattr(importlib.import_module(module), attribute)
         if "_QUIRE_COMPLETE" in os.environ:
-            from quire.cli.completion import complete
-
             complete(command)
         return command
 
@@ -288,3 +289,68 @@ def _give_up_output() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# What a shell offers when Tab is pressed behind a command: threads of the database, models, providers, notes.
+
+
+def _threads(ctx: click.Context) -> Iterable[str]:
+    from quire.cli.store import open_db
+
+    with open_db(ctx.params.get("db"), create=False) as store:
+        return [info.name for info in store.threads()]
+
+
+def _models(ctx: click.Context) -> Iterable[str]:
+    from quire.providers.models import known_models
+
+    return (f"{info.provider}:{info.model}" for info in known_models())
+
+
+def _providers(ctx: click.Context) -> Iterable[str]:
+    from quire.providers.models import providers
+
+    return providers()
+
+
+def _notes(ctx: click.Context) -> Iterable[str]:
+    vault = ctx.params.get("vault")
+    return (path.stem for path in sorted(Path(vault).rglob("*.md"))) if vault else ()
+
+
+_OFFERED: dict[str, Callable[[click.Context], Iterable[str]]] = {
+    "thread": _threads,
+    "source": _threads,
+    "model": _models,
+    "target": _models,
+    "provider": _providers,
+    "note": _notes,
+    "notes": _notes,
+}
+
+
+class OfferedNames(click.types.StringParamType):
+    """A text for which the shell offers what there is."""
+
+    def __init__(self, offer: Callable[[click.Context], Iterable[str]]) -> None:
+        self._offer = offer
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        try:
+            return [CompletionItem(each) for each in self._offer(ctx) if each.startswith(incomplete)]
+        except Exception:  # a shell that completes shows no errors
+            return []
+
+
+def complete(command: click.Command) -> None:
+    """Have a command, and those below it, offer threads, models, providers and notes where they are named."""
+    for param in command.params:
+        if isinstance(param.type, click.types.StringParamType) and param.name in _OFFERED:
+            param.type = OfferedNames(_OFFERED[param.name])
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            complete(below)

@@ -16,7 +16,6 @@ from quire.cli.attachments import (
     note_option,
     question,
 )
-from quire.cli.connection import Connection, last_model, model_options, reach
 from quire.cli.output import (
     Place,
     PlainScreen,
@@ -27,7 +26,18 @@ from quire.cli.output import (
     print_json,
     print_table,
 )
-from quire.cli.runner import Equipment, chosen, equipped, remembered, runner_options, under_policy
+from quire.cli.runner import (
+    Connection,
+    Equipment,
+    chosen,
+    equipped,
+    last_model,
+    model_options,
+    reach,
+    remembered,
+    runner_options,
+    under_policy,
+)
 from quire.cli.store import open_db
 from quire.errors import CallError
 from quire.values import Entry, JsonObject

@@ -1,6 +1,173 @@
 """A strict local stand-in for a provider: its rules, its cache, its usage fields, scripted replies, faults."""
 
-from quire.emulate.script import Cut, Refuse, Replies, Reply, Slow
-from quire.emulate.server import Emulator
+from __future__ import annotations
 
-__all__ = ["Cut", "Emulator", "Refuse", "Replies", "Reply", "Slow"]
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from quire.emulate.provider import Emulated
+from quire.emulate.script import Cut, EmulatedRequest, Refuse, Replies, Reply, Slow
+from quire.errors import CallError, MissingPart
+
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["BackgroundServer", "Cut", "Emulator", "Refuse", "Replies", "Reply", "Slow"]
+
+
+# The emulator as a running server: on 127.0.0.1, on a port of its own, in a thread of its own.
+
+_HINT = "pip install 'quire[emulate]'"
+
+
+class Emulator:
+    """A strict stand-in for a provider: `with Emulator("anthropic", ["Hello"]) as server: server.url`.
+
+    `chunk_bytes` cuts streams into pieces of that size; `clock` gives the time in ms that cache lives are
+    measured with. `lenient` lets in requests without a key or version, for unknown models, and after unknown
+    responses; `state` is a file in which it keeps what it signed and stored, for the next emulator.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        replies: Replies | None = None,
+        *,
+        port: int = 0,
+        piece: int = 12,
+        chunk_bytes: int | None = None,
+        clock: Callable[[], int] | None = None,
+        enforce_binding: bool = True,
+        lenient: bool = False,
+        state: Path | None = None,
+    ) -> None:
+        self._emulated = Emulated(
+            provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state
+        )
+        self._server = BackgroundServer(lambda: _app(self._emulated, chunk_bytes), port)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, once it was started."""
+        return self._server.url
+
+    @property
+    def requests(self) -> list[EmulatedRequest]:
+        """Every request received so far, refused ones too; what only looks (GET) is not among them."""
+        return self._emulated.requests
+
+    def next(self, reply: Reply) -> None:
+        """Answer the next request with this, before anything else in the script."""
+        self._emulated.script.push(reply)
+
+    def start(self) -> None:
+        """Start serving; the address is known when this returns."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop serving; safe to call twice."""
+        self._server.stop()
+
+    def wait(self) -> None:
+        """Serve until interrupted."""
+        self._server.wait()
+
+    def __enter__(self) -> Emulator:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
+    try:
+        from quire.emulate.app import make_app
+    except ImportError as error:
+        raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
+    return make_app(emulated, chunk_bytes)
+
+
+class BackgroundServer:
+    """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
+
+    `config` is what uvicorn takes besides.
+    """
+
+    def __init__(self, make: Callable[[], Any], port: int = 0, **config: Any) -> None:
+        self._make, self._port, self._config = make, port, config
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self.url = ""
+
+    def start(self) -> None:
+        """Start serving; the address is known when this returns."""
+        app = self._make()
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise MissingPart("the server is not installed", hint=_HINT) from error
+        # Severed connections are meant; nothing about them needs to be logged.
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            lifespan="auto",
+            ws="websockets-sansio",
+            timeout_graceful_shutdown=1,
+            access_log=False,
+            **self._config,
+        )
+        self._server = uvicorn.Server(config)
+        listener = _listen(self._port)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=_run, args=(self._server, listener, self._ended), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; safe to call twice."""
+        server, self._server = self._server, None
+        thread, self._thread = self._thread, None
+        if server is not None and thread is not None:
+            server.should_exit = True
+            thread.join()
+
+    def wait(self) -> None:
+        """Serve until interrupted."""
+        # Not by joining the thread: Python takes one whose join was interrupted for ended.
+        self._ended.wait()
+
+
+def _run(server: uvicorn.Server, listener: socket.socket, ended: threading.Event) -> None:
+    try:
+        with listener:
+            server.run(sockets=[listener])
+    finally:
+        ended.set()
+
+
+def _listen(port: int) -> socket.socket:
+    # asyncio sends small pieces at once only where the socket says that it is TCP; 40 ms a request otherwise.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise CallError(
+            f"port {port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one."
+        ) from error
+    # Clients may connect from now on; they wait until the server has started.
+    listener.listen(128)
+    return listener
+
+
+def _wall_clock() -> int:
+    return int(time.time() * 1000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.emulate import anthropic, bedrock, chat, gemini, responses
+from quire.emulate import anthropic, bedrock, gemini, openai
 from quire.emulate.script import (
     Answering,
     Diagnosis,
@@ -30,8 +30,8 @@ from quire.values import Json, JsonObject, Think
 # A wire format the emulator speaks is a line here.
 VOICES: dict[str, ReplyForm] = {
     "anthropic": anthropic.VOICE,
-    "openai-responses": responses.VOICE,
-    "openai-chat": chat.VOICE,
+    "openai-responses": openai.RESPONSES,
+    "openai-chat": openai.CHAT,
     "gemini": gemini.VOICE,
     "bedrock": bedrock.VOICE,
 }
@@ -147,7 +147,7 @@ class Emulated:
         )
         if found:
             return self.refused(received, wire, _refused(found[0]))
-        asks = not (warm or _prewarms(body) or (VOICES[wire].stores and responses.compacts(body)))
+        asks = not (warm or _prewarms(body) or (VOICES[wire].stores and openai.compacts(body)))
         scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
             return self._refusal(received, wire, scripted.refusal)
@@ -163,7 +163,7 @@ class Emulated:
         if wrong := self.malformed(body, wire, model):
             return self.refused(received, wire, _refused(wrong))
         exchange = self._exchange(received, wire, model, body, ScriptedAnswer())
-        received.predicted, received.reply = exchange.predicted, responses.compacted(exchange)
+        received.predicted, received.reply = exchange.predicted, openai.compacted(exchange)
         return self._sent(received, wire, received.reply)
 
     def _understood(

@@ -2,3 +2,140 @@
 
 parse(render(value)) == value and render(parse(text)) == text, whatever the content holds.
 """
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from quire.entry import INTERRUPTED, NOT_UTF8_HINT
+from quire.errors import FormatError
+from quire.values import Entry, Json
+
+# What every text format holds to: `
+# ` is the only line break, no lone surrogates, the backslash rule.
+#
+# A format's `parse` reads exactly what its `render` writes; `exact` is how it keeps that promise.
+
+# Unicode's White_Space property; str.isspace() also holds four separators that are none.
+WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+
+
+def well_formed(text: str) -> str:
+    """The text itself, unless it holds a lone surrogate: that is half a character and has no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise fault(
+            text, error.start, f"lone surrogate U+{ord(text[error.start]):04X}", NOT_UTF8_HINT
+        ) from error
+    return text
+
+
+def fault(text: str, at: int, problem: str, hint: str = "") -> FormatError:
+    """An error that points at character `at` of a text, by line and column from 1."""
+    line = text.count("\n", 0, at) + 1
+    return FormatError(problem, line=line, column=at - text.rfind("\n", 0, at), hint=hint)
+
+
+def seen(text: str, at: int, limit: int = 40) -> str:
+    """What stands at `at`, short enough for an error message."""
+    return repr(text[at : at + limit]) if at < len(text) else "the end of the text"
+
+
+def exact(text: str, rendered: str) -> None:
+    """Refuse a text that only resembles what a value renders to; names the first place that differs."""
+    if text == rendered:
+        return
+    shorter = min(len(text), len(rendered))
+    at = next((i for i in range(shorter) if text[i] != rendered[i]), shorter)
+    raise fault(
+        text,
+        at,
+        f"{seen(text, at)} stands where {seen(rendered, at)} was expected",
+        "parse reads what render writes, to the byte; the text was changed by hand or cut.",
+    )
+
+
+class Marks:
+    """The backslash rule for a set of marks: a line that begins like one gets a backslash in front.
+
+    Marks are compared without regard to the case of ASCII letters.
+    """
+
+    def __init__(self, marks: Iterable[str]) -> None:
+        either = "|".join(re.escape(mark) for mark in marks)
+        flags = re.MULTILINE | re.IGNORECASE | re.ASCII
+        self._bare = re.compile(rf"^(?=\\*(?:{either}))", flags)
+        self._guarded = re.compile(rf"^\\(?=\\*(?:{either}))", flags)
+
+    def guard(self, text: str) -> str:
+        """Add the backslash: 'a\\n$user: b' -> 'a\\n\\\\$user: b'."""
+        return self._bare.sub(r"\\", text)
+
+    def unguard(self, text: str) -> str:
+        """Take it away again."""
+        return self._guarded.sub("", text)
+
+
+# Calls and their results side by side, as every text format shows them.
+
+UNKNOWN = "unknown"
+
+
+class CallPair(msgspec.Struct, frozen=True):
+    """A call and what came back, as far as each was recorded; one of the two is always there."""
+
+    call: Entry | None
+    result: Entry | None = None
+
+    @property
+    def name(self) -> str:
+        return self.call.name if self.call else UNKNOWN
+
+    @property
+    def args(self) -> Json:
+        return self.call.args if self.call else {}
+
+    @property
+    def outcome(self) -> str:
+        """The first thing to say of the result; an interrupted call says so."""
+        if not self.result:
+            return INTERRUPTED
+        outcome: str = self.result.body.get("outcome") or ""
+        return outcome or ("Error" if self.result.body.get("error") else "")
+
+    @property
+    def content(self) -> str:
+        return (self.result.body.get("content") or "") if self.result else ""
+
+
+def paired(entries: Iterable[Entry]) -> list[Entry | CallPair]:
+    """The entries in order, each result moved to its call.
+
+    A result belongs to the nearest earlier unanswered call with its id; one without such a call
+    stands alone.
+    """
+    events: list[Entry | CallPair] = []
+    open_calls: dict[str, list[int]] = {}
+    for entry in entries:
+        if entry.kind == "call":
+            open_calls.setdefault(entry.call_id, []).append(len(events))
+            events.append(CallPair(entry))
+        elif entry.kind == "result":
+            _answer(events, open_calls.get(entry.call_id), entry)
+        else:
+            events.append(entry)
+    return events
+
+
+def _answer(events: list[Entry | CallPair], unanswered: list[int] | None, result: Entry) -> None:
+    if not unanswered:
+        events.append(CallPair(None, result))
+        return
+    at = unanswered.pop()
+    call = events[at]
+    assert isinstance(call, CallPair)
+    events[at] = msgspec.structs.replace(call, result=result)

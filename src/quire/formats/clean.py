@@ -10,7 +10,7 @@ import msgspec
 
 from quire.entry import canonical
 from quire.errors import CallError
-from quire.formats.text import CallPair, exact, fault, paired, seen, well_formed
+from quire.formats import CallPair, exact, fault, paired, seen, well_formed
 from quire.log.shapes import (
     ANYTHING,
     BOOLEAN,

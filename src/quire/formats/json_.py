@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from quire.errors import FormatError
-from quire.formats.text import well_formed
+from quire.formats import well_formed
 from quire.items.window import MAX_ITEMS, WINDOW, Window
 from quire.log.shapes import NULL, STRING, Fields, checked, either
 from quire.values import Item, Json, JsonObject, item_json

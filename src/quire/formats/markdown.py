@@ -9,8 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from quire.errors import CallError, FormatError
-from quire.formats import json_
-from quire.formats.text import exact, fault, seen, well_formed
+from quire.formats import exact, fault, json_, seen, well_formed
 from quire.log.shapes import INTEGER, NULL, STRING, Fields, Listed, checked, either, one_of, short
 from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import msgspec
 
 from quire.errors import FormatError
+from quire.formats import WHITE, fault
 from quire.formats.replay import GUARDED, MARK_KINDS, Delimiter
-from quire.formats.text import WHITE, fault
 from quire.values import Json
 
 _IS_WHITE = re.compile(f"[{WHITE}]").match

@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from quire import formats
 from quire.errors import CallError, FormatError
-from quire.formats import text
-from quire.formats.text import Marks, exact, fault, seen, well_formed
+from quire.formats import Marks, exact, fault, seen, well_formed
 from quire.log.entries import check
 from quire.log.shapes import ANYTHING, NATURAL, NULL, Fields, Listed, checked, either, one_of
 from quire.values import Entry, Json, JsonObject
@@ -261,7 +261,7 @@ def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: De
     """HISTORY is the last `window` events (None: all) before the last user entry, CURRENT what came since."""
     if window is not None and window < 0:
         raise CallError(f"window is {window}", hint="Give 0 or more events, or None for all.")
-    events = [event for each in text.paired(entries) if (event := _event(each))]
+    events = [event for each in formats.paired(entries) if (event := _event(each))]
     users = [at for at, event in enumerate(events) if isinstance(event, User)]
     if not users:
         return Replay()
@@ -312,8 +312,8 @@ def to_entries(events: Iterable[Event]) -> list[JsonObject]:
     return out
 
 
-def _event(one: Entry | text.CallPair) -> Event | None:
-    if isinstance(one, text.CallPair):
+def _event(one: Entry | formats.CallPair) -> Event | None:
+    if isinstance(one, formats.CallPair):
         return ReplayedCall(one.name, one.args, one.outcome, one.content)
     match one.kind:
         case "user":
@@ -336,7 +336,7 @@ def _last(events: Sequence[Event], window: int) -> Sequence[Event]:
 
 def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Delimiter) -> Replay:
     """Entries that are shown as they are, the first `history` of them under HISTORY."""
-    events = [event for each in text.paired(entries) if (event := _event(each))]
+    events = [event for each in formats.paired(entries) if (event := _event(each))]
     older = accumulate((count([event]) for event in events), initial=0)
     split = next((at for at, shown in enumerate(older) if shown >= history), len(events))
     try:

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from quire.errors import FormatError
+from quire.formats import well_formed
 from quire.formats.json_ import Context, project, read, to_json
-from quire.formats.text import well_formed
 from quire.items.window import MAX_ITEMS
 from quire.values import Item, Json, JsonObject
 

@@ -11,7 +11,6 @@ import msgspec
 
 from quire.entry import entry_id, sha256_hex
 from quire.errors import CallError, FormatError
-from quire.log.positions import Positions
 from quire.log.shapes import (
     ANYTHING,
     BOOLEAN,
@@ -27,6 +26,7 @@ from quire.log.shapes import (
     Fields,
     Listed,
     Path,
+    Positions,
     Scalar,
     Shape,
     check_json,

@@ -14,12 +14,11 @@ from quire.records.agent import (
     registered,
 )
 from quire.records.builder import Builder, BuiltContext
-from quire.records.config import Config, Formatting, OutputRecord, RecordSource, config
+from quire.records.config import Config, Formatting, Match, OutputRecord, RecordSource, Selector, config
 from quire.records.find import RecordHit
 from quire.records.hints import apply_hints
 from quire.records.paths import HintLimits
 from quire.records.record import Record, View, draft, view
-from quire.records.selector import Match, Selector
 from quire.records.store import Records
 
 __all__ = [

@@ -15,10 +15,9 @@ import msgspec
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
 from quire.records.builder import Builder
-from quire.records.config import SCHEMA, Config, of_record
+from quire.records.config import SCHEMA, Config, Selector, of_record
 from quire.records.paths import as_text
 from quire.records.record import CATALOG_HINTS, Record, checked, tag_list
-from quire.records.selector import Selector
 from quire.records.store import Records
 from quire.values import Entry, Json, JsonObject, call, respond
 

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
-from quire.records.config import Config
+from quire.records.config import Config, Selector
 from quire.records.config import config as read_config
 from quire.records.gather import (
     ContextRequest,
@@ -26,9 +26,7 @@ from quire.records.gather import (
     gather,
     repeated,
 )
-from quire.records.record import Record, session
-from quire.records.selector import Selector
-from quire.records.shape import SPOKEN, USER, role, said, shape
+from quire.records.record import SPOKEN, USER, Record, role, said, session, shape
 from quire.records.store import Records
 from quire.values import Json, JsonObject
 

@@ -12,9 +12,8 @@ import msgspec
 
 from quire.errors import MissingPart
 from quire.log.store import RecordFilter, RecordTable
-from quire.records.record import Record, View, decode, number, session, view
-from quire.records.selector import Selector
-from quire.records.shape import role, searchable
+from quire.records.config import Selector
+from quire.records.record import Record, View, decode, number, role, searchable, session, view
 from quire.values import JsonObject
 
 if TYPE_CHECKING:

@@ -16,10 +16,8 @@ import msgspec
 from quire.errors import BudgetError
 from quire.formats import clean
 from quire.formats.clean import Clean, CleanTool, Detail
-from quire.records.config import RecordSource
-from quire.records.record import Record, number, session
-from quire.records.selector import Selector
-from quire.records.shape import SPOKEN, Shape, role
+from quire.records.config import RecordSource, Selector
+from quire.records.record import SPOKEN, Record, Shape, number, role, session
 from quire.records.store import Records
 from quire.tokens import count
 from quire.values import JsonObject

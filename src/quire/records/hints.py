@@ -14,9 +14,19 @@ import msgspec
 
 from quire.errors import DataError, FormatError, QuireError
 from quire.formats import clean
-from quire.records import expressions
-from quire.records.expressions import extract, one_or_many
-from quire.records.paths import MISSING, HintLimits, Meter, as_text, check_depth, drop, keep, look_up
+from quire.records import paths as expressions
+from quire.records.paths import (
+    MISSING,
+    HintLimits,
+    Meter,
+    as_text,
+    check_depth,
+    drop,
+    extract,
+    keep,
+    look_up,
+    one_or_many,
+)
 from quire.values import Json, JsonObject
 
 # A logic-less template: `{{a.b}}`, `{{#each list}}`, `{{#if value}}`, and nothing that could run.

@@ -14,10 +14,21 @@ import msgspec
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.store import RecordRow, Store
 from quire.records import find
+from quire.records.config import Selector
 from quire.records.find import Progress, RecordHit, RecordMeaning
-from quire.records.record import Record, View, checked, decode, draft, encode, expiry, number, tag_list, view
-from quire.records.selector import Selector
-from quire.records.shape import searchable
+from quire.records.record import (
+    Record,
+    View,
+    checked,
+    decode,
+    draft,
+    encode,
+    expiry,
+    number,
+    searchable,
+    tag_list,
+    view,
+)
 from quire.values import JsonObject
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from quire.providers.models import split_target
 from quire.providers.rules import require
 from quire.records import Builder, Config, Record, Records, Selector, catalog, config, configured
 from quire.records.agent import RESPONSE, RESPONSE_SCHEMA, parse_reply, react, response_context
-from quire.records.record import draft
-from quire.records.shape import USER, shape
+from quire.records.record import USER, draft, shape
 from quire.send.builtin import entry_tag, now_ms, record_tools
 from quire.send.protocol import Limits, Runner, Turn, TurnThread
 from quire.send.text_protocol import RereadStream, with_shorter_result

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from quire import providers
-from quire.archive.sent_calls import is_body
+from quire.archive.stored_conversations import is_body
 from quire.assemble import Built
 from quire.audit import audit, call_of
 from quire.entry import chain

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from quire.audit import SentCall, call_of
-from quire.emulate.server import BackgroundServer
+from quire.emulate import BackgroundServer
 from quire.errors import MissingPart
 from quire.providers.models import model_info
 from quire.providers.wires import wire_of
