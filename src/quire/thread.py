@@ -26,7 +26,7 @@ from quire.items.sources import IMAGE_TYPES
 from quire.log.off_loop import refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
-from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server
+from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server, tenant_file
 from quire.observe import (
     CacheWatch,
     EpochWatch,
@@ -90,10 +90,9 @@ def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
                 f"PostgreSQL needs psycopg ({error})", hint="pip install 'quire[postgres]'"
             ) from error
         return PostgresStore(str(place), words_of, tenant)
-    file = Path(place)
-    if tenant != DEFAULT_TENANT and str(place) != ":memory:":
-        file = file.with_name(f"{file.stem}.{tenant}{file.suffix}")
-    return SqliteStore(file, words_of)
+    return SqliteStore(
+        Path(place) if str(place) == ":memory:" else tenant_file(Path(place), tenant), words_of
+    )
 
 
 def wall_ms() -> int:

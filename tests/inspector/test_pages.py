@@ -346,11 +346,11 @@ def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> N
 def test_what_passes_the_proxy_is_shown_as_it_happens(shown: SimpleNamespace, tmp_path: Path) -> None:
     import httpx
 
-    from quire.server.proxy import make_app
+    from quire.server.proxy import Passing, ProxyOptions
     from quire.server.watch import CacheWatcher
 
     service = Service(tmp_path / "p.db")
-    with Running(service, proxy=make_app(shown.model.url, CacheWatcher())) as running:
+    with Running(service, proxies=lambda _: Passing(ProxyOptions(to=shown.model.url), CacheWatcher())) as running:
         here = SimpleNamespace(url=running.url, browser=shown.browser)
         with Page(here) as open_:
             page = open_.go("proxy", "text=No client has passed yet")

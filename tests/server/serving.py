@@ -3,21 +3,39 @@
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from quire.server.app import Running
 from quire.server.service import Service
 
+PLACES = ("a file", "postgres")
+
+
+def new_place(kind: str, request: pytest.FixtureRequest) -> str:
+    """Where a service may keep its threads: a file, or a database of its own on the server that all tests share."""
+    if kind == "a file":
+        return str(request.getfixturevalue("tmp_path_factory").mktemp("service") / "q.db")
+    import psycopg
+
+    url, name = urlsplit(request.getfixturevalue("pg_url")), f"q{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(url.geturl(), autocommit=True) as conn:
+        conn.execute(f"create database {name}")
+    return url._replace(path=f"/{name}").geturl()
+
 
 @contextmanager
-def served(db: Path, **how: Any) -> Iterator[httpx.Client]:
+def served(db: str | Path, proxies: Any = None, **how: Any) -> Iterator[httpx.Client]:
     """A service in a thread of its own."""
-    with Running(Service(db, **how)) as running, httpx.Client(base_url=running.url, timeout=20) as client:
+    service = Service(db, **how)
+    with Running(service, proxies=proxies) as running, httpx.Client(base_url=running.url, timeout=20) as client:
         assert client.get("/readyz").status_code == 200
         yield client
 

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
-from serving import served, user
+from serving import PLACES, new_place, served, user
 
 from quire.server.app import all_routes
 from quire.server.routes import openapi
@@ -19,14 +20,20 @@ MODEL = "anthropic:claude-opus-5-5"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def clients(request: pytest.FixtureRequest) -> Iterator[dict[str, httpx.Client]]:
     replies = lambda body: "Certainly."  # noqa: E731
-    with emulator("anthropic", replies, lenient=True) as model:
+    with emulator("anthropic", replies, lenient=True) as model, ExitStack() as stack:
         how = {"base_url": model.url, "model": MODEL, "limits": ServiceLimits(per_s=0)}
-        with served(tmp_path_factory.mktemp("api") / "q.db", **how) as client:
+        made = {kind: stack.enter_context(served(new_place(kind, request), **how)) for kind in PLACES}
+        for client in made.values():
             client.post("/api/threads/t/entries", json={"entries": [user("The marmalade is in the cellar.")]})
             client.post("/api/threads/t/turns", json={"text": "Where is it?", "stream": False})
-            yield client
+        yield made
+
+
+@pytest.fixture(params=PLACES)
+def client(request: pytest.FixtureRequest, clients: dict[str, httpx.Client]) -> httpx.Client:
+    return clients[request.param]
 
 
 def test_requests_are_assembled_rendered_and_listed_with_their_cost(client: httpx.Client) -> None:
@@ -88,5 +95,6 @@ promised = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_re
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )
-def test_no_fault_is_found_in_what_the_routes_promise(case: Any, client: httpx.Client) -> None:
-    case.call_and_validate(base_url=str(client.base_url))
+def test_no_fault_is_found_in_what_the_routes_promise(case: Any, clients: dict[str, httpx.Client]) -> None:
+    for client in clients.values():
+        case.call_and_validate(base_url=str(client.base_url))

@@ -1,6 +1,8 @@
 """The service over HTTP: threads and entries, what is refused, and what is written once however often it is sent."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from quire.cli.main import quire
 from quire.send import weights
 from quire.server.app import all_routes
 from quire.server.routes import openapi
+from quire.testing import emulator
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def test_the_page_for_machines_names_every_route(client: httpx.Client) -> None:
     assert named == {(route.method, route.path) for route in all_routes()}
 
 
-def said(line: str) -> str:
+def said_of(line: str) -> str:
     done = CliRunner().invoke(quire, line.split())
     return done.output + str(done.exception or "")
 
@@ -116,18 +119,37 @@ def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
         assert process.wait(20) == 0
 
 
+def test_the_proxy_on_the_same_port_takes_the_options_of_quire_proxy(tmp_path: Path) -> None:
+    log, asked = tmp_path / "log.jsonl", {"model": "claude-opus-5-5", "max_tokens": 9, "system": "Be brief. " * 2000}
+    body = {**asked, "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    with emulator("anthropic") as model:
+        line = f"serve --port 0 --db {tmp_path}/q.db --to {model.url} --log {log} --mend --rule marks --key-from PATH"
+        with command(line) as process:
+            url = started(process)
+            assert httpx.post(f"{url}/v1/messages", json=body, headers=headers, timeout=30).status_code == 200
+            process.send_signal(signal.SIGINT)
+            shown, said = process.communicate(timeout=60)
+        assert model.requests[0].body["system"][0]["cache_control"]
+        assert model.requests[0].headers["x-api-key"] == os.environ["PATH"]
+    assert "mended: marks" in shown
+    assert "stopped after 1 request" in said
+    assert json.loads(log.read_text())["given"] == body
+    assert "--mend goes with --to." in said_of("serve --mend")
+
+
 def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
-    assert "demands keys" in said("serve --host 0.0.0.0 --port 0 --no-redact")
-    key = json.loads(said("serve keys add laptop --tenant acme --json"))["key"]
-    listed = json.loads(said("serve keys list --json"))
+    assert "demands keys" in said_of("serve --host 0.0.0.0 --port 0 --no-redact")
+    key = json.loads(said_of("serve keys add laptop --tenant acme --json"))["key"]
+    listed = json.loads(said_of("serve keys list --json"))
     assert [(each["name"], each["tenant"]) for each in listed] == [("laptop", "acme")]
     assert all(key.encode() not in file.read_bytes() for file in tmp_path.iterdir())
     with served(tmp_path / "q.db") as client:
         assert client.get("/api/threads").status_code == 401
         assert client.get("/api/threads", headers={"authorization": f"Bearer {key}"}).status_code == 200
-    assert "is revoked" in said(f"serve keys revoke {listed[0]['id']}")
-    assert json.loads(said("serve keys list --json")) == []
+    assert "is revoked" in said_of(f"serve keys revoke {listed[0]['id']}")
+    assert json.loads(said_of("serve keys list --json")) == []
 
 
 def test_the_local_model_comes_along(tmp_path: Path) -> None:

@@ -9,78 +9,87 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from quire.cli.output import counted, echo, json_option, print_json, print_table
 from quire.errors import CallError
+from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
+    from quire.server.proxy import Passing
     from quire.server.watch import CacheWatcher
 
 # The rules of mending; their module is imported when one is used.
 RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", "late-effort", "marks")
 
 
-@click.command()
-@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8765,
-    show_default=True,
-    help="Where to listen; 0: any free port.",
+# What a proxy can be told, by `quire proxy` and by `quire serve --to` alike.
+_PASSING = (
+    click.option(
+        "--log",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Keep what passed in this file, for `quire audit`.",
+    ),
+    click.option(
+        "--key-from",
+        metavar="VARIABLE",
+        help="Send the key in this environment variable in place of the application's.",
+    ),
+    click.option(
+        "--mend", is_flag=True, help="Repair what costs cache reads and changes no meaning (docs/mending.md)."
+    ),
+    click.option(
+        "--rule",
+        "rules",
+        multiple=True,
+        type=click.Choice(list(RULE_NAMES)),
+        help="Only this rule; may be repeated.",
+    ),
+    click.option(
+        "--without",
+        multiple=True,
+        type=click.Choice(list(RULE_NAMES)),
+        help="Not this rule; may be repeated.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what mending would change, and send what came."),
+    click.option(
+        "--holdout",
+        type=click.FloatRange(0, 0.9),
+        default=0.0,
+        show_default=True,
+        help="Leave this share of conversations unmended, to measure what mending saves.",
+    ),
+    click.option(
+        "--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."
+    ),
+    click.option(
+        "--ask-provider",
+        is_flag=True,
+        help="Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.",
+    ),
+    click.option(
+        "--budget",
+        type=click.IntRange(1_000),
+        help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
+    ),
 )
-@click.option(
-    "--log",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep what passed in this file, for `quire audit`.",
-)
-@click.option(
-    "--key-from",
-    metavar="VARIABLE",
-    help="Send the key in this environment variable in place of the application's.",
-)
-@click.option(
-    "--mend", is_flag=True, help="Repair what costs cache reads and changes no meaning (docs/mending.md)."
-)
-@click.option(
-    "--rule",
-    "rules",
-    multiple=True,
-    type=click.Choice(list(RULE_NAMES)),
-    help="Only this rule; may be repeated.",
-)
-@click.option(
-    "--without", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Not this rule; may be repeated."
-)
-@click.option("--dry-run", is_flag=True, help="Show what mending would change, and send what came.")
-@click.option(
-    "--holdout",
-    type=click.FloatRange(0, 0.9),
-    default=0.0,
-    show_default=True,
-    help="Leave this share of conversations unmended, to measure what mending saves.",
-)
-@click.option(
-    "--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."
-)
-@click.option(
-    "--ask-provider",
-    is_flag=True,
-    help="Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.",
-)
-@click.option(
-    "--budget",
-    type=click.IntRange(1_000),
-    help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
-)
-def proxy(
+
+
+def passing_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a proxy; `passing_for` takes what came of them."""
+    for option in reversed(_PASSING):
+        command = option(command)
+    return command
+
+
+def passing_for(
     to: str,
-    port: int,
+    tenant: str = DEFAULT_TENANT,
+    *,
     log: Path | None,
     key_from: str | None,
     mend: bool,
@@ -91,28 +100,17 @@ def proxy(
     mend_subscriptions: bool,
     ask_provider: bool,
     budget: int | None,
-) -> None:
-    """Watch an application's requests: change its base URL, and nothing else.
-
-    Bodies, keys and streams pass unchanged. Each request is told in a line, with what came from the cache; where
-    less came than could, also why, what it cost and what to change. With --mend it is changed on the way. If
-    Quire fails, the request still passes.
-
-    \b
-    Examples:
-      quire proxy --to https://api.anthropic.com --log requests.jsonl
-      ANTHROPIC_BASE_URL=http://127.0.0.1:8765 my-agent
-      quire proxy --to https://api.openai.com --mend --dry-run
-      quire proxy --to https://api.anthropic.com --mend --without retrieved --holdout 0.1
-    """
+) -> Passing:
+    """The proxy of one tenant as the options have it, which prints each request that passes."""
     from quire.server.mend import Mender
-    from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions
+    from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
 
     needing = {"--rule": rules, "--without": without, "--dry-run": dry_run, "--holdout": holdout}
     needing["--mend-subscriptions"] = mend_subscriptions
     if not mend and any(needing.values()):
         raise click.UsageError(f"{next(name for name, value in needing.items() if value)} goes with --mend.")
     if log is not None:
+        log = tenant_file(log, tenant)
         with log.open("a"):  # what cannot be written is said before anything passes
             pass
     mender = None
@@ -129,12 +127,41 @@ def proxy(
         ask_provider=ask_provider,
         budget=budget or 0,
     )
-    watcher = CacheWatcher(lambda watched: echo(watched.line()), log)
+    return Passing(options, CacheWatcher(lambda watched: echo(watched.line()), log))
+
+
+@click.command()
+@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Where to listen; 0: any free port.",
+)
+@passing_options
+def proxy(to: str, port: int, **how: Any) -> None:
+    """Watch an application's requests: change its base URL, and nothing else.
+
+    Bodies, keys and streams pass unchanged. Each request is told in a line, with what came from the cache; where
+    less came than could, also why, what it cost and what to change. With --mend it is changed on the way. If
+    Quire fails, the request still passes.
+
+    \b
+    Examples:
+      quire proxy --to https://api.anthropic.com --log requests.jsonl
+      ANTHROPIC_BASE_URL=http://127.0.0.1:8765 my-agent
+      quire proxy --to https://api.openai.com --mend --dry-run
+      quire proxy --to https://api.anthropic.com --mend --without retrieved --holdout 0.1
+    """
+    from quire.server.proxy import Proxy
+
+    passing = passing_for(to, **how)
     # What is under way at the end is read to its end before all of it is told.
-    with Proxy(options, watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
+    with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
         echo(f"watching {to} on {running.url} (Ctrl-C stops)", err=True)
         running.wait()
-    show_total(watcher)
+    show_total(passing.watcher)
 
 
 def base_url(to: str) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,11 +22,15 @@ from quire.cli.output import (
     print_json,
     print_table,
 )
+from quire.cli.proxy import passing_for, passing_options, show_total
 from quire.cli.store import make_folder, now_ms, open_db
 from quire.errors import CallError, NotFound
+from quire.log.store import DEFAULT_TENANT
+from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.log.store import Store
+    from quire.server.proxy import Passing
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -45,7 +50,9 @@ _HELP = {"help_option_names": ["-h", "--help"]}
     help="Which address; any but this machine's demands keys.",
 )
 @db_option
-@click.option("--to", help="Pass requests of other paths on to this base URL, as `quire proxy` does.")
+@click.option(
+    "--to", help="Pass requests of other paths on to this base URL; takes all options of `quire proxy`."
+)
 @click.option("--model", help="provider:model of turns that name none (default: $QUIRE_MODEL).")
 @click.option("--base-url", help="Another address of that model's provider (default: $QUIRE_BASE_URL).")
 @click.option(
@@ -80,9 +87,11 @@ _HELP = {"help_option_names": ["-h", "--help"]}
     help="More texts that are secrets, besides keys of known formats.",
 )
 @click.option("--no-redact", is_flag=True, help="Keep and show secrets as they come.")
+@passing_options
 @click.pass_context
 def serve(
     context: click.Context,
+    /,
     port: int,
     host: str,
     db: Place | None,
@@ -96,6 +105,7 @@ def serve(
     max_body: int,
     redact: tuple[str, ...],
     no_redact: bool,
+    **passing: Any,
 ) -> None:
     """Serve the threads of a database over HTTP; /api/openapi.json tells of every route.
 
@@ -103,7 +113,7 @@ def serve(
     Examples:
       quire serve
       quire serve --local --demo
-      quire serve --port 8080 --to https://api.anthropic.com
+      quire serve --port 8080 --to https://api.anthropic.com --mend
       quire serve keys add laptop && quire serve --host 0.0.0.0
     """
     context.obj = db or default_db()
@@ -134,11 +144,14 @@ def serve(
             f"listening on {host} demands keys, and there are none",
             hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
         )
-    running = Running(service, host=host, port=port, proxy=_proxy(to))
+    proxies = _proxies(to, passing)
+    running = Running(service, host=host, port=port, proxies=proxies)
     if demo and not service.tenant().store.threads():
         _begin_demo(service.tenant().store)
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
     running.run()
+    for watcher in service.watchers.values():
+        show_total(watcher)
     echo("stopped; what was acknowledged is stored", err=True)
 
 
@@ -185,14 +198,15 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _proxy(to: str | None) -> Any:
+def _proxies(to: str | None, how: JsonObject) -> Callable[[str], Passing] | None:
+    """Who passes a tenant's requests on; what is wrong with the options is said before anything is served."""
     if to is None:
+        given = next((name for name, value in how.items() if value), "")
+        if given:
+            raise click.UsageError(f"--{given.replace('_', '-').replace('rules', 'rule')} goes with --to.")
         return None
-    from quire.server.proxy import CacheWatcher, make_app
-
-    if not to.startswith(("http://", "https://")):
-        raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
-    return make_app(to, CacheWatcher(lambda watched: echo(watched.line())))
+    own = passing_for(to, **how)
+    return lambda tenant: own if tenant == DEFAULT_TENANT else passing_for(to, tenant, **how)
 
 
 @serve.group(context_settings=_HELP)

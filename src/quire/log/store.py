@@ -297,6 +297,11 @@ def check_name(name: str) -> None:
         )
 
 
+def tenant_file(file: Path, tenant: str) -> Path:
+    """The file that is a tenant's: log.db -> log.db, or log.acme.db beside it for the tenant acme."""
+    return file if tenant == DEFAULT_TENANT else file.with_name(f"{file.stem}.{tenant}{file.suffix}")
+
+
 def check_tenant(name: str) -> str:
     """A CallError unless a tenant's name can be a part of a file's name."""
     if not _TENANT.match(name):

@@ -48,7 +48,7 @@ class NewThread(msgspec.Struct, forbid_unknown_fields=True):
 class NewEntries(msgspec.Struct, forbid_unknown_fields=True):
     """Entries for a thread's end; with `expected_seq` only if it still ends there."""
 
-    entries: Annotated[list[EntryJson], msgspec.Meta(max_length=10_000)]
+    entries: list[EntryJson]
     expected_seq: Count | None = None
 
 
@@ -459,7 +459,7 @@ def list_models(call: RouteCall) -> Models:
 class Recorded(msgspec.Struct, forbid_unknown_fields=True):
     """Requests as a proxy or an SDK recorded them, oldest first: {"request": {…}, "reply": {…}, "at": …}."""
 
-    requests: Annotated[list[JsonObject], msgspec.Meta(min_length=1, max_length=10_000)]
+    requests: Annotated[list[JsonObject], msgspec.Meta(min_length=1)]
 
 
 class Audited(msgspec.Struct):

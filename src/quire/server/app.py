@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import re
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from quire.server.proxy import Passing
+
+    Proxies: TypeAlias = Callable[[str], Passing]
+
 # The modules whose ROUTES are served; one that needs a part which is not installed has none.
 MODULES = ("quire.server.api", "quire.server.turns", "quire.server.store_calls", "quire.server.inspector")
 _SEND_BYTES = 64 * 1024
@@ -39,9 +44,9 @@ def all_routes() -> tuple[Route, ...]:
 
 
 def make_app(
-    service: Service, proxy: Starlette | None = None, routes: Sequence[Route] | None = None
+    service: Service, proxies: Proxies | None = None, routes: Sequence[Route] | None = None
 ) -> ASGIApp:
-    """The application; `proxy` answers what is neither the service's nor the inspector's."""
+    """The application; `proxies` gives each tenant what answers that is neither the service's nor the inspector's."""
     try:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
@@ -51,7 +56,7 @@ def make_app(
     except ImportError as error:
         raise MissingPart("the service is not installed", hint="pip install 'quire[serve]'") from error
     table = all_routes() if routes is None else routes
-    service.watcher = proxy.state.watcher if proxy is not None else None
+    service.passes_on = proxies is not None
     page = msgspec.json.encode(openapi(table))
 
     async def described(request: Request) -> Response:
@@ -82,12 +87,12 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with contextlib.AsyncExitStack() as stack:
-            if proxy is not None:
-                await stack.enter_async_context(proxy.router.lifespan_context(proxy))
+        async with connections:
             yield
             await service.drain()
-            await off_loop(service.close)
+        for watcher in service.watchers.values():
+            await off_loop(watcher.close)
+        await off_loop(service.close)
 
     mounted: list[Any] = [
         *endpoints(table, service),
@@ -97,8 +102,9 @@ def make_app(
         Mount("/api", app=_NoRoute(table)),
     ]
     mounted.append(Mounted("/", _index))
-    if proxy is not None:
-        mounted.append(Mount("/", app=_Admitted(service, proxy)))
+    connections = contextlib.AsyncExitStack()
+    if proxies is not None:
+        mounted.append(Mount("/", app=_Admitted(service, proxies, connections)))
     return SlashNames(
         Starlette(
             routes=mounted, lifespan=lifespan, exception_handlers={HTTPException: refused, Exception: refused}
@@ -136,20 +142,31 @@ async def _index(request: Request) -> Response:
 
 
 class _Admitted:
-    """Lets only those through to the proxy who may use the service."""
+    """Lets only those through to a proxy who may use the service; what passes is no other tenant's to see."""
 
-    def __init__(self, service: Service, inner: ASGIApp) -> None:
-        self._service, self._inner = service, inner
+    def __init__(self, service: Service, proxies: Proxies, stack: contextlib.AsyncExitStack) -> None:
+        self._service, self._make, self._stack = service, proxies, stack
+        self._proxies: dict[str, Passing] = {}
+        self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.requests import HTTPConnection
 
         try:
-            await self._service.admit(HTTPConnection(scope), own_header=True)
+            passing = await self._of(await self._service.admit(HTTPConnection(scope), own_header=True))
         except Exception as error:  # said as a problem
             await problem_response(error, self._service)(scope, receive, send)
             return
-        await self._inner(scope, receive, send)
+        await passing(scope, receive, send)
+
+    async def _of(self, tenant: str) -> Passing:
+        async with self._making:
+            if tenant not in self._proxies:
+                made = await off_loop(self._make, tenant)
+                await self._stack.enter_async_context(made.connected())
+                self._proxies[tenant] = made
+                self._service.watchers[tenant] = made.watcher
+            return self._proxies[tenant]
 
 
 class SlashNames:
@@ -192,9 +209,9 @@ class Running:
     """A service that serves: `run()` until a signal comes, or `with Running(service) as running: running.url`."""
 
     def __init__(
-        self, service: Service, *, host: str = "127.0.0.1", port: int = 0, proxy: Starlette | None = None
+        self, service: Service, *, host: str = "127.0.0.1", port: int = 0, proxies: Proxies | None = None
     ) -> None:
-        self._server = _server(service, make_app(service, proxy))
+        self._server = _server(service, make_app(service, proxies))
         self._listener = listen(host, port)
         address = f"[{host}]" if ":" in host else host
         self.url = f"http://{address}:{self._listener.getsockname()[1]}"

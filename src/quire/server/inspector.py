@@ -370,15 +370,17 @@ def sent_calls(store: Store) -> Iterator[SentCall]:
 
 def proxy_conversations(call: RouteCall) -> JsonObject:
     """What passes the proxy on this port: every conversation with its newest requests, and each loss with its cause."""
-    if call.service.watcher is None:
+    from quire.server.watch import CacheWatcher
+
+    if not call.service.passes_on:
         raise NotFound("no proxy runs on this port", hint="Start with `quire serve --to URL`.")
-    return call.service.watcher.as_json()
+    return (call.service.watchers.get(call.tenant.name) or CacheWatcher()).as_json()
 
 
 _ONE = "/api/inspect/threads/{name}"
 ROUTES = (
     Route("GET", "/api/inspect/threads", inspect_threads, ThreadRows),
-    Route("GET", "/api/inspect/search", inspect_search, FoundEntries, query=SearchWords),
+    Route("GET", "/api/inspect/search", inspect_search, FoundEntries, query=SearchWords, errors=(404,)),
     Route("GET", "/api/inspect/audit", inspect_audit, dict[str, Any]),
     Route("GET", "/api/proxy/conversations", proxy_conversations, dict[str, Any], errors=(404,)),
     Route("GET", _ONE, inspect_thread, ThreadPicture),

@@ -206,7 +206,7 @@ def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
 def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
-            tenant = await service.admit(request)
+            tenant = await off_loop(service.tenant, await service.admit(request))
             call = RouteCall(
                 service,
                 tenant,

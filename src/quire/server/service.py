@@ -17,7 +17,7 @@ import msgspec
 from quire.entry import sha256_hex
 from quire.errors import ConflictError, NotFound, QuireError
 from quire.log.off_loop import off_loop
-from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server
+from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server, tenant_file
 from quire.records.record import decode, draft
 from quire.send.events import STATE as PARTIAL
 from quire.server.access import Keys, Rates, Redactor, insert_record
@@ -127,8 +127,9 @@ class Service:
         self.draining = False
         self.ending = asyncio.Event()
         self.clock = wall_ms
-        # What watches the proxy on the same port, where there is one.
-        self.watcher: CacheWatcher | None = None
+        # What watches each tenant's proxy on the same port, where there is one.
+        self.watchers: dict[str, CacheWatcher] = {}
+        self.passes_on = False
         self.readers = Readers(self.limits.readers)
         self.turns = Turns(self, model, base_url)
 
@@ -177,8 +178,8 @@ class Service:
 
     # Who is let in
 
-    async def admit(self, request: HTTPConnection, own_header: bool = False) -> Tenant:
-        """The tenant that asks; a refusal for whoever has no key, asks too often, or is a page of another site.
+    async def admit(self, request: HTTPConnection, own_header: bool = False) -> str:
+        """The name of the tenant that asks; a refusal for whoever has no key, asks too often, or is a page of another site.
 
         With `own_header` the key comes in x-quire-key alone: Authorization is the provider's.
         """
@@ -204,7 +205,7 @@ class Service:
                 hint="Wait as long as Retry-After says; `quire serve --rate` sets the limit.",
                 headers={"retry-after": str(int(wait_s) + 1)},
             )
-        return await off_loop(self.tenant, name)
+        return name
 
     # What was done already
 
@@ -303,8 +304,7 @@ def open_own(place: str | Path) -> Store:
 
 def has_own(place: str | Path) -> bool:
     """Whether a service has been kept records for at this place."""
-    file = Path(place)
-    return is_server(place) or file.with_name(f"{file.stem}.{_OWN}{file.suffix}").exists()
+    return is_server(place) or tenant_file(Path(place), _OWN).exists()
 
 
 def exists(store: Store, thread: str) -> bool:
