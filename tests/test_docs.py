@@ -7,6 +7,7 @@ followed by the exact output, in which a line of `...` stands for anything. Behi
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,12 +59,14 @@ def test_what_a_page_shows_is_what_happens(
         "NO_COLOR": "1",
     }
     monkeypatch.setenv("QUIRE_DB", environment["QUIRE_DB"])
+    with socket.create_server(("127.0.0.1", 0)) as free:  # pages show the port that people use
+        port = str(free.getsockname()[1])
     names: dict[str, object] = {"__name__": "__docs__"}
     for language, code, line in blocks(page):
         if language == "python":
             exec(compile("\n" * line + code, str(page), "exec"), names)  # the page's own code, as printed
         else:
-            for command, expected in commands(code):
+            for command, expected in commands(code.replace("8765", port)):
                 done = subprocess.run(
                     ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
                 )

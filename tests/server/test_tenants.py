@@ -34,7 +34,7 @@ BODIES: dict[str, Any] = {
     "create_record": {"schema_name": "note.v1", "context": {"text": "from B"}},
     "update_record": {"version": 1, "title": "from B"},
     "audit_requests": {"requests": [{"request": {"messages": [], "model": "m"}}]},
-    "release_turn": {"hold": "x"},
+    "release_turn": {"hold": "1"},
     "call_store": {"arguments": {"thread": "t"}},
 }
 QUERIES = {"model": "anthropic:claude-opus-5-5", "q": "marmalade", "text": "marmalade"}

@@ -1,5 +1,6 @@
 """Turns through the service: streamed, followed from anywhere, stopped, resumed; and what is told of them."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -9,8 +10,12 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import SseReader, served, user
+from serving import PLACES, SseReader, new_place, served, user
 
+from quire import values
+from quire.errors import ConflictError
+from quire.log.turn_lock import own_fence
+from quire.server.client import HttpStore
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
 from quire.values import Call, Text
 
@@ -158,3 +163,32 @@ def test_events_of_what_is_not_there(replicas: list[httpx.Client]) -> None:
     replicas[0].post("/api/threads/e/entries", json={"entries": [user("x")]})
     bad = replicas[0].get("/api/threads/e/events", headers={"last-event-id": "x"})
     assert (bad.status_code, bad.json()["hint"]) == (422, "Ids look like 17 or 17:40.")
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_turn_held_over_http_is_held_at_the_service_and_its_appends_are_fenced(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    place = new_place(kind, request)
+    with served(place) as one, served(place) as other, HttpStore(str(one.base_url)) as store:
+        hold = lambda client: client.post("/api/threads/t/hold", timeout=5).status_code  # noqa: E731
+        with store.turn_lock("t"):
+            store.append("t", [values.user("mine")])
+            for _ in range(3):
+                assert [hold(one), hold(other)] == [409, 409]
+            fence = own_fence(store._place, "t")
+            anywhere = {"entries": [user("by another replica")], "turn": str(fence)}
+            assert other.post("/api/threads/t/entries", json=anywhere).status_code == (
+                201 if kind == "postgres" else 409
+            )
+            # As if the connection were lost: the service gives the turn back, its holder does not know.
+            assert one.post("/api/threads/t/release", json={"hold": str(fence)}).status_code == 204
+            with other.stream("POST", "/api/threads/t/hold") as theirs:
+                assert theirs.status_code == 200
+                with pytest.raises(ConflictError, match="was taken over"):
+                    store.append("t", [values.user("too late")])
+                assert other.post("/api/threads/t/entries", json=anywhere).status_code == 409
+        while True:  # the other's connection has ended, which the service is just noticing
+            with contextlib.suppress(ConflictError), store.turn_lock("t"):
+                break
+        assert "too late" not in str(log_texts(one, "t"))

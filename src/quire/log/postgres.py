@@ -53,7 +53,7 @@ from quire.log.store import (
     no_thread,
     taken,
 )
-from quire.log.turn_lock import busy, hold_turn, holds_turn
+from quire.log.turn_lock import busy, hold_turn, own_fence, taken_over
 from quire.values import Entry, Json
 
 _INFO = """
@@ -120,12 +120,12 @@ class PostgresStore:
     def __init__(self, url: str, words_of: WordsOf | None = None, tenant: str = "default") -> None:
         self.tenant, self._words_of = tenant, words_of
         self._session = TenantSession(url, tenant)
-        self.path = self._session.database.name
+        # Where it is, as turns are held by.
+        self.path, self.place = self._session.database.name, self._session.place
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
         self._workers: list[Callable[[], None]] = []
         # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
         self._tips: dict[str, _Tip] = {}
-        self._fences: dict[str, int] = {}
         self._commits = _SharedCommits(self._commit)
         self._closed = False
 
@@ -173,10 +173,7 @@ class PostgresStore:
             if not stored and (heard := self._heard(unheard)):
                 asked, tip, stored = heard, None, True
             if stored is None:
-                raise ConflictError(
-                    f"the turn of thread {thread!r} was taken over by another process",
-                    hint="Leave it to the other; what it stores is kept.",
-                )
+                raise taken_over(thread)
             if stored:
                 self._note(thread, tip)
                 return list(asked.entries)
@@ -185,8 +182,7 @@ class PostgresStore:
     def _asked(self, thread: str, tip: _Tip, entries: Sequence[Entry], token: int) -> _Append:
         chained = list(chain(entries, parent=written_id(tip.id), seq=tip.seq))
         words = self._words_of(chained) if self._words_of is not None else []
-        fence = self._fences.get(thread, 0) if holds_turn(self._session.place, thread) else 0
-        return _Append(thread, tip, chained, words, fence, token)
+        return _Append(thread, tip, chained, words, own_fence(self.place, thread), token)
 
     def _heard(self, unheard: Sequence[_Append]) -> _Append | None:
         """The one of these that was written although its connection was lost."""
@@ -462,17 +458,16 @@ class PostgresStore:
 
         Appends inside are fenced: once another process has taken the turn over, they are refused.
         """
-        return hold_turn(self._session.place, thread, self._advisory_lock(thread))
+        return hold_turn(self.place, thread, self._advisory_lock(thread))
 
     @contextmanager
-    def _advisory_lock(self, thread: str) -> Iterator[None]:
+    def _advisory_lock(self, thread: str) -> Iterator[int]:
         key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{thread}".encode()).digest()[:8], signed=True)
-        self._fences[thread] = fence = secrets.randbits(62) + 1
+        fence = secrets.randbits(59) + 1
         self._take(thread, key, fence)
         try:
-            yield
+            yield fence
         finally:
-            del self._fences[thread]
             # A connection that is gone holds nothing any more.
             with suppress(psycopg.Error), self._session.database.turns() as conn, conn.pipeline():
                 self._session.enter(conn)

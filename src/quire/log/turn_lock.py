@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,16 +14,17 @@ from quire.entry import sha256_hex
 from quire.errors import ConflictError, QuireError
 
 Key: TypeAlias = tuple[str, str]
-# What this process holds, and what the code that is running now holds: that may take it once more.
+# What this process holds, and what the code that is running now holds, by which fence: that may take it once more.
 _held: dict[Key, object] = {}
-_own: ContextVar[frozenset[Key]] = ContextVar("turns held", default=frozenset())
+_own: ContextVar[Mapping[Key, int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
 
 
 @contextmanager
-def hold_turn(place: str, thread: str, lock: AbstractContextManager[object] | None = None) -> Iterator[None]:
+def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None = None) -> Iterator[None]:
     """Hold a thread of the store at `place`; a ConflictError when another cycle holds it.
 
-    `lock` is what other processes see of it.
+    `lock` is what other processes see of it; it gives the fence, a number by which whoever lost the turn is told from
+    its holder, or 0.
     """
     key = (place, thread)
     if key in _own.get():
@@ -33,27 +34,33 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[object] | No
     if _held.setdefault(key, token) is not token:
         raise busy(thread, f"by process {os.getpid()}")
     try:
-        with lock or nullcontext():
-            before = _own.set(_own.get() | {key})
-            try:
-                yield
-            finally:
-                _own.reset(before)
+        with lock or nullcontext(0) as fence, in_turn(place, thread, fence):
+            yield
     finally:
         del _held[key]
 
 
-def holds_turn(place: str, thread: str) -> bool:
-    """Whether the code that is running now holds a thread."""
-    return (place, thread) in _own.get()
+@contextmanager
+def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
+    """Do what the holder of a turn asks for, whoever took it."""
+    before = _own.set({**_own.get(), (place, thread): fence})
+    try:
+        yield
+    finally:
+        _own.reset(before)
+
+
+def own_fence(place: str, thread: str) -> int:
+    """By which fence the code that is running now holds a thread; 0 where it does not, or there is none."""
+    return _own.get().get((place, thread), 0)
 
 
 @contextmanager
-def file_lock(database: str, thread: str) -> Iterator[None]:
+def file_lock(database: str, thread: str) -> Iterator[int]:
     """Hold a file beside a database; the system takes it back from a process that was killed."""
     # Windows has no flock: there a thread is held within its process alone.
     if sys.platform == "win32":
-        yield
+        yield 0
         return
     file = Path(f"{database}-turn-{sha256_hex(thread)[:12]}")
     try:
@@ -64,7 +71,7 @@ def file_lock(database: str, thread: str) -> Iterator[None]:
             hint="Check the disk's space, and that the file and its folder are yours to write.",
         ) from error
     try:
-        yield
+        yield 0
     finally:
         with suppress(OSError):  # a file that stays behind is not locked
             file.unlink(missing_ok=True)
@@ -102,6 +109,13 @@ def _is(handle: int, file: Path) -> bool:
         return os.path.samestat(os.fstat(handle), file.stat())
     except FileNotFoundError:
         return False
+
+
+def taken_over(thread: str) -> ConflictError:
+    return ConflictError(
+        f"the turn of thread {thread!r} was taken over by another process",
+        hint="Leave it to the other; what it stores is kept.",
+    )
 
 
 def busy(thread: str, by: str) -> ConflictError:

@@ -27,9 +27,11 @@ from quire.server.routes import (
     Route,
     RouteCall,
     ThreadName,
+    TurnNumber,
     whole_numbers,
 )
 from quire.server.service import exists
+from quire.server.store_calls import in_held_turn
 from quire.values import COUNTS, Entry, Item, ItemType, JsonObject, Request, RequestOptions, Usage
 
 
@@ -46,10 +48,11 @@ class NewThread(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewEntries(msgspec.Struct, forbid_unknown_fields=True):
-    """Entries for a thread's end; with `expected_seq` only if it still ends there."""
+    """Entries for a thread's end; with `expected_seq` only if it still ends there, with `turn` only while it is held."""
 
     entries: list[EntryJson]
     expected_seq: Count | None = None
+    turn: TurnNumber | None = None
 
 
 class Page(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,7 +113,8 @@ def append_entries(call: RouteCall) -> Entries:
     redact = call.service.redactor.entry
     entries = [redact(_checked(body)) for body in new.entries]
     try:
-        kept = _append(call, entries, new.expected_seq)
+        with in_held_turn(call, new.turn):
+            kept = _append(call, entries, new.expected_seq)
     except ConflictError as error:
         state = state_of(call.store.info(call.name)) if exists(call.store, call.name) else None
         raise HttpRefusal(409, str(error), hint=error.hint, state=state) from error
@@ -143,7 +147,10 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
         try:
             return call.store.append(call.name, entries, tip.seq if expected is None else expected)
         except ConflictError:
-            if expected is not None:
+            # Tried again only where somebody else appended meanwhile.
+            if expected is not None or not exists(call.store, call.name):
+                raise
+            if call.store.info(call.name).seq == tip.seq:
                 raise
 
 

@@ -21,7 +21,7 @@ from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, MissingPart, QuireError
 from quire.log.entries import check_entry
 from quire.log.store import Index, RecordRow, RecordTable, Store, check_name, check_page
-from quire.log.turn_lock import hold_turn
+from quire.log.turn_lock import hold_turn, own_fence
 from quire.server.store_calls import CALLS
 from quire.values import Entry, Json, JsonObject
 
@@ -119,7 +119,11 @@ class HttpStore:
         """Append all or nothing, durably; a new thread is made when there is none of that name."""
         check_name(thread)
         bodies = [check_entry(entry).body for entry in entries]
-        sent = {"entries": bodies} | ({} if expected_seq is None else {"expected_seq": expected_seq})
+        sent: JsonObject = {"entries": bodies}
+        if expected_seq is not None:
+            sent["expected_seq"] = expected_seq
+        if fence := own_fence(self._place, thread):
+            sent["turn"] = str(fence)
         return _entries(self._ask("POST", f"/api/threads/{quote(thread, safe='')}/entries", sent, once=True))
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
@@ -186,19 +190,22 @@ class HttpStore:
         return hold_turn(self._place, thread, self._lock(thread))
 
     @contextmanager
-    def _lock(self, thread: str) -> Iterator[None]:
+    def _lock(self, thread: str) -> Iterator[int]:
         """Hold the thread at the service, which takes it back, too, when this connection ends."""
         path = f"/api/threads/{quote(thread, safe='')}"
         with self._client.stream("POST", f"{path}/hold") as reply:
             if reply.status_code >= 400:
                 reply.read()
                 raise error_of(reply)
-            data = next(line for line in reply.iter_lines() if line.startswith("data: "))
+            lines = reply.iter_lines()  # were it thrown away, the connection would end, and the turn with it
+            data = next(line for line in lines if line.startswith("data: "))
+            turn = msgspec.json.decode(data[6:])
             try:
-                yield
+                yield int(turn["hold"])
             finally:
+                # A service that does not answer any more holds nothing, or will see the connection end.
                 with suppress(QuireError):
-                    self._ask("POST", f"{path}/release", msgspec.json.decode(data[6:]))
+                    self._ask("POST", f"{path}/release", turn)
 
     def before_close(self, end: Callable[[], None]) -> None:
         """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""

@@ -19,9 +19,10 @@ import msgspec
 
 from quire.errors import QuireError
 from quire.log.store import Index, RecordRow, RecordTable, Store
+from quire.log.turn_lock import in_turn, own_fence, taken_over
 from quire.records.record import decode, encode
 from quire.server.follow import ALIVE, named_bytes
-from quire.server.routes import EVENTS, HttpRefusal, Route, RouteCall
+from quire.server.routes import EVENTS, HttpRefusal, Route, RouteCall, TurnNumber
 from quire.values import Json, JsonObject
 
 _PARTS: dict[str, Any] = {"": Store, "index.": Index, "records.": RecordTable}
@@ -124,14 +125,14 @@ def _numbered(row: RecordRow) -> Callable[[int], RecordRow]:
 class Hold(msgspec.Struct, forbid_unknown_fields=True):
     """What a turn is held by: the `hold` of the first event."""
 
-    hold: str
+    hold: TurnNumber
 
 
 class HeldTurn:
     """A turn that is held for a caller, in an OS thread of its own: whoever takes a lock has to give it back."""
 
     def __init__(self, call: RouteCall) -> None:
-        self.id = secrets.token_urlsafe(16)
+        self.id, self.thread = "", call.name
         self._loop = asyncio.get_running_loop()
         self.taken: asyncio.Future[None] = self._loop.create_future()
         self.given_back = asyncio.Event()
@@ -141,11 +142,15 @@ class HeldTurn:
     def _hold(self, call: RouteCall) -> None:
         try:
             with call.store.turn_lock(call.name):
+                # PostgreSQL's own fence, by which every replica can tell who holds the turn; a file has none.
+                self.id = str(own_fence(fenced_place(call), call.name) or secrets.randbits(59) + 1)
+                call.tenant.held[self.id] = self
                 self._loop.call_soon_threadsafe(self._tell, None)
                 self._let_go.wait()
         except QuireError as error:
             self._loop.call_soon_threadsafe(self._tell, error)
         finally:
+            call.tenant.held.pop(self.id, None)
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self.given_back.set)
 
@@ -157,6 +162,23 @@ class HeldTurn:
         self._let_go.set()
 
 
+def fenced_place(call: RouteCall) -> str:
+    """By what a store that checks fences knows its turns; empty where it does not."""
+    return getattr(call.store, "place", "")
+
+
+def in_held_turn(call: RouteCall, turn: str | None) -> contextlib.AbstractContextManager[None]:
+    """Inside, what the holder of a turn asks for is done; a ConflictError where the turn was taken over."""
+    if turn is None:
+        return contextlib.nullcontext()
+    if place := fenced_place(call):
+        return in_turn(place, call.name, int(turn))  # checked in the append's own transaction
+    held = call.tenant.held.get(turn)
+    if held is None or held.thread != call.name:
+        raise taken_over(call.name)
+    return contextlib.nullcontext()
+
+
 async def hold_turn(call: RouteCall) -> Any:
     """Hold a thread's turn while this answer is being read; 409 where another cycle holds it."""
     held = HeldTurn(call)
@@ -165,7 +187,6 @@ async def hold_turn(call: RouteCall) -> Any:
     except BaseException:
         held.give_back()
         raise
-    call.tenant.held[held.id] = held
     return call.service.readers.response(_while_read(call, held))
 
 
@@ -178,7 +199,6 @@ async def _while_read(call: RouteCall, held: HeldTurn) -> AsyncIterator[bytes]:
             yield ALIVE
     finally:
         held.give_back()
-        call.tenant.held.pop(held.id, None)
 
 
 async def release_turn(call: RouteCall) -> None:
