@@ -145,7 +145,7 @@ def test_of_two_versions_attached_in_one_turn_the_older_is_explained() -> None:
 
 @pytest.mark.moves_prefix(reason="asked where nothing is sent: amid the model's words", everywhere=True)
 @given(logs, policies())
-@fewer(4)
+@fewer(10)
 def test_asking_changes_nothing(entries: list[Entry], policy: Policy) -> None:
     """Requests asked for at every entry leave the thread as if none had been asked."""
     asked, silent = Assembly(policy), Assembly(policy)
@@ -166,7 +166,7 @@ def _try(assembly: Assembly) -> object:
 
 
 @given(any_thread, policies())
-@fewer(4)
+@fewer(10)
 def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(entries: list[Entry], policy: Policy) -> None:
     """What an engine sends live, recording rebases and sends, is what the recorded log assembles to."""
     live, log, sent = Assembly(policy), list[Entry](), list[bytes]()

@@ -19,7 +19,7 @@ from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
 from quire.tokens import counter
 from quire.values import Entry, JsonObject, Reply, Usage
-from toolbox import closed_later
+from toolbox import closed_later, fewer
 
 A, B = "openai-chat:a", "openai-chat:b"
 IMAGE = {"media_type": "image/png", "data": "iVBORw0KGgo="}
@@ -99,6 +99,7 @@ def test_images_are_part_of_the_budget_and_leave_it_at_a_rebase() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 200_000)), min_size=1, max_size=8))
+@fewer(5)
 def test_whatever_was_reported_a_small_request_can_be_sent(points: list[tuple[int, int]]) -> None:
     log = [values.system("word " * 400), values.user("q")]
     for number, (words, total) in enumerate(points):
