@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quire import values
+from quire import providers, values
+from quire.archive.sessions import STORES
+from quire.cli import convert
 from quire.thread import open_store
 from toolbox import QUIRE, invoke, on_terminal, run
 
@@ -175,13 +177,18 @@ def test_no_text_of_others_commands_the_terminal(tmp_path: Path) -> None:
 
 def test_help_loads_no_engine() -> None:
     """Every command's module loads without the thread and the engine: help and completion are quick."""
-    heavy = ("quire.thread", "quire.assemble.fit", "quire.send.cycle", "asyncio")
+    heavy = ("quire.thread", "quire.assemble.fit", "quire.send.cycle", "quire.archive.sessions", "asyncio")
     code = (
         "import sys, importlib\nfrom quire.cli.main import COMMANDS\n"
         "for module, _, _ in COMMANDS.values(): importlib.import_module(module)\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_import_names_every_format_and_program() -> None:
+    assert (*providers.FORMATS, convert.MARKDOWN) == convert.FORMATS
+    assert {store.name for store in STORES} == set(convert.PROGRAMS)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from quire.errors import QuireError
 from quire.values import Entry, JsonObject, LeftOut, Message
 
 # Raised whenever what is written, or what a fold makes of the same entries, changes.
-FORMAT = 5
+FORMAT = 6
 _HASH_BYTES = 32
 
 
@@ -75,6 +75,7 @@ class _Leaf(msgspec.Struct, frozen=True, array_like=True):
     handled_tokens: int
     user: _User | None
     summary_tokens: int
+    beside: int
 
 
 class _Epoch(msgspec.Struct, frozen=True, array_like=True):
@@ -240,7 +241,8 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
 
 def _packed_leaf(one: PlacedMessage, blocks: _Blocks) -> _Leaf:
     user = _packed_user(one.user, blocks)
-    return _Leaf(one.message, one.tokens, one.turn, one.handled, one.handled_tokens, user, one.summary_tokens)
+    handled = one.handled, one.handled_tokens
+    return _Leaf(one.message, one.tokens, one.turn, *handled, user, one.summary_tokens, one.beside)
 
 
 def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
@@ -320,9 +322,8 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
 
 def _unpacked_leaf(one: _Leaf, blocks: list[ItemBlock]) -> PlacedMessage:
     user = _unpacked_user(one.user, blocks)
-    return PlacedMessage(
-        one.message, one.tokens, one.turn, one.handled, one.handled_tokens, user, one.summary_tokens
-    )
+    handled = one.handled, one.handled_tokens
+    return PlacedMessage(one.message, one.tokens, one.turn, *handled, user, one.summary_tokens, one.beside)
 
 
 def _unpacked_user(user: _User | None, blocks: list[ItemBlock]) -> UserTurn | None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
 from quire.assemble.policy import Policy
 from quire.assemble.telling import likeliest, telling
-from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, say
+from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
 from quire.entry import INTERRUPTED, result_text
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
 from quire.tokens.counting import block_tokens, part_tokens, said
-from quire.values import Call, Entry, JsonObject, Message, Part, Prompt, Result, Text, Think
+from quire.values import Call, Entry, Image, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
 
 # A result up to this many tokens is shorter than the handle that would replace it is useful.
 SMALL = 160
@@ -30,7 +31,7 @@ _CUT = re.compile(
 )
 
 
-class PlacedMessage(msgspec.Struct, frozen=True):
+class PlacedMessage(msgspec.Struct, frozen=True, dict=True):
     """One message in place. `handled` is the same with its tool results as handles (None: no shorter)."""
 
     message: Message
@@ -41,6 +42,26 @@ class PlacedMessage(msgspec.Struct, frozen=True):
     user: UserTurn | None = None
     # How much of it is the summary of what went before; the rest is pinned.
     summary_tokens: int = 0
+    # Of the tokens of results, those that no text stands for.
+    beside: int = 0
+
+    @cached_property
+    def id_tokens(self) -> int:
+        """What the ids of calls and results take on the wire, which `tokens` leave out."""
+        named = (part.call_id for part in self.message.parts if isinstance(part, Call | Result))
+        return sum(map(counter().count, named))
+
+    @cached_property
+    def used_words(self) -> frozenset[str]:
+        """The telling words that calls were made with."""
+        calls = (part for part in self.message.parts if isinstance(part, Call))
+        return frozenset(word for call in calls for word in telling(call_text(call.name, call.args)))
+
+    @cached_property
+    def telling_words(self) -> frozenset[str]:
+        """The telling words that it says."""
+        parts = (part for part in self.message.parts if not isinstance(part, Call | Image | ToolSet))
+        return self.used_words.union(*(telling(part.text) for part in parts))
 
 
 def leaf(
@@ -84,18 +105,19 @@ def _results_leaf(
     framing = MESSAGE_TOKENS * max(1, len(sizes))
     tokens = framing + sum(sizes)
     if tokens <= SMALL:
-        return PlacedMessage(message, tokens, turn, None, tokens)
+        return PlacedMessage(message, tokens, turn, None, tokens, beside=sum(beside))
     parts = tuple(
         _handled(part, size, ids.get(seq, ""))
         for part, size, seq in zip(message.parts, sizes, message.seqs, strict=True)
     )
     if parts == message.parts:
-        return PlacedMessage(message, tokens, turn, None, tokens)
+        return PlacedMessage(message, tokens, turn, None, tokens, beside=sum(beside))
     shorter = [
         size if new is old else part_tokens(new, counter())
         for old, new, size in zip(message.parts, parts, sizes, strict=True)
     ]
-    return PlacedMessage(message, tokens, turn, Message("tool", parts, message.seqs), framing + sum(shorter))
+    handled = Message("tool", parts, message.seqs)
+    return PlacedMessage(message, tokens, turn, handled, framing + sum(shorter), beside=sum(beside))
 
 
 def _documents_handled(
@@ -271,7 +293,7 @@ class History:
         self.group_starts: list[int] = []
         # Leaves that the handle tier would shorten.
         self.long: list[int] = []
-        # Running totals of what the ids of calls and results take on the wire, which `sizes` leave out.
+        # Running totals of what the ids take on the wire.
         self.ids: list[int] = [0]
         for each in leaves:
             self.add(each)
@@ -289,8 +311,7 @@ class History:
         self.sizes.append(leaf.tokens)
         self.sums.append(self.sums[-1] + leaf.tokens)
         self.handled.append(self.handled[-1] + leaf.handled_tokens)
-        named = (part.call_id for part in leaf.message.parts if isinstance(part, Call | Result))
-        self.ids.append(self.ids[-1] + sum(map(counter().count, named)))
+        self.ids.append(self.ids[-1] + leaf.id_tokens)
 
     def copy(self) -> History:
         twin = History()

@@ -5,7 +5,7 @@ Replaying a log runs `apply` alone, so a recorded choice is never made twice.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from typing import Literal
 
 import msgspec
@@ -22,10 +22,10 @@ from quire.assemble.messages import (
 )
 from quire.assemble.policy import Policy
 from quire.assemble.telling import telling
-from quire.assemble.user_message import ItemBlock, Library, UserTurn, call_text, query_alone
+from quire.assemble.user_message import ItemBlock, Library, UserTurn, query_alone
 from quire.errors import DataError
 from quire.tokens import counter, text_tokens
-from quire.values import Call, Entry, Image, JsonObject, Message, Part, Result, Text, Think, ToolSet
+from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
 
 SUMMARY_HEADING = "# Summary of the earlier conversation"
 PINNED_HEADING = "# Pinned"
@@ -369,22 +369,11 @@ class _Shorter:
         if seq in self._again:
             return self._again[seq]
         if self._used is None:
-            calls = (part for each in self._leaves for part in each.message.parts if isinstance(part, Call))
-            self._used = {word for call in calls for word in telling(call_text(call.name, call.args))}
-            self._known = set(telling_words(each.message for each in self._leaves[self._from :]))
+            self._used = set[str]().union(*(each.used_words for each in self._leaves))
+            self._known.update(*(each.telling_words for each in self._leaves[self._from :]))
         text = naming_handle(whole, handle, self._used, self._known)
         self._known.update(telling(text))
         return text
-
-
-def telling_words(messages: Iterable[Message]) -> Iterator[str]:
-    """The telling words that messages say."""
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, Call):
-                yield from telling(call_text(part.name, part.args))
-            elif not isinstance(part, Image | ToolSet):
-                yield from telling(part.text)
 
 
 def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
@@ -404,9 +393,15 @@ def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
             continue
         text = shorter.text(seq, part.text, less.text) if isinstance(part, Result) else less.text
         own = placed.tokens - placed.handled_tokens if isinstance(less, Text) and not out else 0
-        freed = text_tokens(part.text) - text_tokens(text) if isinstance(part, Result) else own
+        freed = _result_tokens(placed, part) - text_tokens(text) if isinstance(part, Result) else own
         out.append(Edit(seq, "handle", text, freed))
     return out
+
+
+def _result_tokens(placed: PlacedMessage, part: Result) -> int:
+    """The tokens of a result's words; of one that stands alone they were counted when it was placed."""
+    alone = len(placed.message.parts) == 1
+    return placed.tokens - placed.beside if alone else text_tokens(part.text)
 
 
 def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:

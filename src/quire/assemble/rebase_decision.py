@@ -13,7 +13,7 @@ from quire.assemble.fit import plan as plan_cut
 from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, documents_text, handle_of, own_handle
 from quire.assemble.pins import holds_context, pinned_words
 from quire.assemble.policy import Policy
-from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded, telling_words
+from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded
 from quire.assemble.rebase import edits as edits_of
 from quire.assemble.summary import Leaving, Summarise, extract, forgotten, lines_that_fit
 from quire.assemble.telling import telling
@@ -139,6 +139,16 @@ class Decision(msgspec.Struct, frozen=True):
 
     rebase: Rebase | None
     rent: float
+    # The epoch that was looked at, and the one that the rebase leads to.
+    before: Epoch | None = None
+    after: Epoch | None = None
+
+    def leads_to(self, epoch: Epoch, rebase: Rebase) -> Epoch | None:
+        """What a rebase makes of an epoch, where that is what was decided upon: it need not be made again."""
+        if self.before is None or self.after is None or self.rebase is None:
+            return None
+        same = epoch.strip.messages == self.before.strip.messages
+        return self.after.copy() if same and _to(self.rebase, fallbacks=rebase.fallbacks) == rebase else None
 
 
 def decide(assembly: Assembly) -> Decision:
@@ -149,7 +159,8 @@ def decide(assembly: Assembly) -> Decision:
     if not cutting and not moving:
         return Decision(None, rent_after(moment, policy))
     reason = "+".join(part for part in (moving, cutting) if part)
-    return Decision(_fitting(assembly, reason, bool(cutting)), 0.0)
+    rebase, after = _fitting(assembly, reason, bool(cutting))
+    return Decision(rebase, 0.0, assembly.epoch, after)
 
 
 def rent_owed(assembly: Assembly) -> float:
@@ -213,8 +224,8 @@ def _moving(assembly: Assembly) -> str:
     return ""
 
 
-def _fitting(assembly: Assembly, reason: str, cutting: bool) -> Rebase:
-    """The rebase of the first rung whose result fits the budget."""
+def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Epoch]:
+    """The rebase of the first rung whose result fits the budget, and that result."""
     tried, policy = None, effective(assembly)
     for rung in RUNGS if cutting else (None, *RUNGS):
         rebase = written(assembly, reason, rung)
@@ -223,7 +234,7 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> Rebase:
         tried = rebase
         after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
         if policy.fits(after.head_tokens(), after.strip.total):
-            return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens())
+            return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
     assert tried is not None  # RUNGS is not empty
     return _with_results_cut(assembly, tried)
 
@@ -301,9 +312,9 @@ def _still_said(epoch: Epoch, plan: Cuts, edits: Sequence[Edit]) -> frozenset[st
     leaves = epoch.strip.leaves
     handled = {edit.entry for edit in edits if edit.replacement is not None}
     staying = [*leaves[: plan.opening], *leaves[plan.drop :]]
-    whole = (each.message for each in staying if handled.isdisjoint(each.message.seqs))
+    whole = (each.telling_words for each in staying if handled.isdisjoint(each.message.seqs))
     texts = [epoch.l1_text, *(edit.replacement or "" for edit in edits)]
-    return frozenset([*telling_words(whole), *(word for text in texts for word in telling(text))])
+    return frozenset[str]().union(*whole, *map(telling, texts))
 
 
 def _told(rebases: Sequence[Rebase]) -> tuple[str, set[int]]:
@@ -316,7 +327,7 @@ def _told(rebases: Sequence[Rebase]) -> tuple[str, set[int]]:
     return "", untold
 
 
-def _with_results_cut(assembly: Assembly, rebase: Rebase) -> Rebase:
+def _with_results_cut(assembly: Assembly, rebase: Rebase) -> tuple[Rebase, Epoch]:
     """The last rung: the largest results of the current turn cut at a line boundary, or a clear refusal."""
     policy = effective(assembly)
     while True:
@@ -324,7 +335,7 @@ def _with_results_cut(assembly: Assembly, rebase: Rebase) -> Rebase:
         after = apply(assembly.epoch, rebase, policy, assembly.carried)
         over = max(after.total_tokens() - policy.limit, after.strip.total - policy.ceiling("L4"))
         if over <= 0:
-            return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens())
+            return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
         done = {edit.entry for edit in rebase.edits if edit.cuts} | _spared(assembly)
         largest = _largest_result(after.strip.leaves, assembly, done)
         if largest is None:

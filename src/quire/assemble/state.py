@@ -292,7 +292,8 @@ class Assembly:
         self._close(final=True)
         rebase = parse_rebase(entry)
         self._read_versions(rebase)
-        self._apply(rebase)
+        known = self._memo[1] if self._memo is not None and self._memo[0] == self.fed - 1 else None
+        self._apply(rebase, known)
         self.round, self.recorded = self.round.recorded(), entry.body
 
     def _read_versions(self, rebase: Rebase) -> None:
@@ -319,7 +320,7 @@ class Assembly:
         self.rent = decision.rent
         if decision.rebase is not None:
             self.unrecorded = True
-            self._apply(decision.rebase)
+            self._apply(decision.rebase, decision)
         self.stable = self.epoch.sent
         self.epoch.pass_by()
         self.asked = self.asked.passed(self.epoch.total_tokens())
@@ -343,9 +344,11 @@ class Assembly:
     def _fits(self) -> bool:
         return effective(self).fits(self.epoch.head_tokens(), self.epoch.strip.total)
 
-    def _apply(self, rebase: Rebase) -> None:
+    def _apply(self, rebase: Rebase, known: Decision | None = None) -> None:
+        """Begin the epoch that a rebase leads to; `known` is what has been decided already."""
         old, carried = self.epoch, self.carried
-        self.epoch = apply(old, rebase, self.policy, carried)
+        made = known.leads_to(old, rebase) if known is not None else None
+        self.epoch = made or apply(old, rebase, self.policy, carried)
         edited = {edit.entry for edit in rebase.edits}
         for seq in [s for s, (_, always) in carried.late.items() if always or s in edited]:
             del carried.late[seq]
@@ -443,7 +446,7 @@ def fit(selection: Selection) -> Built:
         built = standing._built(None)
     else:
         standing = standing.copy()
-        standing._apply(decision.rebase)
+        standing._apply(decision.rebase, decision)
         built = standing._built(decision.rebase.body())
     check_shares(built, standing.policy)
     return built

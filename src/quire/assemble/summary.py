@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import TypeAlias
 
 import msgspec
@@ -268,11 +268,12 @@ def extract(gone: Leaving) -> str:
     facts = next((facts for facts in _FACTS if _demanded(said, facts) <= limit * share[facts]), 0)
     lines, missing = _listed(said, told.missing, limit, facts)
     limit -= _count(unlisted(missing)) + 1
-    length = max(min(longest, _length(lines, limit * share, facts)) for share, longest in _SHARES)
+    size = cache(partial(_size, lines, facts=facts))
+    length = max(min(longest, _length(size, limit * share)) for share, longest in _SHARES)
     known = {*gone.known, *telling("\n".join([prose, *_cut(lines, length, facts)]))}
-    words = _words(gone.entries, told.words, known, min(limit - _size(lines, length, facts), limit / 2))
+    words = _words(gone.entries, told.words, known, min(limit - size(length), limit / 2))
     # What the words leave goes back to the lines.
-    length = max(length, _length(lines, limit - _count(words), facts))
+    length = max(length, _length(size, limit - _count(words)))
     return _within(_Draft(prose, missing, tuple(lines), length, facts, words), most)
 
 
@@ -388,12 +389,12 @@ def _leaving(lines: Sequence[Line], facts: int) -> list[int]:
     return sorted(range(len(lines)), key=lambda at: (_is_demand(lines[at], facts), order[lines[at].who]))
 
 
-def _length(lines: Sequence[Line], room: float, facts: int) -> int:
-    """How many characters each line may have at most so that all of them fit."""
+def _length(size: Callable[[int], int], room: float) -> int:
+    """How many characters each line may have at most so that all of them, of that `size` in tokens, fit."""
     low, high = 0, len(_LENGTHS) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        fits = _size(lines, _LENGTHS[middle], facts) <= room
+        fits = size(_LENGTHS[middle]) <= room
         low, high = (middle, high) if fits else (low, middle - 1)
     return _LENGTHS[low]
 

@@ -41,8 +41,15 @@ _MOST = 400
 
 def telling(text: str) -> list[str]:
     """The telling words of a text, in order of appearance, each once: 'see /a/b.py, row 7' -> ['/a/b.py']."""
-    words = dict.fromkeys(_EDGE.sub("", word) for word in dict.fromkeys(_TERM.findall(text)))
-    return [word for word in words if len(word) >= 4 and _TELLING.search(word)]
+    found = dict[str, None]()
+    for word in dict.fromkeys(_TERM.findall(text)):
+        if word.isalpha() and not word.isupper():
+            continue  # most words: nothing more need be looked at
+        if not (word[0].isalnum() and word[-1].isalnum()):
+            word = _EDGE.sub("", word)
+        if len(word) >= 4 and _TELLING.search(word):
+            found[word] = None
+    return list(found)
 
 
 def likelihood(word: str, used: bool = False) -> float:

@@ -49,7 +49,7 @@ class ItemBlock(msgspec.Struct, frozen=True):
     promotable: bool
     type: str = "code"
     metadata: JsonObject = {}
-    images: tuple[JsonObject, ...] = ()
+    images: tuple[Json, ...] = ()
 
 
 def normal(text: str) -> str:
@@ -204,14 +204,14 @@ class Library:
 
     def place(
         self, blocks: Iterable[ItemBlock], turn: int, promote: Promote
-    ) -> tuple[list[str], list[ToldItem], list[JsonObject]]:
+    ) -> tuple[list[str], list[ToldItem], list[Json]]:
         """What one turn says of its items: identities referred to, what is told in full or as an update, new images.
 
         Refers to an item if and only if the model already has exactly this content.
         """
         references: list[str] = []
         new: list[ToldItem] = []
-        images: list[JsonObject] = []
+        images: list[Json] = []
         for each in blocks:
             old = self.has.get(each.id)
             images += [image for image in each.images if old is None or image not in old.images]
@@ -290,7 +290,7 @@ def user_text(before: list[str], query: str, composer: str = "") -> str:
     return "\n\n".join([*parts, composer] if composer else parts)
 
 
-def _message(turn: UserTurn, text: str, images: list[JsonObject]) -> Message:
+def _message(turn: UserTurn, text: str, images: list[Json]) -> Message:
     # Images alone may have come in one message with results: their entry's `wire` tells.
     parts: list[Part] = [Text(text, turn.entry.wire)] if text or "more" in turn.entry.wire else []
     parts += [image_part(image) for image in [*(turn.entry.body.get("images") or ()), *images]]

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from quire import providers
-from quire.archive.sessions import STORES
 from quire.cli.output import (
     Place,
     called,
@@ -35,9 +33,18 @@ if TYPE_CHECKING:
     from quire.archive.source_file import SourceFile
     from quire.archive.stored_conversations import SessionStore
 
-# Chat files are text, not JSON; everything else is a wire format.
+# Named here, for to load what reads and writes them takes longer than to print help; a test holds them to it.
+# Chat files are text, not JSON; every other format is a wire format or a framework's.
 MARKDOWN = "markdown"
-FORMATS = (*providers.FORMATS, MARKDOWN)
+FORMATS = (
+    "openai-chat", "openai-responses", "anthropic", "gemini", "bedrock", "cohere", "langchain", "openai-agents",
+    "pydantic-ai", MARKDOWN,
+)  # fmt: skip
+PROGRAMS = (
+    "aider", "claude-code", "codex", "gemini-cli", "har", "langchain", "langfuse", "lhar", "litellm", "llm",
+    "messages", "mini-swe-agent", "openai-agents", "opencode", "opentelemetry", "pi", "pydantic-ai", "requests",
+    "strands", "swe-agent",
+)  # fmt: skip
 # An object that holds one of these is a whole conversation; one without is a message.
 _HOLDERS = ("messages", "input", "contents")
 
@@ -73,7 +80,7 @@ class Stored(NamedTuple):
 @click.option(
     "--from",
     "format",
-    type=click.Choice(sorted({*FORMATS, *(store.name for store in STORES)})),
+    type=click.Choice(sorted({*FORMATS, *PROGRAMS})),
     help="What PATH is written in (default: what it looks like).",
 )
 @click.option(
@@ -160,7 +167,7 @@ class ChatFiles(NamedTuple):
 
 def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[Imported]:
     """The conversations at a path, as entries that the log takes."""
-    from quire.archive.sessions import files_under, source_file
+    from quire.archive.sessions import STORES, files_under, source_file
 
     store = next((each for each in STORES if each.name == format), None)
     if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
@@ -203,6 +210,7 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
 
 def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imported]:
     """A file in a wire format, or a chat file."""
+    from quire import providers
     from quire.log.entries import check
     from quire.providers.convert import strange_kinds
 
@@ -314,6 +322,8 @@ def export(source: str, format: str, vault: Path | None, db: Place | None) -> No
       quire export demo --to openai-chat
       quire export entries.jsonl --to anthropic > request.json
     """
+    from quire import providers
+
     entries = load_entries(source, db)
     if format == MARKDOWN:
         thread = "" if source == "-" or os.path.isfile(source) else source

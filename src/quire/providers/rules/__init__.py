@@ -6,6 +6,7 @@ by `unchecked`; a server that remembers what it issued passes that memory as `se
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from quire.errors import CallError, RuleError
+from quire.providers.prefix import written
 from quire.providers.rules.accepts import accepted, accepted_in
 from quire.providers.rules.check import (
     Check,
@@ -123,6 +125,8 @@ class GrowingCheck:
         self._around: JsonObject | None = None
         self._head = Conversation()
         self._head_size, self._head_findings = 0, list[Finding]()
+        # The sizes of messages with nothing wrong and no mark, by their hash: a rebase only moves most of them.
+        self._clean = dict[bytes, int]()
         self._begin(())
 
     def of(self, request: Request) -> list[Finding]:
@@ -142,6 +146,7 @@ class GrowingCheck:
         self._lines: Sequence[bytes] = ()
         self._turns: list[TurnMessage] = []
         self._sizes: list[int] = []
+        self._clean_before, self._clean = self._clean, {}
         # By place, where there is any: what is wrong with a message, and its cache marks.
         self._wrong: dict[int, list[Finding]] = {}
         self._marks: dict[int, list[Mark]] = {}
@@ -158,6 +163,7 @@ class GrowingCheck:
         changed = list(compress(range(len(self._turns)), map(is_not, self._messages, messages)))
         lines = lines[len(lines) - len(messages) :] if len(lines) >= len(messages) else ()
         if ground != self._ground or not self._stands(changed, messages, lines):
+            self._clean = self._clean if ground == self._ground else {}
             self._begin(() if self._shape_only else wire.rules.along)
             self._ground, self._around, changed = ground, None, []
         known = len(self._turns)
@@ -185,14 +191,21 @@ class GrowingCheck:
         """Look at one message by itself."""
         value = self._messages[place]
         turn = turn_at(check.info.wire, value, place)
-        size, wrong = _encoded(value, turn.path)
-        wrong += wire.rules.message(check, turn)
-        if not self._shape_only and (turn.raw or wire.rules.bare_texts):
-            wrong += wire.rules.each(check, turn)
-            wrong += accepted_in(check, turn)
+        # Rules make a difference between the first place and any other, and none between these.
+        name = hashlib.sha256(written(value)).digest() if place else b""
+        size, wrong, marks = self._clean_before.get(name, 0), list[Finding](), list[Mark]()
+        if not size:
+            size, wrong = _encoded(value, turn.path)
+            wrong += wire.rules.message(check, turn)
+            if not self._shape_only and (turn.raw or wire.rules.bare_texts):
+                wrong += wire.rules.each(check, turn)
+                wrong += accepted_in(check, turn)
+            marks += wire.rules.marks(turn)
+        if place and not wrong and not marks:
+            self._clean[name] = size
         self._turns[place : place + 1], self._sizes[place : place + 1] = [turn], [size]
         _put(self._wrong, place, wrong)
-        _put(self._marks, place, list(wire.rules.marks(turn)))
+        _put(self._marks, place, marks)
 
     def _whole(self, check: Check, wire: Wire, around: JsonObject) -> Check:
         """The check with all that is around the messages and in them."""
@@ -262,12 +275,12 @@ def _check(
 def _encoded(value: Json, path: str) -> tuple[int, list[Finding]]:
     """The size of a value as it goes over the wire, and what in it is no JSON."""
     try:
-        written = msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
         problem = found("B.json", path, problem=f"not JSON text: {error}")
     else:
         # What is no number is written as null.
-        return len(written), list(_no_numbers(value, path)) if b"null" in written else []
+        return len(encoded), list(_no_numbers(value, path)) if b"null" in encoded else []
     try:
         # Integers of any size are JSON, though the fast encoder takes 64 bits only.
         return len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()), []
