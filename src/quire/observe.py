@@ -456,10 +456,10 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
     """What changed a byte: the first request in which it is another, its model, rebase or the entry that stands there."""
     before = asked[0][0]
     old = b"".join(_parts(before))
-    changed = (
-        n for n, (each, _) in enumerate(asked) if n and first_difference(old, b"".join(_parts(each))) <= byte
-    )
-    place = next(changed)
+    # What only adds to the request before it changes nothing that stood there.
+    moved = (n for n in range(1, len(asked)) if not _extends(asked[n - 1][0], asked[n][0]))
+    changed = (n for n in moved if first_difference(old, b"".join(_parts(asked[n][0]))) <= byte)
+    place = next(changed, len(asked) - 1)
     at = asked[place][0]
     where: JsonObject = {"turn": at.turn, "step": at.step}
     if asked[place - 1][1] != asked[place][1]:
@@ -470,7 +470,8 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
     if at.rebase is None:
         return {"cause": f"entry {brought}" if brought else None, "entry": brought, **where}
     # A rebase that was only reckoned now is no entry of the log.
-    seq = next((entry.seq for entry in entries if entry.kind == "rebase" and entry.body is at.rebase), None)
+    logged = (entry for entry in reversed(entries) if entry.kind == "rebase" and entry.body is at.rebase)
+    seq = next((entry.seq for entry in logged), None)
     named = f", entry {seq}" if seq else ""
     item = f": {_fate(before, at, entries)}" if there["layer"] == "L2" else ""
     return {
@@ -478,6 +479,14 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
         "entry": seq or (brought if item else None),
         **where,
     }
+
+
+def _extends(old: Built, new: Built) -> bool:
+    """Whether a request says all that another did, and what is new behind it."""
+    was, now = (msgspec.structs.replace(each.prompt, stable=0, opening=0, ends=()) for each in (old, new))
+    return now.messages[: len(was.messages)] == was.messages and was == msgspec.structs.replace(
+        now, messages=was.messages
+    )
 
 
 def _switch(before: str, after: str) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -13,6 +17,7 @@ from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Summarise, extract
 from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, NotFound, QuireError
+from quire.log.entries import usable
 from quire.log.store import Store
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.wires import wire_of
@@ -119,6 +124,7 @@ class ThreadState:
         if data is not None:
             with contextlib.suppress(QuireError):
                 self._store.save_checkpoint(self._name, data)
+                EarlierFolds(self._store, self._name).keep(now, self.assembly.turn, lambda: data)
 
     def catch_up(self) -> int:
         """Take in what the log has gained; the seq it ends at."""
@@ -382,3 +388,172 @@ def requests_under(
         if assembly.asks(entry):
             yield ask(assembly, entry), policy
         folds.feed(entry)
+
+
+# What was sent long ago: folds of earlier points are kept too, so that not all that stands before it is folded again.
+
+# A fold is kept when so many entries lie between it and the one before; the state that lists them.
+FOLD_EVERY = 512
+_FOLDS = "folds"
+
+
+class FoldPoint(msgspec.Struct, frozen=True, array_like=True):
+    """A point of a thread whose fold is kept: its last entry, the turn there, the newest request sent, the policy's hash."""
+
+    seq: int
+    turn: int
+    sent_seq: int
+    policy: str
+
+
+_START = FoldPoint(0, 0, 0, "")
+
+
+class EarlierFolds:
+    """A thread's folds at earlier points: derived state, thrown away at will and verified before it is used."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+
+    def points(self) -> list[FoldPoint]:
+        """Where folds are kept, in the order of the log."""
+        try:
+            return msgspec.convert(self._store.get_state(self._name, _FOLDS) or [], list[FoldPoint])
+        except msgspec.ValidationError:
+            return []
+
+    def keep(self, now: Checkpoint, turn: int, encode: Callable[[], bytes | None]) -> None:
+        """Keep the fold of a point that lies far enough from the others of its policy."""
+        point = FoldPoint(now.seq, turn, now.sent_seq, _name_of(now.policy))
+        points = self.points()
+        near = (each.seq for each in points if each.policy == point.policy)
+        if any(abs(point.seq - seq) < FOLD_EVERY for seq in near) or (data := encode()) is None:
+            return
+        packed = base64.b64encode(zlib.compress(data, 1)).decode()
+        self._store.set_state(self._name, f"fold at {point.seq} {point.policy}", packed)
+        listed = sorted([*points, point], key=lambda each: each.seq)
+        self._store.set_state(self._name, _FOLDS, msgspec.to_builtins(listed))
+
+    def at(self, point: FoldPoint) -> Checkpoint | None:
+        """The fold of a point; None where it does not hold, or is another log's."""
+        packed = self._store.get_state(self._name, f"fold at {point.seq} {point.policy}")
+        try:
+            found = checkpoint.decode(zlib.decompress(base64.b64decode(packed)))
+        except (TypeError, ValueError, zlib.error):
+            return None
+        named = self._store.read(self._name, point.seq - 1, 1)
+        sound = found is not None and [entry.id for entry in named] == [found.entry_id]
+        return found if sound else None
+
+
+def _distinct(under: Sequence[Policy]) -> list[Policy]:
+    """Each policy once; a thread names few, and many times."""
+    return list({id(policy): policy for policy in under}.values())
+
+
+def _name_of(policy: Policy) -> str:
+    return sha256_hex(canonical(msgspec.to_builtins(policy)))[:16]
+
+
+class LogEnd(Sequence[Entry]):
+    """A thread's entries of which the end is at hand; the others are read when they are asked for."""
+
+    def __init__(self, end: list[Entry], read: Callable[[], list[Entry]]) -> None:
+        self._end, self._read = end, read
+
+    @cached_property
+    def _all(self) -> list[Entry]:
+        return [*map(usable, self._read()), *self._end]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._all[place]
+
+    def __reversed__(self) -> Iterator[Entry]:
+        yield from reversed(self._end)
+        yield from reversed(self._all[: len(self._all) - len(self._end)])
+
+
+class SentTurns:
+    """The requests of a thread in a store around some turns, folded from the nearest point that is kept."""
+
+    def __init__(self, store: Store, name: str, usual: Policy) -> None:
+        self._store, self._name, self._usual = store, name, usual
+        self._folds = EarlierFolds(store, name)
+        # The entries that were read last, and how many stand before them.
+        self.entries: list[Entry] = []
+        self.before = 0
+
+    def requests(self, first: int, last: int) -> Iterator[tuple[Built | Refused, Policy]]:
+        """Those of the turns from `first` to `last`, and the one before them, if any; a few more may come."""
+        points = [_START, *(each for each in self._folds.points() if each.turn < first)]
+        wanted = ""
+        for point in reversed(points):
+            if wanted not in ("", point.policy) and point is not _START:
+                continue
+            under = self._read(point, last)
+            if len(under) > 1:
+                break
+            wanted = _name_of(under[0]) if under else point.policy
+            made = self._from(point, under[0] if under else self._usual)
+            if point is _START:
+                yield from made
+                return
+            for request in made:
+                if request[0].turn >= first:
+                    break  # what came before this turn stands before this point
+                if isinstance(request[0], Built):
+                    yield request
+                    yield from made
+                    return
+        self.before, self.entries = 0, [usable(entry) for entry in self._store.read(self._name)]
+        made = requests_under(self.entries, policies(self.entries, self._usual))
+        yield from takewhile(lambda request: request[0].turn <= last, made)
+
+    def _from(self, point: FoldPoint, policy: Policy) -> Iterator[tuple[Built | Refused, Policy]]:
+        """The requests in what was read behind a point; none where its fold does not hold, or is another policy's."""
+        if point is _START:
+            return self._walk(Assembly(policy), 0)
+        found = self._folds.at(point) if point.policy == _name_of(policy) else None
+        try:
+            read = partial(self._store.read, self._name)
+            return self._walk(found.assembly(extract, read), found.sent_seq) if found else iter(())
+        except (ValueError, RecursionError):
+            return iter(())  # its bytes are whole, but of another shape
+
+    def log(self) -> Sequence[Entry]:
+        """The thread's entries; those in front of what was read are read when they are asked for."""
+        return LogEnd(self.entries, partial(self._store.read, self._name, 0, self.before))
+
+    def _read(self, point: FoldPoint, last: int) -> list[Policy]:
+        """Read from a point to the end of a turn; the policies that are in force there, which the next request says."""
+        known = self._store.read(self._name, point.sent_seq - 1, 1) if point.sent_seq else []
+        newest, after, turn = [_START, *self._folds.points()][-1], point.seq, point.turn
+        read, behind, size = list[Entry](), list[Entry](), 64
+        while not any(map(is_request, behind)) and (page := self._store.read(self._name, after, size)):
+            after, size = page[-1].seq, min(2 * size, 4096)
+            for entry in map(usable, page):
+                turn += entry.kind == "user"
+                (behind if turn > last else read).append(entry)
+            if behind and newest.sent_seq <= after < newest.seq:
+                after = newest.seq  # nothing was sent from here to there
+        self.before, self.entries = point.seq, read
+        under = policies([*known, *read, *behind], self._usual)
+        return _distinct(under[len(known) : len(known) + len(read)])
+
+    def _walk(self, assembly: Assembly, sent_seq: int) -> Iterator[tuple[Built | Refused, Policy]]:
+        """The requests that stand in what was read; folds are kept on the way."""
+        policy = assembly.policy
+        for entry in self.entries:
+            if assembly.asks(entry):
+                yield ask(assembly, entry), policy
+            assembly.feed(entry)
+            sent_seq = entry.seq if is_request(entry) else sent_seq
+            if entry.seq % FOLD_EVERY == 0:
+                now = Checkpoint(
+                    entry.seq, entry.id, policy, [], 0, None, sent_seq, [], {}, assembly.unrecorded
+                )
+                with contextlib.suppress(QuireError):
+                    self._folds.keep(now, assembly.turn, partial(checkpoint.encode, now, assembly))

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from thread_strategies import any_thread, items, logs, policies
 
 from quire import thread as threads
-from quire import values
-from quire.assemble import Assembly, Policy, checkpoint
+from quire import thread_state, values
+from quire.assemble import Assembly, Built, Policy, Refused, checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Leaving, extract
 from quire.entry import chain
 from quire.errors import BudgetError
+from quire.log.entries import usable
 from quire.log.memory import MemoryStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.observe import Sending
 from quire.providers import render
 from quire.thread import Thread, open_store
+from quire.thread_state import EarlierFolds, SentTurns, requests_under
 from quire.values import Entry, Reply, Usage
 from toolbox import fewer, many_words, note
 
@@ -99,6 +101,35 @@ def test_a_fold_goes_on_from_any_cut_as_if_it_had_not_stopped(
     entries: list[Entry], policy: Policy, cuts: set[int]
 ) -> None:
     holds_from_any_cut(list(chain(entries)), policy, cuts)
+
+
+@given(any_thread, policies(), st.booleans())
+@fewer(8)
+def test_turns_of_long_ago_are_shown_from_a_fold_on_the_way_as_from_the_start(
+    entries: list[Entry], policy: Policy, live: bool
+) -> None:
+    store = MemoryStore()
+    store.append("t", [*recorded(entries, policy)] if live else entries)
+    log = list(map(usable, store.read("t")))
+    whole = list(requests_under(log, thread_state.policies(log, policy)))
+
+    def before(made: list[tuple[Built | Refused, Policy]], turn: int) -> object:
+        return [each for each in made if each[0].turn < turn and isinstance(each[0], Built)][-1:]
+
+    def holds(turn: int) -> None:
+        found = list(SentTurns(store, "t", policy).requests(turn, turn))
+        assert [each for each in found if each[0].turn == turn] == [each for each in whole if each[0].turn == turn]
+        assert before(found, turn) == before(whole, turn)
+
+    turns = sorted({each[0].turn for each in whole}, reverse=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thread_state, "FOLD_EVERY", 3)
+        for turn in (*turns[:1], *turns):
+            holds(turn)
+        for point in EarlierFolds(store, "t").points():
+            store.set_state("t", f"fold at {point.seq} {point.policy}", "damaged")
+        for turn in turns[:1]:
+            holds(turn)
 
 
 @given(any_thread, policies(), places)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from quire.cli.output import (
     print_table,
     print_text,
 )
-from quire.cli.store import load_entries, load_usable, open_db
+from quire.cli.store import is_file, load_entries, load_usable, open_db, open_thread
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 
@@ -109,6 +110,22 @@ def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy
     return kept, policies(kept, policy)
 
 
+@contextmanager
+def asked(
+    source: str, db: Place | None, policy: Policy, turns: tuple[int, int] | None
+) -> Iterator[tuple[Iterator[tuple[Built | Refused, Policy]], Callable[[], Sequence[Entry]]]]:
+    """The requests of a thread as they were sent, and its entries; those of some turns from the nearest fold kept."""
+    from quire.thread_state import SentTurns, requests_under
+
+    if turns is None or is_chosen() or is_file(source):
+        entries, under = seen(load_usable(source, db), policy)
+        yield requests_under(entries, under), lambda: entries
+        return
+    with open_thread(source, db) as store:
+        sent = SentTurns(store, source, policy)
+        yield sent.requests(*turns), sent.log
+
+
 def is_chosen() -> bool:
     """Whether the caller has given a policy of their own, in one option at least."""
     source = click.get_current_context().get_parameter_source
@@ -134,18 +151,16 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, **f
       quire assemble entries.jsonl --budget 16000 --turn 3
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
-    from quire.thread_state import requests_under
-
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries, under = seen(load_usable(source, db), policy)
     shown = 0
     out = console()
-    for seen_one in walk(requests_under(entries, under), turn):
-        shown += 1
-        if as_json:
-            print_json(seen_one.row, None)
-        else:
-            show_request(out, seen_one)
+    with asked(source, db, policy, (turn, turn) if turn else None) as (made, _):
+        for seen_one in walk(made, turn):
+            shown += 1
+            if as_json:
+                print_json(seen_one.row, None)
+            else:
+                show_request(out, seen_one)
     if shown and not as_json:
         out.print(Text(LEGEND, "dim"))
     if not shown and turn is not None:
@@ -336,28 +351,19 @@ def diff(source: str, first: int, second: int, as_json: bool, db: Place | None, 
     """
     from quire.assemble import Built
     from quire.observe import moved
-    from quire.thread_state import requests_under
 
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries, under = seen(load_usable(source, db), policy)
-    asked = [(each, how.model) for each, how in requests_under(entries, under) if isinstance(each, Built)]
-    made = [each for each, _ in asked]
-    by_turn = _by_turn(made)
-    for turn in (first, second):
-        if turn not in by_turn:
-            raise NotFound(f"turn {turn} has no request", hint=f"Turns with requests: {_turns(by_turn)}.")
     first, second = sorted((first, second))
-    start, end = (made.index(by_turn[turn]) for turn in (first, second))
-    found = moved(asked[start : end + 1], entries)
+    with asked(source, db, policy, (first, second)) as (made, entries):
+        built = [(each, how.model) for each, how in made if isinstance(each, Built)]
+        starts = {each.turn: place for place, (each, _) in reversed([*enumerate(built)])}
+        for turn in (first, second):
+            if turn not in starts:
+                raise NotFound(
+                    f"turn {turn} has no request", hint="`quire assemble` shows those that have one."
+                )
+        found = moved(built[starts[first] : starts[second] + 1], entries())
     print_json(found) if as_json else echo(_sentence(found, first, second))
-
-
-def _by_turn(made: list[Built]) -> dict[int, Built]:
-    return {each.turn: each for each in reversed(made)}
-
-
-def _turns(by_turn: dict[int, Built]) -> str:
-    return f"{min(by_turn)} to {max(by_turn)}" if by_turn else "none"
 
 
 def _sentence(found: JsonObject, first: int, second: int) -> str:

@@ -287,10 +287,6 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
-if __name__ == "__main__":
-    main()
-
-
 # What a shell offers when Tab is pressed behind a command: threads of the database, models, providers, notes.
 
 
@@ -354,3 +350,7 @@ def complete(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for below in command.commands.values():
             complete(below)
+
+
+if __name__ == "__main__":
+    main()

@@ -79,8 +79,20 @@ def load_entries(source: str, db: Place | None, seq: int | None = None) -> list[
     from quire.entry import chain
     from quire.log.entries import decode_lines
 
-    if source == "-" or os.path.isfile(source):
+    if is_file(source):
         return list(chain(decode_lines(read_text(source))))
+    with open_thread(source, db) as store:
+        return store.read(source) if seq is None else store.read(source, max(0, seq - 1), 1)
+
+
+def is_file(source: str) -> bool:
+    """Whether THREAD|FILE is a file, or standard input."""
+    return source == "-" or os.path.isfile(source)
+
+
+@contextmanager
+def open_thread(source: str, db: Place | None) -> Iterator[Store]:
+    """The store that holds a thread of that name."""
     try:
         opened = open_db(db, create=False)
     except NotFound as error:
@@ -91,7 +103,7 @@ def load_entries(source: str, db: Place | None, seq: int | None = None) -> list[
                 f"there is no file and no thread called {source!r}",
                 hint="`quire log list` shows the threads; --db FILE reads another database.",
             )
-        return store.read(source) if seq is None else store.read(source, max(0, seq - 1), 1)
+        yield store
 
 
 # Opening the records that a command works on, with the embedding model where it is installed.
