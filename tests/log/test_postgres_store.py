@@ -15,7 +15,7 @@ import pytest
 from quire import Policy, values
 from quire.errors import CallError, ConflictError, NotFound, VersionError
 from quire.log import postgres_tables
-from quire.log.postgres import PostgresStore
+from quire.log.postgres import PostgresStore, _Tip
 from quire.log.postgres_connection import TenantSession
 from quire.log.postgres_index import nearest_query
 from quire.log.store import Store
@@ -180,6 +180,14 @@ def test_a_turn_that_was_taken_over_writes_nothing_more(pg_url: str) -> None:
         with pytest.raises(ConflictError, match="was taken over"):
             first.append("t", users("still too late"))
         assert [entry.text for entry in first.read("t")] == ["mine", "still mine: nobody took it", "theirs"]
+
+
+def test_threads_that_begin_alike_share_a_commit(pg_url: str) -> None:
+    with PostgresStore(pg_url, words_of, new_tenant()) as store:
+        alike = [store._asked(name, _Tip(), users("Hello"), token) for token, name in enumerate("abc", 1)]
+        assert [stored for stored, _ in store._commit(alike)] == [True] * 3
+        assert {store.read(name)[0].id for name in "abc"} == {alike[0].entries[0].id}
+        assert [hit.thread for hit in Recall(store).search("hello", thread="b")] == ["b"]
 
 
 TAKE = """

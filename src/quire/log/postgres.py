@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import secrets
 import threading
 import time
@@ -84,9 +85,12 @@ with made as (update quire.tenants set branch = branch + 1 returning tenant, bra
 insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
 select tenant, branch, %s::bigint, %s::bigint, %s::bigint, %s::bytea from made returning branch
 """
-# So many appends share a commit at most.
+# So many appends share a commit at most. Those whose last ones shared one come back together: whoever commits waits so
+# long for them, which is less than the commit that it spares.
 _TOGETHER: Final = 64
+_GATHER_S: Final = 0.002
 _TRIES: Final = 1000
+_dice = random.Random(secrets.randbits(128))
 _PAGE: Final = 2000
 
 
@@ -155,7 +159,7 @@ class PostgresStore:
         """Append all or nothing, durably; a thread that does not exist yet is made."""
         checked = [check_entry(entry) for entry in entries]
         check_name(thread)
-        token, until = secrets.randbits(62), time.monotonic() + RECONNECT_S
+        token, until = _dice.getrandbits(62), time.monotonic() + RECONNECT_S
         tip, unheard = self._tips.get(thread), list[_Append]()
         for _ in range(_TRIES):
             if tip is None or expected_seq not in (None, tip.seq):
@@ -556,6 +560,9 @@ class _SharedCommits:
         self._lock = threading.Lock()
         self._waiting: list[_Asker] = []
         self._busy = False
+        # How many shared the last commit, and whether as many wait again.
+        self._shared = 1
+        self._as_many = threading.Event()
 
     def ask(self, asked: _Append) -> tuple[bool | None, _Tip]:
         """Whether it was stored (None: its turn is another's), and where the thread ends now."""
@@ -563,13 +570,15 @@ class _SharedCommits:
         with self._lock:
             self._waiting.append(asker)
             leads, self._busy = not self._busy, True
+            if len(self._waiting) >= self._shared:
+                self._as_many.set()
         try:
             if not leads:
                 asker.ready.wait()
             if asker.answer is None and asker.error is None:
                 self._lead()
         except BaseException:
-            self._leave(asker)
+            self._leave(asker, leads)
             raise
         if asker.error is not None:
             raise asker.error
@@ -578,8 +587,12 @@ class _SharedCommits:
 
     def _lead(self) -> None:
         """Commit for all that wait, and hand over to whoever came meanwhile."""
+        if len(self._waiting) < self._shared:
+            self._as_many.wait(_GATHER_S)
         with self._lock:
             together, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
+            self._shared = len(together)
+            self._as_many.clear()
         try:
             self._answer(together)
         finally:
@@ -609,13 +622,13 @@ class _SharedCommits:
             else:
                 self._busy = False
 
-    def _leave(self, asker: _Asker) -> None:
+    def _leave(self, asker: _Asker, leads: bool) -> None:
         """Whoever was interrupted while waiting waits no more; if it was to lead, the next does."""
         with self._lock:
             waited = asker in self._waiting
             if waited:
                 self._waiting.remove(asker)
-        if waited and asker.ready.is_set():
+        if waited and (leads or asker.ready.is_set()):
             self._hand_over()
 
 

@@ -35,7 +35,7 @@ CHANNEL: Final = "quire"
 # News that got lost is found by looking, so often.
 LOOK_S: Final = 1.0
 # Between two notices of one process at least: under load one tells of many changes.
-NOTICES_S: Final = 0.01
+NOTICES_S: Final = 0.05
 
 _logger = logging.getLogger("quire")
 # What it says of lost connections is for whoever asks for logs; here they are replaced.

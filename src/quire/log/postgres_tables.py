@@ -244,12 +244,15 @@ begin
         where accepted[e.owner] is not null;
         get diagnostics written = row_count;
         counted.change := counted.change + written;
+        -- Two threads that begin alike have entries of one id, whose words are one row.
         insert into quire.words
         select me, decode(w.entry, 'hex'), counted.derived + row_number() over (order by w.owner, w.place), w.kind,
             w.rules, decode(w.packed, 'base64')
-        from json_to_recordset(words) as w (
-            owner integer, place integer, entry text, kind text, rules integer, packed text)
-        where accepted[w.owner] is not null
+        from (
+            select distinct on (entry) * from json_to_recordset(words) as given (
+                owner integer, place integer, entry text, kind text, rules integer, packed text)
+            where accepted[owner] is not null
+        ) w
         on conflict (tenant, entry) do update
         set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed;
         get diagnostics written = row_count;
