@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,9 +161,17 @@ def proxy(to: str, port: int, **how: Any) -> None:
     passing = passing_for(to, **how)
     # What is under way at the end is read to its end before all of it is told.
     with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
+        serve_promptly()
         echo(f"watching {to} on {running.url} (Ctrl-C stops)", err=True)
         running.wait()
     show_total(passing.watcher)
+
+
+def serve_promptly() -> None:
+    """Have whoever waits for a first byte not wait for what is read beside it: work in other threads, old objects."""
+    sys.setswitchinterval(0.0005)
+    gc.collect()
+    gc.freeze()
 
 
 def base_url(to: str) -> str:

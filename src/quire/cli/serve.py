@@ -22,7 +22,7 @@ from quire.cli.output import (
     print_json,
     print_table,
 )
-from quire.cli.proxy import passing_for, passing_options, show_total
+from quire.cli.proxy import passing_for, passing_options, serve_promptly, show_total
 from quire.cli.store import make_folder, now_ms, open_db
 from quire.errors import CallError, NotFound
 from quire.log.store import DEFAULT_TENANT
@@ -148,6 +148,7 @@ def serve(
     running = Running(service, host=host, port=port, proxies=proxies)
     if demo and not service.tenant().store.threads():
         _begin_demo(service.tenant().store)
+    serve_promptly()
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
     running.run()
     for watcher in service.watchers.values():

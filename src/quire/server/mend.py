@@ -42,6 +42,7 @@ from quire.server.mend_rules import (
 from quire.values import Json, JsonObject, Usage
 
 _MOST_CONVERSATIONS = 5_000
+_MOST_MESSAGES = 500_000
 
 
 class Mended(msgspec.Struct, frozen=True):
@@ -72,8 +73,8 @@ class Mender:
         self._rules = [name for name in RULES if name in rules]
         self._holdout = holdout
         self._states: OrderedDict[int, HeadState] = OrderedDict()
-        # Which conversations hold a message, by its hash.
-        self._holders: dict[bytes, list[int]] = {}
+        # Which conversations hold a message, by its hash; those that came longest ago are forgotten.
+        self._holders: OrderedDict[bytes, list[int]] = OrderedDict()
         self._heads: dict[int, tuple[tuple[str, str, str], Counter[str]]] = {}
         self._count = 0
         self._lock = threading.Lock()
@@ -98,7 +99,7 @@ class Mender:
 
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The conversation that a request goes on with: it shares messages, and most of its head or several of them."""
-        votes = Counter(key for each in set(messages) for key in self._holders.get(each, ())[-8:])
+        votes = Counter(key for each in set(messages) for key in self._holders.get(each, ()))
         head = _head_parts(call, wire)
         for key, shared in sorted(votes.items(), key=lambda item: (-item[1], -item[0])):
             known = self._heads.get(key)
@@ -116,8 +117,11 @@ class Mender:
                 self._heads.pop(next(iter(self._heads)))
         for each in messages:
             held = self._holders.setdefault(each, [])
+            self._holders.move_to_end(each)
             if key not in held:
-                held.append(key)
+                held[:] = [*held[-7:], key]
+        while len(self._holders) > _MOST_MESSAGES:
+            self._holders.popitem(last=False)
         return key
 
     def _mended(self, call: SentCall, wire: Wire, key: int, about: JsonObject) -> Mended:
@@ -170,8 +174,9 @@ class Mender:
     ) -> tuple[str, ...]:
         """The rules because of which the provider would refuse what it would have taken."""
         headers = dict(about.get("headers") or {})
-        own = _wrong(call.body, call, headers)
-        if _wrong(draft.body, call, with_betas(headers, draft.betas)) <= own:
+        mended = _wrong(draft.body, call, with_betas(headers, draft.betas))
+        own = _wrong(call.body, call, headers) if mended else mended
+        if mended <= own:
             return ()
         alone = []
         for name in fired:
