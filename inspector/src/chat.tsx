@@ -151,8 +151,8 @@ export function ChatView({ thread }: { thread: string }) {
   const end = useRef<HTMLDivElement>(null);
   const written = followed.pieces.reduce((sum, piece) => sum + piece.text.length, 0);
   useEffect(() => {
-    if (!upTo) end.current?.scrollIntoView({ block: "end" });
-  }, [followed.entries.length, written > 0]);
+    end.current?.scrollIntoView({ block: "end" });
+  }, [upTo, upTo ? 0 : followed.entries.length, upTo ? 0 : Math.floor(written / 200)]);
   if (followed.error) return <Trouble error={followed.error} />;
   const running = standing?.running ?? false;
   const sent = followed.entries.findLast((entry) => entry.kind === "sent");
@@ -160,6 +160,7 @@ export function ChatView({ thread }: { thread: string }) {
   return (
     <>
       <Card
+        kind="talking"
         title={running ? <><i class="dot live" style={{ display: "inline-block", marginRight: "8px" }} />A turn is under way</> : "Talk"}
         more={<Steps entries={followed.entries} upTo={upTo} />}
       >
@@ -173,7 +174,8 @@ export function ChatView({ thread }: { thread: string }) {
               <div>{visible(piece.text)}<span class="soft">▍</span></div>
             </div>
           ))}
-          <div ref={end} style={{ scrollMarginBottom: "220px" }} />
+          {upTo && upTo < (followed.entries.at(-1)?.seq ?? 0) ? <p class="soft small">The thread as it stood after entry {count(upTo)}; → goes on.</p> : null}
+          <div ref={end} style={{ scrollMarginBottom: "230px" }} />
         </div>
         {error ? <Trouble error={error} /> : null}
         {standing && !running && !busy && standing.next === "run" && standing.calls.length ? <InDoubt calls={standing.calls} resume={(results) => carry("resume", { results })} /> : null}
@@ -199,9 +201,9 @@ function Steps({ entries, upTo }: { entries: Entry[]; upTo: number }) {
   const to = (seq: number) => refine({ ...place.value.query, entry: seq >= last ? "" : String(Math.max(1, seq)) });
   return (
     <div class="row push">
-      <button class="plain" aria-label="One entry back" disabled={now <= 1} onClick={() => to(now - 1)}>←</button>
+      <button class="plain" aria-label="One entry back" title="One entry back ([)" disabled={now <= 1} onClick={() => to(now - 1)}>←</button>
       <input type="range" min={1} max={last} value={now} aria-label="Step through the entries" aria-valuetext={`entry ${now} of ${last}`} onInput={(event) => to(Number(event.currentTarget.value))} />
-      <button class="plain" aria-label="One entry on" disabled={now >= last} onClick={() => to(now + 1)}>→</button>
+      <button class="plain" aria-label="One entry on" title="One entry on (])" disabled={now >= last} onClick={() => to(now + 1)}>→</button>
       <span class="soft small nowrap">entry {count(now)} of {count(last)}</span>
     </div>
   );
@@ -228,10 +230,11 @@ function Said({ thread, entry }: { thread: string; entry: Entry }) {
       .then(() => tell(`Entry ${entry.seq} is pinned: it stays verbatim in every request`), (error) => tell(String(error.message)));
   if (entry.kind === "note" && !text) {
     const pins = (entry.meta as { pins?: number[] } | undefined)?.pins;
-    return pins ? <small class="soft">Entry {pins.join(", ")} was pinned</small> : null;
+    return pins ? <small class="soft" data-entry={entry.seq}>Entry {pins.join(", ")} was pinned</small> : null;
   }
+  if (entry.kind === "sent") return <small class="soft" data-entry={entry.seq}>{entry.seq} · sent · {visible(text)}</small>;
   return (
-    <div class={`said ${entry.kind}`}>
+    <div class={`said ${entry.kind}`} data-entry={entry.seq}>
       <small>
         {entry.seq} · {entry.kind} {entry.at ? `· ${moment(entry.at)}` : ""}
         {["user", "respond", "result"].includes(entry.kind) ? <button class="plain small" style={{ padding: "0 6px" }} onClick={pin} title="Keep this entry verbatim in every request">Pin</button> : null}

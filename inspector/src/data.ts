@@ -79,6 +79,8 @@ export interface LeftOut {
 
 export interface RequestDetail {
   column: Column;
+  /** The number of the thread's newest request. */
+  last: number;
   policy: Policy;
   layers: { id: string; tokens: number; sha256: string }[];
   segments: Segment[];
@@ -177,7 +179,11 @@ export interface Entry {
 
 export interface Found {
   by: string;
-  hits: { thread: string; seq: number; score: number; by: string; kind: string; text: string; parts: Record<string, number> }[];
+  /** Whether any hit has to do with what was asked at all. */
+  relevant: boolean;
+  /** Entries that only words find so far. */
+  unread: number;
+  hits: { thread: string; seq: number; score: number; by: string; kind: string; text: string; words: string[]; parts: Record<string, number> }[];
 }
 
 export interface Spent {
@@ -353,6 +359,7 @@ export function reported(report: Report): Source {
       const bands = column.bands ?? [];
       return {
         column,
+        last: picture.columns.length,
         policy: picture.policy,
         layers: Object.entries(layers[n - 1] ?? {}).map(([id, sha256]) => ({
           id,

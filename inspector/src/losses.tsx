@@ -141,9 +141,9 @@ function Audited({ found }: { found: AuditReport }) {
       <Figures
         of={[
           ["Requests", count(total.requests), plural(found.conversations.length, "conversation")],
-          ["Input", short(total.input), `${percent(total.read ?? 0, total.input ?? 0)} read from the cache`],
+          ["Input", short(total.input), `${percent(total.read ?? 0, total.input ?? 0)} read`],
           ["Before", dollars(total.usd ?? 0), "what it cost"],
-          ["After", dollars((total.usd ?? 0) - total.lost_usd), "had everything been read that could be"],
+          ["After", dollars((total.usd ?? 0) - total.lost_usd), "had all been read"],
           ["Lost", dollars(total.lost_usd), `${short(total.lost)} tokens, ${percent(total.lost, could)} of what could be read`],
         ]}
       />

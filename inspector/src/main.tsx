@@ -1,6 +1,6 @@
 // The inspector: which view, the frame around it, and the keys.
 import { render } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { type AuditReport, type Report, reported, served } from "./data";
 import { PictureView } from "./picture";
 import { CompareView, RequestView } from "./request";
@@ -22,11 +22,12 @@ const KEYS: [string, string][] = [
   ["?", "this list"],
   ["g t", "all threads"],
   ["1 … 6", "the views of a thread"],
-  ["[ ]", "the previous, the next request"],
+  ["[ ]", "the previous, the next request; in Talk: entry"],
   ["← →", "in the picture: from request to request; with shift from rebase to rebase"],
   ["+ − 0", "in the picture: closer, further, all"],
   ["Enter", "open what is chosen"],
   ["/", "search"],
+  ["w", "where did the selected text go?"],
   ["c", "copy the command that shows the same"],
   ["d", "dark or light"],
   ["Esc", "close, or leave a field"],
@@ -85,8 +86,9 @@ function App() {
           : thread ? <ThreadPage thread={thread} rest={rest} />
           : path[0] === "proxy" ? <ProxyView />
           : path[0] === "audit" ? <AuditView />
-          : <ThreadsView source={source} />}
+          : <ThreadsView key={place.value.query.text ?? ""} source={source} />}
       </main>
+      <Follow thread={thread} />
       <footer>
         {report ? <>Made by Quire {report.made.version} with <code>{visible(report.made.command)}</code>. This file holds its data and loads nothing.</> : null}
         <span role="status" aria-live="polite" class="said"> {said.value}</span>
@@ -121,12 +123,34 @@ function ThreadPage({ thread, rest }: { thread: string; rest: string[] }) {
       </nav>
       {view === "request" ? <RequestView source={source} thread={thread} n={n} changed={0} />
         : view === "compare" ? <CompareView source={source} thread={thread} one={n} other={Math.max(1, Number(other) || n + 1)} />
-        : view === "where" ? <WhereView source={source} thread={thread} />
+        : view === "where" ? <WhereView key={place.value.query.text ?? ""} source={source} thread={thread} />
         : view === "chat" && !report ? <ChatView thread={thread} />
         : view === "what-if" ? <WhatIfView source={source} thread={thread} />
         : <PictureView source={source} thread={thread} changed={0} />}
     </>
   );
+}
+
+const press = (title: RegExp) =>
+  [...document.querySelectorAll<HTMLButtonElement>("main button[title]")].find((button) => title.test(button.title))?.click();
+
+/** What of the page is selected, where it may be looked for. */
+function selected() {
+  const chosen = getSelection();
+  const text = chosen?.toString().trim() ?? "";
+  return text.length > 1 && text.length <= 400 && chosen?.anchorNode?.parentElement?.closest("main") ? text : "";
+}
+const whereTo = (thread: string, text: string) => `${href(thread, "where")}?text=${encodeURIComponent(text)}`;
+
+/** Select any text of a thread: a link that follows it. */
+function Follow({ thread }: { thread: string }) {
+  const [text, setText] = useState("");
+  useEffect(() => {
+    const look = () => setText(selected());
+    document.addEventListener("selectionchange", look);
+    return () => document.removeEventListener("selectionchange", look);
+  }, []);
+  return thread && text ? <a class="button follow" href={whereTo(thread, text)} onPointerDown={(event) => event.preventDefault()}>Where did “{visible(text.length > 30 ? `${text.slice(0, 30)}…` : text)}” go? <kbd>w</kbd></a> : null;
 }
 
 function listen(thread: string, rest: string[], help: () => void) {
@@ -147,8 +171,9 @@ function listen(thread: string, rest: string[], help: () => void) {
       d: turnTheme,
       c: () => command.value && copy(command.value, "Command copied"),
       "/": () => document.querySelector<HTMLElement>("input[type=search]")?.focus(),
-      "[": () => rest[0] === "request" && n > 1 && go(href(thread, "request", n - 1)),
-      "]": () => rest[0] === "request" && go(href(thread, "request", n + 1)),
+      w: () => thread && selected() && go(whereTo(thread, selected())),
+      "[": () => press(/^(Previous request|One entry back)/),
+      "]": () => press(/^(Next request|One entry on)/),
     };
     if (does[event.key]) {
       event.preventDefault();

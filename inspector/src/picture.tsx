@@ -170,8 +170,12 @@ function drawColumns(pen: Pen, columns: Column[], first: number, last: number, f
   let free = Number.NEGATIVE_INFINITY;
   for (let at = first; at <= last; at++) {
     const column = columns[at - 1];
-    if (!column?.rebase) continue;
+    if (!column?.rebase && !column?.cold) continue;
     const left = x(at - 0.5) + (gap ? 0 : scale);
+    if (!column.rebase) {
+      if (left > free) free = left + pen.text(left, y(column.tokens ?? 0) - 5 * scale, "expired", paint.soft, 11 * scale) + 8 * scale;
+      continue;
+    }
     pen.line(left, frame.top + 16 * scale, left, y(column.tokens ?? 0), paint.ink, scale, [3 * scale, 3 * scale]);
     if (left > free) free = left + pen.text(left - 2 * scale, frame.top + 11 * scale, column.rebase.reason, paint.ink, 11 * scale) + 8 * scale;
   }
@@ -350,13 +354,17 @@ export const csvOf = (columns: Column[]) =>
 
 export const totals = (columns: Column[]) => {
   const sum = (name: "read" | "written" | "fresh" | "units" | "tokens") => columns.reduce((all, column) => all + (column.ahead ? 0 : (column[name] ?? 0)), 0);
+  const [read, written, fresh] = [sum("read"), sum("written"), sum("fresh")];
   const known = columns.filter((column) => !column.ahead && !column.refused);
   const usd = known.every((column) => column.usd === null || column.usd === undefined) ? null : known.reduce((all, column) => all + (column.usd ?? 0), 0);
-  return { read: sum("read"), written: sum("written"), fresh: sum("fresh"), units: sum("units"), usd };
+  // How many tokens the provider counts where one is counted here.
+  const factor = (read + written + fresh) / (sum("tokens") || 1) || 1;
+  return { read, written, fresh, units: sum("units"), usd, factor };
 };
 
 export const edits = (actions: Record<string, number>) =>
-  Object.entries(actions).map(([action, n]) => `${count(n)} × ${action}`).join(", ") || "no edits";
+  Object.entries(actions).map(([action, n]) => `${plural(n, "entry").replace("entrys", "entries")} ${EDITS[action] ?? action}`).join(", ") || "nothing was left out";
+const EDITS: Record<string, string> = { drop: "left out", handle: "as handles", fold: "folded away", cut: "shortened", supersede: "superseded by newer ones" };
 
 function Reading({ column }: { column: Column | undefined }) {
   if (!column) return <div class="reading soft">Point at a request to read it, click to open it. Drag to look closer; double-click shows all.</div>;
@@ -369,7 +377,7 @@ function Reading({ column }: { column: Column | undefined }) {
       <span><b>{count(column.tokens)}</b> of {count(column.limit)} tokens</span>
       <span>{column.reported ? "" : "foreseen: "}<b>{percent(column.read ?? 0, whole)}</b> read, {count(column.written)} written{column.fresh ? `, ${count(column.fresh)} new` : ""}</span>
       <span>{column.usd !== null && column.usd !== undefined ? dollars(column.usd) : `${count(column.units)} token prices`}</span>
-      {column.cold ? <Chip kind="fresh">cache was cold</Chip> : null}
+      {column.cold ? <Chip kind="fresh">the cache had expired</Chip> : null}
       {column.rebase ? <Chip kind="written">rebase ({visible(column.rebase.reason)}): {count(column.rebase.freed)} tokens freed, {edits(column.rebase.actions)}</Chip> : null}
       {column.ahead ? <Chip>not sent yet</Chip> : null}
       <span class="soft">{moment(column.at)}</span>
@@ -465,7 +473,7 @@ function Drawn({ picture }: { picture: Picture }) {
       <Figures
         of={[
           ["Requests", count(columns.length), `in ${plural(new Set(columns.map((column) => column.turn)).size, "turn")}`],
-          ["Read from the cache", percent(sums.read, whole), `${short(sums.read)} of ${short(whole)} tokens`],
+          ["Read from the cache", percent(sums.read, whole), `${short(sums.read)} of ${short(whole)} tokens${columns.some((column) => column.reported) ? " by the provider's count" : ""}`],
           ["Cost of input", sums.usd !== null ? dollars(sums.usd) : short(sums.units), sums.usd !== null ? "" : "token prices"],
           ["Rebases", count(cuts.length), cuts.length ? [...new Set(cuts.map((column) => column.rebase!.reason))].join(", ") : "one epoch"],
           ["Largest request", short(peak), `of ${short(picture.policy.budget - picture.policy.reply)}`],
@@ -548,7 +556,7 @@ function Rebases({ thread, cuts }: { thread: string; cuts: Column[] }) {
 export const REASONS: Record<string, string> = {
   budget: "the budget was reached",
   rent: "carrying had cost as much as cutting",
-  cold: "the cache was cold anyway",
+  cold: "the cache had expired anyway",
   promote: "items moved into the library",
   tools: "the tools changed",
   asked: "somebody asked for it",
@@ -580,7 +588,7 @@ function RequestLine({ thread, column, before, chosen }: { thread: string; colum
         <span class="bar" role="img" aria-label={`${percent(column.read ?? 0, whole)} read`}>
           {STATES.map((state) => <i key={state} class={state} style={{ width: `${(100 * (column[state] ?? 0)) / whole}%` }} />)}
         </span>
-        <span class="asked">{column.refused ? <span class="chip error">refused</span> : null}{column.rebase ? <Chip kind="written">{visible(column.rebase.reason)}</Chip> : null}{column.cold ? <Chip>after {ago(pause)}</Chip> : null} {visible(column.asked ?? "")}</span>
+        <span class="asked">{column.refused ? <span class="chip error">refused</span> : null}{column.rebase ? <Chip kind="written">{visible(column.rebase.reason)}</Chip> : null}{column.cold ? <Chip>expired after {ago(pause)}</Chip> : null} {column.asked ? visible(column.asked) : <span class="soft">with what its calls gave</span>}</span>
         <span class="num">{short(column.tokens)}</span>
       </a>
     </div>

@@ -1,6 +1,6 @@
 // One request: its layers and segments, the exact body for any provider, what was left out. And two of them side by side.
 import { useMemo, useState } from "preact/hooks";
-import type { Comparison, Finding, LeftOut, RequestBody, RequestDetail, Segment, Source } from "./data";
+import type { Column, Comparison, Finding, LeftOut, RequestBody, RequestDetail, Segment, Source } from "./data";
 import { BAND_NAMES, edits, parts, REASONS } from "./picture";
 import { go, href, place, refine } from "./route";
 import { Await, Card, Chip, Command, Figures, Loading, LongText, Rows, State, ago, count, dollars, moment, percent, plural, short, useLoaded, visible } from "./ui";
@@ -36,11 +36,11 @@ function Detail({ source, thread, detail }: { source: Source; thread: string; de
           Request {n} <span class="soft">turn {column.turn}.{column.step}{column.epoch ? `, epoch ${column.epoch}` : ""}</span>
         </h2>
         {column.ahead ? <Chip>not sent yet</Chip> : null}
-        {column.cold ? <Chip kind="fresh">the cache was cold</Chip> : null}
+        {column.cold ? <Chip kind="fresh">the cache had expired</Chip> : null}
         <span class="soft small">{moment(column.at)} {column.model ? visible(column.model) : ""}</span>
         <span class="row push">
           <button disabled={n <= 1} onClick={() => go(href(thread, "request", n - 1))} title="Previous request ([)">← {n - 1 || ""}</button>
-          <button onClick={() => go(href(thread, "request", n + 1))} title="Next request (])">{n + 1} →</button>
+          <button disabled={n >= detail.last} onClick={() => go(href(thread, "request", n + 1))} title="Next request (])">{n < detail.last ? n + 1 : ""} →</button>
           {n > 1 ? <a class="button" href={href(thread, "compare", n - 1, n)}>Compare with {n - 1}</a> : null}
         </span>
       </div>
@@ -50,7 +50,7 @@ function Detail({ source, thread, detail }: { source: Source; thread: string; de
         <Figures
           of={[
             ["Tokens", count(column.tokens), `of ${count(column.limit)}`],
-            ["Read from the cache", percent(column.read ?? 0, whole), column.reported ? "as reported" : "as foreseen"],
+            ["Read from the cache", percent(column.read ?? 0, whole), column.reported ? `${count(column.read)} of ${count(whole)} by the provider's count` : "as foreseen"],
             ["Written, new", count((column.written ?? 0) + (column.fresh ?? 0)), column.fresh ? `${count(column.fresh)} not cached` : ""],
             ["Cost of input", column.usd !== null && column.usd !== undefined ? dollars(column.usd) : short(column.units), column.usd !== null && column.usd !== undefined ? "" : "token prices"],
             ["Left out", plural(left, "entry").replace("entrys", "entries")],
@@ -71,7 +71,7 @@ function Detail({ source, thread, detail }: { source: Source; thread: string; de
               <a key={name} href={`${href(thread, "request", n)}?show=${name}`} aria-current={tab === name ? "page" : undefined}>{label}</a>
             ))}
           </div>
-          {tab === "body" ? <Body source={source} thread={thread} n={n} usual={column.model ?? ""} />
+          {tab === "body" ? <Body source={source} thread={thread} column={column} />
             : tab === "left-out" ? <Left source={source} thread={thread} groups={detail.left_out} />
             : <Segments source={source} thread={thread} detail={detail} />}
         </>
@@ -123,6 +123,7 @@ function Segments({ source, thread, detail }: { source: Source; thread: string; 
   const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
   const [wanted, setWanted] = useState("");
   const { segments, column } = detail;
+  const states = useMemo(() => statesOf(detail), [detail]);
   const shown = useMemo(
     () => segments.map((segment, at) => ({ segment, at })).filter(({ segment }) =>
       !wanted || `${segment.layer} ${segment.role} ${segment.title} ${segment.text}`.toLowerCase().includes(wanted.toLowerCase())),
@@ -149,7 +150,7 @@ function Segments({ source, thread, detail }: { source: Source; thread: string; 
             const { segment, at } = shown[index]!;
             return (
               <SegmentRow
-                segment={segment} thread={thread} open={open.has(at)} turn={() => turn(at)} now={column.at ?? null} state={stateOf(detail, segment)}
+                segment={segment} thread={thread} open={open.has(at)} turn={() => turn(at)} now={column.at ?? null} state={states[at]!}
                 text={segment.text.length < segment.characters && source.live ? () => source.text(thread, column.n, at) : undefined}
               />
             );
@@ -162,7 +163,16 @@ function Segments({ source, thread, detail }: { source: Source; thread: string; 
   );
 }
 
-const stateOf = (detail: RequestDetail, segment: Segment) => (!segment.new ? "read" : detail.column.written ? "written" : "fresh");
+/** What the cache did with each segment: read, where it stood before and the reading went so far. */
+function statesOf({ column, segments }: RequestDetail) {
+  const read = parts(column).filter(([, state]) => state === "read").reduce((end, [, , , to]) => Math.max(end, to), 0);
+  let from = 0;
+  return segments.map((segment) => {
+    const middle = from + segment.tokens / 2;
+    from += segment.tokens;
+    return !segment.new && middle <= read ? "read" : column.written ? "written" : "fresh";
+  });
+}
 
 function SegmentRow({ segment, thread, open, turn, text, now, state }: { segment: Segment; thread: string; open: boolean; turn: () => void; text?: () => Promise<string>; now: number | null; state: "read" | "written" | "fresh" }) {
   const seqs = segment.entries ?? [];
@@ -179,7 +189,7 @@ function SegmentRow({ segment, thread, open, turn, text, now, state }: { segment
       {open ? (
         <div class="body">
           <div class="row small">
-            <Chip kind={state}>{segment.new ? STATE_NAMES[state] : `in the cache since request ${segment.since}${life}`}</Chip>
+            <Chip kind={state}>{segment.new ? STATE_NAMES[state] : state === "read" ? `in the cache since request ${segment.since}${life}` : `unchanged since request ${segment.since}, yet ${STATE_NAMES[state]}`}</Chip>
             {seqs.map((seq) => <Chip key={seq}>entry {seq}</Chip>)}
             <span class="mono soft">{segment.sha256.slice(0, 16)}…</span>
             <span class="soft">{count(segment.characters)} characters</span>
@@ -221,7 +231,8 @@ export function jsonLines(value: unknown, path = "$", indent = 0, name = "", las
 const MARKS = /^"(cache_control|cachePoint|cached_content|cachedContent|prompt_cache_key|prompt_cache_options|prompt_cache_retention)"/;
 const TARGETS = ["anthropic:claude-opus-5-5", "openai:gpt-5.5", "openai-chat:gpt-5", "gemini:gemini-3-pro", "bedrock:anthropic.claude-opus-5-5", "deepseek:deepseek-chat", "cohere:command-a", "llamacpp:smollm2"];
 
-function Body({ source, thread, n, usual }: { source: Source; thread: string; n: number; usual: string }) {
+function Body({ source, thread, column }: { source: Source; thread: string; column: Column }) {
+  const { n, model: usual = "" } = column;
   const target = place.value.query.for ?? "";
   const loaded = useLoaded(() => source.body(thread, n, target), [thread, n, target]);
   const [typed, setTyped] = useState(target || usual);
@@ -238,7 +249,7 @@ function Body({ source, thread, n, usual }: { source: Source; thread: string; n:
         <span class="soft small">Cache marks are shown as marks; what the provider's rules say stands at its place.</span>
       </form>
       <Await of={loaded} what="Rendering…">{(body) => <Written body={body} />}</Await>
-      <Command words={["render", thread, "--model", target || usual || "openai-chat:"]} />
+      <Command words={["render", thread, "--turn", String(column.turn), "--step", String(column.step), "--model", target || usual || "openai-chat:"]} />
     </>
   );
 }
@@ -377,7 +388,7 @@ export function CompareView({ source, thread, one, other }: { source: Source; th
           <>
             <Verdict verdict={verdict} />
             {left.error || right.error ? null : left.value && right.value ? <Beside thread={thread} verdict={verdict} left={left.value} right={right.value} /> : <Loading what="Reading both…" />}
-            <Command words={["diff", thread, String(left.value?.column.turn ?? 1), String(right.value?.column.turn ?? 2)]} />
+            {left.value && right.value ? <Command words={["diff", thread, ...[left.value, right.value].map(({ column }) => `${column.turn}.${column.step}`)]} /> : null}
           </>
         )}
       </Await>

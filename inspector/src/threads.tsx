@@ -33,11 +33,11 @@ export function ThreadsView({ source }: { source: Source }) {
       <div class="head">
         <h1>Threads</h1>
         <form class="row push" role="search" onSubmit={(event) => { event.preventDefault(); refine({ text: typed }); }}>
-          <input type="search" value={typed} size={36} aria-label="Search all threads" placeholder="Search all threads by words and meaning" onInput={(event) => setTyped(event.currentTarget.value)} />
+          <input type="search" value={typed} size={44} aria-label="Search all threads" placeholder="Search all threads by words and meaning" onInput={(event) => setTyped(event.currentTarget.value)} />
           <button type="submit">Search</button>
         </form>
       </div>
-      {text ? <Search text={text} /> : null}
+      {text ? <Search text={text} /> : <p class="soft">What each thread sent to a model, what of it came from the provider's cache, and what it cost. Open one to see every request.</p>}
       <Await of={loaded} what="Reading the threads…">{(rows) => <Table rows={rows} />}</Await>
     </>
   );
@@ -67,7 +67,8 @@ function Table({ rows }: { rows: ThreadRow[] }) {
         )}
       </Card>
       <form class="row" onSubmit={begin}>
-        <input value={name} aria-label="Name of a new thread" placeholder="Name of a new thread" onInput={(event) => setName(event.currentTarget.value)} required />
+        <label for="new">Talk in a new thread</label>
+        <input id="new" value={name} placeholder="its name" onInput={(event) => setName(event.currentTarget.value)} required />
         <button class="primary" type="submit">Talk</button>
       </form>
       <Command words={["log", "list"]} />
@@ -100,26 +101,50 @@ function Search({ text }: { text: string }) {
   return (
     <Await of={loaded} what="Searching…">
       {(found) => (
-        <Card title={found.hits.length ? plural(found.hits.length, "hit") : "Nothing was found"} more={<><Chip>by {found.by}</Chip><button class="plain push" onClick={() => refine({})}>Close</button></>}>
+        <Card title={!found.hits.length ? "Nothing was found" : found.relevant ? plural(found.hits.length, "hit") : "Nothing relevant was found; the nearest"} more={<><Chip>by {found.by}</Chip>{found.unread ? <Chip>{plural(found.unread, "entry").replace("entrys", "entries")} not read for meaning yet</Chip> : null}<button class="plain push" onClick={() => refine({})}>Close</button></>}>
           {found.hits.length ? (
-            <div class="scroll" tabIndex={0} role="region" aria-label="Hits">
-              <table>
-                <thead><tr><th>Where</th><th>Says</th><th>Why</th></tr></thead>
-                <tbody>
-                  {found.hits.map((hit) => (
-                    <tr key={`${hit.thread} ${hit.seq}`}>
-                      <td class="name"><a href={`${href(hit.thread, "chat")}?entry=${hit.seq}`}>{visible(hit.thread)}</a><div class="soft small">entry {hit.seq}, {visible(hit.kind)}</div></td>
-                      <td>{visible(hit.text.slice(0, 240))}</td>
-                      <td class="small soft nowrap">{hit.score.toFixed(2)}: {Object.entries(hit.parts).filter(([, part]) => part).map(([name, part]) => `${name} ${part.toFixed(2)}`).join(", ")}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <ol class="hits" aria-label="Hits">
+              {found.hits.map((hit) => (
+                <li key={`${hit.thread} ${hit.seq}`}>
+                  <div class="row"><a href={`${href(hit.thread, "chat")}?entry=${hit.seq}`}>{visible(hit.thread)}</a><span class="soft small">entry {hit.seq}, {visible(hit.kind)}</span><Reasons parts={hit.parts} words={hit.words} /></div>
+                  <p>{marked(hit.text, hit.words)}</p>
+                </li>
+              ))}
+            </ol>
           ) : null}
           <div class="pad"><Command words={["recall", text, "--explain"]} /></div>
         </Card>
       )}
     </Await>
   );
+}
+
+const WHY: Record<string, [string, string]> = {
+  words: ["words", "The rarer a word of the question, the more it counts"],
+  meaning: ["meaning", "It says something alike, in whatever words"],
+  speaker: ["who spoke", "The question names who said it"],
+  manner: ["how it is said", "Statements answer questions better than questions do"],
+  time: ["when", "The question asks for a time, and it tells one"],
+  name: ["a name", "The question asks for somebody, and it names one"],
+};
+
+/** Why an entry was found: what raised its place, with the words it shares, and what lowered it. */
+function Reasons({ parts, words }: { parts: Record<string, number>; words: string[] }) {
+  return (
+    <span class="row" style={{ gap: "4px 6px" }}>
+      {Object.entries(parts).filter(([, part]) => Math.abs(part) >= 0.005).sort(([, a], [, b]) => b - a).map(([name, part]) => (
+        <span key={name} class={`chip ${part > 0 ? "read" : ""}`} title={WHY[name]?.[1]}>
+          {name === "words" && !words.length ? "words around it" : (WHY[name]?.[0] ?? visible(name))}{name === "words" && words.length ? `: ${visible(words.join(", "))}` : ""} {part > 0 ? "+" : "−"}{Math.abs(part).toFixed(1)}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+/** A text with the words marked that the question shares with it, whatever their endings. */
+function marked(text: string, words: string[]) {
+  if (!words.length) return visible(text);
+  const stem = (word: string) => word.slice(0, Math.max(4, word.length - 3)).replace(/[^\p{L}\p{N}]/gu, "\\$&");
+  const found = new RegExp(`(?<![\\p{L}\\p{N}])((?:${words.map(stem).join("|")})[\\p{L}\\p{N}]*)`, "giu");
+  return text.split(found).map((part, at) => (at % 2 ? <mark key={at}>{visible(part)}</mark> : visible(part)));
 }

@@ -65,9 +65,9 @@ export function Figures({ of }: { of: [string, ComponentChildren, ComponentChild
   );
 }
 
-export function Card({ title, more, children }: { title?: ComponentChildren; more?: ComponentChildren; children: ComponentChildren }) {
+export function Card({ title, more, children, kind = "" }: { title?: ComponentChildren; more?: ComponentChildren; children: ComponentChildren; kind?: string }) {
   return (
-    <section class="card">
+    <section class={`card ${kind}`}>
       {title || more ? (
         <header>
           {title ? <h2>{title}</h2> : null}

@@ -104,7 +104,10 @@ function Cuts({ cuts, of }: { cuts: number[]; of: number }) {
 }
 
 function Outcomes({ thread, recorded, columns, cuts, what, own, limit, find, finding }: { find?: () => void; finding: boolean; thread: string; recorded: ReturnType<typeof totals>; columns: number; cuts: number[]; what: WhatIf; own?: Outcome; limit: number }) {
-  const rows = [...(own ? [{ ...own, policy: "Your policy" }] : []), ...what.outcomes];
+  const { factor } = recorded;
+  // What is simulated is counted here; the recorded costs are in the provider's tokens.
+  const rows = [...(own ? [{ ...own, policy: "Your policy" }] : []), ...what.outcomes].map((row) => ({ ...row, cost: row.cost * factor, usd: row.usd === null ? null : row.usd * factor }));
+  const best = what.optimum && { ...what.optimum, cost: what.optimum.cost === null ? null : what.optimum.cost * factor };
   const most = Math.max(1, recorded.units, ...rows.map((row) => row.cost));
   const whole = recorded.read + recorded.written + recorded.fresh;
   const save_ = () => save(`${thread}-what-if.csv`, csv(["policy", "requests", "tokens", "read", "cost", "usd", "kept", "actions", "grounded", "cuts", "over"], rows.map((row) => [row.policy, row.requests, row.tokens, row.read, row.cost, row.usd, row.kept, row.actions, row.grounded, row.cuts.length, row.over])), "text/csv");
@@ -129,10 +132,10 @@ function Outcomes({ thread, recorded, columns, cuts, what, own, limit, find, fin
                 <td class="num">{count(row.cuts.length)}</td><td><Cuts cuts={row.cuts} of={columns} /></td>
               </tr>
             ))}
-            {what.optimum ? (
+            {best ? (
               <tr>
-                <td class="name soft">Hindsight optimum</td><td class="num">{what.optimum.cost === null ? "none" : short(what.optimum.cost)}</td><td><Bar part={what.optimum.cost ?? 0} of={most} /></td><td /><td /><td /><td />
-                <td class="num">{count(what.optimum.cuts.length)}</td><td><Cuts cuts={what.optimum.cuts} of={columns} /></td>
+                <td class="name soft">Hindsight optimum{own ? " of your policy" : ""}</td><td class="num">{best.cost === null ? "none" : short(best.cost)}</td><td><Bar part={best.cost ?? 0} of={most} /></td><td /><td /><td /><td />
+                <td class="num">{count(best.cuts.length)}</td><td><Cuts cuts={best.cuts} of={columns} /></td>
               </tr>
             ) : finding || find ? (
               <tr><td class="name soft">Hindsight optimum</td><td colSpan={8}>{finding ? <Chip>looking for the cheapest cuts…</Chip> : <button class="plain small" onClick={find}>Find the cheapest cuts (takes a while)</button>}</td></tr>
@@ -140,7 +143,7 @@ function Outcomes({ thread, recorded, columns, cuts, what, own, limit, find, fin
           </tbody>
         </table>
       </div>
-      <p class="pad small soft">Kept: the share of the conversation that a request held, on average. Grounded: of the calls that named an id, a path or a date from earlier, those whose request still held it.</p>
+      <p class="pad small soft">Kept: the share of the conversation that a request held, on average. Grounded: of the calls that named an id, a path or a date from earlier, those whose request still held it.{Math.abs(factor - 1) > 0.02 ? ` Where one token is counted here, the provider counted ${factor.toFixed(2)}; what is simulated is priced by that.` : ""}</p>
     </Card>
   );
 }

@@ -9,9 +9,10 @@ import pytest
 from quire import Reply, Thread, Usage, values
 from quire.assemble import Assembly, Policy
 from quire.entry import chain
+from quire.errors import QuireError
 from quire.thread import open_store
 from quire.values import Entry
-from toolbox import closed_later, note, run, written
+from toolbox import closed_later, invoke, note, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="what moves the prefix is to be named")
 
@@ -107,6 +108,15 @@ def test_an_identity_with_control_characters_stays_on_one_line(tmp_path: Path) -
     shown = run("diff", written(tmp_path, [*talk, values.respond("r2")]), "1", "2", *EACH)
     assert shown.count("\n") == 1
     assert shown[:-1].isprintable()
+
+
+def test_requests_within_a_turn_are_named_by_their_step(tmp_path: Path) -> None:
+    talk = [values.user("q"), values.call("c", "f", {}), values.result("c", None, "x"), values.respond("r")]
+    file = written(tmp_path, talk)
+    assert run("diff", file, "1.2", "1.1").startswith("no byte differs: turn 1.2 extends turn 1.1 by ")
+    for name, told in (("1.3", "turn 1.3 has no request"), ("0", "'0' is no turn"), ("1.", "'1.' is no turn")):
+        with pytest.raises(QuireError, match=told):
+            invoke("diff", file, name, "1")
 
 
 def test_after_a_change_of_model_that_is_the_cause(tmp_path: Path) -> None:

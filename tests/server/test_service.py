@@ -107,7 +107,10 @@ def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
         url = started(process)
         assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
         shown = httpx.get(f"{url}/api/threads/demo/usage").json()
-        assert (shown["requests"], shown["usage"]["cache_read"] > 1000, shown["usd"] > 0) == (4, True, True)
+        assert (shown["requests"], shown["usage"]["cache_read"] > 1000, shown["usd"] > 0) == (18, True, True)
+        columns = httpx.get(f"{url}/api/inspect/threads/demo").json()["columns"]
+        assert [each["rebase"]["reason"] for each in columns if each.get("rebase")] == ["budget", "budget"]
+        assert httpx.get(f"{url}/api/threads/demo/turn").json()["model"] == "vllm:m", "the one that has a key here"
         kept = httpx.post(f"{url}/api/threads/t/entries", json={"entries": [user("tulip-77")]})
         assert kept.json()["entries"][0]["text"] == "[secret 1]"
         assert httpx.post(f"{url}/api/threads/t/entries", json={"entries": [user("x" * 2000)]}).status_code == 413

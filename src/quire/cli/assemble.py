@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -334,39 +335,51 @@ def _find(name: str, source: str | None, db: Place | None) -> Entry:
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@click.argument("first", type=click.IntRange(1), metavar="N")
-@click.argument("second", type=click.IntRange(1), metavar="M")
+@click.argument("first", metavar="N")
+@click.argument("second", metavar="M")
 @policy_options
 @json_option
 @db_option
-def diff(source: str, first: int, second: int, as_json: bool, db: Place | None, **fields: object) -> None:
+def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, **fields: object) -> None:
     """Find the first byte that differs between the requests of turns N and M.
 
-    Each turn is represented by its first request; the earlier one is always compared with the later.
+    A turn stands for its first request, 4.2 for the second of turn 4; the earlier one is always compared with the
+    later.
 
     \b
     Examples:
       quire diff demo 1 2
+      quire diff demo 4.1 4.2
       quire diff entries.jsonl 3 9 --promote each-turn
     """
     from quire.assemble import Built
     from quire.observe import moved
 
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    first, second = sorted((first, second))
-    with asked(source, db, policy, (first, second)) as (made, entries):
+    names = (first, second)
+    turns = [_turn(name) for name in names]
+    with asked(source, db, policy, (min(turns), max(turns))) as (made, entries):
         built = [(each, how.model) for each, how in made if isinstance(each, Built)]
-        starts = {each.turn: place for place, (each, _) in reversed([*enumerate(built)])}
-        for turn in (first, second):
-            if turn not in starts:
-                raise NotFound(
-                    f"turn {turn} has no request", hint="`quire assemble` shows those that have one."
-                )
-        found = moved(built[starts[first] : starts[second] + 1], entries())
-    print_json(found) if as_json else echo(_sentence(found, first, second))
+        (start, one), (end, other) = sorted((_request_at(built, name), name) for name in names)
+        found = moved(built[start : end + 1], entries())
+    print_json(found) if as_json else echo(_sentence(found, one, other))
 
 
-def _sentence(found: JsonObject, first: int, second: int) -> str:
+def _turn(name: str) -> int:
+    """The turn of a request: "4" is the first one of turn 4, "4.2" its second."""
+    if not re.fullmatch(r"[1-9]\d{0,9}(\.[1-9]\d{0,9})?", name):
+        raise CallError(f"{name!r} is no turn", hint="Write 4, or 4.2 for the second request of turn 4.")
+    return int(name.split(".")[0])
+
+
+def _request_at(made: list[tuple[Built, str]], name: str) -> int:
+    for at, (built, _) in enumerate(made):
+        if name in (str(built.turn), f"{built.turn}.{built.step}"):
+            return at
+    raise NotFound(f"turn {name} has no request", hint="`quire assemble` shows those that have one.")
+
+
+def _sentence(found: JsonObject, first: str, second: str) -> str:
     if first == second:
         return f"no byte differs: both are turn {first}"
     if found["extends"]:

@@ -50,10 +50,6 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-# The small model may go on, or say one thing, for ever; these hold where nothing else is asked for.
-LOCAL_OPTIONS: dict[str, Any] = {"max_tokens": 512, "temperature": 0, "repeat_penalty": 1.1}
-
-
 class Connection(NamedTuple):
     """A model and the way to it; `options` are what its requests need besides."""
 
@@ -105,11 +101,11 @@ def is_embedded(target: str) -> bool:
 
 def _local() -> Connection:
     from quire.send.connect import transport_for
-    from quire.send.local import local_target
+    from quire.send.local import OPTIONS, local_target
 
     target, url = local_target(say=_say)
     transport = transport_for(target, url)
-    return Connection(target, transport, dict(LOCAL_OPTIONS), is_local=True, window=_window(target, url))
+    return Connection(target, transport, dict(OPTIONS), is_local=True, window=_window(target, url))
 
 
 def _window(target: str, url: str | None) -> int:

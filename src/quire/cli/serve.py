@@ -164,32 +164,91 @@ def _local() -> tuple[str, str]:
     return found.target, found.base_url
 
 
+# What is asked in the demo, the file that the model reads for it, and its answer; the last but one comes after a long pause.
 _DEMO = (
-    ("Plan a weekend in Lisbon for two.", "Day one: Alfama on foot, then the tram up to the castle. " * 30),
     (
-        "We do not eat fish. Which market is best?",
-        "Mercado de Campo de Ourique: cheese, bread, pastries. " * 30,
+        "Orders above 50 euros ship free. Where is that decided?",
+        "shop/shipping.py",
+        "In `fee()`: the limit is 50.0.",
     ),
-    ("How much will it cost?", "About 480 euros with a room in Graça. " * 20),
-    ("Make it one day.", "Alfama in the morning, Campo de Ourique for lunch, Graça at sunset."),
+    (
+        "Customers see two decimals everywhere but in the mail.",
+        "shop/mail.py",
+        "`receipt()` lacks `:.2f`; mended.",
+    ),
+    (
+        "Why is order A-1042 counted twice?",
+        "shop/orders.py",
+        "`add()` retries without its id; A-1042 came twice.",
+    ),
+    ("Add a test for that.", "tests/test_orders.py", "`test_a_retry_adds_nothing` fails before, passes now."),
+    (
+        "Do vouchers apply before or after shipping?",
+        "shop/vouchers.py",
+        "Before: `total()` takes the voucher first.",
+    ),
+    ("Then the free limit must see the full price.", "shop/cart.py", "Done: cart.py calls `fee(full)`."),
+    (
+        "Does the invoice say so too?",
+        "shop/invoice.py",
+        "It used the reduced price; it calls `fee(full)` now.",
+    ),
+    ("Back from lunch. Which order was counted twice?", "shop/ledger.py", "A-1042; the ledger has it once."),
+    (
+        "Write the changelog line.",
+        "CHANGELOG.md",
+        "Free shipping goes by the full price; retries add no order.",
+    ),
 )
 
 
 def _begin_demo(store: Store) -> None:
-    """A short conversation with a provider's stand-in, so that there is something to look at: reuse and money."""
+    """A coding session with a provider's stand-in, so that there is something to look at: reuse, a pause, a cut."""
+    from quire.assemble import Policy
     from quire.emulate import Emulator
     from quire.send.connect import transport_for
     from quire.send.cycle import run_sync
+    from quire.send.protocol import Runner
+    from quire.send.tools import Toolbox
     from quire.thread import Thread
     from quire.values import system
 
-    target = "anthropic:claude-opus-5-5"
-    thread = Thread(store, "demo", observers=())
-    thread.append(system("You plan trips: short, concrete, with prices. " * 40))
-    with Emulator("anthropic", [reply for _, reply in _DEMO], lenient=True) as provider:
-        for text, _ in _DEMO:
+    now = [now_ms() - 18 * 60_000]
+
+    def clock() -> int:
+        now[0] += 1_500
+        return now[0]
+
+    def read(path: str) -> str:
+        """Read a file of the shop."""
+        parts = ("lines", "prices", "taxes", "labels", "dates", "notes")
+        return f"# {path}\n" + "".join(
+            f"def {verb}_{part}(order):\n    return [{verb}(each) for each in order.{part} if each.open]\n\n"
+            for verb in ("check", "load", "save", "sort")
+            for part in parts
+        )
+
+    target, runner = "anthropic:claude-opus-5-5", Runner(tools=Toolbox(read))
+    replies = [
+        reply
+        for _, path, answer in _DEMO
+        for reply in ({"calls": [{"name": "read", "args": {"path": path}}]}, answer)
+    ]
+    thread = Thread(store, "demo", Policy(budget=3_500, reply=500), clock=clock, observers=())
+    rules = (
+        "Name the file and the function.",
+        "Say what you changed in one line.",
+        "Prices are in euros.",
+        "Never touch the ledger.",
+    )
+    thread.append(
+        system("You mend the web shop of a small company.\n" + "".join(f"- {rule}\n" for rule in rules))
+    )
+    with Emulator("anthropic", replies, lenient=True, clock=lambda: now[0]) as provider:
+        for n, (text, _, _) in enumerate(_DEMO):
+            now[0] += 12 * 60_000 if n == len(_DEMO) - 2 else 20_000
             thread.user(text)
-            run_sync(thread, target, transport_for(target, provider.url, "any", via="http"))
+            run_sync(thread, target, transport_for(target, provider.url, "any", via="http"), runner)
 
 
 def _is_loopback(host: str) -> bool:

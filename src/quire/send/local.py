@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from quire.errors import CallError, FormatError, MissingPart, ProviderError
 from quire.send.weights import (
@@ -275,6 +275,8 @@ class LocalServer:
 
 
 TARGET = "llamacpp:smollm2"
+# The small model may go on, or say one thing, for ever; these hold where nothing else is asked for.
+OPTIONS: Final[JsonObject] = {"max_tokens": 512, "temperature": 0, "repeat_penalty": 1.1}
 CTX = 8192
 _running: list[LocalServer] = []
 

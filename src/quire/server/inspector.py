@@ -42,6 +42,7 @@ from quire.thread_state import is_request
 from quire.values import Entry, Json, JsonObject
 
 if TYPE_CHECKING:
+    from quire.recall import Hit
     from quire.server.service import Tenant
 
 
@@ -242,7 +243,7 @@ class FullText(msgspec.Struct):
 
 
 class FoundEntry(msgspec.Struct):
-    """An entry that a search found: by what, and the parts of its score."""
+    """An entry that a search found, and why: the words it shares with the question, and the parts of its score."""
 
     thread: str
     seq: int
@@ -250,11 +251,17 @@ class FoundEntry(msgspec.Struct):
     score: float
     by: str
     parts: dict[str, float]
+    words: list[str]
     text: str
 
 
 class FoundEntries(msgspec.Struct):
+    """What was found; where nothing is relevant, what is nearest."""
+
     by: str
+    relevant: bool
+    # Entries that have no vector yet: words alone find them.
+    unread: int
     hits: list[FoundEntry]
 
 
@@ -319,27 +326,34 @@ def inspect_entry(call: RouteCall) -> FullText:
 
 def inspect_search(call: RouteCall) -> FoundEntries:
     """Entries of all threads, or of one, by words and by meaning, with the reasons for each."""
-    from quire.recall import Recall
-    from quire.recall.document import document
+    from quire.recall import Recall, relevant
     from quire.recall.embed import installed
 
     searching = Recall(call.store, installed())
-    hits = searching.search(call.query.text, 20, thread=call.query.thread)
-    return FoundEntries(
-        searching.by,
-        [
-            FoundEntry(
-                hit.thread,
-                hit.seq,
-                hit.entry.kind,
-                hit.score,
-                hit.by,
-                hit.parts,
-                document(hit.entry).text[:400],
-            )
-            for hit in hits
-        ],
-    )
+    text, thread = call.query.text, call.query.thread
+    hits = searching.search(text, 20, thread=thread)
+    # A score above zero is better than usual among what was looked through.
+    shown = [hit for hit in hits if hit.score > 0] if relevant(hits) else hits[:5]
+    unread = searching.without_meaning(thread)
+    return FoundEntries(searching.by, relevant(hits), unread, [_found(hit, text) for hit in shown])
+
+
+# Of a text that was found, so much is shown, beginning shortly before the first of the words.
+_SHOWN, _BEFORE = 320, 60
+
+
+def _found(hit: Hit, asked: str) -> FoundEntry:
+    from quire.recall.document import document
+    from quire.recall.languages import terms
+
+    text = document(hit.entry).text
+    there = set(terms(text))
+    words = [word for word in dict.fromkeys(asked.split()) if there & set(terms(word, asked=True))]
+    # The ending may be another one: "orders" is found in "ordered".
+    places = (text.lower().find(word.lower()[: max(4, len(word) - 3)]) for word in words)
+    start = max(0, min((at for at in places if at >= 0), default=0) - _BEFORE)
+    part = ("… " if start else "") + text[start : start + _SHOWN]
+    return FoundEntry(hit.thread, hit.seq, hit.entry.kind, hit.score, hit.by, hit.parts, words, part)
 
 
 def inspect_audit(call: RouteCall) -> JsonObject:

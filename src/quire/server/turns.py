@@ -27,6 +27,7 @@ from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, Ro
 from quire.values import Entry, Item, JsonObject, RequestOptions
 
 if TYPE_CHECKING:
+    from quire.log.store import Store
     from quire.server.service import Service, Tenant
 
 # Where it is asked for that a turn which another process carries out shall stop: the id of its user entry.
@@ -132,6 +133,17 @@ class RunningTurn:
         self.task: asyncio.Task[TurnOutcome] | None = None
 
 
+def _key(target: str) -> str | None:
+    return next((found for name in endpoint_for(target).keys if (found := os.environ.get(name))), None)
+
+
+def _options(target: str) -> JsonObject:
+    """What requests to the embedded model need besides; others need nothing."""
+    from quire.send.local import OPTIONS, TARGET
+
+    return OPTIONS if target == TARGET or split_target(target)[0] == "local" else {}
+
+
 class Turns:
     """The turns that this process carries out, one a thread."""
 
@@ -192,7 +204,7 @@ class Turns:
                 runner = Runner(
                     tools=_CallerRuns(),
                     limits=limits,
-                    options=cast(JsonObject, asked.options),
+                    options=_options(model) | cast(JsonObject, asked.options),
                     recall=RECALL_SHARE,
                 )
                 cycle = Cycle(thread, model, transport, runner, None, _undecided)
@@ -228,8 +240,7 @@ class Turns:
     def _target(self, tenant: Tenant, name: str, wanted: str | None) -> str:
         from quire.server.service import exists
 
-        last = last_target(tenant.store, name) if not wanted and exists(tenant.store, name) else ""
-        found = wanted or last or self._model
+        found = wanted or (self.usual(tenant.store, name) if exists(tenant.store, name) else self._model)
         if not found:
             raise CallError(
                 "no model is named", hint='Send "model": "provider:model", or start with --model.'
@@ -238,17 +249,25 @@ class Turns:
             raise CallError(f"{found!r} names no model", hint="Write provider:MODEL.")
         return found
 
+    def usual(self, store: Store, name: str) -> str:
+        """The model of a turn that names none: the thread's last one, unless only the service's own has a key here."""
+        last = last_target(store, name)
+        lacks_key = last and endpoint_for(last).needs_key and not _key(last) and not self._url(last)
+        return self._model if not last or (self._model and lacks_key) else last
+
+    def _url(self, target: str) -> str:
+        """The address that the service was given for this provider."""
+        own = not self._model or split_target(self._model)[0] == split_target(target)[0]
+        return self._base_url if own else ""
+
     def _reach(self, target: str) -> Transport:
         """The way to a model: the service's own keys and addresses, never the caller's."""
         provider = split_target(target)[0]
-        own = not self._model or split_target(self._model)[0] == provider
-        url = self._base_url if own and self._base_url else None
+        url, key = self._url(target) or None, _key(target)
         if url is None and provider == "local":
             from quire.send.local import local_target
 
             url = local_target().base_url
-        names = endpoint_for(target).keys
-        key = next((os.environ[each] for each in names if os.environ.get(each)), None)
         # Plain HTTP where there is a way: an SDK takes seconds to load.
         via: Via = "http" if wire_of(provider).call.path is not None else ""
         return transport_for(target, url, key, via=via, proxies=not url)
@@ -396,14 +415,15 @@ def _standing(call: RouteCall) -> TurnStanding:
     turn = standing(call.store, call.name)
     calls = [{**entry.body, "seq": entry.seq, "id": entry.id} for entry in turn.pending]
     running = call.service.turns.running(call.tenant.name, call.name) is not None
-    if not running:
+    # Looking holds the lock for a moment; where nothing is open, nobody who begins a turn shall meet it.
+    if not running and turn.next in ("ask", "run"):
         try:
             with call.store.turn_lock(call.name):
                 pass
         except ConflictError:
             running = True
     seq = call.store.info(call.name).seq
-    return TurnStanding(turn.next, running, last_target(call.store, call.name), seq, calls)
+    return TurnStanding(turn.next, running, call.service.turns.usual(call.store, call.name), seq, calls)
 
 
 async def stop_turn(call: RouteCall) -> Stopped:

@@ -130,9 +130,10 @@ class LeftOutView(msgspec.Struct, frozen=True):
 
 
 class RequestDetail(msgspec.Struct, frozen=True):
-    """A request in all its parts, in the order of the wire."""
+    """A request in all its parts, in the order of the wire; `last` is the number of the thread's newest."""
 
     column: RequestColumn
+    last: int
     policy: JsonObject
     layers: tuple[LayerView, ...]
     segments: tuple[SegmentView, ...]
@@ -449,14 +450,15 @@ class SeenThread:
     def request(self, n: int) -> RequestDetail:
         """One request: layers, segments, what was left out."""
         made, column = self._at(n)
-        built = made.built
+        built, last = made.built, len(self._made) + (self._ahead() is not None)
         if isinstance(built, Refused):
-            return RequestDetail(column, _told(made.policy), (), (), ())
+            return RequestDetail(column, last, _told(made.policy), (), (), ())
         since = self._since(n, len(made.pieces))
         shown = [self._dated(each, place, since[place], n) for place, each in self._segments(n)]
         summary = built.rebase.get("summary") or "" if built.rebase is not None else ""
         return RequestDetail(
             column,
+            last,
             _told(made.policy),
             _layers(built),
             tuple(map(_short, shown)),
