@@ -1,0 +1,116 @@
+"""A program `quire` that starts at once, for tests that run many commands in a shell.
+
+`with warm_quire(folder):` puts it into the folder. A process that has everything loaded forks for each call; the fork
+has the caller's arguments, environment, folder, input and output, and runs the command as a process of its own would.
+"""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+
+# Loads nothing but what sends its arguments, environment and files over.
+_PROGRAM = """#!{python} -IS
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    told = [os.getcwd(), str(len(sys.argv)), *sys.argv, *(f"{{k}}={{v}}" for k, v in os.environ.items())]
+    socket.send_fds(server, [b"."], [0, 1, 2])
+    server.sendall("\\0".join(told).encode(errors="surrogateescape"))
+    server.shutdown(socket.SHUT_WR)
+    code = server.recv(8)
+sys.exit(int(code or 70))
+"""
+
+
+@contextmanager
+def warm_quire(folder: Path) -> Iterator[Path]:
+    """The program, in a folder that can be put on the PATH."""
+    address, program = str(folder / "socket"), folder / "quire"
+    program.write_text(_PROGRAM.format(python=sys.executable, address=address))
+    program.chmod(0o755)
+    with subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield program
+        server.terminate()
+
+
+def serve(address: str) -> None:
+    """Fork for each that connects, until this process is ended."""
+    import quire
+    from quire.cli.main import main
+    from quire.tokens import counter
+
+    # What commands load when they need it; frameworks' adapters and what tests need are no part of them.
+    ours = [each.name for each in walk_packages(quire.__path__, "quire.") if "adapters" not in each.name]
+    for module in (*ours, "anthropic", "anyio._backends._asyncio", "httpcore2", "h11", "Stemmer"):
+        with suppress(ImportError):
+            import_module(module)
+    counter().count("warm")
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(16)
+        print("ready", flush=True)
+        while True:
+            caller, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                code = 70
+                try:
+                    _take_over(caller)
+                    code = _ended(main)
+                finally:
+                    with suppress(OSError):  # the caller may be gone
+                        caller.sendall(str(code).encode())
+                    os._exit(code)
+            caller.close()
+
+
+def _take_over(caller: socket.socket) -> None:
+    """Be what the caller is: its files, its folder, its arguments, its environment."""
+    _, given, _, _ = socket.recv_fds(caller, 1, 3)
+    for stream, file in enumerate(given):
+        os.dup2(file, stream)
+        os.close(file)
+    told = b"".join(iter(lambda: caller.recv(65536), b"")).decode(errors="surrogateescape").split("\0")
+    folder, count, rest = told[0], int(told[1]), told[2:]
+    os.chdir(folder)
+    sys.argv[:] = ["quire", *rest[1:count]]
+    os.environ.clear()
+    os.environ.update(each.split("=", 1) for each in rest[count:])
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - open to the end
+        for number, mode in ((0, "r"), (1, "w"), (2, "w"))
+    )
+
+
+def _ended(main: object) -> int:
+    """The code with which a command ends; a fault is printed as Python prints it."""
+    assert callable(main)
+    try:
+        main()
+        code: object = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    return code if isinstance(code, int) else 0 if code is None else 1
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
