@@ -423,7 +423,7 @@ def _whole_bedrock(events: tuple[Object, ...]) -> Object:
         elif kind == "messageStop":
             reply["stopReason"] = given["stopReason"]
         elif kind == "metadata":
-            reply["usage"] = given["usage"]
+            reply |= given
     for block in blocks.values():
         if "toolUse" in block:
             block["toolUse"]["input"] = json.loads(block["toolUse"]["input"] or "{}")

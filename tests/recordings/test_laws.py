@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from documented import documented
 from exchanges import CONVERSATION, Exchange, exchanges, spelled, variants, whole_reply
 
 import quire
@@ -128,6 +129,13 @@ def test_the_same_holds_of_what_else_might_have_been_sent(wire: str) -> None:
     step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else len(others) // 100
     might = [one for one in others[::step] if not findings(one, one.provider)]
     hold(lambda one: changed(store, one), might, CHANGED_ON_THE_WAY)
+
+
+@every_wire
+def test_the_same_holds_of_what_providers_document(wire: str) -> None:
+    store = quire.open_store(":memory:")
+    hold(lambda one: errors(one, one.provider) or changed(store, one), documented(wire), {})
+    hold(lambda one: added(store, one), documented(wire), {})
 
 
 def changed(store: Store, exchange: Exchange) -> list[str]:

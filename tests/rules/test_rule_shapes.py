@@ -84,7 +84,8 @@ def test_every_description_can_be_read(wire: str) -> None:
 @functools.cache
 def converse_model() -> Any:
     session = pytest.importorskip("botocore.session")
-    return session.get_session().get_service_model("bedrock-runtime").operation_model("Converse").input_shape
+    model = session.get_session().get_service_model("bedrock-runtime")
+    return model.operation_model("ConverseStream").input_shape
 
 
 def test_converse_requests_have_the_members_that_the_sdk_knows() -> None:

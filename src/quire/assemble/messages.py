@@ -256,11 +256,12 @@ def _spoken(entry: Entry, policy: Policy) -> Part | None:
 
 
 def _is_owed(thought: Entry, policy: Policy) -> bool:
-    """Whether the model that is asked wrote it into a field of its own, and so takes it back."""
+    """Whether the model that is asked wrote it into a field of its own or was sent it before, and so takes it back."""
     provider, _, asked = policy.model.partition(":")
     own = "field" in thought.wire or "block" in thought.wire
     named = asked in (thought.wire.get("model"), thought.wire.get("asked"))
-    return own and named and provider.startswith("openai") and bool(asked)
+    kept = own and provider.startswith(("openai", "openrouter"))
+    return bool(asked) and named and (kept or "message" in thought.wire)
 
 
 def results(pairs: Sequence[tuple[Entry, Entry | None]]) -> Message:

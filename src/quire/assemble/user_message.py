@@ -291,8 +291,9 @@ def user_text(before: list[str], query: str, composer: str = "") -> str:
 
 
 def _message(turn: UserTurn, text: str, images: list[Json]) -> Message:
-    # Images alone may have come in one message with results: their entry's `wire` tells.
-    parts: list[Part] = [Text(text, turn.entry.wire)] if text or "more" in turn.entry.wire else []
+    # Images alone may have come in one message with results, or a provider takes no words: `wire` tells.
+    wire = turn.entry.wire
+    parts: list[Part] = [Text(text, wire)] if text or wire.keys() & {"more", "blank"} else []
     parts += [image_part(image) for image in [*(turn.entry.body.get("images") or ()), *images]]
     return Message("user", tuple(parts), turn.seqs)
 

@@ -455,6 +455,8 @@ def _asks(block: JsonObject) -> str:
     if kind in ("toolUse", "toolCall"):
         inner = obj(block.get(kind))
         return str(inner.get("toolUseId") or inner.get("id") or "")
+    if kind == "program":
+        return str(block.get("call_id") or "")
     return {"executableCode": "code", "tool_search_call": "tools"}.get(kind, "")
 
 
@@ -463,6 +465,6 @@ def _answers(block: JsonObject) -> str:
     if kind in ("toolResult", "toolResponse"):
         inner = obj(block.get(kind))
         return str(inner.get("toolUseId") or inner.get("id") or "")
-    if kind.endswith("_tool_result"):
-        return str(block.get("tool_use_id") or "")
+    if kind.endswith("_tool_result") or kind == "program_output":
+        return str(block.get("tool_use_id") or block.get("call_id") or "")
     return {"codeExecutionResult": "code", "tool_search_output": "tools"}.get(kind, "")

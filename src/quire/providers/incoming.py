@@ -247,6 +247,12 @@ def joined_text(content: Json, read: Callable[[Json], str]) -> str:
     return "\n".join(text for block in content if (text := read(block)))
 
 
+def told_text(blocks: Iterable[JsonObject], read: Callable[[list[JsonObject]], str]) -> str:
+    """A system prompt of one block as it is; of several, each a paragraph of its own."""
+    texts = [text for block in blocks if (text := read([block])).strip()]
+    return texts[0] if len(texts) == 1 else "\n\n".join(text.strip() for text in texts)
+
+
 def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
     """The entries of one imported message, with the message kept on the first of them."""
     out = [

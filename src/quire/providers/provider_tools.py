@@ -17,8 +17,8 @@ from quire.providers.rules.grammar import fits, grammar_of
 from quire.providers.spelling import Spelling
 from quire.values import Entry, JsonObject, tools
 
-# Nothing without other fields of the request it came in: mcp_servers.
-_BOUND = ("mcp_toolset",)
+# Nothing without another field of the request.
+_BOUND = {"mcp_toolset": "mcp_servers"}
 
 
 class Native(msgspec.Struct, frozen=True):
@@ -155,19 +155,25 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def own_definition(tool: JsonObject, info: ModelInfo, native: Native) -> JsonObject | None:
-    """A tool in the words of the provider that it came from, if the request goes there again."""
+def own_definition(
+    tool: JsonObject, info: ModelInfo, native: Native, around: JsonObject | None = None
+) -> JsonObject | None:
+    """A tool in the words of the provider that it came from, if the request goes there again.
+
+    `around`: what else the caller puts into the request.
+    """
     own = tool.get("own")
     if own is None or not _goes_back(own, info, native):
         return None
     definition = unmarked(own["definition"])
-    return definition if _is_taken(definition, native) else None
+    return definition if _is_taken(definition, native, around or {}) else None
 
 
-def _is_taken(definition: JsonObject, native: Native) -> bool:
+def _is_taken(definition: JsonObject, native: Native, around: JsonObject) -> bool:
     """Whether a definition is as its provider describes it, so that it would not be refused."""
     name = str(definition.get("name", "named"))
-    if definition.get("type") in _BOUND or Spelling().spell(name) != name:
+    needed = _BOUND.get(str(definition.get("type")))
+    if (needed and not around.get(needed)) or Spelling().spell(name) != name:
         return False
     return fits(definition, native.tool, grammar_of(native.formats[0]))
 

@@ -198,7 +198,7 @@ class Draft:
 
     def own(self, tool: JsonObject) -> JsonObject | None:
         """A tool in the words of the provider that it came from, if the request goes there again."""
-        return own_definition(tool, self.info, self.native)
+        return own_definition(tool, self.info, self.native, self.ask.extra)
 
     def defined(
         self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]

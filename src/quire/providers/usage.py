@@ -31,12 +31,29 @@ def usage(provider: str, raw: Json) -> Usage:
 # Items of a response that cost a fee, or another model's tokens.
 _CHARGED_ITEMS = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call")
 # Where requests cost what they cost in the price tables.
-_USUAL_TIERS = ("", "default", "standard", "auto", "on_demand", "none", "unspecified")
+_USUAL_TIERS = (
+    "",
+    "default",
+    "standard",
+    "auto",
+    "on_demand",
+    "none",
+    "unspecified",
+    "traffic_type_unspecified",
+)
+_USUAL_PLACES = ("", "global", "not_available")
+_TOOLS_USED = (
+    "server_tool_use",
+    "server_tool_use_details",
+    "server_side_tool_usage_details",
+    "serverToolUsage",
+)
+_SEARCHES = ("webSearchQueries", "web_search_queries", "imageSearchQueries", "groundingChunks")
 
 
 def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     """What a provider charges for besides the text tokens of the model that was asked."""
-    for name in ("server_tool_use", "server_tool_use_details", "server_side_tool_usage_details"):
+    for name in _TOOLS_USED:
         used = _sub(reported, name)
         # Fetching a page costs its tokens alone.
         yield from (
@@ -48,14 +65,37 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
     kinds = {str(item.get("type")) for item in map(_object, _list(reply, "output"))}
     yield from (kind for kind in _CHARGED_ITEMS if kind in kinds)
+    for item in map(_object, _list(reply, "output")):
+        if str(_sub(item, "environment").get("type") or "").startswith("container"):
+            yield "a container"
+    for choice in map(_object, _list(reply, "choices")):
+        if _sub(choice, "message").get("executed_tools"):
+            yield "executed tools"
     for candidate in map(_object, _list(reply, "candidates")):
         grounding = _sub(candidate, "groundingMetadata") or _sub(candidate, "grounding_metadata")
-        if any(grounding.get(name) for name in ("webSearchQueries", "web_search_queries", "groundingChunks")):
+        if any(grounding.get(name) for name in _SEARCHES):
             yield "grounding"
+    if "guardrail" in _sub(reply, "trace"):
+        yield "guardrail"
     yield from _other_modalities(reported)
-    tier = str(reported.get("service_tier") or reported.get("serviceTier") or reply.get("service_tier") or "")
-    if tier.lower() not in _USUAL_TIERS:
-        yield f"the {tier} tier"
+    yield from _other_ways(reply, reported)
+
+
+def _other_ways(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
+    """Ways to be served that have prices of their own: a tier, a place, a speed."""
+    for holder in (reported, reply):
+        for name in ("service_tier", "serviceTier", "trafficType", "traffic_type"):
+            given = holder.get(name)
+            tier = str((_object(given).get("type") if isinstance(given, Mapping) else given) or "")
+            if tier.lower() not in _USUAL_TIERS:
+                yield f"the {tier} tier"
+    place, speed = str(reported.get("inference_geo") or ""), str(reported.get("speed") or "")
+    if place not in _USUAL_PLACES:
+        yield f"inference in {place}"
+    if speed.lower() not in _USUAL_TIERS:
+        yield f"{speed} speed"
+    if _sub(reply, "performanceConfig").get("latency") == "optimized":
+        yield "optimized latency"
 
 
 def _other_modalities(reported: JsonObject) -> Iterator[str]:
@@ -77,7 +117,9 @@ def _other_modalities(reported: JsonObject) -> Iterator[str]:
         "input_tokens_details",
         "output_tokens_details",
     )
-    if any(_number(_sub(reported, name), "audio_tokens") for name in details):
+    if any(_number(_sub(reported, name), "audio_tokens") for name in details) or _number(
+        reported, "prompt_audio_seconds"
+    ):
         yield "audio"
     if any(_number(_sub(reported, name), "image_tokens") for name in details[1::2]):
         yield "images made"

@@ -371,6 +371,8 @@ def _by_messages(body: JsonObject, otherwise: str) -> str:
     if any(message.get("role") in ("tool", "developer") or "tool_calls" in message for message in messages):
         return _chat(body)
     blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
+    if any(isinstance(block.get("thinking"), list) for block in blocks):
+        return _chat(body)  # Mistral's thinking is a list of texts
     by_type = next((_TYPES[kind] for block in blocks if (kind := text(block.get("type"))) in _TYPES), None)
     if by_type is not None:
         return _chat(body) if by_type == "openai-chat" else by_type

@@ -24,6 +24,7 @@ from quire.providers.incoming import (
     said,
     sub,
     text_in,
+    told_text,
     whole_message,
     without_nulls,
 )
@@ -52,7 +53,8 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
 def _head(request: JsonObject, model: str) -> list[Entry]:
     out = tools_in(request, model, FORMAT, tool_entry, tool_definition)
     if (told := request.get("system")) is not None:
-        out.append(system(text_of(told), wire={"format": FORMAT, "system": told}))
+        text = told if isinstance(told, str) else told_text(objects(request, "system"), text_of)
+        out.append(system(text, wire={"format": FORMAT, "system": told}))
     return out
 
 

@@ -32,6 +32,7 @@ from quire.providers.rendering import (
     texts,
     wanted_effort,
 )
+from quire.providers.rules.claude import betas_around
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, object_of
 from quire.values import (
@@ -87,7 +88,7 @@ def spoken(block: Json) -> Entry:
 def answered(block: JsonObject) -> Entry:
     """A tool_result block as an entry."""
     content = block.get("content")
-    plain_text = isinstance(content, str) or content is None
+    plain_text = isinstance(content, str) and bool(content.strip())
     wire = kept(block) if plain_text else {"block": block}
     failed = True if block.get("is_error") else None
     return result(str(block.get("tool_use_id") or ""), content=text_of(content), error=failed, wire=wire)
@@ -174,12 +175,12 @@ def _tool_use(part: Call, sheet: Draft) -> JsonObject:
 
 
 def tool_result(part: Result, sheet: Draft) -> JsonObject:
-    """The block of a result; images in it go back as they came."""
+    """The block of a result; images in it go back as they came, and so does one that holds nothing."""
     own = own_block(part, sheet)
-    content: Json = part.text if part.text.strip() else NO_OUTPUT
-    if own and text_of(own.get("content")) == part.text and own.get("content"):
-        content = own["content"]
-    out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
+    held: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
+    if own and text_of(own.get("content")) == part.text:
+        held = {"content": own["content"]} if own.get("content") is not None else {}
+    out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, **held}
     return {**out, "is_error": True} if part.error else out
 
 
@@ -352,7 +353,11 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
 
 
 def _headers(sheet: Draft) -> dict[str, str]:
-    return {"anthropic-beta": ",".join(sheet.betas)} if sheet.betas else {}
+    """The betas of what is written late, and of what the caller asks for without naming any."""
+    betas = list(sheet.betas)
+    if not sheet.ask.extra.keys() & {"betas", "anthropic_beta", "extra_headers"}:
+        betas += [data("rules")["betas"][use.feature] for use in betas_around(sheet.ask.extra)]
+    return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
 
 def _ids(info: ModelInfo) -> Spelling:

@@ -26,6 +26,7 @@ from quire.providers.incoming import (
     said,
     sub,
     text_in,
+    told_text,
     whole_message,
 )
 from quire.providers.models import model_info
@@ -56,7 +57,7 @@ def _head(request: JsonObject, model: str) -> list[Entry]:
         out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
     if request.get("system") is not None:
         told = objects(request, "system")
-        out.append(system(text_of(told), wire={"format": FORMAT, "system": told}))
+        out.append(system(told_text(told, text_of), wire={"format": FORMAT, "system": told}))
     return out
 
 
@@ -223,7 +224,7 @@ class Stream:
                 self.stop = text_in(given, "stopReason")
                 return [] if self.entries or self.open else self._add(respond(""))
             case "metadata":
-                self.reported = dict(sub(given, "usage"))
+                self.reported = given if sub(given, "usage") else {}
             case _ if kind.endswith("Exception"):
                 raise refused({"type": kind, "message": given.get("message")})
             case _:

@@ -100,7 +100,7 @@ def answered(block: JsonObject) -> Entry:
     """A toolResult block as an entry."""
     given = sub(block, "toolResult")
     content = objects(given, "content")
-    plain = all(set(block) == {"text"} for block in content) and len(content) <= 1
+    plain = [set(block) for block in content] == [{"text"}]
     failed = True if given.get("status") == "error" else None
     wire = None if plain else {"block": block}
     return result(str(given.get("toolUseId") or ""), content=text_of(content), error=failed, wire=wire)
@@ -147,10 +147,15 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonOb
 def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
     block = own_block(part, sheet) or _from_anthropic(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
-    if block and not void and _is_signed(block):
+    if block and not void and (_is_signed(block) or _was_taken(part, sheet)):
         return block
     leave_out_thinking(part, message, sheet)
     return None
+
+
+def _was_taken(part: Think, sheet: Draft) -> bool:
+    """Whether a model that signs nothing was sent this thought before: all do but Claude."""
+    return "claude" not in sheet.info.model and "message" in part.wire
 
 
 def _is_signed(block: JsonObject) -> bool:
@@ -177,11 +182,12 @@ def _tool_use(part: Call, sheet: Draft) -> JsonObject:
 
 
 def tool_result(part: Result, sheet: Draft) -> JsonObject:
-    """The block of a result; images and JSON in it go back as they came."""
+    """The block of a result; images and JSON in it go back as they came, and nothing does where it may."""
     own = own_block(part, sheet)
     content: list[JsonObject] = [{"text": part.text if part.text.strip() else NO_OUTPUT}]
-    if own and own["toolResult"].get("content") and text_of(own["toolResult"]["content"]) == part.text:
-        content = own["toolResult"]["content"]
+    came = own["toolResult"].get("content") if own else None
+    if came is not None and text_of(came) == part.text and (came or not part.error):
+        content = came
     status = "error" if part.error else "success"
     return {"toolResult": {"toolUseId": part.call_id, "content": content, "status": status}}
 

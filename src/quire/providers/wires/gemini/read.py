@@ -21,6 +21,7 @@ from quire.providers.incoming import (
     sub,
     tagged,
     text_in,
+    told_text,
     whole_message,
 )
 from quire.providers.models import model_info
@@ -73,7 +74,7 @@ def _head(request: JsonObject) -> list[Entry]:
         parts = (
             [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
         )
-        out.append(system(text_of(parts), wire={"format": FORMAT, "system": told}))
+        out.append(system(told_text(parts, text_of), wire={"format": FORMAT, "system": told}))
     return out
 
 
@@ -160,6 +161,8 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
     rest = [part for part in parts if "functionResponse" not in part]
     images = [image_json(image_of(part)) for part in rest if is_image(part)]
     wire = ENCLOSURE.origin(rest, first=not results)
+    if not text_of(rest) and not images:
+        wire = {"blank": True}
     said = user(text_of(rest), images=images or None, wire=wire)
     return results if results and not rest else [*results, said]
 

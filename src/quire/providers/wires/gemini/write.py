@@ -17,7 +17,16 @@ from quire.providers.convert import (
 from quire.providers.incoming import bytes_of, sub
 from quire.providers.models import ModelInfo
 from quire.providers.provider_tools import Native, with_more
-from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
+from quire.providers.rendering import (
+    GO_ON,
+    NO_TEXT,
+    Draft,
+    Writer,
+    note_text,
+    texts,
+    user_text,
+    wanted_effort,
+)
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
 from quire.values import (
@@ -369,7 +378,15 @@ def write(sheet: Draft, message: Message) -> None:
 def _user(sheet: Draft, message: Message) -> list[JsonObject]:
     parts: list[JsonObject] = [{"text": text} for text in texts(message)]
     parts += shown_images(sheet, message, image, lambda text: {"text": text})
-    return ENCLOSURE.shown(sheet, message, parts) or [{"text": NO_TEXT}]
+    blank = user_text(message) if _was_taken(sheet, message) else NO_TEXT
+    return ENCLOSURE.shown(sheet, message, parts) or [{"text": blank}]
+
+
+def _was_taken(sheet: Draft, message: Message) -> bool:
+    """Whether the model was sent this message before, as it is: blank, or nothing but thoughts."""
+    wire = getattr(message.parts[0], "wire", {}) if message.parts else {}
+    named = bool(wire.get("model") and sheet.info.model)
+    return "message" in wire and named and is_from(wire, (FORMAT,), sheet)
 
 
 def _model(sheet: Draft, message: Message) -> None:
@@ -379,7 +396,7 @@ def _model(sheet: Draft, message: Message) -> None:
             signed = any("functionCall" in part for part in parts)
             if out := written(part, message, sheet, signed):
                 parts.append(out)
-    if all(part.get("thought") for part in parts):
+    if all(part.get("thought") for part in parts) and not (parts and _was_taken(sheet, message)):
         sheet.leave_out(message, "empty message")
         return
     calls = any("functionCall" in part for part in parts)

@@ -183,6 +183,9 @@ def _call(given: JsonObject) -> Entry:
     arguments = function.get("arguments")
     # Some recorders keep arguments parsed.
     args, kept = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})
+    if given.get("extra_content"):
+        # Gemini's signatures, where it is asked in this format.
+        kept = {**kept, "block": given}
     return call(call_id, str(function.get("name") or ""), args, wire=kept or None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from quire.providers.convert import (
     Enclosure,
     came_to,
@@ -15,7 +17,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import joined_text
 from quire.providers.models import ModelInfo, same_model
-from quire.providers.prefix import NO_REPLY
+from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
@@ -29,7 +31,7 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
-from quire.values import Call, Image, Json, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
 
 # What the parts of a Chat message's content mean: text, images, and what is enclosed.
 
@@ -79,7 +81,8 @@ def write(sheet: Draft, message: Message) -> None:
     match message.role:
         case "user":
             _take_turns(sheet, "user", message)
-            sheet.messages.append({"role": "user", "content": _user_content(sheet, message)})
+            named = _also(_came(sheet, message.parts))
+            sheet.messages.append({"role": "user", **named, "content": _user_content(sheet, message)})
         case "assistant":
             _assistant(sheet, message)
         case "tool":
@@ -153,19 +156,50 @@ def _image(image: Image) -> JsonObject | None:
 
 def _assistant(sheet: Draft, message: Message) -> None:
     text = "\n\n".join(texts(message))
+    came = _came(sheet, message.parts)
     for part in message.parts:
-        if isinstance(part, Text):
+        if isinstance(part, Text) and "audio" not in came:
             leave_out_block(part, message, sheet)
     calls = [_call(sheet, part) for part in message.parts if isinstance(part, Call)]
-    if not text and not calls:
+    if not (text or calls or "audio" in came):
         sheet.leave_out(message, "empty message")
         return
     _take_turns(sheet, "assistant", message)
     out: JsonObject = {"role": "assistant", "content": text or None}
-    out |= _thinking(sheet, message)
+    out |= _besides(came, text)
+    if not thought_of(out["content"]):
+        out |= _thinking(sheet, message)
     if calls:
         out["tool_calls"] = calls
     sheet.messages.append(out)
+
+
+def _came(sheet: Draft, parts: Iterable[Part]) -> JsonObject:
+    """The message that imported parts came as, if it goes back to the very model it was sent to."""
+    wire = next((part.wire for part in parts if isinstance(part, Text | Think | Call | Result)), {})
+    named = wire.get("model") and sheet.info.model
+    return unmarked(obj(wire["message"])) if named and came_to(wire, sheet) else {}
+
+
+# What else a message of the model may say, by the documentation of one server or another.
+_ALSO = ("name", "refusal", "prefix")
+
+
+def _also(came: JsonObject) -> JsonObject:
+    return {field: came[field] for field in _ALSO if came.get(field)}
+
+
+def _besides(came: JsonObject, text: str) -> JsonObject:
+    """What an imported message says beside its text, and its text in the parts that it came in."""
+    out = _also(came)
+    if audio := obj(came.get("audio")).get("id"):
+        # What it heard itself say is named, not told again.
+        out |= {"audio": {"id": audio}, "content": None}
+    elif isinstance(parts := came.get("content"), list) and text_of(parts) == text:
+        out["content"] = parts
+    elif "refusal" in out and out["refusal"] == text:
+        out["content"] = None
+    return out
 
 
 def _thinking(sheet: Draft, message: Message) -> JsonObject:
@@ -197,6 +231,8 @@ def came_from_here(part: Think, sheet: Draft) -> bool:
     Of servers with a name it is known whether they take any; "openai-chat" is also what all others speak.
     """
     wire, model = part.wire, sheet.info.model
+    if _came(sheet, [part]):
+        return True
     if not dialect_of(sheet.info).thinking and (sheet.info.provider != "openai" or sheet.info.known):
         return False
     named = [str(wire.get(name) or "") for name in ("model", "asked")]
@@ -213,11 +249,15 @@ def _call(sheet: Draft, part: Call) -> JsonObject:
     if dialect.json_arguments:
         arguments = object_text(part.args, arguments)
     function = {"name": dialect.names.spell(part.name), "arguments": arguments}
-    return {"id": part.call_id, "type": "function", "function": function}
+    also = {"extra_content": own["extra_content"]} if own and "extra_content" in own else {}
+    return {"id": part.call_id, "type": "function", "function": function, **also}
 
 
 def _tool_message(sheet: Draft, part: Result) -> JsonObject:
-    return {"role": "tool", "tool_call_id": part.call_id, "content": _content(sheet, part.text)}
+    came = _came(sheet, [part])
+    same = isinstance(came.get("content"), list) and text_of(came["content"]) == part.text
+    content = came["content"] if same else _content(sheet, part.text)
+    return {"role": "tool", "tool_call_id": part.call_id, **_also(came), "content": content}
 
 
 def _note(sheet: Draft, message: Message) -> None:
@@ -253,7 +293,7 @@ def _end(sheet: Draft) -> None:
     """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
     if not sheet.messages:
         sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
-    elif sheet.last.get("role") == "assistant" and not _continues(sheet.info):
+    elif sheet.last.get("role") == "assistant" and not (_continues(sheet.info) or sheet.last.get("prefix")):
         _take_turns(sheet, "assistant")
 
 

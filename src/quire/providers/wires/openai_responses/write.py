@@ -70,7 +70,7 @@ def spoken(item: Json, after: str = "") -> Entry:
 
 def is_served(item: JsonObject) -> bool:
     """Whether the provider itself carries out what an item asks, or has done so."""
-    return item.get("execution") == "server"
+    return item.get("execution") == "server" or item.get("type") == "program_output"
 
 
 def _thought(item: JsonObject) -> str:

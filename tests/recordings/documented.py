@@ -1,0 +1,175 @@
+"""Bodies with what providers document and the recordings may lack: blocks, fields and tools of their own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from exchanges import Exchange, Object, said
+
+SCHEMA: Object = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def documented(wire: str) -> Iterator[Exchange]:
+    """Each body asks, shows what the model said (if anything), and what followed."""
+    for place, (target, spoken, after, options) in enumerate(BODIES[wire]):
+        provider, _, model = target.partition(":")
+        field = {"gemini": "contents", "openai-responses": "input"}.get(wire, "messages")
+        talk = [said(wire, "user", "Go."), *spoken, *(after or [said(wire, "user", "And then?")])]
+        name = f"{place} {options or spoken}"[:90]
+        body = {field: talk if spoken or after else talk[:1], **options}
+        body |= {"model": model} if wire not in ("bedrock", "gemini") else {}
+        yield Exchange(name, wire, provider, model, 200, body)
+
+
+CLAUDE, CALLED = "anthropic:claude-sonnet-4-5", {"type": "tool_use", "id": "toolu_1", "name": "w", "input": {}}
+W: Object = {"name": "w", "description": "d", "input_schema": SCHEMA}
+
+
+def _claude(*blocks: Object) -> list[Object]:
+    return [{"role": "assistant", "content": list(blocks)}]
+
+
+def _text(text: str = "Yes.", **more: Any) -> Object:
+    return {"type": "text", "text": text, **more}
+
+
+def _served(kind: str, content: Any, name: str = "", tool: str = "server_tool_use") -> list[Object]:
+    use = {"type": tool, "id": "srvtoolu_1", "name": name or kind, "input": {"a": 1}}
+    use |= {"server_name": "s"} if tool == "mcp_tool_use" else {}
+    result = "mcp_tool_result" if tool == "mcp_tool_use" else f"{kind}_tool_result"
+    return _claude(use, {"type": result, "tool_use_id": "srvtoolu_1", "content": content}, _text())
+
+
+def _result(**fields: Any) -> list[Object]:
+    return [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", **fields}]}]
+
+
+ANTHROPIC: list[tuple[str, list[Object], list[Object], Object]] = [
+    (CLAUDE, _served("ask", [_text()], tool="mcp_tool_use"), [], {
+        "mcp_servers": [{"type": "url", "url": "https://a.test", "name": "s"}],
+        "tools": [{"type": "mcp_toolset", "mcp_server_name": "s"}]}),
+    (CLAUDE, _served("code_execution", {"type": "code_execution_result", "stdout": "4", "stderr": "",
+                                        "return_code": 0, "content": []}), [],
+     {"tools": [{"type": "code_execution_20250522", "name": "code_execution"}], "container": "container_1"}),
+    (CLAUDE, _served("text_editor_code_execution", {"type": "text_editor_code_execution_create_result"}), [], {}),
+    (CLAUDE, _served("web_fetch", {"type": "web_fetch_tool_result_error", "error_code": "unavailable"}), [], {
+        "tools": [{"type": "web_fetch_20250910", "name": "web_fetch", "citations": {"enabled": True}}]}),
+    (CLAUDE, _served("tool_search", {"type": "tool_search_tool_result_error", "error_code": "invalid_pattern"},
+                     "tool_search_tool_regex"), [],
+     {"tools": [{"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}, W]}),
+    (CLAUDE, _claude(_text(citations=[{"type": "page_location", "cited_text": "c", "document_index": 0}])), [], {}),
+    (CLAUDE, _claude({"type": "redacted_thinking", "data": "EmwK"}, _text()), [],
+     {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    (CLAUDE, _claude({**CALLED, "caller": {"type": "direct"}}), _result(content=[
+        {"type": "search_result", "source": "s", "title": "t", "content": [_text()]}]), {"tools": [W]}),
+    *[(CLAUDE, _claude(CALLED), _result(**given), {"tools": [W]})
+      for given in ({}, {"content": []}, {"content": ""}, {"content": [_text()], "is_error": True})],
+    (CLAUDE, [], [], {"system": [_text("One.\n"), _text("Two."), _text("Three.", cache_control={"type": "ephemeral"})]}),
+    (CLAUDE, [], [], {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
+    (CLAUDE, [], [], {"tools": [{**W, "input_examples": [{"city": "x"}], "eager_input_streaming": True}],
+                      "output_format": {"type": "json_schema", "schema": SCHEMA}, "service_tier": "standard_only"}),
+]  # fmt: skip
+
+
+def _chat(**message: Any) -> list[Object]:
+    return [{"role": "assistant", "content": "Yes.", **message}]
+
+
+CALL: Object = {"id": "abc123def", "type": "function", "function": {"name": "w", "arguments": "{}"}}
+DETAILS = [{"type": "reasoning.text", "text": "t", "signature": "s", "format": "anthropic-claude-v1", "index": 0}]
+CHAT: list[tuple[str, list[Object], list[Object], Object]] = [
+    ("openai-chat:gpt-4o-audio-preview", _chat(content=None, audio={"id": "audio_1"}), [], {"modalities": ["text"]}),
+    ("openai-chat:gpt-4o", _chat(content=None, refusal="No."), [], {"logprobs": True, "prediction": {"content": "x"}}),
+    ("openai-chat:gpt-4o", _chat(content=[_text(), _text("No.")], name="amy"),
+     [{"role": "user", "content": "Why?", "name": "bob"}], {}),
+    ("openai-chat:gpt-4o", _chat(tool_calls=[CALL]),
+     [{"role": "tool", "tool_call_id": "abc123def", "content": [_text("a"), _text("b")]}], {}),
+    ("openai-chat:gemini-3-flash", _chat(tool_calls=[{**CALL, "extra_content": {"google": {"thought_signature": "s"}}}]),
+     [{"role": "tool", "tool_call_id": "abc123def", "content": "x"}], {}),
+    ("openrouter:anthropic/claude-sonnet-4.5", _chat(reasoning="t", reasoning_details=DETAILS, tool_calls=[CALL]),
+     [{"role": "tool", "tool_call_id": "abc123def", "content": "x"}], {"plugins": [{"id": "web"}]}),
+    ("groq:openai/gpt-oss-120b", _chat(reasoning="t"), [], {}),
+    ("deepseek:deepseek-chat", [], [said("openai-chat", "assistant", "So") | {"prefix": True}], {}),
+    ("mistral:magistral-medium-latest",
+     _chat(content=[{"type": "thinking", "thinking": [_text("t")], "closed": True}, _text()]), [], {}),
+    ("mistral:mistral-large-latest", _chat(content=[_text(), {"type": "reference", "reference_ids": [1]}, _text()]),
+     [{"role": "user", "content": [{"type": "input_audio", "input_audio": "UklGRg=="}, _text("Hear.")]}], {}),
+    ("mistral:mistral-large-latest", _chat(content="", tool_calls=[CALL]),
+     [{"role": "tool", "tool_call_id": "abc123def", "name": "w", "content": "x"}], {}),
+]  # fmt: skip
+
+
+def _items(*items: Object) -> list[Object]:
+    told = [{"type": "output_text", "text": "Yes.", "annotations": []}]
+    return [*items, {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": told}]
+
+
+def _client(kind: str, call: Object, output: Object) -> list[Object]:
+    return [{"type": f"{kind}_call", "id": "i_1", "call_id": "call_1", "status": "completed", **call},
+            {"type": f"{kind}_call_output", "call_id": "call_1", **output}]  # fmt: skip
+
+
+GPT = "openai:gpt-5"
+RESPONSES: list[tuple[str, list[Object], list[Object], Object]] = [
+    (GPT, _client("computer", {"actions": [{"type": "screenshot"}], "pending_safety_checks": []},
+                  {"output": {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PNG}"}}), [], {}),
+    (GPT, _client("shell", {"action": {"commands": ["ls"]}},
+                  {"output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}), [], {}),
+    (GPT, _client("apply_patch", {"operation": {"type": "delete_file", "path": "a"}}, {"output": "ok"}), [], {}),
+    (GPT, [{"type": "mcp_approval_request", "id": "mcpr_1", "name": "q", "server_label": "x", "arguments": "{}"}],
+     [{"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}], {}),
+    (GPT, _items({"type": "web_search_call", "id": "ws_1", "status": "completed",
+                  "action": {"type": "find_in_page", "url": "u", "pattern": "p"}}), [], {}),
+    (GPT, _items({"type": "code_interpreter_call", "id": "ci_1", "status": "completed", "code": "x",
+                  "container_id": "c", "outputs": [{"type": "image", "url": f"data:image/png;base64,{PNG}"}]}), [], {}),
+    ("openai:gpt-5.6", _items(
+        {"type": "program", "id": "prog_1", "call_id": "call_p", "code": "x", "status": "completed"},
+        {"type": "program_output", "id": "po_1", "call_id": "call_p", "result": "r", "status": "completed"}), [], {}),
+]  # fmt: skip
+
+
+def _model(*parts: Object) -> list[Object]:
+    return [{"role": "model", "parts": list(parts)}]
+
+
+FLASH = "gemini:gemini-2.5-flash"
+GEMINI: list[tuple[str, list[Object], list[Object], Object]] = [
+    (FLASH, [], [], {"systemInstruction": {"role": "user", "parts": [{"text": "One."}, {"text": "Two."}]}}),
+    (FLASH, [], [], {"tools": [{"googleMaps": {"enableWidget": True}}, {"computerUse": {"environment": "X"}}]}),
+    (FLASH, _model({"text": "t", "thought": True}), [], {}),
+    (FLASH, _model({"text": "Yes."}), [{"role": "user", "parts": [{"text": ""}]}], {}),
+    (FLASH, _model({"inlineData": {"mimeType": "image/png", "data": PNG}, "thoughtSignature": "c2ln"}), [], {}),
+    (FLASH, _model({"functionCall": {"name": "w", "args": {}, "id": "1"}}),
+     [{"role": "user", "parts": [{"functionResponse": {"name": "w", "id": "1", "response": {"url": "u"}, "parts": [
+         {"inlineData": {"mimeType": "image/png", "data": PNG}}]}}]}], {}),
+    ("gemini:gemini-3-flash-preview", _model(
+        {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "args": {}, "id": "x"}, "thoughtSignature": "c2ln"},
+        {"toolResponse": {"toolType": "GOOGLE_SEARCH_WEB", "response": {}, "id": "x"}}, {"text": "Yes."}), [], {}),
+]  # fmt: skip
+
+
+def _bedrock(*blocks: Object) -> list[Object]:
+    return [{"role": "assistant", "content": list(blocks)}]
+
+
+HAIKU = "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+USE: Object = {"toolUse": {"toolUseId": "t1", "name": "w", "input": {}, "type": "tool_use"}}
+SPEC: Object = {"toolConfig": {"tools": [{"toolSpec": {"name": "w", "inputSchema": {"json": SCHEMA}, "strict": True}}]}}
+BEDROCK: list[tuple[str, list[Object], list[Object], Object]] = [
+    (HAIKU, [], [], {"system": [{"text": "One."}, {"text": "Two."}, {"cachePoint": {"type": "default"}}],
+                     "guardrailConfig": {"guardrailIdentifier": "g", "streamProcessingMode": "async"}}),
+    (HAIKU, _bedrock({"reasoningContent": {"redactedContent": "YWJj"}}, {"text": "Yes."}), [], {}),
+    ("bedrock:us.deepseek.r1-v1:0",
+     _bedrock({"reasoningContent": {"reasoningText": {"text": "t"}}}, {"text": "Yes."}), [], {}),
+    (HAIKU, _bedrock({"citationsContent": {"content": [{"text": "Yes."}], "citations": [
+        {"title": "t", "location": {"documentPage": {"documentIndex": 0, "start": 1, "end": 2}}}]}}), [], {}),
+    *[(HAIKU, _bedrock(USE), [{"role": "user", "content": [{"toolResult": {"toolUseId": "t1", "content": content}}]}],
+       SPEC) for content in ([], [{"json": {"a": 1}}, {"text": "b"}, {"image": {"format": "png", "source": {"bytes": PNG}}}])],
+]  # fmt: skip
+BODIES = {
+    "anthropic": ANTHROPIC,
+    "openai-chat": CHAT,
+    "openai-responses": RESPONSES,
+    "gemini": GEMINI,
+    "bedrock": BEDROCK,
+}
