@@ -348,7 +348,7 @@ export function reported(report: Report): Source {
       }),
     );
   };
-  const command = `quire open ${picture.thread}`;
+  const command = `quire open '${picture.thread}'`;
   return {
     live: false,
     threads: async () => [{ name: picture.thread, entries: picture.entries }],

@@ -173,7 +173,7 @@ function drawColumns(pen: Pen, columns: Column[], first: number, last: number, f
     if (!column?.rebase && !column?.cold) continue;
     const left = x(at - 0.5) + (gap ? 0 : scale);
     if (!column.rebase) {
-      if (left > free) free = left + pen.text(left, y(column.tokens ?? 0) - 5 * scale, "expired", paint.soft, 11 * scale) + 8 * scale;
+      if (gap && left > free) free = left + pen.text(left, y(column.tokens ?? 0) - 5 * scale, "expired", paint.soft, 11 * scale) + 8 * scale;
       continue;
     }
     pen.line(left, frame.top + 16 * scale, left, y(column.tokens ?? 0), paint.ink, scale, [3 * scale, 3 * scale]);
@@ -299,7 +299,8 @@ class Chart {
   /** Put the cursor on a request, and move there if it is out of sight. */
   point(n: number) {
     if (n < this.first || n > this.last) this.pan(n - (this.first + this.last) / 2);
-    const left = this.plot.valToPos(n, "x");
+    // By the range that was just set: the plot itself takes it over a moment later.
+    const left = ((n - this.first) / (this.last - this.first)) * this.plot.over.clientWidth;
     this.plot.setCursor({ left, top: 10 });
   }
   redraw() {
@@ -359,7 +360,7 @@ export const totals = (columns: Column[]) => {
   const usd = known.every((column) => column.usd === null || column.usd === undefined) ? null : known.reduce((all, column) => all + (column.usd ?? 0), 0);
   // How many tokens the provider counts where one is counted here.
   const factor = (read + written + fresh) / (sum("tokens") || 1) || 1;
-  return { read, written, fresh, units: sum("units"), usd, factor };
+  return { read, written, fresh, units: sum("units"), usd, factor, reported: columns.some((column) => column.reported) };
 };
 
 export const edits = (actions: Record<string, number>) =>
@@ -376,7 +377,7 @@ function Reading({ column }: { column: Column | undefined }) {
       {column.refused ? <span class="chip error">refused: {visible(column.refused)}</span> : null}
       <span><b>{count(column.tokens)}</b> of {count(column.limit)} tokens</span>
       <span>{column.reported ? "" : "foreseen: "}<b>{percent(column.read ?? 0, whole)}</b> read, {count(column.written)} written{column.fresh ? `, ${count(column.fresh)} new` : ""}</span>
-      <span>{column.usd !== null && column.usd !== undefined ? dollars(column.usd) : `${count(column.units)} token prices`}</span>
+      <span>{column.usd !== null && column.usd !== undefined ? dollars(column.usd) : `${count(column.units)} plain input tokens`}</span>
       {column.cold ? <Chip kind="fresh">the cache had expired</Chip> : null}
       {column.rebase ? <Chip kind="written">rebase ({visible(column.rebase.reason)}): {count(column.rebase.freed)} tokens freed, {edits(column.rebase.actions)}</Chip> : null}
       {column.ahead ? <Chip>not sent yet</Chip> : null}
@@ -473,8 +474,8 @@ function Drawn({ picture }: { picture: Picture }) {
       <Figures
         of={[
           ["Requests", count(columns.length), `in ${plural(new Set(columns.map((column) => column.turn)).size, "turn")}`],
-          ["Read from the cache", percent(sums.read, whole), `${short(sums.read)} of ${short(whole)} tokens${columns.some((column) => column.reported) ? " by the provider's count" : ""}`],
-          ["Cost of input", sums.usd !== null ? dollars(sums.usd) : short(sums.units), sums.usd !== null ? "" : "token prices"],
+          ["Read from the cache", percent(sums.read, whole), `${short(sums.read)} of ${short(whole)} tokens${sums.reported ? " by the provider's count" : ""}`],
+          ["Cost of input", sums.usd !== null ? dollars(sums.usd) : short(sums.units), sums.usd !== null ? "" : "plain input tokens"],
           ["Rebases", count(cuts.length), cuts.length ? [...new Set(cuts.map((column) => column.rebase!.reason))].join(", ") : "one epoch"],
           ["Largest request", short(peak), `of ${short(picture.policy.budget - picture.policy.reply)}`],
         ]}
@@ -487,6 +488,7 @@ function Drawn({ picture }: { picture: Picture }) {
               <span><i class="swatch read" />read from the cache</span>
               <span><i class="swatch written" />written to it</span>
               <span><i class="swatch fresh" />new, not cached</span>
+              <span class="wide">─ what one may hold</span>
               <span class="wide">┆ rebase</span>
               <span class="wide">▪ cost of each, below</span>
             </div>
@@ -588,7 +590,7 @@ function RequestLine({ thread, column, before, chosen }: { thread: string; colum
         <span class="bar" role="img" aria-label={`${percent(column.read ?? 0, whole)} read`}>
           {STATES.map((state) => <i key={state} class={state} style={{ width: `${(100 * (column[state] ?? 0)) / whole}%` }} />)}
         </span>
-        <span class="asked">{column.refused ? <span class="chip error">refused</span> : null}{column.rebase ? <Chip kind="written">{visible(column.rebase.reason)}</Chip> : null}{column.cold ? <Chip>expired after {ago(pause)}</Chip> : null} {column.asked ? visible(column.asked) : <span class="soft">with what its calls gave</span>}</span>
+        <span class="asked">{column.refused ? <span class="chip error">refused</span> : null}{column.rebase ? <Chip kind="written">{visible(column.rebase.reason)}</Chip> : null}{column.cold ? <Chip>expired{pause >= 240_000 ? ` after ${ago(pause)}` : ""}</Chip> : null} {column.asked ? visible(column.asked) : <span class="soft">with what its calls gave</span>}</span>
         <span class="num">{short(column.tokens)}</span>
       </a>
     </div>

@@ -52,7 +52,7 @@ function Detail({ source, thread, detail }: { source: Source; thread: string; de
             ["Tokens", count(column.tokens), `of ${count(column.limit)}`],
             ["Read from the cache", percent(column.read ?? 0, whole), column.reported ? `${count(column.read)} of ${count(whole)} by the provider's count` : "as foreseen"],
             ["Written, new", count((column.written ?? 0) + (column.fresh ?? 0)), column.fresh ? `${count(column.fresh)} not cached` : ""],
-            ["Cost of input", column.usd !== null && column.usd !== undefined ? dollars(column.usd) : short(column.units), column.usd !== null && column.usd !== undefined ? "" : "token prices"],
+            ["Cost of input", column.usd !== null && column.usd !== undefined ? dollars(column.usd) : short(column.units), column.usd !== null && column.usd !== undefined ? "" : "plain input tokens"],
             ["Left out", plural(left, "entry").replace("entrys", "entries")],
           ]}
         />
@@ -397,7 +397,7 @@ export function CompareView({ source, thread, one, other }: { source: Source; th
 }
 
 function Verdict({ verdict }: { verdict: Comparison }) {
-  const money = verdict.usd !== null && verdict.usd !== undefined ? dollars(verdict.usd) : `${count(verdict.units)} token prices`;
+  const money = verdict.usd !== null && verdict.usd !== undefined ? dollars(verdict.usd) : `${count(verdict.units)} plain input tokens`;
   return (
     <p class="verdict" role="status">
       {verdict.extends ? (

@@ -112,17 +112,17 @@ function Outcomes({ thread, recorded, columns, cuts, what, own, limit, find, fin
   const whole = recorded.read + recorded.written + recorded.fresh;
   const save_ = () => save(`${thread}-what-if.csv`, csv(["policy", "requests", "tokens", "read", "cost", "usd", "kept", "actions", "grounded", "cuts", "over"], rows.map((row) => [row.policy, row.requests, row.tokens, row.read, row.cost, row.usd, row.kept, row.actions, row.grounded, row.cuts.length, row.over])), "text/csv");
   return (
-    <Card title="The whole thread, recomputed" more={<><span class="soft small">Simulated with the replies as recorded; cost in plain input tokens, beside the recorded one and the best in hindsight</span><button class="plain push" onClick={save_}>CSV</button></>}>
+    <Card title="The whole thread, recomputed" more={<><span class="soft small">Simulated with the replies as recorded; cost in plain input tokens{recorded.reported ? ", beside the recorded one" : ""}</span><button class="plain push" onClick={save_}>CSV</button></>}>
       <div class="scroll" tabIndex={0} role="region" aria-label="Policies">
         <table>
           <thead>
             <tr><th>Policy</th><th class="num">Cost</th><th style={{ width: "18%" }}><span class="skip">Cost as a bar</span></th><th class="num">USD</th><th class="num">Read</th><th class="num">Kept</th><th class="num">Grounded</th><th class="num">Cuts</th><th style={{ width: "22%" }}>Where</th></tr>
           </thead>
           <tbody>
-            <tr>
+            {recorded.reported ? <tr>
               <td class="name"><b>As recorded</b></td><td class="num">{short(recorded.units)}</td><td><Bar part={recorded.units} of={most} /></td><td class="num">{dollars(recorded.usd)}</td>
               <td class="num">{percent(recorded.read, whole)}</td><td class="num">–</td><td class="num">–</td><td class="num">{count(cuts.length)}</td><td><Cuts cuts={cuts} of={columns} /></td>
-            </tr>
+            </tr> : null}
             {rows.map((row) => (
               <tr key={row.policy} class={row === rows[0] && own ? "own" : ""}>
                 <td class="name">{visible(row.policy)} {row.over ? <Chip kind="error">{count(row.over)} beyond {short(limit)}</Chip> : null}</td>

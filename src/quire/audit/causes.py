@@ -54,7 +54,10 @@ CAUSES: dict[str, tuple[str, str]] = {
     "system-changed": ("the system prompt was changed", "Keep it; say what is new in a message."),
     "marks-absent": ("no cache mark was set", "Mark the end of the system prompt and the newest message."),
     "marks-moved": ("the marks leave out what was cached", "Keep a mark where the request before ended."),
-    "minimum": ("the prompt is below the smallest that is cached", "Nothing."),
+    "minimum": (
+        "the prompt is below the smallest that is cached",
+        "Nothing: once it is longer, it is cached.",
+    ),
     "ttl": ("the cache had expired", "Ask sooner, or mark with the longer life where pauses are long."),
     "model": ("another model was asked", "Stay with one model; each has a cache of its own."),
     "settings": ("thinking, effort or another setting was switched", "Choose it once for the conversation."),
@@ -218,7 +221,7 @@ def _same_bytes(
     if changed:
         return "settings", "likely", None, ", ".join(changed)
     if _below(before, now, info):
-        return "minimum", "certain", None, f"{info.min_cache_tokens:,} tokens"
+        return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
     if found := _expired(before, now, info, _life(before, info)):
         return "ttl", "certain", None, found
     if written(before.body) == written(now.body):
@@ -280,7 +283,7 @@ def _from_usage(
             f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}",
         )
     if _below(before, now, info):
-        return "minimum", "certain", None, f"{info.min_cache_tokens:,} tokens"
+        return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
     return "unknown", "unknown", None, ""
 
 

@@ -110,8 +110,8 @@ def audit(
     report = _report(parts, run, {*paths})
     if not report.total.requests:
         raise CallError(
-            "there is no request in what was given, and no usage of one",
-            hint="`quire audit --help` names what is read.",
+            f"there is no request in {', '.join(map(str, places[:3]))}{' …' * (len(places) > 3)}, and no usage of one",
+            hint="A session without usage cannot be audited; `quire audit --help` names what is read.",
         )
     outcomes = _simulated(parts, run, budget) if what_if else []
     found = report.as_json()
@@ -273,12 +273,9 @@ def _show_total(report: AuditReport) -> None:
     )
     if total.input:
         _show_bar(total)
-    for number, what in (
-        (total.untold, "said nothing of their usage"),
-        (total.unpriced, "have no known price"),
-    ):
+    for number, what in ((total.untold, "without usage"), (total.unpriced, "without a known price")):
         if number:
-            echo(f"{counted(number, 'request')} {what}, and count for nothing above")
+            echo(f"not in these figures: {counted(number, 'request')} {what}")
 
 
 _WIDTH = 72

@@ -206,7 +206,8 @@ def _kind(body: Json) -> str:
     if not isinstance(body, dict):
         raise Fault((), f"must be a JSON object, not {short(body)}")
     if "kind" not in body:
-        raise Fault((), "field 'kind' is missing", hint=f"Known kinds: {', '.join(KINDS)}.")
+        hint = f"Known kinds: {', '.join(KINDS)}. `quire import` reads what other programs wrote."
+        raise Fault((), "field 'kind' is missing", hint=hint)
     kind = body["kind"]
     if not isinstance(kind, str) or kind not in SHAPES:
         raise Fault(("kind",), f"unknown kind {short(kind)}", hint=f"Known kinds: {', '.join(KINDS)}.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import threading
 import weakref
 from collections import OrderedDict
@@ -105,7 +106,7 @@ def report(thread: SeenThread, what_if: WhatIf | None = None) -> str:
         "bodies": {str(n): body for n in list(shown)[:_BODIES] if (body := _small_body(thread, n))},
         "compared": {f"{a}-{b}": thread.compare(a, b) for a, b in pairs},
         "what_if": what_if,
-        "made": {"version": __version__, "command": f"quire report {thread.name}"},
+        "made": {"version": __version__, "command": shlex.join(["quire", "report", thread.name])},
     }
     return page(data, f"{thread.name} · Quire")
 

@@ -919,4 +919,5 @@ def _told(policy: Policy) -> JsonObject:
         "ttl_s",
         "model",
     )
-    return {name: fields[name] for name in names}
+    read, write = policy.prices
+    return {name: fields[name] for name in names} | {"read": read, "write": write}
