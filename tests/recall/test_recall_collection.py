@@ -209,6 +209,16 @@ def test_a_rare_word_in_a_long_text_wins_over_its_short_neighbours() -> None:
         assert ids(made.search(query, 1)) == ["tool1"]
 
 
+def test_an_entry_that_holds_all_that_is_asked_wins_over_one_that_borrows_it() -> None:
+    said = ["Is the retry budget known?", "The parser timeout, the parser timeout is all of it.", "We had lunch."]
+    said += ["Nobody came.", "Our parser timeout eats up the whole retry budget on a slow morning.", "Fine.", "Good."]
+    made = Collection()
+    made.upsert(
+        Document(str(at), text, speaker=("user", "assistant")[at % 2], session="s") for at, text in enumerate(said)
+    )
+    assert ids(made.search("parser timeout retry budget", 1)) == ["4"]
+
+
 def test_two_words_side_by_side_stand_before_the_same_apart() -> None:
     made = Collection()
     made.upsert(documents(["the group gave support", "the support group met", "a group", "support"]))

@@ -129,6 +129,8 @@ _LONG = 2.0
 # In a collection of more rows than this, words that more than an eighth of them hold tell nothing.
 _LARGE = 20_000
 _SOME = 200
+# A text that holds all that is asked itself, and not with its neighbours, counts this much more; a long one less.
+_COMPLETE = 0.5
 
 
 def scores(
@@ -138,18 +140,22 @@ def scores(
     size = len(allowed)
     documents = max(1, int(np.count_nonzero(allowed)))
     usual = max(1.0, float(lengths[allowed].mean())) if allowed.any() else 1.0
-    long = np.minimum(np.append(lengths, 0) / np.float32(usual), np.float32(_LONG))
-    norm = np.float32(K1) * (1 - np.float32(B) + np.float32(B) * long)
+    long = np.append(lengths, 0) / np.float32(usual)
+    norm = np.float32(K1) * (1 - np.float32(B) + np.float32(B) * np.minimum(long, np.float32(_LONG)))
     # One place more, for neighbours that are not there.
-    out, share, wide = np.zeros((3, size + 1), np.float32)
-    whole = 0.0
+    out, share, wide, own = np.zeros((4, size + 1), np.float32)
+    whole = complete = 0.0
     for term, weight in asked.words:
         rows, counts = postings.of(key(term))
         inside = allowed[rows]
         rows, counts = rows[inside], counts[inside]
         # The turn before helps to find, but need not be answered. A word is no less telling where little was said.
-        telling = _rarity(len(rows), max(documents, _SOME)) if weight == 1 and term[0] != WHOLE else 0.0
+        rare = _rarity(len(rows), max(documents, _SOME)) if weight == 1 else 0.0
+        telling = rare if term[0] != WHOLE else 0.0
         whole += telling
+        # A name is asked for whole where it stands anywhere; other words are in the index by their stems alone.
+        complete += rare if len(rows) else telling
+        own[rows] += np.float32(rare)
         if not len(rows) or (documents > _LARGE and 8 * len(rows) > documents):
             continue
         touched = neighbours.spread(rows, counts.astype(np.float32), wide)
@@ -159,6 +165,7 @@ def scores(
         out[touched] += np.float32(weight * rarity * (K1 + 1)) * held / (held + norm[touched])
         share[touched] += np.float32(telling) * np.minimum(held, np.float32(1))
         wide[touched] = 0
+    out *= 1 + np.float32(_COMPLETE) * (own >= np.float32(0.999 * complete or 1)) / np.maximum(long, 1)
     return out[:-1], share[:-1] / np.float32(whole or 1)
 
 
