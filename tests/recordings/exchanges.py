@@ -371,7 +371,7 @@ def _whole_anthropic(events: tuple[Object, ...]) -> Object:
     for event in events:
         match event["type"]:
             case "message_start":
-                reply = {**event["message"], "content": []}
+                reply = {**event["message"], "content": list(event["message"]["content"])}
             case "content_block_start":
                 reply["content"].append(dict(event["content_block"]))
             case "content_block_delta":

@@ -158,6 +158,11 @@ ANTHROPIC = [
     Case("B.effort", "anthropic", claude(model="claude-opus-4-6", output_config={"effort": "xhigh"}), "$.output_config.effort",
          claude(model="claude-opus-4-6", output_config={"effort": "high"})),
     Case("B.field", "anthropic", claude(max_token=5), "$.max_token", claude()),
+    *[Case("B.reasoning", "openai-chat", {"model": "o3", "messages": [user()], name: value}, f"$.{name}",
+           {"model": model, "messages": [user()], name: 1})
+      for name, value, model in (("temperature", 0.5, "o3"), ("max_tokens", 9, "gpt-4o"))],
+    Case("B.reasoning", "openai", items(model="gpt-4o", reasoning={"effort": "low"}), "$.reasoning",
+         items(model="gpt-5", reasoning={"effort": "low"})),
     Case("B.role", "openai-chat", {"model": "o1-mini", "messages": [late(), user()]}, "$.messages[0].role",
          {"model": "o1-mini", "messages": [user()]}),
     Case("B.media", "openai-chat",

@@ -58,3 +58,11 @@ def test_rendering_step_by_step_gives_the_bytes_of_rendering_at_once(prompts: li
         steps = rendering(target)
         for prompt in prompts:
             assert steps.request(prompt) == render(prompt, target), target
+
+
+@pytest.mark.parametrize("schema", [{"properties": 5}, {"properties": [1]}, {"properties": {"a": 5}}, {"items": 3}])
+def test_a_schema_that_is_none_goes_to_gemini_as_it_is(schema: object) -> None:
+    tool = {"name": "f", "parameters": schema}
+    request = render(Prompt("", "", (tool,), ()), "gemini:gemini-2.5-flash")
+    (told,) = request.body["tools"][0]["functionDeclarations"]
+    assert told["parametersJsonSchema"] == schema

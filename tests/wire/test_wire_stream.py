@@ -235,6 +235,25 @@ def test_unknown_events_are_passed_over_and_counted(target: str, event: Any) -> 
     assert reader.partial().unknown == 1
 
 
+def test_a_message_of_claudes_may_begin_with_blocks_and_be_whole_at_once() -> None:
+    blocks = [{"type": "text", "text": "Yes."}, {"type": "tool_use", "id": "t", "name": "n", "input": {"a": 1}}]
+    message = {"id": "m", "model": "m", "content": blocks, "stop_reason": "tool_use", "usage": {"output_tokens": 1}}
+    reader = stream("anthropic:m")
+    begun = reader.feed({"type": "message_start", "message": message})
+    reader.feed({"type": "message_stop"})
+    assert reader.reply() == parse_reply("anthropic:m", message)
+    assert tuple(begun) == reader.reply().entries
+
+
+def test_a_name_that_each_chunk_says_is_said_once() -> None:
+    reader = stream("openai-chat:m")
+    for arguments in ('{"a"', ": 1}"):
+        piece = {"index": 0, "id": "c", "function": {"name": "n", "arguments": arguments}}
+        reader.feed({"choices": [{"delta": {"tool_calls": [piece]}}]})
+    (call,) = reader.feed({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    assert (call.name, call.args) == ("n", {"a": 1})
+
+
 FAILED = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "x"}}}
 
 

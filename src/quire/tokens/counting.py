@@ -347,7 +347,8 @@ def _media(block: JsonObject) -> Media | None:
         file = _inner(block.get("file")) or block
         return _of_data_url(str(file.get("file_data") or file.get("data") or ""))
     if kind == "input_audio":
-        sound = _inner(block.get("input_audio"))
+        given = block.get("input_audio")
+        sound = {"data": given} if isinstance(given, str) else _inner(given)
         return Media(f"audio/{sound.get('format') or ''}", str(sound.get("data") or ""))
     if isinstance(kind, str):
         return (

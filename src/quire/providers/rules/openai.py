@@ -205,6 +205,27 @@ def marks_around(check: Check) -> Iterator[Finding]:
             yield from _breakpoint(check, path, block, [])
     if check.info.features.strict:
         yield from _options(check)
+        yield from _thinkers(check)
+
+
+# What a model that thinks before it answers takes at its default alone.
+_DRAWN = {"temperature": 1, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+def _thinkers(check: Check) -> Iterator[Finding]:
+    """What models that always think do not take, and what those do not that never think."""
+    features, body = check.info.features, check.body
+    if not check.info.known:
+        return
+    given = [name for name in ("reasoning", "reasoning_effort") if body.get(name)]
+    fix = "Leave it out."
+    if features.reasoning:
+        always = bool(features.effort) and "none" not in features.effort
+        given = [name for name, usual in _DRAWN.items() if always and body.get(name) not in (None, usual)]
+    for name in given:
+        yield found("B.reasoning", f"$.{name}", name=name, fix=fix)
+    if features.reasoning and body.get("max_tokens") is not None:
+        yield found("B.reasoning", "$.max_tokens", name="max_tokens", fix="Use max_completion_tokens.")
 
 
 def marks_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:

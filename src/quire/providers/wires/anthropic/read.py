@@ -184,7 +184,7 @@ class Stream:
         event = object_in(event, "a stream event")
         match event.get("type"):
             case "message_start":
-                self._start(object_in(event.get("message"), "message_start's message"))
+                return self._start(object_in(event.get("message"), "message_start's message"))
             case "content_block_start":
                 self._open(event)
             case "content_block_delta":
@@ -208,9 +208,13 @@ class Stream:
         """The text that came since this was asked last, of blocks that are no entries yet."""
         return self.tally.live()
 
-    def _start(self, message: JsonObject) -> None:
+    def _start(self, message: JsonObject) -> list[Entry]:
+        """A message that goes on behind a call of running code may begin with blocks, and even be whole."""
         self.id, self.model = text_in(message, "id"), text_in(message, "model") or self.model
         self.reported = dict(sub(message, "usage"))
+        self.stop = text_in(message, "stop_reason") or self.stop
+        begun = [spoken(without_nulls(block)) for block in objects(message, "content")]
+        return self._add(begun) if begun else []
 
     def _message_delta(self, event: JsonObject) -> None:
         self.stop = text_in(sub(event, "delta"), "stop_reason") or self.stop
