@@ -279,6 +279,21 @@ def test_a_mended_request_that_would_be_refused_is_not_sent_and_the_rule_is_name
     assert servers["anthropic"].server.requests[-1].body == claude(2)
 
 
+def test_a_loss_that_mending_made_is_laid_at_quires_door(
+    servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moving(draft: Any) -> bool:
+        (system,) = draft.body["system"]
+        text = f"{len(draft.body['messages'])} {system['text']}"
+        draft.body = {**draft.body, "system": [{**system, "text": text}]}
+        return True
+
+    monkeypatch.setitem(MENDING, "marks", (moving, "moves"))
+    seen = converse_through(servers["anthropic"], [claude(turn) for turn in (1, 2, 3)], ["marks"])
+    assert [each.side for each in seen] == [None, "quire", "quire"]
+    assert seen[2].line().splitlines()[1].endswith("· quire")
+
+
 def test_mending_that_raises_leaves_the_request_as_it_came(
     servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from behind import HEADERS, RULES, Watching, body, running, wait_for, watching
 
@@ -134,6 +135,10 @@ def sent(*said: str, at_s: int = 0, read: int = 0, system: str = RULES, **how: A
     return SentCall("r", "anthropic", "claude-opus-5-5", body(*said, system=system), used, at_s * 1000, **how)
 
 
+def without_body(call: SentCall) -> SentCall:
+    return msgspec.structs.replace(call, body={})
+
+
 LONG = "What was found in the records. " * 400
 MOVED = (LONG, "An answer.", "Second.")
 
@@ -150,6 +155,8 @@ MOVED = (LONG, "An answer.", "Second.")
         # Not even what the mark in front of the moved byte holds was read: the move is not to blame.
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=9), "provider", "provider", "likely"),
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=400), "ttl", "ttl", "certain"),
+        # What was sent could not be put together again: its rest lies with the provider, and came before the proxy.
+        (without_body(sent("Hi")), without_body(sent("Hi", "Yes", "More", at_s=9)), "unknown", "unknown", "unknown"),
         # Who reports no figures of a cache has lost nothing.
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=9, tells_cache=False), None, "", ""),
     ],
@@ -162,6 +169,9 @@ def test_a_loss_is_laid_at_the_right_door(
     _, lost = grouping.add(now)
     found = (lost.side, lost.cause, lost.confidence) if lost is not None else (None, "", "")
     assert found == (side, cause, confidence)
+    if lost is not None:
+        line = Watched(now, grouping.conversations[0], lost, None, lost.side).line()
+        assert ("provider (suspected)" if side == "provider" else f"· {side}") in line
 
 
 def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:

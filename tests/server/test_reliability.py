@@ -17,6 +17,7 @@ import httpx
 import pytest
 from serving import command, served, started, user
 
+from quire.server.service import ServiceLimits
 from quire.testing import Cut, Slow, emulator
 
 MODEL = "anthropic:claude-opus-5-5"
@@ -197,6 +198,45 @@ def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:
             time.sleep(READERS / 200)
             grown = memory_mb(process.pid) - before
         assert grown < 30 + READERS * 0.15, f"{READERS} readers took {grown:.0f} MB"
+
+
+def test_more_readers_than_the_limit_are_sent_away(tmp_path: Path) -> None:
+    with served(tmp_path / "q.db", limits=ServiceLimits(readers=2)) as client:
+        client.post("/api/threads/t/entries", json={"entries": [user("one")]})
+        follow = lambda: client.stream("GET", "/api/threads/t/events")  # noqa: E731
+        with follow() as first, follow() as second, follow() as third:
+            assert [each.status_code for each in (first, second, third)] == [200, 200, 503]
+            assert (third.headers["retry-after"], "2 readers" in third.read().decode()) == ("5", True)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:  # those that left make room
+            with follow() as again:
+                if again.status_code == 200:
+                    return
+        raise AssertionError("nobody is let in any more")
+
+
+@pytest.mark.parametrize(("grace", "stop", "text"), [(30, "answered", "In time."), (0, "stopped", None)])
+def test_at_the_end_a_turn_may_go_on_for_the_grace_and_is_recorded(
+    tmp_path: Path, grace: int, stop: str, text: str | None
+) -> None:
+    with emulator("anthropic", [Slow("In time.", 1 if grace else 60)], lenient=True) as model:
+        line = f"serve --port 0 --db {tmp_path}/q.db --model {MODEL} --base-url {model.url} --grace {grace}"
+        with command(line) as process, httpx.Client(base_url=started(process), timeout=60) as client:
+            client.post("/api/threads/other/entries", json={"entries": [user("Hi")]})
+            with (
+                client.stream("GET", "/api/threads/other/events") as reader,
+                client.stream("POST", "/api/threads/t/turns", json={"text": "Hello?"}) as turn,
+            ):
+                while not model.requests:
+                    time.sleep(0.02)
+                process.terminate()
+                told = turn.read().decode()
+                assert f'"stop":"{stop}"' in told
+                assert "Hi" in reader.read().decode()  # sent away once the turns have ended
+            assert process.wait(60) == 0
+    with served(tmp_path / "q.db") as client:
+        sent = entries(client, "t")
+        assert next((each["text"] for each in sent if each["kind"] == "respond"), None) == text
 
 
 def slow_reader(host: str, port: int) -> socket.socket:

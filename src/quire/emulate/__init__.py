@@ -141,8 +141,10 @@ class BackgroundServer:
 
     def wait(self) -> None:
         """Serve until interrupted."""
-        # Not by joining the thread: Python takes one whose join was interrupted for ended.
-        self._ended.wait()
+        # Not by joining the thread: Python takes one whose join was interrupted for ended. And not in one go: the
+        # system may give a signal to another thread, which does not wake this one, and Python heeds it in this one alone.
+        while not self._ended.wait(0.2):
+            pass
 
 
 def _run(server: uvicorn.Server, listener: socket.socket, ended: threading.Event) -> None:

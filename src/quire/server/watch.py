@@ -102,7 +102,8 @@ class Watched(msgspec.Struct, frozen=True):
         price = "" if lost.usd is None else f" (${lost.usd:.4f})"
         note = f": {lost.note}" if lost.note else ""
         sure = "" if lost.confidence == "certain" else f" [{lost.confidence}]"
-        yield f"lost {lost.lost:,} tokens{price}: {lost.what}{place}{note}{sure} · {self.side}"
+        whose = "provider (suspected)" if self.side == "provider" else self.side
+        yield f"lost {lost.lost:,} tokens{price}: {lost.what}{place}{note}{sure} · {whose}"
         yield lost.fix
         if self.diagnosis:
             yield f"the provider says {self.diagnosis.get('reason') or self.diagnosis.get('type')}"
