@@ -46,6 +46,9 @@ def test_requests_are_assembled_rendered_and_listed_with_their_cost(client: http
     used = client.get("/api/threads/t/usage").json()
     assert [each["model"] for each in sent] == [MODEL]
     assert (used["requests"], used["usd"], used["unpriced"]) == (1, sent[0]["usd"], 0)
+    client.post("/api/threads", json={"name": "fork", "fork_of": "t"})
+    assert client.get("/api/usage").json() == used  # what a fork shares is counted once
+    client.delete("/api/threads/fork")
     assert client.get("/api/threads/t/render", params={"model": "nobody:x"}).status_code == 404
 
 

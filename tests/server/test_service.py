@@ -111,6 +111,9 @@ def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
         columns = httpx.get(f"{url}/api/inspect/threads/demo").json()["columns"]
         assert [each["rebase"]["reason"] for each in columns if each.get("rebase")] == ["budget", "budget"]
         assert httpx.get(f"{url}/api/threads/demo/turn").json()["model"] == "vllm:m", "the one that has a key here"
+        assert json.loads(said_of(f"usage demo --json --db {tmp_path}/q.db")) == shown
+        assert json.loads(said_of(f"usage --json --db {tmp_path}/q.db")) == httpx.get(f"{url}/api/usage").json()
+        assert "anthropic:claude-opus-5-5" in said_of(f"usage --db {tmp_path}/q.db")
         kept = httpx.post(f"{url}/api/threads/t/entries", json={"entries": [user("tulip-77")]})
         assert kept.json()["entries"][0]["text"] == "[secret 1]"
         assert httpx.post(f"{url}/api/threads/t/entries", json={"entries": [user("x" * 2000)]}).status_code == 413

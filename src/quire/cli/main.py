@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "plan",
         "What a thread cost, what each policy would have cost, and the optimum.",
     ),
+    "usage": ("quire.cli.plan", "usage", "What requests used and cost, by model: of a thread, or of all."),
     "show": ("quire.cli.assemble", "show", "Print the original of an entry or a handle."),
     "diff": ("quire.cli.assemble", "diff", "Find the first byte that differs between two turns' requests."),
     "where": (

@@ -10,7 +10,7 @@ import msgspec
 
 from quire.cli.assemble import is_chosen, policy_from, policy_options
 from quire.cli.output import Place, console, counted, db_option, json_option, print_json, print_table
-from quire.cli.store import load_usable
+from quire.cli.store import load_usable, open_db
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 
@@ -18,6 +18,46 @@ if TYPE_CHECKING:
     from quire.assemble import Built, Policy, Refused
 
 _WIDTH = 60
+
+
+@click.command()
+@click.argument("thread", required=False)
+@json_option
+@db_option
+def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
+    """What the requests of THREAD used and cost, by model; without it, those of all threads.
+
+    \b
+    Examples:
+      quire usage
+      quire usage demo --json
+    """
+    from quire.server.views import kept_entries, spending
+
+    with open_db(db, create=False) as store:
+        found = spending(store.read(thread) if thread is not None else kept_entries(store))
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    rows = [*found.models.items(), ("all", {**found.usage, "requests": found.requests, "usd": found.usd})]
+    print_table(
+        ["model", "requests", "input", "reused", "output", "money"],
+        [
+            [
+                name,
+                row["requests"],
+                row["input_total"],
+                f"{100 * row['cache_read'] / max(1, row['input_total']):.0f}%",
+                row["output"],
+                f"${row['usd']:,.4f}",
+            ]
+            for name, row in (rows if len(rows) != 2 else rows[:1])
+        ],
+    )
+    if found.unpriced:
+        console().print(f"{counted(found.unpriced, 'request')} without a known price")
+
+
 # The row of the best in hindsight, and the policies that make the same cuts, at other moments.
 OPTIMUM, SAME_CUTS = "hindsight optimum", ("as given", "only when full", "hindsight optimum")
 

@@ -15,7 +15,6 @@ from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.store import ThreadInfo
 from quire.providers.models import known_models, split_target
-from quire.providers.usage import cost
 from quire.providers.wires import wire_of
 from quire.records import Record, Records
 from quire.records.record import number
@@ -32,7 +31,8 @@ from quire.server.routes import (
 )
 from quire.server.service import exists
 from quire.server.store_calls import in_held_turn
-from quire.values import COUNTS, Entry, Item, ItemType, JsonObject, Request, RequestOptions, Usage
+from quire.server.views import SentRow, Spending, kept_entries, sent_row, spending
+from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 
 class Threads(msgspec.Struct):
@@ -194,18 +194,6 @@ class MadeRequest(msgspec.Struct):
     layers: dict[str, str] = {}
 
 
-class SentRow(msgspec.Struct):
-    """A request that was sent: its entry, what it used and what that cost; `usd` null where a price is not known."""
-
-    seq: int
-    model: str
-    sha256: str
-    at: int | None
-    usage: JsonObject | None
-    usd: float | None
-    stop: str | None
-
-
 class SentRequests(msgspec.Struct):
     requests: list[SentRow]
     # Behind which entry the next page begins; null where there is none.
@@ -259,57 +247,22 @@ def list_requests(call: RouteCall) -> SentRequests:
     """A page of what was sent, with usage and money: of the entries behind `after`."""
     page: Page = call.query
     entries = call.store.read(call.name, page.after, page.limit)
-    found = [_sent(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body]
+    found = [
+        sent_row(entry)
+        for entry in entries
+        if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict)
+    ]
     return SentRequests(found, entries[-1].seq if len(entries) == page.limit and entries else None)
-
-
-def _sent(entry: Entry) -> SentRow:
-    target = f"{entry.body['provider']}:{entry.body['model']}"
-    used = msgspec.convert(entry.body["usage"], Usage, strict=False)
-    return SentRow(
-        entry.seq,
-        target,
-        entry.body["request_sha256"],
-        entry.at,
-        used.as_json(),
-        _usd(used, target, entry.at),
-        entry.body.get("stop"),
-    )
-
-
-def _usd(used: Usage, target: str, at: int | None) -> float | None:
-    try:
-        return cost(used, target, at).amount_usd
-    except CallError:  # a provider that is not known here, in a log from elsewhere
-        return None
-
-
-class Spending(msgspec.Struct):
-    """What a thread used, by model and in all; `usd` counts what has a known price, `unpriced` requests have none."""
-
-    requests: int
-    usage: JsonObject
-    usd: float
-    unpriced: int
-    models: dict[str, JsonObject]
 
 
 def show_usage(call: RouteCall) -> Spending:
     """What a thread's requests used and cost."""
-    total, models, usd, unpriced, count = dict.fromkeys(COUNTS, 0), dict[str, JsonObject](), 0.0, 0, 0
-    for entry in call.store.read(call.name):
-        if entry.kind != "sent" or "usage" not in entry.body:
-            continue
-        made = _sent(entry)
-        row = models.setdefault(made.model, {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0})
-        for name in COUNTS:
-            used = int((made.usage or {}).get(name) or 0)
-            total[name] += used
-            row[name] += used
-        row["requests"], count = row["requests"] + 1, count + 1
-        row["usd"] += made.usd or 0.0
-        usd, unpriced = usd + (made.usd or 0.0), unpriced + (made.usd is None)
-    return Spending(count, dict(total), usd, unpriced, models)
+    return spending(call.store.read(call.name))
+
+
+def show_all_usage(call: RouteCall) -> Spending:
+    """What the requests of all threads used and cost."""
+    return spending(kept_entries(call.store))
 
 
 # Recall, the window, records, models, audit: as the library has them.
@@ -510,5 +463,6 @@ ROUTES = (
     Route("PUT", "/api/records/{id}", update_record, Record, ChangedRecord),
     Route("DELETE", "/api/records/{id}", delete_record),
     Route("GET", "/api/models", list_models, Models),
+    Route("GET", "/api/usage", show_all_usage, Spending),
     Route("POST", "/api/audit", audit_requests, Audited, Recorded),
 )

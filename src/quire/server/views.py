@@ -21,7 +21,7 @@ from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
 from quire.entry import sha256_hex
 from quire.errors import BudgetError, CallError, NotFound
 from quire.log.entries import usable
-from quire.log.store import ThreadInfo
+from quire.log.store import Store, ThreadInfo
 from quire.observe import LayerHashes, moved
 from quire.providers import http_body, render
 from quire.providers.models import model_info
@@ -921,3 +921,69 @@ def _told(policy: Policy) -> JsonObject:
     )
     read, write = policy.prices
     return {name: fields[name] for name in names} | {"read": read, "write": write}
+
+
+# What was used and what it cost.
+
+
+class SentRow(msgspec.Struct):
+    """A request that was sent: its entry, what it used and what that cost; `usd` null where a price is not known."""
+
+    seq: int
+    model: str
+    sha256: str
+    at: int | None
+    usage: JsonObject | None
+    usd: float | None
+    stop: str | None
+
+
+class Spending(msgspec.Struct):
+    """What requests used, by model and in all; `usd` counts what has a known price, `unpriced` requests have none."""
+
+    requests: int
+    usage: JsonObject
+    usd: float
+    unpriced: int
+    models: dict[str, JsonObject]
+
+
+def sent_row(entry: Entry) -> SentRow:
+    """A `sent` entry that says what its request used, with what that cost."""
+    target = f"{entry.body['provider']}:{entry.body['model']}"
+    try:
+        used = msgspec.convert(entry.body["usage"], Usage, strict=False)
+    except msgspec.ValidationError:
+        used = usage_of(entry)
+    try:
+        usd = cost(used, target, entry.at).amount_usd
+    except CallError:  # a provider that is not known here, in a log from elsewhere
+        usd = None
+    sha256, stop = entry.body["request_sha256"], entry.body.get("stop")
+    return SentRow(entry.seq, target, sha256, entry.at, used.as_json(), usd, stop)
+
+
+def spending(entries: Iterable[Entry]) -> Spending:
+    """What the requests among these entries used and cost."""
+    total, models, usd, unpriced = dict.fromkeys(COUNTS, 0), dict[str, JsonObject](), 0.0, 0
+    for entry in entries:
+        if entry.kind != "sent" or not isinstance(entry.body.get("usage"), dict):
+            continue
+        made = sent_row(entry)
+        row = models.setdefault(made.model, {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0})
+        for name in COUNTS:
+            used = int((made.usage or {}).get(name) or 0)
+            total[name] += used
+            row[name] += used
+        row["requests"] += 1
+        row["usd"] += made.usd or 0.0
+        usd, unpriced = usd + (made.usd or 0.0), unpriced + (made.usd is None)
+    return Spending(sum(row["requests"] for row in models.values()), dict(total), usd, unpriced, models)
+
+
+def kept_entries(store: Store) -> Iterator[Entry]:
+    """Every entry of a store once, however many forks share it."""
+    after = 0
+    while changes := store.changes(after, 1000):
+        yield from (change.entry for change in changes)
+        after = changes[-1].n
