@@ -143,6 +143,18 @@ class Slow(HashedWords):
         return super().encode(texts)
 
 
+def test_all_searches_of_a_store_share_one_indexer(tmp_path: Path) -> None:
+    running = lambda: [each for each in threading.enumerate() if each.name == "quire-indexer"]  # noqa: E731
+    before = len(running())
+    with open_store(tmp_path / "q.db") as store, open_store(tmp_path / "p.db") as other:
+        first, second = (Recall(store, HashedWords(), background=True) for _ in "ab")
+        apart = Recall(other, HashedWords(), background=True)
+        assert len(running()) == before + 2
+        for closed, left in ((first, 2), (first, 2), (second, 1), (apart, 0)):
+            closed.close()
+            assert len(running()) == before + left
+
+
 def test_closing_the_store_waits_for_the_step_that_the_indexer_is_at(store: SqliteStore) -> None:
     filled(store, 3)
     slow = Slow()

@@ -22,6 +22,10 @@ _STEP = 32
 _POLL_S = 0.5
 _WORDED_AT_ONCE = 500
 
+# The indexers that work in the background, one a store and model, and how many asked for each.
+_working: dict[tuple[int, str], tuple[Indexer, int]] = {}
+_starting = threading.Lock()
+
 # Called with what is being made, how much is done and how much there is.
 Progress = Callable[[str, int, int], None]
 
@@ -54,6 +58,27 @@ class Indexer:
         self._worded_to = self._embedded_to = 0
         return self.run(progress)
 
+    @classmethod
+    def beside(cls, store: Store, embedder: Embedder) -> Indexer:
+        """The one that works in the background for all who search a store; each of them says `leave` at its end."""
+        key = id(store), embedder.name
+        with _starting:
+            found, users = _working.get(key) or (cls(store, embedder), 0)
+            _working[key] = found, users + 1
+            if not users:
+                found.start()
+        return found
+
+    def leave(self) -> None:
+        """Nobody needs it on this caller's account any more; behind the last one it ends."""
+        key = id(self.store), self.embedder.name if self.embedder is not None else ""
+        with _starting:
+            found, users = _working.get(key, (None, 0))
+            if found is self and users > 1:
+                _working[key] = self, users - 1
+                return
+        self.close()
+
     def start(self) -> None:
         """Work in a thread of its own, looking for new entries twice a second."""
         if self._thread is None:
@@ -65,6 +90,9 @@ class Indexer:
 
     def close(self) -> None:
         """End the background work behind the step it is at."""
+        with _starting:
+            for key in [key for key, (found, _) in _working.items() if found is self]:
+                del _working[key]
         self._stop.set()
         atexit.unregister(self.close)
         if self._thread is not None:

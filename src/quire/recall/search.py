@@ -307,7 +307,7 @@ SearchRecords = Callable[[str, int], Sequence[Any]]
 class Recall:
     """Search in the threads of a store; without an embedder by words alone (`by` says which).
 
-    `background=True` makes vectors of new entries in a thread of its own, until `close`.
+    `background=True` makes vectors of new entries in an OS thread that all searches of the store share, until `close`.
     """
 
     def __init__(
@@ -322,9 +322,7 @@ class Recall:
         self._scopes: dict[str | None, Scope] = {}
         # What is held ready grows with the log; one search at a time may do that.
         self._lock = threading.Lock()
-        self._indexer = Indexer(store, embedder) if background else None
-        if self._indexer is not None:
-            self._indexer.start()
+        self._indexer = Indexer.beside(store, embedder) if background and embedder is not None else None
 
     @property
     def by(self) -> str:
@@ -333,8 +331,9 @@ class Recall:
 
     def close(self) -> None:
         """End background work; the store stays open."""
-        if self._indexer is not None:
-            self._indexer.close()
+        indexer, self._indexer = self._indexer, None
+        if indexer is not None:
+            indexer.leave()
 
     def __enter__(self) -> Self:
         return self

@@ -98,8 +98,9 @@ class Tenant:
             found = watched(Thread(self.store, name), os.environ)
         with self._lock:
             self._threads[name] = found
-            while len(self._threads) > 256:
-                self._threads.popitem(last=False)
+            gone = self._threads.popitem(last=False)[1] if len(self._threads) > 256 else None
+        if gone is not None:
+            gone.close()
         return found
 
 
