@@ -150,6 +150,9 @@ def serve(
         _begin_demo(service.tenant().store)
     serve_promptly()
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
+    if to is not None:
+        base = f"OPENAI_BASE_URL={running.url}/v1" if local else f"the base URL {running.url}"
+        echo(f"give a client {base}, and see its reuse and money here and on that page", err=True, dim=True)
     running.run()
     for watcher in service.watchers.values():
         show_total(watcher)

@@ -93,7 +93,7 @@ class Watched(msgspec.Struct, frozen=True):
             return f"{who} · no usage was reported{marks}"
         share = 100 * used.cache_read / max(1, used.input_total)
         reuse = f"{share:.0f}% reused" if self.call.tells_cache else "reuse not told"
-        money = "" if self.usd is None else f" · ${self.usd:.4f}"
+        money = " · price not known" if self.usd is None else f" · ${self.usd:.4f}"
         head = f"{who} · {used.input_total:,} tokens · {reuse}{money}{marks}"
         return head if self.lost is None else "\n  ".join([head, *self._loss_lines(self.lost)])
 
