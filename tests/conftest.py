@@ -22,6 +22,7 @@ from quire.testing import emulator, postgres_server
 from quire.thread import Thread, open_store
 from quire.values import Prompt, Request
 from toolbox import close_opened
+from warm_quire import warm_quire
 
 # Started in the background of a script, the suite would ignore Ctrl-C, and so would every program it interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).resolve().parent.parent
 
 # `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
-_EXAMPLES = {"ci": 500, "explore": 500, "nightly": 10_000, "quick": 60}
+_EXAMPLES = {"ci": 200, "explore": 500, "nightly": 10_000, "quick": 60}
 for _name, _examples in _EXAMPLES.items():
     settings.register_profile(
         _name, max_examples=_examples, derandomize=_name == "ci", deadline=None, suppress_health_check=list(HealthCheck)
@@ -109,6 +110,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A program `quire` that starts at once, for tests that run many commands."""
+    with warm_quire(tmp_path_factory.mktemp("bin")) as program:
+        yield program
 
 
 @pytest.fixture

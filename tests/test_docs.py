@@ -17,7 +17,6 @@ import pytest
 
 from conftest import FRAMEWORK_PAGES, ROOT
 from quire.testing import emulator
-from warm_quire import warm_quire
 
 # Pages about frameworks run where those are installed: tests/test_adapters.py.
 PAGES = [
@@ -40,13 +39,6 @@ def provider() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a `quire` that starts at once, for the hundreds of commands on the pages."""
-    with warm_quire(tmp_path_factory.mktemp("bin")) as program:
-        yield program.parent
-
-
 @pytest.mark.xdist_group("sdk")
 @pytest.mark.moves_prefix(reason="pages show rebases on purpose")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -55,7 +47,7 @@ def test_what_a_page_shows_is_what_happens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     provider: str,
-    programs: Path,
+    warm: Path,
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -67,7 +59,7 @@ def test_what_a_page_shows_is_what_happens(
     environment = {
         **os.environ,
         "QUIRE_DB": str(tmp_path / "quire.db"),
-        "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(warm.parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "COLUMNS": "110",
         "NO_COLOR": "1",
     }

@@ -89,6 +89,12 @@ def fewer(part: int) -> settings:
     return settings(max_examples=max(1, settings.default.max_examples // part))
 
 
+def at_least(cases: int) -> settings:
+    """No fewer random cases than this, for a law that all else rests on; in a quick run as few as everywhere."""
+    usual = settings.default.max_examples
+    return settings(max_examples=max(cases, usual) if usual >= 200 else usual)
+
+
 SCALARS = st.none() | st.booleans() | st.integers()
 SHORT_TEXTS = st.text(max_size=5)
 WHOLE_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)  # without half a character

@@ -120,7 +120,6 @@ def test_parsing_gives_back_any_chat(chat: Chat) -> None:
 
 
 @given(texts, texts, texts, listed)
-@fewer(3)
 def test_front_matter_is_yaml_for_everyone_else_too(
     created: str, model: str, topic: str, tags: tuple[str, ...]
 ) -> None:

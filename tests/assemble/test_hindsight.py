@@ -59,7 +59,7 @@ def turns(count: int, words: int, pause: int = 0) -> list[Entry]:
     return [values.system("Help."), *chain.from_iterable(pairs)]
 
 
-@fewer(50)
+@fewer(16)
 @given(st.one_of(agent_threads, threads), policies)
 def test_no_policy_costs_less_than_the_optimum_of_its_own_cuts(entries: list[Entry], policy: Policy) -> None:
     costs = [cost for when in ("rent", "full") if (cost := paid(entries, policy, when)) is not None]
@@ -109,7 +109,7 @@ def cost_with_cuts_at(entries: list[Entry], policy: Policy, cuts: tuple[int, ...
     return cost
 
 
-@fewer(20)
+@fewer(8)
 @given(
     agent_threads,
     st.sampled_from([DROPS, Policy(ttl_s=None), Policy(ttl_s=None, opening=0.25)]),

@@ -17,12 +17,13 @@ from quire.observe import chat_messages
 from quire.providers import render
 from quire.tokens import counter
 from quire.values import Call, Entry, Envelope, JsonObject, LeftOut, Result, Text
-from toolbox import fewer
+from toolbox import at_least, fewer
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the epochs are compared one by one")
 
 
 @given(logs, policies())
+@at_least(500)
 def test_every_request_is_the_same_again_extends_the_one_before_and_is_whole(
     entries: list[Entry], policy: Policy
 ) -> None:
@@ -97,7 +98,7 @@ def _message_size(message: dict[str, object], count: object) -> int:
 
 
 @given(logs, policies())
-@fewer(2)
+@at_least(500)
 def test_every_entry_is_shown_or_left_out_with_a_reason(entries: list[Entry], policy: Policy) -> None:
     assembly = Assembly(policy)
     numbered = list(chain(entries))
@@ -145,7 +146,7 @@ def test_of_two_versions_attached_in_one_turn_the_older_is_explained() -> None:
 
 @pytest.mark.moves_prefix(reason="asked where nothing is sent: amid the model's words", everywhere=True)
 @given(logs, policies())
-@fewer(10)
+@fewer(4)
 def test_asking_changes_nothing(entries: list[Entry], policy: Policy) -> None:
     """Requests asked for at every entry leave the thread as if none had been asked."""
     asked, silent = Assembly(policy), Assembly(policy)
@@ -166,7 +167,7 @@ def _try(assembly: Assembly) -> object:
 
 
 @given(any_thread, policies())
-@fewer(10)
+@fewer(4)
 def test_a_log_with_its_rebases_recorded_replays_to_the_same_bytes(entries: list[Entry], policy: Policy) -> None:
     """What an engine sends live, recording rebases and sends, is what the recorded log assembles to."""
     live, log, sent = Assembly(policy), list[Entry](), list[bytes]()

@@ -76,7 +76,7 @@ def _text(one: Built) -> str:
 
 
 @given(logs, policies())
-@fewer(5)
+@fewer(2)
 def test_what_is_left_out_or_cut_is_found_behind_its_handle(entries: list[Entry], policy: Policy) -> None:
     numbered = list(chain(entries))
     made = [one for one in requests(numbered, policy) if isinstance(one, Built)]

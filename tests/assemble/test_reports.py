@@ -99,7 +99,7 @@ def test_images_are_part_of_the_budget_and_leave_it_at_a_rebase() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 200_000)), min_size=1, max_size=8))
-@fewer(5)
+@fewer(2)
 def test_whatever_was_reported_a_small_request_can_be_sent(points: list[tuple[int, int]]) -> None:
     log = [values.system("word " * 400), values.user("q")]
     for number, (words, total) in enumerate(points):

@@ -102,7 +102,7 @@ def test_a_models_own_words_are_kept_in_front() -> None:
 
 
 @given(st.lists(st.builds(Line, st.sampled_from(["User", "Assistant"]), phrases)))
-@fewer(4)
+@fewer(2)
 def test_lines_are_read_back_as_they_were_written(lines: list[Line]) -> None:
     assert list(earlier("\n".join(written(lines))).lines) == lines
 
@@ -117,14 +117,14 @@ def test_no_words_can_be_taken_for_another_line(words: str) -> None:
 
 
 @given(st.lists(phrases | decided, max_size=20), st.integers(0, 400), phrases | st.just(""))
-@fewer(4)
+@fewer(2)
 def test_a_summary_is_never_longer_than_its_limit(said: list[str], limit: int, before: str) -> None:
     entries = [values.user(text) if n % 2 else values.respond(text) for n, text in enumerate(said)]
     assert counter().count(summary(entries, limit, before)) <= limit
 
 
 @given(st.lists(st.tuples(st.lists(asked, max_size=6), st.lists(decided, max_size=6), limits), max_size=12))
-@fewer(8)
+@fewer(3)
 def test_what_is_told_and_what_is_not_listed_are_all_that_went(rebases: list[tuple[list[str], list[str], int]]) -> None:
     text, requested, settled = "", 0, 0
     for said, decisions, limit in rebases:
@@ -140,7 +140,7 @@ plain = st.builds(
 
 
 @given(st.lists(plain, min_size=1, max_size=30), st.integers(40, 300))
-@fewer(4)
+@fewer(2)
 def test_the_newest_request_is_told_and_no_older_one_is_told_at_greater_length(said: list[str], limit: int) -> None:
     text = ""
     for one in said:
@@ -265,7 +265,7 @@ def demanding_thread(seed: int) -> tuple[list[Entry], list[str], int]:
 
 @pytest.mark.moves_prefix(reason="many rebases are made")
 def test_what_the_user_demanded_stands_in_the_last_request_word_for_word() -> None:
-    for seed in range(settings.default.max_examples // 8):
+    for seed in range(settings.default.max_examples // 4):
         entries, demands, budget = demanding_thread(seed)
         assembly = Assembly(Policy(budget=budget, ttl_s=None)).extend(entries[:-1])
         assert len(assembly.rebases) >= 5

@@ -52,17 +52,21 @@ def where(server: Emulator) -> list[str]:
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_run_and_resume(tmp_path: Path, colour: bool) -> None:
+def test_run_and_resume(tmp_path: Path, warm: Path, colour: bool) -> None:
     (tmp_path / "a.txt").write_text(EVIL)
-    env = {} if colour else {"NO_COLOR": "1"}
+
+    def check(*words: str) -> None:
+        env = {} if colour else {"NO_COLOR": "1"}
+        harmless(on_terminal(tmp_path, *words, program=[str(warm)], **env), coloured=colour)
+
     with emulator("vllm", evil) as server:
-        harmless(on_terminal(tmp_path, "run", "t", "Hi", "--root", ".", *where(server), **env), coloured=colour)
+        check("run", "t", "Hi", "--root", ".", *where(server))
         with open_store(tmp_path / "q.db") as store:
             store.append("t", [values.user("Again?"), values.call("c9", EVIL, {"x": EVIL})])
-        harmless(on_terminal(tmp_path, "resume", "t", "--list", **env), coloured=colour)
-        harmless(on_terminal(tmp_path, "resume", "t", "--runner", "agent", *where(server), **env), coloured=colour)
+        check("resume", "t", "--list")
+        check("resume", "t", "--runner", "agent", *where(server))
     with emulator("vllm", lambda body: Refuse(400, EVIL)) as server:
-        harmless(on_terminal(tmp_path, "run", "t", "Hi", *where(server), **env), coloured=colour)
+        check("run", "t", "Hi", *where(server))
 
 
 def test_chat(tmp_path: Path) -> None:

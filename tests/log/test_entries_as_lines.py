@@ -15,7 +15,6 @@ from quire.entry import chain, entry_id, sha256_hex
 from quire.errors import FormatError
 from quire.log.entries import SCHEMA, check, decode_lines, encode, encode_lines
 from quire.values import KINDS, Entry
-from toolbox import fewer
 
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
@@ -26,7 +25,6 @@ def exact(value: Any) -> str:
 
 
 @given(st.lists(bodies, max_size=3), st.booleans())
-@fewer(3)
 def test_any_entries_come_back_from_their_lines_without_loss(given_bodies: list[dict[str, Any]], ids: bool) -> None:
     entries = list(chain(check(body) for body in given_bodies))
     text = encode_lines(entries, ids)
@@ -39,7 +37,6 @@ def test_any_entries_come_back_from_their_lines_without_loss(given_bodies: list[
 
 
 @given(bodies, st.randoms(use_true_random=False))
-@fewer(3)
 def test_an_id_does_not_depend_on_key_order(body: dict[str, Any], rng: random.Random) -> None:
     def shuffle(value: Any) -> Any:
         if isinstance(value, list):
@@ -61,14 +58,12 @@ def test_an_id_is_the_hash_of_parent_newline_and_canonical_json() -> None:
 
 
 @given(bodies)
-@fewer(3)
 def test_the_published_schema_accepts_every_entry(body: dict[str, Any]) -> None:
     VALIDATOR.validate(body)
     VALIDATOR.validate(json.loads(encode(next(chain([check(body)])))))
 
 
 @given(bodies, st.data())
-@fewer(3)
 def test_schema_and_reader_refuse_the_same_changes(body: dict[str, Any], data: st.DataObject) -> None:
     """Drop, rename or retype one field: both accept or both refuse."""
     field = data.draw(st.sampled_from(sorted(body)))
@@ -178,7 +173,6 @@ def outcome(text: str) -> tuple[list[Entry], FormatError | None]:
 
 
 @given(bodies, st.data())
-@fewer(3)
 def test_one_changed_character_gives_an_entry_or_a_placed_error(body: dict[str, Any], data: st.DataObject) -> None:
     line = encode(check(body))
     at = data.draw(st.integers(0, len(line) - 1))

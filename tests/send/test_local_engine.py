@@ -122,10 +122,10 @@ def test_a_summary_reads_the_cache_instead_of_writing_a_new_prompt(tiny: LocalSe
 def test_five_kills_amid_cycles_of_the_real_model(engine: LocalServer, nursery: Nursery, tmp_path: Path) -> None:
     """As with the scripted one; the replies are held to a schema, since what it would say is not certain."""
     rng, length_s, killed, bodies = random.Random(3), 0.0, 0, list[list[str]]()
-    for number, kills in enumerate([0, 3, 2]):
+    for number, kills in enumerate([0, 5]):
         trial, nursery.acknowledged, began = Constrained(tmp_path / str(number), engine), 0, perf_counter()
         for _ in range(kills):
-            killed += nursery.run(trial.task, rng.uniform(0.05, 0.3) * length_s) == "killed"
+            killed += nursery.run(trial.task, rng.uniform(0.03, 0.15) * length_s) == "killed"
             trial.check_log(nursery.acknowledged)
         assert nursery.run(trial.task, None) == "done"
         length_s = length_s or perf_counter() - began
@@ -134,7 +134,7 @@ def test_five_kills_amid_cycles_of_the_real_model(engine: LocalServer, nursery: 
         assert lines == list(range(1, CALLS + 1)), "each call ran exactly once"
         bodies.append(trial.bodies())
     assert killed == 5
-    assert bodies[0] == bodies[1] == bodies[2]
+    assert bodies[0] == bodies[1]
     assert len(bodies[0]) == CALLS
     last = json.loads(bodies[0][-1])
     assert errors(validate(last, "llamacpp", last["model"])) == []
