@@ -12,8 +12,6 @@ import pytest
 import quire
 from conftest import FRAMEWORK_PAGES, ROOT, traces
 from quire.adapters import ThreadMessages, takes_marks, target_of
-from quire.adapters.langchain import QuireChatMessageHistory
-from quire.adapters.openai_agents import QuireSession
 from quire.log.memory import MemoryStore
 from toolbox import closed_later
 
@@ -56,6 +54,8 @@ def test_a_models_target_is_known_by_the_frameworks_names() -> None:
 def test_a_chat_history_keeps_langchains_messages_and_begins_anew_in_a_fork(tmp_path: Path) -> None:
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+    from quire.adapters.langchain import QuireChatMessageHistory
+
     called = AIMessage("I look.", tool_calls=[{"id": "c1", "name": "look", "args": {"shelf": 7}}], id="run-1")
     said = [HumanMessage("What lies there?", id="h1"), called, ToolMessage("42", tool_call_id="c1", status="error")]
     thread = closed_later(quire.open(tmp_path / "t.db", "chat"))
@@ -73,6 +73,8 @@ def test_a_chat_history_keeps_langchains_messages_and_begins_anew_in_a_fork(tmp_
 
 async def test_a_session_gives_back_items_and_takes_the_newest_back() -> None:
     from agents.memory import Session
+
+    from quire.adapters.openai_agents import QuireSession
 
     thread = quire.Thread(MemoryStore(), "s")
     session = QuireSession(thread)

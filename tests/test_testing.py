@@ -6,11 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import boto3
 import httpx
 import httpx2
-import openai
 import pytest
 import requests
 
@@ -18,6 +15,8 @@ from quire.request_recording import quire_requests  # noqa: F401 - a fixture
 from quire.testing import RecordedRequests, assert_extends, assert_valid, emulator, record_requests
 from toolbox import run
 
+# All that load the SDKs, which takes seconds, run in one process.
+pytestmark = pytest.mark.xdist_group("sdk")
 SYSTEM = "You are a patient teacher. " + "Answer in short words. " * 400
 MODEL = "claude-opus-5-5"
 
@@ -60,17 +59,23 @@ def by_requests(url: str, turns: int) -> None:
 
 
 def by_sdk(url: str, turns: int) -> None:
+    import anthropic
+
     with anthropic.Anthropic(base_url=url, api_key="k") as client:
         client.messages.create(**body(turns))
 
 
 def by_stream(url: str, turns: int) -> None:
+    import anthropic
+
     with anthropic.Anthropic(base_url=url, api_key="k") as client, client.messages.stream(**body(turns)) as stream:
         stream.until_done()
 
 
 def by_async(url: str, turns: int) -> None:
     async def main() -> None:
+        import anthropic
+
         client = anthropic.AsyncAnthropic(base_url=url, api_key="k")
         async with client, client.messages.stream(**body(turns)) as stream:
             await stream.until_done()
@@ -97,6 +102,8 @@ def test_what_a_test_sends_is_recorded_with_what_it_used(
 
 def test_other_sdks_are_recorded_too() -> None:
     with emulator("openai", lambda *_: "Yes.") as server, record_requests() as recorded:
+        import openai
+
         asking = openai.OpenAI(base_url=f"{server.url}/v1", api_key="k")
         asking.responses.create(model="gpt-5.4", input="Hello")
         asking.close()
@@ -104,6 +111,8 @@ def test_other_sdks_are_recorded_too() -> None:
         ("openai-responses", "gpt-5.4", True)
     ]
     with emulator("bedrock", lambda *_: "Yes.") as server, record_requests() as recorded:
+        import boto3
+
         client = boto3.client("bedrock-runtime", endpoint_url=server.url, region_name="us-east-1")
         client.converse(
             modelId="anthropic.claude-opus-4-6-v1", messages=[{"role": "user", "content": [{"text": "Hello"}]}]

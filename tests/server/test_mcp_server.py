@@ -6,10 +6,9 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from mcp import Client, StdioServerParameters
 
 from quire import Thread, values
 from quire.errors import NotFound
@@ -17,6 +16,9 @@ from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from quire.server.mcp_server import make_server
 from toolbox import invoke
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 MODEL = "anthropic:claude-opus-4-6"
 LONG = "\n".join(f"line {n}: the kettle is blue" for n in range(900))
@@ -35,8 +37,10 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "q.db"
 
 
-def asked(target: Any, ask: Callable[[Client], Awaitable[T]]) -> T:
+def asked(target: Any, ask: "Callable[[Client], Awaitable[T]]") -> T:
     async def session() -> T:
+        from mcp import Client
+
         async with Client(target) as client:
             return await ask(client)
 
@@ -46,9 +50,11 @@ def asked(target: Any, ask: Callable[[Client], Awaitable[T]]) -> T:
 def test_a_client_over_standard_input_and_output_finds_every_tool_and_uses_them(db: Path) -> None:
     command = [sys.executable, "-m", "quire.cli.main", "mcp", "--db", str(db)]
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
+    from mcp import StdioServerParameters
+
     server = StdioServerParameters(command=command[0], args=command[1:], env=environment)
 
-    async def use(client: Client) -> None:
+    async def use(client: "Client") -> None:
         listed = (await client.list_tools()).tools
         assert [tool.name for tool in listed] == ["threads", "assemble", "recall", "show", "records", "audit"]
         assert all(tool.annotations and tool.annotations.read_only_hint for tool in listed)
@@ -70,7 +76,7 @@ def test_each_tool_and_resource_says_what_the_store_says_and_no_secret(db: Path,
     with SqliteStore(db) as store:
         before = store.last_change()
 
-        async def use(client: Client) -> list[str]:
+        async def use(client: "Client") -> list[str]:
             told: list[str] = []
             for name, given in [
                 ("threads", {}),
@@ -119,6 +125,8 @@ def test_what_cannot_be_had_is_an_error_that_says_why(db: Path, name: str, given
 
 
 def test_without_redaction_secrets_are_shown_as_they_are(db: Path) -> None:
+    from mcp import StdioServerParameters
+
     server = StdioServerParameters(
         command=sys.executable, args=["-m", "quire.cli.main", "mcp", "--no-redact", "--db", str(db)],
         env={"PYTHONPATH": os.pathsep.join(sys.path)},
