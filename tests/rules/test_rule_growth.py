@@ -53,7 +53,7 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @given(data=st.data())
-@fewer(2)
+@fewer(5)
 def test_a_growing_request_is_found_to_break_what_it_breaks_as_a_whole(provider: str, data: st.DataObject) -> None:
     around, known = pieces(provider)
     head = data.draw(st.sampled_from(around))
