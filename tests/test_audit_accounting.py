@@ -321,6 +321,52 @@ def test_codex_settings_stand_in_front_of_the_tables(tmp_path: Path, monkeypatch
     assert config.read_text() == before
 
 
+def test_settings_of_gemini_cli_and_opencode_are_applied_and_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both summed a long history up: the newest request is small, and reads nothing."""
+    import sqlite3
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    sizes = (40_000, 41_000, 9_000)
+    chats, database = tmp_path / ".gemini/tmp/p/chats", tmp_path / ".local/share/opencode/opencode.db"
+    chats.mkdir(parents=True)
+    database.parent.mkdir(parents=True)
+    lines: list[Any] = [{"sessionId": "g", "projectHash": "p", "startTime": "2026-11-15T10:00:00Z", "kind": "main"}]
+    with sqlite3.connect(database) as db:
+        db.executescript("""CREATE TABLE session (id, time_created); INSERT INTO session VALUES ('s', 1);
+            CREATE TABLE message (id, session_id, time_created, data); CREATE TABLE part (id, message_id, session_id, data)""")
+        for n, size in enumerate(sizes):
+            read, stamp = 40_000 if n == 1 else 0, f"2026-11-15T10:0{n}:00Z"
+            told = {"input": size, "cached": read, "output": 5, "thoughts": 0, "tool": 0, "total": size + 5}
+            lines.append({"id": f"u{n}", "timestamp": stamp, "type": "user", "content": f"q{n}"})
+            one = {"id": f"m{n}", "timestamp": stamp, "type": "gemini", "content": "a", "tokens": told}
+            lines.append({**one, "model": "gemini-3.1-pro-preview"})
+            held = {
+                "role": "assistant",
+                "providerID": "anthropic",
+                "modelID": "claude-opus-5-5",
+                "time": {"created": n},
+            }
+            tokens = {"input": 10, "output": 5, "reasoning": 0, "cache": {"read": read, "write": size - read}}
+            db.execute("INSERT INTO message VALUES (?, 's', ?, ?)", (f"m{n}", n, json.dumps(held)))
+            done = json.dumps({"type": "step-finish", "tokens": tokens})
+            db.execute("INSERT INTO part VALUES (?, ?, 's', ?)", (f"p{n}", f"m{n}", done))
+    db.close()
+    (chats / "session-1.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    config = tmp_path / ".config/opencode/opencode.json"
+    config.parent.mkdir(parents=True)
+    config.write_text('{"compaction": {"auto": true}}')
+    shown = run("audit", "--apply")
+    assert '+    "compressionThreshold": 0.7' in shown
+    assert json.loads(config.read_text()) == {"compaction": {"auto": True, "prune": False}}
+    assert run("audit", "--verify").count("no request since") == 2
+    assert run("audit", "--revert").count("put back") == 2
+    assert config.read_text() == '{"compaction": {"auto": true}}'
+    assert not (tmp_path / ".gemini/settings.json").exists()
+
+
 # The lock.
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import shared_data
 from quire import providers
@@ -18,7 +20,7 @@ from quire.errors import FormatError, QuireError
 from quire.log.memory import MemoryStore
 from quire.thread import Thread
 from quire.values import JsonObject
-from toolbox import invoke, run
+from toolbox import fewer, invoke, run
 
 TARGETS = ("anthropic:claude-opus-4-6", "openai:gpt-5.6", "openai-chat:gpt-5.4", "gemini:gemini-3.1-pro-preview", "bedrock:anthropic.claude-opus-4-6-v1")  # fmt: skip
 # Folder of a real client -> what its sessions are, and what each says: users, thoughts, answers, calls, results.
@@ -276,3 +278,24 @@ def test_no_reader_breaks_on_a_file_of_another_shape(home: Path, store: Any, con
     with contextlib.suppress(QuireError):
         found = conversations(source_file(Path("x.json")), store)
         assert all(one.entries() is not None for one in found)
+
+
+JSON = st.recursive(
+    st.none() | st.text(st.sampled_from('a"\\{}[]\n,:é'), max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), max_size=4), st.integers(1, 7), st.booleans())
+@fewer(60)
+def test_the_entries_of_a_har_are_read_one_by_one(entries: list[Any], block: int, wide: bool) -> None:
+    log = {"version": "1.2", "pages": [{"title": '"entries": ['}], "entries": entries, "comment": "]"}
+    text = json.dumps({"log": log}, indent=1 if wide else None, ensure_ascii=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quire.archive.source_file._BLOCK", block)
+        assert list(source_file(Path("a.har"), text).har_entries()) == entries
+        if entries:
+            cut = source_file(Path("a.har"), text[: text.rindex("]", 0, text.rindex('"comment"')) - 1])
+            with pytest.raises(FormatError, match="ends within its entries"):
+                list(cut.har_entries())

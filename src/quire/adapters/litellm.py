@@ -56,14 +56,8 @@ class QuireLogger(CustomLogger):
         """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
-    async def async_pre_call_hook(
-        self, user_api_key_dict: Any, cache: Any, data: JsonObject, call_type: Any
-    ) -> JsonObject:
-        """In the proxy, before a deployment is chosen."""
-        return self._fitted(data, call_type)
-
     async def async_pre_call_deployment_hook(self, kwargs: JsonObject, call_type: Any) -> JsonObject:
-        """In a program, and in the proxy once more; a call is fitted once."""
+        """In a program and in the proxy, once the deployment is chosen: before, a model may be an alias."""
         return self._fitted(kwargs, call_type)
 
     def _fitted(self, data: JsonObject, call_type: Any) -> JsonObject:

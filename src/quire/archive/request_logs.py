@@ -123,7 +123,7 @@ _SESSIONS = ("session_id", "session", "conversation_id", "thread_id", "recording
 
 
 def _har(file: SourceFile) -> Iterator[LoggedExchange]:
-    for number, each in enumerate(file.value["log"]["entries"]):
+    for number, each in enumerate(file.har_entries()):
         asked, answer = each["request"], each.get("response") or {}
         body = _json((asked.get("postData") or {}).get("text"))
         # A browser asks for much that is no model's.
@@ -374,7 +374,7 @@ def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callabl
 
 
 LOGS: tuple[SessionStore, ...] = (
-    _log("har", lambda file: isinstance(file.value, dict) and isinstance(file.value.get("log"), dict) and "entries" in file.value["log"], _har),
+    _log("har", lambda file: file.entries_at is not None, _har),
     _log("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda each: each.get("type") == "entry" and "raw" in each and "gen_ai" in each)(file), _lhar),
     _log("opentelemetry", holding(lambda each: "resourceSpans" in each or any(str(name).startswith("gen_ai.") for name in _attributes(each))), _otel),
     _log("langfuse", holding(lambda each: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(each))), _langfuse),

@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import io
 import json
+import re
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ class SourceFile(msgspec.Struct, frozen=True):
     text: str = ""
     head: tuple[tuple[int, Json], ...] = ()
     is_lines: bool = False
+    # Of a HAR file, where its entries begin: they are read one by one.
+    entries_at: int | None = None
     # What came on standard input in place of a file; a part of the lines instead of all of them.
     given: bytes | None = None
     part: LinesOf | None = None
@@ -77,6 +80,15 @@ class SourceFile(msgspec.Struct, frozen=True):
                 data.seek(self.part.start)
                 yield from _values(self.path, enumerate(_until(data, self.part.end), self.part.first))
 
+    def har_entries(self) -> Iterator[JsonObject]:
+        """The entries of a HAR file, each read when it is asked for."""
+        if self.entries_at is None:
+            raise FormatError(f"{self.path.name} has no log.entries", hint="Is it a HAR file?")
+        with _readable(self.path), self.opened() as data:
+            data.seek(self.entries_at)
+            for _, each in _values(self.path, ((1, element) for element in _elements(self.path, data))):
+                yield each
+
     def opened(self) -> IO[bytes]:
         """The bytes, unpacked."""
         data: IO[bytes] = self.path.open("rb") if self.given is None else io.BytesIO(self.given)
@@ -109,6 +121,9 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
         start = data.read(16)
         if start.startswith(b"SQLite format 3\0"):
             return SourceFile(path, tables=_tables(path))
+        data.seek(0)
+        if har := _HAR.match(data.read(_HAR_HEAD)):
+            return msgspec.structs.replace(found, entries_at=har.end())
         data.seek(0)
         if not _is_json(data):
             data.seek(0)
@@ -145,6 +160,49 @@ def _is_lines(data: IO[bytes]) -> bool:
         decoded(first)
         return any(line.strip() for line in data)
     return False
+
+
+# The head of a HAR file up to its entries; what stands in front of them is short.
+_HAR_HEAD = 4 * 1024 * 1024
+_HAR = re.compile(
+    rb'(?:\xef\xbb\xbf)?\s*\{\s*"log"\s*:\s*\{(?:(?!(?<!\\)"entries"\s*:\s*\[).)*+"entries"\s*:\s*\[', re.S
+)
+_BRACKET = re.compile(rb'["{}\[\]]')
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.S)
+_BLOCK = 1024 * 1024
+
+
+def _elements(path: Path, data: IO[bytes]) -> Iterator[bytes]:
+    """The objects of a list that begins here, one after the other, however long the list is."""
+    held, at, depth, quoted = b"", 0, 0, False
+    while True:
+        if quoted:
+            at = _IN_STRING.match(held, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+            quoted = held[at : at + 1] != b'"'
+            at += not quoted
+        found = None if quoted else _BRACKET.search(held, at)
+        if found is None:
+            more = data.read(_BLOCK)
+            if not more:
+                raise FormatError(f"{path.name} ends within its entries", hint="Is the file whole?")
+            at = at if quoted else len(held)
+            held = held + more if depth else more
+            at = at if depth else 0
+            continue
+        at, sign = found.end(), found[0]
+        if sign == b'"':
+            quoted = True
+        elif sign in b"{[":
+            if not depth:
+                held, at = held[at - 1 :], 1
+            depth += 1
+        elif not depth:
+            return
+        else:
+            depth -= 1
+            if not depth:
+                yield held[:at]
+                held, at = held[at:], 0
 
 
 def _until(data: IO[bytes], end: int) -> Iterator[bytes]:

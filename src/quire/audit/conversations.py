@@ -206,7 +206,8 @@ class Grouping:
         votes = Counter(at for hash in dict.fromkeys(messages) for at in self._holders.get(hash, ())[-8:])
         same = {at: count for at, count in votes.items() if self.conversations[at].session == call.session}
         # A question for a title repeats the user's first message under instructions of its own.
-        going_on = (at for at in same if same[at] > 1 or self.conversations[at].goes_on(units))
+        several = [at for at in same if same[at] > 1]
+        going_on = several or [at for at in same if self.conversations[at].goes_on(units)]
         best = max(going_on, key=lambda at: (same[at], at), default=None)
         if best is None:
             return None
