@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from quire.emulate import BackgroundServer
-from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
+from quire.server.app import Running
+from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
+from quire.server.service import Service
 from quire.testing import Emulator, emulator
 from toolbox import QUIRE
 
@@ -28,8 +30,8 @@ def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
 class Watching:
     """A provider's stand-in behind a proxy that watches."""
 
-    def __init__(self, server: Emulator, proxy: Proxy, watcher: CacheWatcher, seen: list[Watched]) -> None:
-        self.server, self.url, self.watcher, self.seen = server, proxy.url, watcher, seen
+    def __init__(self, server: Emulator, url: str, watcher: CacheWatcher, seen: list[Watched]) -> None:
+        self.server, self.url, self.watcher, self.seen = server, url, watcher, seen
 
     def newest(self, count: int) -> list[Watched]:
         wait_for(lambda: len(self.seen) >= count)
@@ -37,12 +39,30 @@ class Watching:
 
 
 def watching(
-    provider: str, log: Path | None = None, options: dict[str, Any] | None = None, **how: Any
+    provider: str,
+    log: Path | None = None,
+    options: dict[str, Any] | None = None,
+    beside: Path | None = None,
+    **how: Any,
 ) -> Iterator[Watching]:
     seen: list[Watched] = []
     watcher = CacheWatcher(seen.append, log)
-    with emulator(provider, **how) as server, Proxy(ProxyOptions(to=server.url, **(options or {})), watcher) as proxy:
-        yield Watching(server, proxy, watcher, seen)
+    with (
+        emulator(provider, **how) as server,
+        passing_on(ProxyOptions(to=server.url, **(options or {})), watcher, beside) as url,
+    ):
+        yield Watching(server, url, watcher, seen)
+
+
+@contextmanager
+def passing_on(options: ProxyOptions, watcher: CacheWatcher, beside: Path | None) -> Iterator[str]:
+    """The address of a proxy: `quire proxy`, or `quire serve --to` on the same port as threads in the file `beside`."""
+    if beside is None:
+        with Proxy(options, watcher) as proxy:
+            yield proxy.url
+        return
+    with Running(Service(beside), proxies=lambda _: Passing(options, watcher)) as running:
+        yield running.url
 
 
 class Upstream:

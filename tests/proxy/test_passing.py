@@ -7,13 +7,14 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import brotli
 import httpx
 import pytest
 import zstandard
-from behind import Upstream, Watching, body, wait_for, watching
+from behind import Upstream, Watching, body, passing_on, wait_for, watching
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -46,11 +47,16 @@ class Mirror:
         await send({"type": "http.response.body", "body": answer})
 
 
+@pytest.fixture(scope="module", params=["quire proxy", "quire serve --to"])
+def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    return None if request.param == "quire proxy" else tmp_path_factory.mktemp("serve") / "q.db"
+
+
 @pytest.fixture(scope="module")
-def mirror() -> Iterator[tuple[Mirror, str, str, list[Watched]]]:
+def mirror(beside: Path | None) -> Iterator[tuple[Mirror, str, str, list[Watched]]]:
     app, seen = Mirror(), list[Watched]()
-    with Upstream(app) as url, Proxy(url, CacheWatcher(seen.append)) as proxy:
-        yield app, url, proxy.url, seen
+    with Upstream(app) as url, passing_on(ProxyOptions(to=url), CacheWatcher(seen.append), beside) as proxy:
+        yield app, url, proxy, seen
 
 
 @pytest.mark.parametrize(
@@ -225,8 +231,8 @@ def test_a_slow_reader_slows_the_provider_down() -> None:
 
 
 @pytest.fixture(scope="module")
-def openai() -> Iterator[Watching]:
-    yield from watching("openai")
+def openai(beside: Path | None) -> Iterator[Watching]:
+    yield from watching("openai", beside=beside)
 
 
 WORDS = "Everything that was said before stands in this long text. " * 120

@@ -261,6 +261,9 @@ def _server(service: Service, app: ASGIApp) -> uvicorn.Server:
         lifespan="on",
         ws="websockets-sansio",
         timeout_graceful_shutdown=5,
+        # A provider's own headers pass, and frames as large as a history.
         server_header=False,
+        date_header=False,
+        ws_max_size=256 * 1024 * 1024,
     )
     return Server(config)
