@@ -123,8 +123,9 @@ def live(given: Iterable[Entry], policy: Policy) -> Iterator[Built | None]:
             thread.append(*some)
             continue
         try:
-            built = thread.build(TARGET)
             request = thread.request(TARGET)
+            # As it was sent: with the cut that it recorded, and the tool that reads behind handles.
+            built = thread.build(TARGET)
         except BudgetError:
             thread.append(*some)
             yield None

@@ -239,20 +239,25 @@ class EpochWatch:
             self._requests += 1
             self._growth.append(built.tokens - self._tokens)
         else:
-            full = any("budget" in entry.body["reason"] for entry in sending.since if entry.kind == "rebase")
-            self._lengths = [*self._lengths, self._requests] if full and self._requests else []
+            reasons = "+".join(entry.body["reason"] for entry in sending.since if entry.kind == "rebase")
+            grown = any(reason in reasons for reason in ("budget", "rent", "brim"))
+            self._lengths = [*self._lengths, self._requests] if grown and self._requests else []
             self._epoch, self._requests = built.epoch, 1
-            self._tell_short(built.head_tokens)
+            self._tell_short(built)
         self._tokens = built.tokens
 
     def on_reply(self, received: Received) -> None:
         """What replies used says nothing of how long epochs last."""
 
-    def _tell_short(self, head: int) -> None:
+    def _tell_short(self, built: Built) -> None:
         newest = tuple(self._lengths[-SHORT_EPOCHS:])
-        if len(newest) == SHORT_EPOCHS and max(newest) < SHORT_EPOCH and self._growth:
-            growth = sum(self._growth[-GOOD_EPOCH:]) // len(self._growth[-GOOD_EPOCH:])
-            self._warn(ShortEpochs(newest, growth, head))
+        if len(newest) < SHORT_EPOCHS or max(newest) >= SHORT_EPOCH or not self._growth:
+            return
+        growth = sum(self._growth[-GOOD_EPOCH:]) // len(self._growth[-GOOD_EPOCH:])
+        short = ShortEpochs(newest, growth, built.head_tokens)
+        # Where prices alone make epochs short, a larger budget would not help.
+        if short.budget > built.limit:
+            self._warn(short)
             self._lengths = []
             self._warn = lambda what: None
 

@@ -13,6 +13,7 @@ from quire import values
 from quire.assemble import DROP_ONLY, Assembly, Policy, reused_tokens
 from quire.assemble.hindsight import numbered, optimum, trail
 from quire.assemble.policy import When
+from quire.assemble.rebase_decision import Rent
 from quire.cli.plan import measure
 from quire.errors import BudgetError
 from quire.values import Entry
@@ -95,7 +96,7 @@ def cost_with_cuts_at(entries: list[Entry], policy: Policy, cuts: tuple[int, ...
         if assembly.asks(entry):
             due = place in cuts
             assembly.policy = msgspec.structs.replace(policy, when="rent" if due else "full")
-            assembly.rent = math.inf if due else 0.0
+            assembly.rent = Rent(paid=-math.inf) if due else Rent()
             try:
                 built = assembly.request()
             except BudgetError:

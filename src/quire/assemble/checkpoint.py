@@ -17,6 +17,7 @@ from quire.assemble.pending import OpenMessage, Pair, Pending, Round
 from quire.assemble.pins import Pin
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import Outliving, Rebase
+from quire.assemble.rebase_decision import Rent
 from quire.assemble.state import Assembly, FedEntries, ModelHistory
 from quire.assemble.summary import Summarise
 from quire.assemble.user_message import ItemBlock, UserMessage, UserTurn
@@ -125,7 +126,7 @@ class _Fold(msgspec.Struct, frozen=True, array_like=True):
     attached: dict[int, tuple[str, str]]
     rebases: list[Rebase]
     pins: list[Pin]
-    rent: float
+    rent: Rent
     requests: int
     tools_moved: bool
     round: Round

@@ -16,7 +16,7 @@ from quire.assemble.pending import Pending, Round
 from quire.assemble.pins import LeftOutLog, Pin, pins_of
 from quire.assemble.policy import Policy
 from quire.assemble.rebase import Outliving, Rebase, apply, parse_rebase
-from quire.assemble.rebase_decision import Decision, decide, effective, rent_owed
+from quire.assemble.rebase_decision import Decision, Rent, decide, effective, rent_owed
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import ItemBlock, block, normal, unique
 from quire.errors import BudgetError
@@ -127,7 +127,7 @@ class Assembly:
         # Where each version of an item was attached: the entry, and its place there.
         self.attached_at: dict[tuple[str, str], tuple[int, int]] = {}
         self.pins: list[Pin] = []
-        self.rent = 0.0
+        self.rent = Rent()
         self.requests = 0
         self.tools_moved = False
         self.round = Round()
@@ -354,7 +354,7 @@ class Assembly:
             del carried.late[seq]
         self.absent.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
         self.rebases.append(rebase)
-        self.rent, self.tools_moved = 0.0, False
+        self.rent, self.tools_moved = self.rent.ended(), False
 
     # Asking
 
