@@ -1,9 +1,11 @@
 """Reuse and cost of fitting real conversations to a budget: Quire beside its peers and the optimum.
 
-One request per recorded model call, one tokenizer for all. Cost = read price × reused tokens + write
-price × the rest, in plain input tokens. Only requests that are valid, within budget and end in the
-newest floor of the thread verbatim count as comparable; the others are counted apart. Beside each peer
-stands the cheapest of Quire's drop-only settings that keeps as much; `bench/bound.py` says what nobody could go below.
+One request per recorded model call, one tokenizer for all; Quire's are those of a live thread: `thread.request` and
+`thread.record`. Cost = read price × reused tokens + write price × the rest, in plain input tokens. Only requests that are
+valid, within budget and end in the newest floor of the thread verbatim count as comparable; the others are counted apart.
+Beside each peer stands the cheapest of Quire's drop-only settings that keeps as much; `bench/bound.py` says what nobody
+could go below. At the end, Quire's cost over the optimum for every price set, and where a third of the user's turns come
+when the cache is cold.
 """
 
 from __future__ import annotations
@@ -22,19 +24,24 @@ import msgspec
 from peers import PEERS, Sizes, points
 from quire import Policy
 from quire.assemble import DROP_ONLY, Built, requests, reused_tokens
+from quire.assemble.fit import Refused
 from quire.assemble.hindsight import optimum, trail
 from quire.assemble.summary import extract
 from quire.cli.output import print_table
-from quire.providers import render
-from quire.providers.rules import validate
+from quire.recall import RECALL_TOOL
+from quire.tokens import tools_tokens
 from quire.values import Entry
-from traces import conversations, entries, files, parser, synthetic
+from traces import conversations, entries, files, live, parser, synthetic, with_pauses
 
-PRICES = ((0.1, 1.25), (0.1, 2.0), (0.05, 1.25), (0.025, 1.25))
+PRICES = ((0.1, 1.25), (0.05, 2.0), (0.1, 1.0), (0.5, 1.0), (0.0, 1.0))
+# The share of the user's turns that come after the cache has gone, and after how many seconds it goes.
+COLD_TURNS, TTL_S = 0.35, 300
 # Threads of at least so many tokens, and the budgets for them.
 BUDGETS = ((500_000, (128_000,)), (50_000, (16_000, 32_000, 64_000)), (0, (4_000,)))
 change = msgspec.structs.replace
-QUIRE = {"Quire": Policy(), "Quire, each turn": Policy(promote="each-turn"), "Quire, drop only": DROP_ONLY}
+TOOL = tools_tokens([RECALL_TOOL])
+QUIRE = {"Quire": Policy(), "Quire, drop only": DROP_ONLY}
+COLD = f"Quire, {COLD_TURNS:.0%} of turns cold"
 
 
 class Tally(msgspec.Struct):
@@ -48,37 +55,46 @@ class Tally(msgspec.Struct):
     over: int = 0
     below: int = 0
     kept: float = 0.0
+    # Requests with the tool that reads behind handles, which the optimum does not count.
+    offered: int = 0
+
+    def tool_cost(self, read: float, write: float) -> float:
+        """What its definition costs: written once, read from then on."""
+        return TOOL * (write + read * (self.offered - 1)) if self.offered else 0.0
 
     def cost(self, read: float, write: float) -> float:
         return read * self.reused + write * (self.tokens - self.reused)
 
 
 def measure_quire(
-    listed: list[Entry], policy: Policy, whole: list[Built], check: bool, budget: int, share: float
+    made: Iterable[Built | Refused | None],
+    whole: list[Built],
+    budget: int,
+    share: float,
+    cold: Sequence[bool] = (),
 ) -> Tally:
-    """Quire's requests, through the public API; checked against the provider's rules when asked.
+    """Count over requests of Quire's.
 
-    A request whose verbatim tail is shorter than `share` of what `budget` leaves beside the head is below the floor.
+    One whose verbatim tail is shorter than `share` of what `budget` leaves beside the head is below the floor; where the
+    cache was cold nothing is reused.
     """
     tally, before = Tally(), None
-    for place, one in enumerate(requests(listed, policy)):
+    for one, all_, stale in zip(made, whole, cold or [False] * len(whole), strict=True):
         tally.requests += 1
         if not isinstance(one, Built):
             tally.over += 1
             continue
-        reused = reused_tokens(before, one)
-        full = sum(whole[place].sizes)
+        reused = 0 if stale else reused_tokens(before, one)
+        full = sum(all_.sizes)
         tally.tokens += one.tokens
         tally.reused += reused
         tally.breaks += before is not None and reused < before.tokens
         tally.over += one.tokens > budget
         tally.kept += sum(one.sizes) / max(1, full)
         floor = share * (budget - one.head_tokens)
-        tally.below += verbatim(one, whole[place]) < min(full, floor) - 1
-        if check:
-            tally.invalid += bool(
-                validate(render(one.prompt, "openai-chat:gpt-5").body, "openai-chat", "gpt-5")
-            )
+        tally.below += verbatim(one, all_) < min(full, floor) - 1
+        offered = any(tool["name"] == RECALL_TOOL["name"] for tool in one.prompt.tools)
+        tally.offered += offered
         before = one
     return tally
 
@@ -89,7 +105,8 @@ def verbatim(one: Built, whole: Built) -> int:
     for mine, theirs, size in zip(
         reversed(one.prompt.messages), reversed(whole.prompt.messages), reversed(one.sizes), strict=False
     ):
-        if mine != theirs:
+        # Entries are numbered otherwise where a cut is recorded.
+        if (mine.role, mine.parts) != (theirs.role, theirs.parts):
             break
         total += size
     return total
@@ -145,9 +162,9 @@ def is_valid(messages: list[dict[str, Any]]) -> bool:
 def _others() -> Iterable[tuple[str, float, Policy]]:
     """Ours with more or less kept, to be set beside a peer: (name, share of the budget, policy); all drop only."""
     base = change(DROP_ONLY, when="full")
-    fuller = [(floor, opening) for floor in (0.5, 0.55) for opening in (0.0, 0.05, *_steps(0.1, 0.48, 0.02))]
-    fuller += [(floor, opening) for floor in (0.6, 0.7, 0.8) for opening in _steps(0.0, 0.35, 0.05)]
-    fuller += [(floor, 0.0) for floor in (0.65, 0.75, 0.85, *_steps(0.9, 0.97, 0.01))]
+    fuller = [(floor, opening) for floor in (0.5, 0.55) for opening in (0.0, *_steps(0.1, 0.4, 0.1), 0.46)]
+    fuller += [(floor, opening) for floor in (0.6, 0.7, 0.8) for opening in (0.0, 0.15)]
+    fuller += [(floor, 0.0) for floor in (0.9, 0.95)]
     for floor, opening in fuller:
         if floor + opening <= 0.98:
             yield (
@@ -155,11 +172,9 @@ def _others() -> Iterable[tuple[str, float, Policy]]:
                 1.0,
                 change(base, floor=floor, opening=opening),
             )
-    for share in _steps(0.5, 1.0, 0.05):
-        for floor in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5) if share > 0.75 else (0.2, 0.3, 0.4, 0.5):
+    for share in _steps(0.5, 1.0, 0.1):
+        for floor in (0.05, 0.2, 0.35, 0.5):
             yield f"Quire, {share:.2f} of the budget, floor {floor:.2f}", share, change(base, floor=floor)
-    for floor in _steps(0.1, 0.5, 0.05):
-        yield f"Quire, drop only, floor {floor:.2f}", 1.0, change(DROP_ONLY, floor=floor)
 
 
 def _steps(first: float, last: float, step: float) -> list[float]:
@@ -207,7 +222,7 @@ def load(given: Any) -> Iterable[Thread]:
 
 def _thread(name: str, messages: list[dict[str, Any]]) -> Iterable[Thread]:
     listed = entries({"messages": messages})
-    whole = [b for b in requests(listed, Policy(budget=10**12, when="full")) if isinstance(b, Built)]
+    whole = [b for b in live(listed, Policy(budget=10**12, when="full", ttl_s=None)) if b is not None]
     if whole:
         yield Thread(name, messages, listed, whole)
 
@@ -253,21 +268,28 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
     rows = []
     for name, policy in QUIRE.items():
         seen = trail(thread.entries, change(policy, **common_), extract)
-        for number, (read, write) in enumerate(PRICES):
-            ours = change(policy, **common_, read=read, write=write)
-            tally = measure_quire(
-                thread.entries, ours, thread.whole, number == 0, budget=budget, share=policy.floor
-            )
-            best = optimum(seen, ours)
-            rows.append(_row(thread, budget, name, tally, (read, write), best.cost))
+        for prices in PRICES:
+            ours = change(policy, **common_, read=prices[0], write=prices[1])
+            tally = measure_quire(live(thread.entries, ours), thread.whole, budget, policy.floor)
+            rows.append(_row(thread, budget, name, tally, prices, optimum(seen, ours).cost))
+    rows.append(_with_cold_turns(thread, budget))
     for name, peer in peers.items():
-        tally = measure_peer(peer, thread.messages, budget)
-        rows += [_row(thread, budget, name, tally, prices, None) for prices in PRICES]
+        rows.append(_row(thread, budget, name, measure_peer(peer, thread.messages, budget), PRICES[0], None))
     for name, (share, policy) in OTHERS.items() if peers else ():
+        # Cut only when full, a thread needs no record of what was sent: its fold makes the same requests.
         ours = change(policy, budget=int(share * budget), ttl_s=None)
-        tally = measure_quire(thread.entries, ours, thread.whole, check=False, budget=budget, share=0.5)
+        tally = measure_quire(requests(thread.entries, ours), thread.whole, budget, 0.5)
         rows.append(_row(thread, budget, name, tally, PRICES[0], None))
     return rows
+
+
+def _with_cold_turns(thread: Thread, budget: int) -> dict[str, Any]:
+    policy = Policy(budget=budget, ttl_s=TTL_S, read=PRICES[0][0], write=PRICES[0][1])
+    paused = with_pauses(thread.entries, COLD_TURNS)
+    seen = trail(paused, policy, extract)
+    cold = [step.cold for step in seen.steps]
+    tally = measure_quire(live(paused, policy), thread.whole, budget, policy.floor, cold)
+    return _row(thread, budget, COLD, tally, PRICES[0], optimum(seen, policy).cost)
 
 
 def _row(
@@ -286,7 +308,7 @@ def _row(
         "kept": tally.kept / max(1, tally.requests),
         "cost": tally.cost(*prices),
         # Infinite where a budget is so small that cuts between requests alone cannot keep to it.
-        "optimum": best if best is not None and math.isfinite(best) else None,
+        "optimum": best + tally.tool_cost(*prices) if best is not None and math.isfinite(best) else None,
     }
 
 
@@ -342,9 +364,13 @@ def tables(rows: list[dict[str, Any]]) -> Iterable[Table]:
         first = [r for r in mine if (r["read"], r["write"]) == PRICES[0]]
         named = f"{trace}, {first[0]['threads']} thread{'s' * (first[0]['threads'] > 1)}, {first[0]['requests']:,} requests, budget {budget:,}"
         yield named, HEADER, [_cells(row) for row in first]
-        yield f"{named}: cost by price set, in thousands", ("", *map(_priced, PRICES)), list(_by_price(mine))
     ours = [row for row in summed if row["strategy"] == "Quire"]
-    yield ("Quire's cost over the optimum", ("", *map(_priced, PRICES)), _over_optimum(ours))
+    cold = [row for row in summed if row["strategy"] == COLD]
+    yield (
+        "Quire's cost over the optimum",
+        ("", *map(_priced, PRICES), "cold turns"),
+        _over_optimum(ours, cold),
+    )
 
 
 HEADER = (
@@ -367,26 +393,22 @@ def _priced(prices: tuple[float, float]) -> str:
     return f"{prices[0]} / {prices[1]}"
 
 
-def _by_price(rows: list[dict[str, Any]]) -> Iterable[tuple[object, ...]]:
-    for name in dict.fromkeys(row["strategy"] for row in rows):
-        priced = {(row["read"], row["write"]): row for row in rows if row["strategy"] == name}
-        yield (name, *(_price_cell(priced[prices]) for prices in PRICES))
+def _over_optimum(ours: list[dict[str, Any]], cold: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    """A row for each group of threads, and the mean and the highest of each price set."""
+    columns = [[row for row in ours if (row["read"], row["write"]) == prices] for prices in PRICES] + [cold]
+    out = [
+        (f"{rows[0]['trace']}, {rows[0]['budget']:,}", *(_ratio(row.get("of_optimum")) for row in rows))
+        for rows in zip(*columns, strict=True)
+    ]
+    for name, figure in (("mean", lambda some: sum(some) / len(some)), ("highest", max)):
+        found = [[row["of_optimum"] for row in column if "of_optimum" in row] for column in columns]
+        out.append((name, *(_ratio(figure(some)) if some else "" for some in found)))
+    single = [[row["worst"] for row in column if "worst" in row] for column in columns]
+    return [*out, ("highest of a single thread", *(_ratio(max(some)) if some else "" for some in single))]
 
 
-def _over_optimum(ours: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    by_price = [
-        [row for row in ours if (row["read"], row["write"]) == prices and "of_optimum" in row]
-        for prices in PRICES
-    ]
-    figures = {
-        "mean of the groups": lambda found: sum(row["of_optimum"] for row in found) / len(found),
-        "worst group": lambda found: max(row["of_optimum"] for row in found),
-        "worst single thread": lambda found: max(row["worst"] for row in found),
-    }
-    return [
-        (name, *(f"{figure(found):.3f}" if found else "none" for found in by_price))
-        for name, figure in figures.items()
-    ]
+def _ratio(of: float | None) -> str:
+    return f"{of:.3f}" if of is not None else ""
 
 
 def show(rows: list[dict[str, Any]], markdown: bool) -> None:
@@ -418,11 +440,6 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 def _beside(row: dict[str, Any]) -> str:
     """Our cost at the same kept against the peer's."""
     return f"{row['ours_at_same_kept'] / row['cost'] - 1:+.0%}" if "ours_at_same_kept" in row else ""
-
-
-def _price_cell(row: dict[str, Any]) -> str:
-    best = f" ({row['of_optimum']:.3f})" if "of_optimum" in row else ""
-    return f"{row['cost'] / 1000:,.0f}{best}"
 
 
 if __name__ == "__main__":

@@ -112,13 +112,16 @@ TARGET = "openai-chat:gpt-5"
 def live(given: Iterable[Entry], policy: Policy) -> Iterator[Built | None]:
     """The requests of a thread as users run it, one in front of each run of the model's messages.
 
-    Each is made by `thread.request` and its answer recorded by `thread.record`; None where the budget cannot hold it.
+    Each is made by `thread.request` and its answer recorded by `thread.record`, at the times that the entries have; None
+    where the budget cannot hold it.
     """
-    thread = Thread(MemoryStore(), "t", policy, observers=())
+    now = 0
+    thread = Thread(MemoryStore(), "t", policy, clock=lambda: now, observers=())
     asked = False
     for speaks, run in groupby(given, key=lambda entry: entry.kind in SPOKEN):
         some = tuple(run)
         asked = asked or any(entry.kind == "user" for entry in some)
+        now = max(entry.at or now for entry in some)
         if not speaks or not asked:
             thread.append(*some)
             continue
@@ -132,3 +135,12 @@ def live(given: Iterable[Entry], policy: Policy) -> Iterator[Built | None]:
         else:
             thread.record(Reply(some, Usage()), request)
             yield built
+
+
+def with_pauses(given: Iterable[Entry], share: float, seed: int = 7) -> list[Entry]:
+    """The entries ten seconds after one another; in front of this share of the user's turns an hour passes."""
+    dice, now, out = random.Random(seed), 0, []
+    for entry in given:
+        now += 3_600_000 if entry.kind == "user" and dice.random() < share else 10_000
+        out.append(Entry(entry.kind, {**entry.body, "at": now}))
+    return out

@@ -43,11 +43,12 @@ def turns(first: int, last: int) -> list[Entry]:
     return out
 
 
-def test_every_request_and_every_decision_is_told_if_only_by_its_first_words() -> None:
+def test_every_request_is_told_if_only_by_its_first_words_and_the_newest_decisions_so_that_they_can_be_read() -> None:
     text = summary(turns(0, 12), 260)
     assert counter().count(text) <= 260
     assert all(f"request {n}: please" in text for n in range(12))
-    assert all(f"We decided {n} times" in text for n in range(12))
+    assert "We decided 11 times over to go on as it was, word word word " in text
+    assert went(text) == (12, 12)
 
 
 def test_where_not_even_first_words_fit_the_oldest_go_and_are_counted() -> None:
@@ -66,7 +67,31 @@ def test_requests_and_decisions_are_carried_on_over_many_rebases() -> None:
         text = summary(turns(n, n + 2), 900, text)
         assert counter().count(text) <= 900
     assert all(f"request {n}:" in text for n in range(40))
-    assert all(f"We decided {n} " in text for n in range(40))
+    assert all(f"We decided {n} times over to go on as it was" in text for n in range(34, 40))
+    assert went(text) == (40, 40)
+
+
+def test_the_state_of_the_work_is_told_and_no_code_no_timings_and_no_modes() -> None:
+    entries = [
+        values.user("Port ~/.config/app.toml and /Users/me/app/main.py to the new loader."),
+        values.call("1", "edit", {"path": "/Users/me/app/main.py"}),
+        values.result("1", None, "ok in 17ms"),
+        values.call("2", "bash", {"command": "git commit -a; npm test"}),
+        values.result("2", None, "create mode 100644 x.ts (14ms)\n@param cancelled\n2 tests failed", error=True),
+        values.respond(
+            "Done.\n```ts\ncancelled: boolean; // must be set\n```\ncancelled: boolean;\nLet me check that it works."
+        ),
+        values.respond(
+            "Changed the loader to read TOML first. The test of the old format still fails, see tests/load_1.py."
+        ),
+    ]
+    assert summary(entries, 400).split("\n") == [
+        "User: Port ~/.config/app.toml and /Users/me/app/main.py to the new loader.",
+        "Done: Changed the loader to read TOML first.",
+        "Open: The test of the old format still fails, see tests/load_1.py.",
+        "Failed: create mode 100644 x.ts (14ms) @param cancelled 2 tests failed (bash git commit -a; npm test)",
+        "Changed: /Users/me/app/main.py",
+    ]
 
 
 @pytest.mark.moves_prefix(reason="many rebases are made")
@@ -91,7 +116,7 @@ def test_what_was_named_before_and_is_named_again_is_told() -> None:
 
 def test_a_question_settles_nothing() -> None:
     text = summary([values.respond("Should I cancel it? I will use the blue one instead.")], 100)
-    assert text == "Assistant: I will use the blue one instead."
+    assert text == "Done: I will use the blue one instead."
 
 
 def test_a_models_own_words_are_kept_in_front() -> None:
@@ -101,7 +126,7 @@ def test_a_models_own_words_are_kept_in_front() -> None:
     assert counter().count(text) <= 200
 
 
-@given(st.lists(st.builds(Line, st.sampled_from(["User", "Assistant"]), phrases)))
+@given(st.lists(st.builds(Line, st.sampled_from(["User", "Done", "Open", "Failed"]), phrases)))
 @fewer(2)
 def test_lines_are_read_back_as_they_were_written(lines: list[Line]) -> None:
     assert list(earlier("\n".join(written(lines))).lines) == lines

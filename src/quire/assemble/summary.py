@@ -1,9 +1,9 @@
 """The built-in summary of turns that leave: extractive, deterministic, offline.
 
-Tells the state of the work: what was asked, what was settled, what failed, what was changed, and what was named that
-later turns may name again. What the user demanded (constraints, ids, dates, amounts) is told word for word, before
-anything else; of other requests and decisions at least the first words, or how many are not listed. A summariser is a
-function `(Leaving) -> str`; a model can take this one's place, and what it forgets of the demands is told beside it.
+Tells the state of the work: what was asked, what is done, what is open, what failed, what was changed, and what was
+named that later turns may name again. What the user demanded (constraints, ids, dates, amounts) is told word for word,
+before anything else; of other requests at least the first words, of what was settled the newest, in words that can be
+read; and how many are not listed. A summariser is a function `(Leaving) -> str`; a model can take this one's place, and what it forgets of the demands is told beside it.
 """
 
 from __future__ import annotations
@@ -89,10 +89,11 @@ def lines_that_fit(text: str, characters: int) -> str:
 
 # An earlier summary, read back: what was listed, what was named, and how much went unlisted even then.
 
-# Whose line it is: the user's requests, what the model settled, and what failed.
-SPEAKERS = ("User", "Assistant", "Failed")
-_LINE = re.compile(r"(User|Assistant|Failed): (.*)")
-_LABEL = re.compile(r"(User|Assistant|Failed|Changed|Used|Named|Not listed): ")
+# What a line tells: a request of the user, what the model settled, what it left open, and what failed.
+KINDS = ("User", "Done", "Open", "Failed")
+# Older summaries tell what was settled as the assistant's.
+_LINE = re.compile(r"(User|Done|Open|Failed|Assistant): (.*)")
+_LABEL = re.compile(r"(User|Done|Open|Failed|Assistant|Changed|Used|Named|Not listed): ")
 _UNLISTED = re.compile(r"Not listed: (?=\d)(?:(\d{1,9}) requests)?(?:, )?(?:(\d{1,9}) decisions)?")
 # What calls changed, what others were made with, and what else was said: words that may be named again.
 CHANGED, USED, NAMED = LISTS = ("Changed: ", "Used: ", "Named: ")
@@ -114,9 +115,8 @@ class Untold(msgspec.Struct, frozen=True):
     def and_also(self, lines: Iterable[Line]) -> Untold:
         """These, and the lines given."""
         speakers = [line.who for line in lines]
-        return Untold(
-            self.requests + speakers.count(SPEAKERS[0]), self.decisions + speakers.count(SPEAKERS[1])
-        )
+        settled = speakers.count("Done") + speakers.count("Open")
+        return Untold(self.requests + speakers.count("User"), self.decisions + settled)
 
 
 class EarlierSummary(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ def earlier(text: str) -> EarlierSummary:
     who = ""
     for line in text.split("\n"):
         if told := _LINE.fullmatch(line):
-            who = told[1]
+            who = told[1].replace("Assistant", "Done")
             lines.append(Line(who, told[2]))
         elif label := next((label for label in words if line.startswith(label)), ""):
             words[label] += line.removeprefix(label).replace(",", " ").split()
@@ -235,8 +235,13 @@ def _around(text: str, place: int, characters: int) -> str:
 _DECISION = re.compile(
     r"(?i)\b(decid|decision|agreed|must|never|always|should|confirm|fixed|because|instead|conclusion|"
     r"root cause|cancel|refund|exchange|prefer|do not|don't|will use|chose|implement|added|changed|created|"
-    r"removed|updated|renamed|passes|works|next|todo|still|remaining|open question)\w*"
+    r"removed|updated|renamed|passes|works)\w*"
 )
+_LEFT_OPEN = re.compile(
+    r"(?i)\b(?:next|todo|to do|still|remain|open question|not yet|left to|pending|blocked|waiting)\w*"
+)
+# What the model announces is neither.
+_ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
 _FENCED = re.compile(r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)")
 # A settled thing takes a few words to say.
 _SETTLED = 4
@@ -245,8 +250,10 @@ _CHANGES = re.compile(
     r"(?i)(?:^|[_-])(?:edit|write|create|patch|apply|replace|insert|delete|remove|move|rename|save|append|update|"
     r"modify|cancel|exchange|return|book|send|set|add)|(?:Edit|Write|Create|Patch)"
 )
-# So many failures are told, the newest.
-_FAILURES = 3
+# So many failures are told, and so many things left open: the newest.
+_NEWEST_FEW = 3
+# What was settled is told in so many characters at least, in this share of the summary where there is much: the newest.
+_READABLE, _DECIDED = 60, 0.2
 # Requests and decisions take this share of the summary before anything is named; more of it where that leaves each
 # of them fewer than 30 characters, and more again for 16 and for 12. Where that is still too little, the oldest go.
 _SHARES = ((0.4, 400), (0.5, 30), (0.6, 16), (0.9, 12))
@@ -289,8 +296,8 @@ def forgotten(gone: Leaving, text: str) -> str:
     said = [*told.lines, *_said(gone.entries)]
     room = {facts: max(gone.limit // 2, gone.most if facts <= _SHORT_FACT else 0) for facts in _FACTS}
     facts = next((facts for facts in _FACTS if _demanded(said, facts) <= room[facts]), 0)
-    asked = [demand for line in said if line.who == SPEAKERS[0] for demand in demands(line.text, facts)]
-    lines = [Line(SPEAKERS[0], fromkey) for fromkey in dict.fromkeys(asked) if fromkey not in text]
+    asked = [demand for line in said if line.who == "User" for demand in demands(line.text, facts)]
+    lines = [Line("User", fromkey) for fromkey in dict.fromkeys(asked) if fromkey not in text]
     while lines and _count("\n".join(written(lines))) > room[facts]:
         del lines[0]
     words = _words(gone.entries, told.words, {*gone.known, *telling(text)}, gone.limit / 4)
@@ -337,36 +344,50 @@ def _within(draft: _Draft, limit: int) -> str:
 
 
 def _said(entries: Sequence[Entry]) -> Iterator[Line]:
-    """What the user asked, the sentences of the model in which something was settled, and the newest failures."""
+    """What the user asked, the model's sentences in which something is settled or left open, the newest failures."""
     failures = [entry.seq for entry in entries if entry.kind == "result" and entry.body.get("error")]
+    calls = {entry.call_id: entry for entry in entries if entry.kind == "call"} if failures else {}
     for entry in entries:
         if entry.kind == "user" and entry.text.strip():
             yield Line("User", _flat(entry.text))
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", entry.text))
-            yield from (Line("Assistant", _flat(sentence)) for sentence in sentences if _settles(sentence))
-        elif entry.seq in failures[-_FAILURES:] and (text := _flat(result_text(entry)[:_LONGEST])):
-            yield Line("Failed", text)
+            yield from (Line(kind, _flat(each)) for each in sentences if (kind := _settles(each)))
+        elif entry.seq in failures[-_NEWEST_FEW:] and (text := _flat(result_text(entry)[:_LONGEST])):
+            call = calls.get(entry.call_id)
+            made = f" ({call.name} {_flat(_text(call))})" if call is not None else ""
+            yield Line("Failed", first_words(text, _READABLE) + made)
 
 
-def _settles(sentence: str) -> bool:
-    """Whether a sentence says that something is so from now on: not a question, not code, not a mere 'Done.'"""
+def _settles(sentence: str) -> str:
+    """Whether a sentence says that something is so from now on, or that it is not yet: 'Done', 'Open' or ''.
+
+    A question, code, an announcement and a mere 'Done.' say neither.
+    """
     if len(sentence.split()) < _SETTLED or sentence.endswith("?") or _CODE.search(sentence):
-        return False
-    return _DECISION.search(sentence) is not None
+        return ""
+    if _ANNOUNCED.match(sentence):
+        return ""
+    if _LEFT_OPEN.search(sentence):
+        return "Open"
+    return "Done" if _DECISION.search(sentence) else ""
 
 
 def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> tuple[list[Line], Untold]:
     """The lines that can be told at least by their first words, and how many are missing with all others.
 
-    Equal ones are told once. Failures and decisions give way to requests, older ones to newer ones, all to demands.
+    Equal ones are told once. All others give way to requests, older ones to newer ones, all to demands.
     """
     newest = {line: place for place, line in enumerate(lines)}
     missing = missing.and_also(line for place, line in enumerate(lines) if newest[line] != place)
-    kept = [each for who in SPEAKERS for each in sorted(newest, key=newest.__getitem__) if each.who == who]
-    failed = sum(each.who == SPEAKERS[2] for each in kept)
-    asked = len(kept) - failed
-    kept = kept[:asked] + kept[asked:][-_FAILURES:]
+    by_age = sorted(newest, key=newest.__getitem__)
+    kinds = {kind: [line for line in by_age if line.who == kind] for kind in KINDS}
+    room = max(_DECIDED * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, facts))
+    few = {"Done": _newest_within(kinds["Done"], room)}
+    few |= {kind: kinds[kind][-_NEWEST_FEW:] for kind in ("Open", "Failed")}
+    for kind, some in few.items():
+        missing = missing.and_also(kinds[kind][: len(kinds[kind]) - len(some)])
+    kept = [line for kind in KINDS for line in few.get(kind, kinds[kind])]
     size, sizes = _size(kept, _SHORTEST, facts), [_count(text) + 1 for text in _cut(kept, _SHORTEST, facts)]
     gone = set[int]()
     for place in _leaving(kept, facts):
@@ -379,13 +400,21 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> t
     return [each for place, each in enumerate(kept) if place not in gone], missing
 
 
+def _newest_within(lines: Sequence[Line], room: float) -> Sequence[Line]:
+    """As many of the newest as so many tokens tell in words that can be read."""
+    start = len(lines)
+    while start and (room := room - _count(first_words(lines[start - 1].text, _READABLE)) - 1) >= 0:
+        start -= 1
+    return lines[start:]
+
+
 def _is_demand(line: Line, facts: int) -> bool:
-    return line.who == SPEAKERS[0] and bool(demands(line.text, facts))
+    return line.who == "User" and bool(demands(line.text, facts))
 
 
 def _leaving(lines: Sequence[Line], facts: int) -> list[int]:
     """The places of lines in the order in which they give way."""
-    order = {who: rank for rank, who in enumerate(reversed(SPEAKERS))}
+    order = {kind: rank for rank, kind in enumerate(reversed(KINDS))}
     return sorted(range(len(lines)), key=lambda at: (_is_demand(lines[at], facts), order[lines[at].who]))
 
 
@@ -404,8 +433,8 @@ def _size(lines: Sequence[Line], length: int, facts: int) -> int:
 
 
 def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
-    """Requests, decisions, failures, each by its first words and its demands; of the newest requests twice as many."""
-    asked = sum(line.who == SPEAKERS[0] for line in lines)
+    """Requests and all others, each by its first words and its demands; of the newest requests twice as many."""
+    asked = sum(line.who == "User" for line in lines)
     newest = range(asked - min(_NEWEST, asked // _PART), asked)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
     return written(
@@ -415,8 +444,8 @@ def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
 
 def _shown(line: Line, length: int, facts: int) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
-    if line.who != SPEAKERS[0]:
-        return first_words(line.text, length)
+    if line.who != "User":
+        return first_words(line.text, max(length, _READABLE))
     text = line.text.removesuffix(_MORE)
     wanted = demands(text, facts)
     head = first_words(text, length)
@@ -462,7 +491,8 @@ def _words(entries: Sequence[Entry], before: dict[str, list[str]], known: set[st
     scored = {
         word: likelihood(word, label.get(word, NAMED) != NAMED) * times**0.5
         for word, times in weight.items()
-        if word not in known
+        # That a file was changed is told wherever else it is named.
+        if word not in known or label.get(word) == CHANGED
     }
     top = within({word: score for word, score in scored.items() if score >= LEAST}, room - 3 * len(LISTS))
     lines = {name: [word for word in top if label.get(word, NAMED) == name] for name in LISTS}

@@ -19,6 +19,8 @@ _EDGE = re.compile(r"^(?:[-+]+|\.(?![\w/.])|\.\.(?!/))+|[.+~-]+$")
 _KINDS = tuple(
     (re.compile(pattern), said, used)
     for pattern, said, used in (
+        # What tools print with everything is no fact: modes of files, parameters of comments.
+        (r"^(?:100(?:644|755)|0?40000|1[26]0000|0?[67][0-7][0-7])$|^@[a-z]+$", 0.0, 0.0),
         (r"\w*:?//", 0.04, 0.2),
         (r"/.*/|\w/\w|~/", 0.25, 1.5),
         (r"@", 0.06, 0.15),
