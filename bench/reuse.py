@@ -162,9 +162,9 @@ def is_valid(messages: list[dict[str, Any]]) -> bool:
 def _others() -> Iterable[tuple[str, float, Policy]]:
     """Ours with more or less kept, to be set beside a peer: (name, share of the budget, policy); all drop only."""
     base = change(DROP_ONLY, when="full")
-    fuller = [(floor, opening) for floor in (0.5, 0.55) for opening in (0.0, *_steps(0.1, 0.4, 0.1), 0.46)]
-    fuller += [(floor, opening) for floor in (0.6, 0.7, 0.8) for opening in (0.0, 0.15)]
-    fuller += [(floor, 0.0) for floor in (0.9, 0.95)]
+    fuller = [(floor, opening) for floor in (0.5, 0.55) for opening in (0.0, 0.05, *_steps(0.1, 0.48, 0.02))]
+    fuller += [(floor, opening) for floor in (0.6, 0.7, 0.8) for opening in _steps(0.0, 0.35, 0.05)]
+    fuller += [(floor, 0.0) for floor in (0.65, 0.75, 0.85, *_steps(0.9, 0.97, 0.01))]
     for floor, opening in fuller:
         if floor + opening <= 0.98:
             yield (
@@ -172,8 +172,8 @@ def _others() -> Iterable[tuple[str, float, Policy]]:
                 1.0,
                 change(base, floor=floor, opening=opening),
             )
-    for share in _steps(0.5, 1.0, 0.1):
-        for floor in (0.05, 0.2, 0.35, 0.5):
+    for share in _steps(0.5, 1.0, 0.05):
+        for floor in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5) if share > 0.75 else (0.2, 0.3, 0.4, 0.5):
             yield f"Quire, {share:.2f} of the budget, floor {floor:.2f}", share, change(base, floor=floor)
 
 
@@ -268,7 +268,7 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
     rows = []
     for name, policy in QUIRE.items():
         seen = trail(thread.entries, change(policy, **common_), extract)
-        for prices in PRICES:
+        for prices in PRICES if name == "Quire" else PRICES[:1]:
             ours = change(policy, **common_, read=prices[0], write=prices[1])
             tally = measure_quire(live(thread.entries, ours), thread.whole, budget, policy.floor)
             rows.append(_row(thread, budget, name, tally, prices, optimum(seen, ours).cost))

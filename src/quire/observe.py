@@ -234,12 +234,15 @@ class EpochWatch:
         self._growth: list[int] = []
 
     def on_request(self, sending: Sending) -> None:
-        built = sending.built
+        reasons = (entry.body["reason"] for entry in sending.since if entry.kind == "rebase")
+        self.passed(sending.built, "+".join(reasons))
+
+    def passed(self, built: Built, reasons: str) -> None:
+        """A request went by; why cuts were made in front of it."""
         if built.epoch == self._epoch:
             self._requests += 1
             self._growth.append(built.tokens - self._tokens)
         else:
-            reasons = "+".join(entry.body["reason"] for entry in sending.since if entry.kind == "rebase")
             grown = any(reason in reasons for reason in ("budget", "rent", "brim"))
             self._lengths = [*self._lengths, self._requests] if grown and self._requests else []
             self._epoch, self._requests = built.epoch, 1

@@ -101,6 +101,17 @@ def test_plan_compares_policies_with_the_optimum(file: str) -> None:
     assert made["requests"] == 60
 
 
+def test_plan_warns_of_a_budget_that_ends_epochs_early(tmp_path: Path) -> None:
+    path, said = tmp_path / "t.jsonl", [values.user("Read them all.")]
+    for n in range(20):
+        said += [values.call(f"c{n}", "read", {}), values.result(f"c{n}", None, f"river stone {n}\n" * 200)]
+    path.write_text("".join(encode_lines([*said, values.respond("done")])))
+    small, large = (run("plan", str(path), "--budget", budget) for budget in ("2400", "40000"))
+    assert "warning: the newest epochs lasted" in small
+    assert "--budget" in small
+    assert "warning" not in large
+
+
 def test_what_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(QuireError, match="no file called 'nobody', and there is no database") as caught:
         run("assemble", "nobody", "--db", str(tmp_path / "none.db"))

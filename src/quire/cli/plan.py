@@ -97,10 +97,28 @@ def plan(source: str, as_json: bool, db: Place | None, **fields: object) -> None
     cost = round(best.cost) if math.isfinite(best.cost) else None
     rows.append({"policy": OPTIMUM, "of": "as given", "cost": cost, "cuts": list(best.cuts)})
     paid = _paid(logged, under)
+    short = _short_epochs(entries, policy)
     if as_json:
-        print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows})
+        print_json(
+            {"requests": rows[0]["requests"], "paid": paid, "policies": rows, "warning": short or None}
+        )
         return
     _print(rows, paid)
+    if short:
+        console().print(f"\nwarning: {short}")
+
+
+def _short_epochs(entries: list[Entry], policy: Policy) -> str:
+    """What a live thread would have warned of under the policy as given: a budget that ends epochs early."""
+    from quire.assemble import Built
+    from quire.observe import EpochWatch
+
+    told: list[object] = []
+    watch = EpochWatch(told.append)
+    for built in _made(entries, policy)[0]:
+        if isinstance(built, Built):
+            watch.passed(built, built.rebase["reason"] if built.rebase else "")
+    return str(told[0]) if told else ""
 
 
 def variants(policy: Policy) -> dict[str, Policy]:

@@ -1,0 +1,127 @@
+"""Does a model still find in a fitted request what it finds in the whole thread? Probes, answered by the local model.
+
+Into the first message of recorded runs three things are planted: a file, an id, and something that the user forbids. At the
+end the model is asked for each, once with the whole thread and once with the request that Quire fits to the budget. An
+answer counts where it names what was planted. The packaged model is small (SmolLM2, 135 million parameters): it overlooks
+much that stands in front of it, so the ratio of the two shares says more than either.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from peers import size
+from quire import Policy, values
+from quire.assemble import Built
+from quire.cli.output import print_table
+from quire.providers import render
+from quire.send.local import LocalServer, weights
+from quire.send.weights import faster
+from traces import conversations, entries, files, live, parser
+
+BUDGET, WINDOW = 3_000, 8_192
+TARGET = "llamacpp:smollm2"
+# Reading a long prompt takes a busy machine minutes.
+PATIENCE_S = 1_800
+# What is planted, and how it is asked for; {} is each run's own.
+PROBES = {
+    "file": (
+        "My notes are in notes/trip_{}.md.",
+        "Which file are my notes in? Answer with its path alone.",
+        "trip_{}",
+    ),
+    "id": (
+        "My membership id is MB-{}.",
+        "Which membership id did I give? Answer with the id alone.",
+        "MB-{}",
+    ),
+    "forbidden": (
+        "Never call me at 555-{}.",
+        "Which number did I forbid you to call? Answer with the number alone.",
+        "555-{}",
+    ),
+}
+
+
+class Run(msgspec.Struct):
+    """A recorded run with what was planted in it."""
+
+    name: str
+    messages: list[dict[str, Any]]
+    planted: dict[str, str]
+
+
+def runs(given: Any, most: int) -> Iterator[Run]:
+    """Runs that are longer than the budget and shorter than the model's window."""
+    dice = random.Random(7)
+    found = [(path.stem, one["messages"]) for path in files(given) for one in conversations(path)]
+    fitting = [(name, said) for name, said in found if BUDGET * 1.4 < sum(map(size, said)) < WINDOW - 1_500]
+    for name, said in dice.sample(fitting, min(most, len(fitting))):
+        own = {kind: f"{dice.randint(1_000, 9_999)}" for kind in PROBES}
+        first = next(place for place, one in enumerate(said) if one["role"] == "user")
+        words = " ".join(PROBES[kind][0].format(number) for kind, number in own.items())
+        asked = {**said[first], "content": f"{said[first]['content']}\n{words}"}
+        yield Run(
+            name,
+            [*said[:first], asked, *said[first + 1 :]],
+            {kind: PROBES[kind][2].format(own[kind]) for kind in PROBES},
+        )
+
+
+def last_request(run: Run, question: str, budget: int) -> Built:
+    """The request in which the question is asked behind everything else."""
+    told = [*entries({"messages": run.messages}), values.user(question), values.respond("?")]
+    *_, last = live(told, Policy(budget=budget, ttl_s=None))
+    assert last is not None  # a question is short
+    return last
+
+
+def answer(server: LocalServer, built: Built) -> str:
+    body = render(built.prompt, TARGET).body
+    plain = {"messages": body["messages"], "max_tokens": 24, "temperature": 0, "cache_prompt": True}
+    asked = urllib.request.Request(
+        f"{server.url}/v1/chat/completions", json.dumps(plain).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as reply:
+        return str(json.load(reply)["choices"][0]["message"]["content"] or "")
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--runs", type=int, default=6, help="how many runs (default: 6)")
+    arguments = options.parse_args()
+    rows = []
+    with LocalServer(faster(weights(), say=lambda line: None), ctx=WINDOW) as server:
+        for run in runs(arguments.data, arguments.runs):
+            for kind, (_, question, _) in PROBES.items():
+                whole, fitted = (last_request(run, question, budget) for budget in (10**6, BUDGET))
+                rows.append(
+                    {
+                        "trace": run.name,
+                        "probe": kind,
+                        "tokens": whole.tokens,
+                        "fitted_tokens": fitted.tokens,
+                        "stands": run.planted[kind] in str(fitted.prompt),
+                        "whole": run.planted[kind] in answer(server, whole),
+                        "fitted": run.planted[kind] in answer(server, fitted),
+                    }
+                )
+    if arguments.json:
+        print(json.dumps(rows))
+        return
+    table = []
+    for kind in (*PROBES, "all"):
+        some = [row for row in rows if kind in (row["probe"], "all")]
+        stands, whole, fitted = (sum(row[name] for row in some) for name in ("stands", "whole", "fitted"))
+        table.append((kind, len(some), whole, fitted, stands, f"{fitted / whole:.2f}" if whole else ""))
+    print_table(("probe", "asked", "whole thread", "fitted", "stands in it", "ratio"), table)
+
+
+if __name__ == "__main__":
+    main()
