@@ -7,7 +7,8 @@ cost of those is bounded from below by a dynamic program with a price on kept to
 reaches it.
 
 A second table sweeps the size of tool results from 1 % to 40 % of a budget of 24,000: what Quire's default costs on the
-live path beside that bound over depth and moment at its own kept and floor, and beside cutting to half.
+live path beside that bound over depth and moment at its own kept and floor, and beside cutting to half: also by the
+cheapest of Quire's settings that keeps as much as that.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count, islice
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 
 from peers import PEERS, Sizes, points
 from quire import Policy
-from quire.assemble import reused_tokens
+from quire.assemble import Built, reused_tokens
+from quire.assemble.policy import When
 from quire.cli.output import print_table
 from reuse import PRICES, budgets, load, measure_peer
 from traces import WORDS, entries, live, parser
@@ -157,18 +159,43 @@ def with_results(share: float, budget: int) -> list[dict[str, Any]]:
     return [*out, {"role": "assistant", "content": prose(60)}]
 
 
+def kept_and_cost(made: list[Built], wholes: list[int]) -> tuple[float, float]:
+    """The mean share of the thread in a request, and what all of them cost."""
+    pairs = zip([None, *made], made, strict=False)
+    reused = sum(reused_tokens(before, now) for before, now in pairs)
+    kept = sum(min(1, sum(b.sizes) / whole) for b, whole in zip(made, wholes, strict=True)) / len(made)
+    return kept, READ * reused + WRITE * (sum(built.tokens for built in made) - reused)
+
+
+def settings(messages: list[dict[str, Any]], budget: int, wholes: list[int]) -> Iterable[tuple[float, float]]:
+    """Kept and cost of Quire's settings that only drop, from little to much."""
+    for floor in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5):
+        for when in get_args(When):
+            policy = Policy(
+                budget=budget,
+                ttl_s=None,
+                read=READ,
+                write=WRITE,
+                floor=floor,
+                handles=0,
+                summary=0,
+                when=when,
+            )
+            made = [one for one in live(entries({"messages": messages}), policy) if one is not None]
+            yield kept_and_cost(made, wholes)
+
+
 def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
     policy = Policy(budget=budget, ttl_s=None, read=READ, write=WRITE)
     for share in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
         messages = with_results(share, budget)
         made = [built for built in live(entries({"messages": messages}), policy) if built is not None]
-        pairs = zip([None, *made], made, strict=False)
-        reused = sum(reused_tokens(before, now) for before, now in pairs)
-        cost = READ * reused + WRITE * (sum(built.tokens for built in made) - reused)
         sums = Talk.of(messages).sums
         wholes = [sums[end] - sums[1] for end in points(messages)]
-        kept = sum(min(1, sum(b.sizes) / whole) for b, whole in zip(made, wholes, strict=True)) / len(made)
+        kept, cost = kept_and_cost(made, wholes)
         half = measure_peer(PEERS["cut to half"](), messages, budget)
+        half_kept, half_cost = half.kept / half.requests, half.cost(READ, WRITE)
+        as_much = [one for one in settings(messages, budget, wholes) if one[0] >= half_kept - 0.005]
         yield {
             "results": share,
             "requests": len(made),
@@ -176,8 +203,9 @@ def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
             "kept": kept,
             "cost": cost,
             "of_bound": cost / least_cost(Talk.of(messages), budget, kept, 0, policy.floor),
-            "half_kept": half.kept / half.requests,
-            "half_cost": half.cost(READ, WRITE),
+            "half_kept": half_kept,
+            "half_cost": half_cost,
+            "at_its_kept": min((one[1] for one in as_much), default=math.nan) / half_cost,
             "half_breaks": half.breaks,
         }
 
@@ -216,6 +244,7 @@ def main() -> None:
             "cut to half: kept",
             "cost",
             "cuts",
+            "ours at its kept",
         ),
         [
             (
@@ -228,6 +257,7 @@ def main() -> None:
                 f"{row['half_kept']:.0%}",
                 f"{row['half_cost'] / 1000:,.0f}",
                 row["half_breaks"],
+                f"{row['at_its_kept'] - 1:+.0%}",
             )
             for row in swept
         ],
