@@ -140,10 +140,14 @@ def reopening(messages: list[dict[str, Any]], budget: int, length: int, passes: 
     entries = list(islice(joined(given, cycle(body)), length))
     with tempfile.TemporaryDirectory() as folder, SqliteStore(f"{folder}/log.db") as store:
         policy = Policy(budget=budget, ttl_s=None)
-        store.append("t", entries[:-1])
+        store.append("t", entries)
+        # The newest turns are live: requests and cuts are in the log, and some entries stand behind the checkpoint.
         writer = Thread(store, "t", policy)
-        writer.build(TARGET)
-        writer.append(entries[-1])
+        *live, (newest, _) = islice(rounds(messages), 41)
+        for told, reply in live:
+            writer.append(*told)
+            writer.record(Reply(tuple(reply), Usage()), writer.request(TARGET))
+        writer.append(*newest)
 
         def opened() -> float:
             before = time.process_time()

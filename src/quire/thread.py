@@ -355,13 +355,14 @@ class Thread:
         key = f"{target} {options!r}"
         if key not in self._renderings:
             rendering = providers.rendering(target, providers.wanted(options, self.name))
-            self._renderings = {key: (rendering, providers.marker(target), GrowingCheck())}
+            self._renderings = {key: (rendering, providers.marker(target), GrowingCheck(self._fold.checked))}
         rendering, marker, growing = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
         how = {"times": self._fold.turn_times, "previous_id": before}
         request = marker.marked(rendering.request(built.prompt), built.prompt, **how)
         if check:
             require(request, growing)
+            self._fold.checked = growing.checked
         layers = LayerHashes(built)
         left_out = LeftOutRow(request.left_out, built.left_out)
         return msgspec.structs.replace(request, layers=layers, left_out=left_out, epoch=built.epoch)

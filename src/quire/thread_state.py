@@ -20,6 +20,7 @@ from quire.errors import CallError, NotFound, QuireError
 from quire.log.entries import usable
 from quire.log.store import Store
 from quire.providers.models import ModelInfo, model_info
+from quire.providers.rules import Checked
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
 from quire.values import Entry, Json, JsonObject
@@ -52,6 +53,8 @@ class ThreadState:
         # The newest system prompt and the tools, by their hash: the same again is no news.
         self._standing: dict[str, str] = {}
         self.reply_id: str | None = None
+        # What was found right of the newest request's messages.
+        self.checked: Checked = ("", {})
         # When requests were sent before this turn, which tells how long caches must live.
         self.turn_times: tuple[int, ...] = ()
         self._times: list[int] = []
@@ -99,7 +102,7 @@ class ThreadState:
         self._seen = max(self._seen, found.seq)
         self.seq, self._entry_id, self.reply_id = found.seq, found.entry_id, found.reply_id
         self.sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
-        self._segments, self._standing = found.segments[:], dict(found.standing)
+        self._segments, self._standing, self.checked = found.segments[:], dict(found.standing), found.checked
         self._times, self.turn_times = found.times[:], tuple(found.times[: found.times_before_turn])
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
@@ -118,6 +121,7 @@ class ThreadState:
             segments=self._segments,
             standing=self._standing,
             unrecorded=self.assembly.unrecorded,
+            checked=self.checked,
         )
         theirs = self.assembly.unrecorded and self.assembly.summarise is not extract
         data = None if theirs else checkpoint.encode(now, self.assembly)

@@ -25,7 +25,7 @@ from quire.errors import QuireError
 from quire.values import Entry, JsonObject, LeftOut, Message
 
 # Raised whenever what is written, or what a fold makes of the same entries, changes.
-FORMAT = 6
+FORMAT = 7
 _HASH_BYTES = 32
 
 
@@ -48,6 +48,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     standing: dict[str, str]
     # Whether a rebase in it was made by a summariser and is in no log.
     unrecorded: bool
+    # The messages that were checked against the provider's rules, with nothing wrong in them.
+    checked: tuple[str, dict[bytes, int]] = ("", {})
     fold: msgspec.Raw = msgspec.Raw()
     format: int = FORMAT
     quire: str = ""

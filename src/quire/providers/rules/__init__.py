@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import is_not
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -111,15 +111,19 @@ def malformed(request: Json, provider: str, model: str | None = None) -> list[Fi
 _APART = frozenset({"diagnostics", "prompt_cache_options", "prompt_cache_retention"})
 
 
+# Sizes of messages by their hash, behind the name of what they were checked for.
+Checked: TypeAlias = tuple[str, dict[bytes, int]]
+
+
 class GrowingCheck:
     """Checks one thread's requests as they grow: messages that stand as they stood are not looked at again.
 
     Bodies must not be changed in place: the very same message is taken to be what it was. What was found in it is
-    found again.
+    found again. `checked` is what another found of earlier requests: `GrowingCheck.checked`, kept somewhere safe.
     """
 
-    def __init__(self, *, shape_only: bool = False) -> None:
-        self._shape_only = shape_only
+    def __init__(self, checked: Checked = ("", {}), *, shape_only: bool = False) -> None:
+        self._shape_only, self._checked_before = shape_only, checked
         # What all findings in messages rest on, and what stood around the messages.
         self._ground: object = None
         self._around: JsonObject | None = None
@@ -128,6 +132,11 @@ class GrowingCheck:
         # The sizes of messages with nothing wrong and no mark, by their hash: a rebase only moves most of them.
         self._clean = dict[bytes, int]()
         self._begin(())
+
+    @property
+    def checked(self) -> Checked:
+        """The messages of the newest request that nothing is wrong with, and a name for what that rests on."""
+        return _named(self._ground), self._clean
 
     def of(self, request: Request) -> list[Finding]:
         """What is wrong with the next request."""
@@ -163,7 +172,8 @@ class GrowingCheck:
         changed = list(compress(range(len(self._turns)), map(is_not, self._messages, messages)))
         lines = lines[len(lines) - len(messages) :] if len(lines) >= len(messages) else ()
         if ground != self._ground or not self._stands(changed, messages, lines):
-            self._clean = self._clean if ground == self._ground else {}
+            if ground != self._ground:
+                self._clean = self._checked_before[1] if self._checked_before[0] == _named(ground) else {}
             self._begin(() if self._shape_only else wire.rules.along)
             self._ground, self._around, changed = ground, None, []
         known = len(self._turns)
@@ -221,6 +231,11 @@ class GrowingCheck:
         talk = msgspec.structs.replace(self._head, messages=self._turns, marks=marks)
         commas = max(0, len(self._turns) - 1)
         return msgspec.structs.replace(check, talk=talk, size=self._head_size + sum(self._sizes) + commas)
+
+
+def _named(ground: object) -> str:
+    """A name for what findings in messages rest on: who is asked, and what stands around the messages."""
+    return hashlib.sha256(repr(ground).encode(errors="backslashreplace")).hexdigest() if ground else ""
 
 
 _Held = TypeVar("_Held")
