@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -140,16 +141,16 @@ def test_the_same_holds_of_what_providers_document(wire: str) -> None:
 
 def changed(store: Store, exchange: Exchange) -> list[str]:
     try:
-        request = rendered(store, exchange, exchange.body, "once")
+        request = rendered(store, exchange, exchange.body)
     except quire.QuireError as error:
         return [f"{type(error).__name__}: {error}"]
     sent = spelled(exchange.wire, copy.deepcopy(exchange.body))
     return sorted(set(differences(sent, spelled(exchange.wire, copy.deepcopy(request.body)))))
 
 
-def rendered(store: Store, exchange: Exchange, body: dict[str, Any], thread: str) -> quire.Request:
+def rendered(store: Store, exchange: Exchange, body: dict[str, Any]) -> quire.Request:
     """A body imported into a thread of its own, and rendered for the model it was for."""
-    imported = quire.Thread(store, f"{exchange.name} {thread}")
+    imported = quire.Thread(store, uuid4().hex)
     imported.append(*import_(exchange.wire, copy.deepcopy(body), exchange.model))
     return imported.request(exchange.target, **request_options(exchange.options))
 
@@ -179,8 +180,8 @@ def test_importing_what_was_rendered_adds_nothing(wire: str) -> None:
 
 def added(store: Store, exchange: Exchange) -> list[str]:
     try:
-        once = rendered(store, exchange, exchange.body, "once")
-        twice = rendered(store, exchange, once.body, "twice")
+        once = rendered(store, exchange, exchange.body)
+        twice = rendered(store, exchange, once.body)
     except quire.QuireError as error:
         return [f"{type(error).__name__}: {error}"]
     lines = [[json.loads(line) for line in one.lines.each] for one in (once, twice)]
@@ -195,7 +196,7 @@ def test_a_reply_is_never_taken_for_another_models(wire: str) -> None:
 
 def disowned(store: Store, exchange: Exchange) -> list[str]:
     """What of a recorded reply the next request leaves out as not this model's, whatever name answered."""
-    thread = quire.Thread(store, exchange.name)
+    thread = quire.Thread(store, uuid4().hex)
     thread.on_warning = lambda event: None
     try:
         thread.append(*import_(exchange.wire, copy.deepcopy(exchange.body), exchange.model))
