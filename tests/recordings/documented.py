@@ -122,6 +122,7 @@ RESPONSES: list[tuple[str, list[Object], list[Object], Object]] = [
                   "action": {"type": "find_in_page", "url": "u", "pattern": "p"}}), [], {}),
     (GPT, _items({"type": "code_interpreter_call", "id": "ci_1", "status": "completed", "code": "x",
                   "container_id": "c", "outputs": [{"type": "image", "url": f"data:image/png;base64,{PNG}"}]}), [], {}),
+    ("openai:o3", _items({"type": "reasoning", "id": "rs_1", "summary": []}), [], {}),
     ("openai:gpt-5.6", _items(
         {"type": "program", "id": "prog_1", "call_id": "call_p", "code": "x", "status": "completed"},
         {"type": "program_output", "id": "po_1", "call_id": "call_p", "result": "r", "status": "completed"}), [], {}),

@@ -38,6 +38,7 @@ from quire.providers.wires.openai_responses.write import (
     WRITER,
     answered,
     asked,
+    is_named,
     is_served,
     spoken,
     text_of,
@@ -49,6 +50,8 @@ from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, Usage, note, re
 def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[Entry]:
     """Entries of a list of items, or of a request that holds one under `input`."""
     out: list[Entry] = []
+    # What a request names by its id alone the provider holds, unless it was told to store nothing.
+    stored = isinstance(value, dict) and value.get("store") is not False
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         out += tools_in(value, model, format, tool_entry, tool_definition)
@@ -64,6 +67,8 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
         if entry.kind == "tools" and all(each.kind in ("system", "tools") for each in out):
             instructions = sum(bool(each.text.strip()) for each in out)
             entry = with_wire(entry, {"front": [instructions, place]})
+        if stored and is_named(item):
+            entry = with_wire(entry, {"stored": True})
         if entry.wire.get("block") is item and entry.kind in SPOKEN:
             # The items of one answer are one message of the model; each is its own entry's block.
             out += said([entry], format, model, begun=speaking)

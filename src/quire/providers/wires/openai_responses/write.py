@@ -163,10 +163,21 @@ def _message(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
 
 def _reference(own: JsonObject, part: Text, message: Message, sheet: Draft) -> JsonObject | None:
     """The name of an item that the provider keeps, which it does only where it is asked to store."""
-    if sheet.ask.extra.get("store"):
+    if _is_stored(part, sheet):
         return own
     sheet.leave_out(message, "an item named by its id alone is not stored anywhere", part)
     return None
+
+
+def is_named(item: JsonObject) -> bool:
+    """Whether an item only names what the provider holds: by its id, without what it says."""
+    told = item.get("encrypted_content") or item.get("content")
+    return item.get("type") == "item_reference" or (item.get("type") == "reasoning" and not told)
+
+
+def _is_stored(part: Text | Think, sheet: Draft) -> bool:
+    """Whether the provider holds an item: it did when it was sent, or it is asked to."""
+    return bool(sheet.ask.extra.get("store", part.wire.get("stored")))
 
 
 def _says(item: JsonObject, text: str) -> bool:
@@ -180,7 +191,7 @@ def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None
     own = own_block(part, sheet)
     if own is None:
         leave_out_thinking(part, message, sheet)
-    elif not (own.get("encrypted_content") or own.get("content") or sheet.ask.extra.get("store")):
+    elif is_named(own) and not _is_stored(part, sheet):
         sheet.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
         own = None
     return own
@@ -321,6 +332,8 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     listed = [tool for tool in tools if "front" in tool] if info.features.late_tools else []
     head = _front(sheet, prompt.systems, listed)
     body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
+    if any(map(is_named, sheet.messages)):
+        del body["store"]  # what is named by its id must be held
     if defined := sheet.defined([tool for tool in tools if tool not in listed], tool_definition):
         body["tools"] = defined
     if info.features.reasoning and dialect_of(info).encrypted:
