@@ -78,6 +78,13 @@ def test_the_house_stays_small() -> None:
     assert len(list(SRC.rglob("*.py"))) <= 240
 
 
+def test_every_room_is_on_the_map() -> None:
+    rooms = {path.name + "/" * path.is_dir() for path in SRC.iterdir() if path.suffix in ("", ".py")}
+    rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "design.md").read_text(), re.M)
+    named = {name for row in rows for name in re.findall(r"`([\w/]+(?:/|\.py))`", row)}
+    assert rooms - {"__init__.py", "__pycache__/"} == named
+
+
 def test_packages_of_one_rank_import_each_other_in_one_direction() -> None:
     mutual = [(a, b) for a, b in edges() if (b, a) in edges() and a < b]
     assert mutual == []
