@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from quire.recall import Collection, Document, Query, meaning
 from quire.recall.document import Found, pieces
 from quire.recall.meaning import Meaning
-from quire.recall.neighbours import ALONE, REACH, Neighbours
-from quire.recall.words import Postings, key, posting_run
+from quire.recall.words import ALONE, REACH, Neighbours, Postings, key, posting_run
 
 WORDS = st.lists(
     st.sampled_from(["hat", "shop", "red", "blue", "train", "Monday", "you", "I", "sky"]), min_size=1, max_size=6

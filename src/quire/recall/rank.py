@@ -16,9 +16,8 @@ from quire.recall.document import TOOL, USUAL_COSINE, Document, DocumentTerms, F
 from quire.recall.embed import Embedder
 from quire.recall.languages import WHOLE
 from quire.recall.meaning import MEANING_PARTS, Meaning
-from quire.recall.neighbours import Neighbours
 from quire.recall.query import EARLIER, Query, QueryTerms, ask
-from quire.recall.words import Postings, posting_run, scores
+from quire.recall.words import Neighbours, Postings, posting_run, scores
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
 #
