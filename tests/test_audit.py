@@ -214,6 +214,17 @@ def minimum(requests: list[tuple[int, Body]], at: int, rng: random.Random) -> li
     return short
 
 
+def id_in_a_tool(body: Body, place: int, rng: random.Random) -> None:
+    first = body["tools"][0]
+    told = f"{first['description']} (run {rng.getrandbits(64):016x})"
+    body["tools"] = [{**first, "description": told}, *body["tools"][1:]]
+
+
+def fetched(body: Body, place: int, rng: random.Random) -> None:
+    """What was retrieved stands in the system prompt."""
+    body["system"] = [*body["system"], {"type": "text", "text": f"Relevant documents:\n{words(rng, 150)}"}]
+
+
 def marks_left(body: Body, place: int, rng: random.Random) -> None:
     """The mark of the newest message is forgotten."""
     body["tail"] = False
@@ -236,6 +247,8 @@ PLANTS: dict[str, Callable[..., Any]] = {
     "settings": each_body(thinking),
     "minimum": minimum,
     "marks-moved": each_body(marks_left),
+    "random-id in a tool": each_body(id_in_a_tool),
+    "retrieval in the system prompt": each_body(fetched),
 }
 
 
@@ -246,6 +259,7 @@ def causes_of(requests: list[tuple[int, Body]]) -> list[str]:
 
 def named_right(cause: str, requests: list[tuple[int, Body]], seed: int) -> bool:
     named = causes_of(PLANTS[cause](requests, 2 + seed % 6, random.Random(seed)))
+    cause = cause.split(" ")[0]
     # Where it is planted first, something comes that was not there: that is a change of its own.
     return cause in named and set(named[1:]) <= {cause}
 

@@ -55,18 +55,21 @@ def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple
     if now is not None and was.lines == now.lines:
         return "key-order", where(was)
     if was.section == "tools":
-        return _tools(old, new)
+        return _tools(old, new, place)
     if now is not None and was.section == "system":
         return _system(was, now, offset)
     return _history(old, new, place)
 
 
-def _tools(old: Sequence[Unit], new: Sequence[Unit]) -> tuple[str, str]:
+def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
+    was, now, offset = place
     lines = [sorted(b"".join(unit.lines) for unit in row if unit.section == "tools") for row in (old, new)]
     names = [{_name(unit.value) for unit in row if unit.section == "tools"} for row in (old, new)]
     if lines[0] == lines[1]:
         return "tools-reordered", ""
     changed = sorted(names[0] ^ names[1])
+    if not changed and now is not None and (found := _volatile(_text(was), _text(now), offset)):
+        return found, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}"
     return "tools-changed", ", ".join(changed[:5]) or "a definition"
 
 
@@ -99,12 +102,24 @@ def _volatile(old: str, new: str, offset: int) -> str:
     return ""
 
 
+# What is fetched for each question stands under a heading that says so, and is another text each time.
+_FETCHED = re.compile(
+    r"(?i)\b(retriev|relevant|context|documents?|search results?|snippets?|passages?|knowledge)"
+)
+
+
 def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
     old, new = _text(was), _text(now)
     if found := _volatile(old, new, offset):
         return found, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
     if new.startswith(old) or (offset >= 0.9 * len(old) and len(new) > len(old)):
         return "growing-system", f"{len(new) - len(old):,} characters were added"
+    tail = min(len(old), len(new)) - offset
+    if (
+        _FETCHED.search(old, max(0, offset - 200), offset)
+        and same_start(old[::-1], new[::-1]) < tail / 2 > 100
+    ):
+        return "retrieval", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
     return "system-changed", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
 
 
