@@ -207,6 +207,7 @@ def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
             "half_cost": half_cost,
             "at_its_kept": min((one[1] for one in as_much), default=math.nan) / half_cost,
             "half_breaks": half.breaks,
+            "half_invalid": half.invalid,
         }
 
 
@@ -244,6 +245,7 @@ def main() -> None:
             "cut to half: kept",
             "cost",
             "cuts",
+            "invalid",
             "ours at its kept",
         ),
         [
@@ -257,6 +259,7 @@ def main() -> None:
                 f"{row['half_kept']:.0%}",
                 f"{row['half_cost'] / 1000:,.0f}",
                 row["half_breaks"],
+                row["half_invalid"],
                 f"{row['at_its_kept'] - 1:+.0%}",
             )
             for row in swept
