@@ -176,6 +176,24 @@ def test_a_document_counts_by_its_text_its_pages_or_its_seconds(
     assert thread.build("mistral:mistral-large").tokens < 40
 
 
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        (CLAUDE, '{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "%s"'),
+        (GPT, '"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,%s"'),
+        (GEMINI, '{"inlineData": {"mimeType": "image/png", "data": "%s"'),
+    ],
+)
+def test_an_image_that_is_given_as_a_data_url_is_no_text(target: str, shown: str) -> None:
+    data = base64_of(bytes(30_000))
+    thread = Thread(closed_later(open_store(":memory:")), "t")
+    thread.user("What is it?", images=[f"data:image/png;base64,{data}"])
+    assert thread.build(target).tokens < IMAGE_TOKENS + 20
+    sent = json.dumps(thread.request(target).body)
+    assert shown % data in sent
+    assert sent.count(data) == 1
+
+
 def test_a_document_becomes_a_handle_or_is_cut_and_the_words_stay() -> None:
     source = {"type": "text", "media_type": "text/plain", "data": prose(30_000, 1)}
     document = {"type": "document", "source": source}
