@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from shlex import quote
+from tempfile import TemporaryDirectory
 
 # Loads nothing but what sends its arguments, environment and files over.
-_PROGRAM = """#!{python} -IS
-import os, socket, sys
+_CALL = """import os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     told = [os.getcwd(), str(len(sys.argv)), *sys.argv, *(f"{{k}}={{v}}" for k, v in os.environ.items())]
@@ -33,14 +34,17 @@ sys.exit(int(code or 70))
 @contextmanager
 def warm_quire(folder: Path) -> Iterator[Path]:
     """The program, in a folder that can be put on the PATH."""
-    address, program = str(folder / "socket"), folder / "quire"
-    program.write_text(_PROGRAM.format(python=sys.executable, address=address))
+    program, call = folder / "quire", folder / "call.py"
+    program.write_text(f'#!/bin/sh\nexec {quote(sys.executable)} -IS {quote(str(call))} "$@"\n')
     program.chmod(0o755)
-    with subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        yield program
-        server.terminate()
+    # A socket's path has to be short.
+    with TemporaryDirectory() as short:
+        call.write_text(_CALL.format(address=f"{short}/s"))
+        with subprocess.Popen([sys.executable, __file__, f"{short}/s"], stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            yield program
+            server.terminate()
 
 
 def serve(address: str) -> None:
