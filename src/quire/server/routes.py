@@ -177,7 +177,10 @@ class Route(msgspec.Struct, frozen=True):
 
 _BIGGEST = 2**53 - 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=_BIGGEST)]
-Model = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:\S+$")]
+# Written out: what \S is differs between readers of JSON schemas.
+Model = Annotated[
+    str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:[^\u0000-\u0020\u007f-\u00a0]+$")
+]
 # What a turn is held by over HTTP.
 TurnNumber = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,18}$")]
 ThreadName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
