@@ -245,12 +245,15 @@ def _tables(path: Path) -> frozenset[str]:
 def _database(path: Path) -> sqlite3.Connection:
     """Read and never write; a file whose folder cannot be written either is taken as it stands."""
     for how in ("mode=ro", "mode=ro&immutable=1"):
+        conn = None
         try:
             conn = sqlite3.connect(f"file:{path.resolve()}?{how}".replace("#", "%23"), uri=True)
             conn.execute("SELECT 1 FROM sqlite_master").fetchall()
             return conn
         except sqlite3.Error as error:
             problem = error
+            if conn is not None:
+                conn.close()
     raise FormatError(f"{path} cannot be read: {problem}", hint="Copy it, and give the copy.")
 
 
