@@ -48,7 +48,6 @@ BY_NAME = {
     "fitting.py": "Cohere speaks Chat with words of its own: the target tells them apart",
     "providers/__init__.py": "what a tool looks like tells its format",
     "providers/rules/__init__.py": "what a body holds tells its format",
-    "server/mend.py": "calls and results are put into the bodies of four formats",
     "server/mend_rules.py": "a repair is made in the way of each format",
     "server/turns.py": "`local` is the model that Quire starts itself",
     "server/watch.py": "Gemini reports no figure where nothing was cached",

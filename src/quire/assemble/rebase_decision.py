@@ -95,8 +95,8 @@ LAST = 0.5
 LASTS = 0.5
 # Of so many requests the newest tell what a cut usually has to write anew.
 _USUAL = 40
-# A cut waits for so many times its price, and for so many times what makes it dearer than usual: found by simulation of
-# some fifty real, shuffled and made-up threads under five price sets; 1 to 1.5 and 1 to 2 do nearly as well.
+# A cut waits for so many times its price, and for so many times what makes it dearer than usual: found on the
+# real, shuffled and made-up threads under five price sets; 1 to 1.5 and 1 to 2 do nearly as well.
 _WAIT, _BARGAIN = 1.4, 2.0
 
 

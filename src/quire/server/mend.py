@@ -17,10 +17,14 @@ from pathlib import Path
 
 import msgspec
 
+from quire import values
+from quire.assemble import Policy
+from quire.assemble.messages import assistant, results
 from quire.audit import SentCall, call_of, is_body
 from quire.errors import CallError, QuireError
 from quire.fitting import Fitter
 from quire.log.memory import MemoryStore
+from quire.providers import render
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.rules import errors, validate
 from quire.providers.simulate import Simulator
@@ -39,7 +43,7 @@ from quire.server.mend_rules import (
     tail_text,
     tool_name,
 )
-from quire.values import Json, JsonObject, Usage
+from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
 
 _MOST_CONVERSATIONS = 5_000
 _MOST_MESSAGES = 500_000
@@ -156,7 +160,7 @@ class Mender:
         if "marks" not in rules:
             state.newest = draft.body
             fired += ["tail"] if _with_tails(draft) else []
-        draft.betas = needed_betas(draft.messages) if wire.name == "anthropic" else []
+        draft.betas = needed_betas(draft.messages)
         # A tail that stands as it stood is no rule of its own: the one that wrote it is told again.
         if fired == ["tail"] or (fired == ["tail", "marks"]):
             fired = [*state_rules(state), *(name for name in fired if name != "tail")]
@@ -426,32 +430,40 @@ class Budget:
         wire, info = wire_of(target, body), model_info(target)
         # Thinking that is bound to what stood before it would not outlive an exchange that the application never saw.
         if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):
-            fitted = {**fitted, "tools": [*(fitted.get("tools") or ()), _RECALL[wire.name]]}
+            offered = _written(target, wire, tools=(RECALL_TOOL,)).get("tools") or ()
+            fitted = {**fitted, "tools": [*(fitted.get("tools") or ()), *offered]}
         draft = BodyDraft(_unmarked_head(fitted), HeadState(body, body), wire, info)
         return draft.body if RULES["marks"][0](draft) else fitted
 
     def follow_up(
-        self, body: JsonObject, reply: JsonObject, conversation: str, target: str
+        self, body: JsonObject, read: Callable[[Wire], Reply], conversation: str, target: str
     ) -> JsonObject | None:
         """The request that goes on with what a reply wanted to recall; None where it asked for nothing."""
         from quire.recall.search import Recall
         from quire.recall.tool import recall_tool
 
         wire, fitter = wire_of(target, body), self._fitters.get(conversation)
-        if fitter is None or wire.name not in _CALLS:
-            return None
-        said, calls = _CALLS[wire.name](reply)
-        if not calls:
+        said = [entry for entry in read(wire).entries if entry.kind != "call" or entry.name == "recall"]
+        calls = [entry for entry in said if entry.kind == "call"]
+        if fitter is None or not calls:
             return None
         store = MemoryStore()
         store.append("it", fitter.entries)
         run = recall_tool(Recall(store), "it", shown=frozenset)
-        results = [_result(wire.name, call, _recalled(run, call["args"])) for call in calls]
-        together = {"anthropic": lambda: [{"role": "user", "content": results}]}
-        together["gemini"] = lambda: [{"role": "user", "parts": results}]
-        behind = together.get(wire.name, lambda: results)()
+        found = [(call, values.result(call.call_id, None, _recalled(run, call.args))) for call in calls]
+        spoken = assistant(said, Policy(model=target, thinking=True)), results(found)
         field = wire.layout.field
-        return {**body, field: [*body[field], *said, *behind]}
+        # A conversation begins with the user: what he says here is not taken over.
+        behind = wire.layout.messages(_written(target, wire, *spoken))[1:]
+        return {**body, field: [*body[field], *behind]}
+
+
+def _written(target: str, wire: Wire, *messages: Message, tools: tuple[JsonObject, ...] = ()) -> JsonObject:
+    """A user's word and what is said behind it, in the words of a format."""
+    provider, _, model = target.partition(":")
+    speaker = provider if wire_of(provider) is wire else wire.name
+    prompt = Prompt("", "", tools, (Message("user", (Text("?"),)), *messages))
+    return render(prompt, f"{speaker}:{model}", cache=False).body
 
 
 def _recalled(run: Callable[..., str], args: JsonObject) -> str:
@@ -469,138 +481,3 @@ def _unmarked_head(body: JsonObject) -> JsonObject:
         if isinstance(out.get(name), list):
             out[name] = [bare_tool(each) if isinstance(each, dict) else each for each in out[name]]
     return out
-
-
-_PARAMETERS = RECALL_TOOL["parameters"]
-_NAMED = {"name": "recall", "description": RECALL_TOOL["description"]}
-_RECALL: dict[str, JsonObject] = {
-    "anthropic": {**_NAMED, "input_schema": _PARAMETERS},
-    "openai-chat": {"type": "function", "function": {**_NAMED, "parameters": _PARAMETERS}},
-    "openai-responses": {"type": "function", **_NAMED, "parameters": _PARAMETERS, "strict": False},
-    "gemini": {"functionDeclarations": [{**_NAMED, "parametersJsonSchema": _PARAMETERS}]},
-}
-
-
-def _result(wire: str, call: JsonObject, text: str) -> JsonObject:
-    match wire:
-        case "anthropic":
-            return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
-        case "openai-chat":
-            return {"role": "tool", "tool_call_id": call["id"], "content": text}
-        case "openai-responses":
-            return {"type": "function_call_output", "call_id": call["id"], "output": text}
-    named = {"id": call["id"]} if call["id"] else {}
-    return {"functionResponse": {**named, "name": "recall", "response": {"output": text}}}
-
-
-# A reply's own words, calls of other tools left out, and its calls of `recall`.
-Said = tuple[list[JsonObject], list[JsonObject]]
-
-
-def _anthropic_calls(reply: JsonObject) -> Said:
-    blocks = [
-        each
-        for each in reply.get("content") or ()
-        if each.get("type") != "tool_use" or each["name"] == "recall"
-    ]
-    calls = [
-        {"id": each["id"], "args": each.get("input") or {}}
-        for each in blocks
-        if each.get("type") == "tool_use"
-    ]
-    return [{"role": "assistant", "content": blocks}], calls
-
-
-def _chat_calls(reply: JsonObject) -> Said:
-    message = ((reply.get("choices") or [{}])[0] or {}).get("message") or {}
-    own = [each for each in message.get("tool_calls") or () if each["function"]["name"] == "recall"]
-    calls = [{"id": each["id"], "args": _arguments(each["function"].get("arguments"))} for each in own]
-    return [{"role": "assistant", "content": message.get("content"), "tool_calls": own}], calls
-
-
-def _responses_calls(reply: JsonObject) -> Said:
-    items = [
-        each
-        for each in reply.get("output") or ()
-        if each.get("type") != "function_call" or each["name"] == "recall"
-    ]
-    own = [each for each in items if each.get("type") == "function_call"]
-    return items, [{"id": each["call_id"], "args": _arguments(each.get("arguments"))} for each in own]
-
-
-def _gemini_calls(reply: JsonObject) -> Said:
-    content = ((reply.get("candidates") or [{}])[0] or {}).get("content") or {}
-    parts = [
-        each
-        for each in content.get("parts") or ()
-        if (each.get("functionCall") or {"name": "recall"})["name"] == "recall"
-    ]
-    own = [each["functionCall"] for each in parts if "functionCall" in each]
-    return [{"role": "model", "parts": parts}], [
-        {"id": each.get("id"), "args": each.get("args") or {}} for each in own
-    ]
-
-
-def _arguments(text: Json) -> JsonObject:
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-_CALLS: dict[str, Callable[[JsonObject], Said]] = {
-    "anthropic": _anthropic_calls,
-    "openai-chat": _chat_calls,
-    "openai-responses": _responses_calls,
-    "gemini": _gemini_calls,
-}
-
-
-def whole_reply(events: Iterable[JsonObject], wire: str) -> JsonObject:
-    """A streamed reply as the whole one that it stands for, as far as calls are concerned."""
-    blocks: dict[int, JsonObject] = {}
-    words, calls, parts, done = "", dict[int, JsonObject](), list[JsonObject](), list[JsonObject]()
-    for event in events:
-        kind, delta = event.get("type"), event.get("delta")
-        if kind == "content_block_start":
-            blocks[event["index"]] = {**event["content_block"], "partial": ""}
-        elif kind == "content_block_delta" and isinstance(delta, dict):
-            block = blocks[event["index"]]
-            for name, field in _DELTAS.items():
-                if name in delta:
-                    block[field] = (block.get(field) or "") + delta[name]
-        elif kind == "response.output_item.done":
-            done.append(event["item"])
-        for candidate in event.get("candidates") or ():
-            parts += (candidate.get("content") or {}).get("parts") or ()
-        for choice in event.get("choices") or ():
-            piece = choice.get("delta") or {}
-            words += piece.get("content") or ""
-            for one in piece.get("tool_calls") or ():
-                call = calls.setdefault(
-                    one.get("index") or 0, {"type": "function", "function": {"arguments": ""}}
-                )
-                function = one.get("function") or {}
-                call["id"] = one.get("id") or call.get("id")
-                call["function"]["name"] = function.get("name") or call["function"].get("name")
-                call["function"]["arguments"] += function.get("arguments") or ""
-    if wire == "anthropic":
-        return {"content": [_finished(blocks[at]) for at in sorted(blocks)]}
-    if wire == "openai-responses":
-        return {"output": done}
-    if wire == "gemini":
-        return {"candidates": [{"content": {"parts": parts}}]}
-    return {
-        "choices": [
-            {"message": {"content": words or None, "tool_calls": [calls[at] for at in sorted(calls)]}}
-        ]
-    }
-
-
-_DELTAS = {"text": "text", "thinking": "thinking", "signature": "signature", "partial_json": "partial"}
-
-
-def _finished(block: JsonObject) -> JsonObject:
-    partial = block.pop("partial")
-    return {**block, "input": _arguments(partial)} if block.get("type") == "tool_use" else block

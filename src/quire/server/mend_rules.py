@@ -247,7 +247,9 @@ def needed_betas(messages: Sequence[Json]) -> list[str]:
     betas, named = data("dialects")["betas"], list[str]()
     for message in messages:
         if isinstance(message, dict) and message.get("role") == "system":
-            kinds = [block.get("type") for block in message.get("content") or () if isinstance(block, dict)]
+            content = message.get("content")
+            blocks = content if isinstance(content, list) else []
+            kinds = [block.get("type") for block in blocks if isinstance(block, dict)]
             named += [*betas["late_tools"], *betas["inline_tools"]] if "tool_addition" in kinds else []
             named += betas["late_effort"] if "output_config" in message else []
     return list(dict.fromkeys(named))

@@ -22,10 +22,10 @@ from quire.audit import SentCall, call_of
 from quire.emulate import BackgroundServer
 from quire.errors import MissingPart
 from quire.providers.models import model_info
-from quire.providers.wires import wire_of
-from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, whole_reply, with_betas
+from quire.providers.wires import Wire, wire_of
+from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, with_betas
 from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, model_in, plain
-from quire.values import JsonObject
+from quire.values import JsonObject, Reply
 
 __all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_app"]
 
@@ -243,12 +243,18 @@ class Passing:
         if self._budget is None or body is None or part.status != 200:
             return None
         data = plain(bytes(part.reply), part.reply_headers.get("content-encoding", ""))
-        wire = wire_of(taken.target, body).name
-        if "event-stream" in part.reply_headers.get("content-type", ""):
-            reply = whole_reply(events_in(data, taken.target), wire)
-        else:
-            reply = json.loads(data)
-        return self._budget.follow_up(body, reply, taken.mended.conversation, taken.target)
+        streamed = "event-stream" in part.reply_headers.get("content-type", "")
+        provider, _, model = taken.target.partition(":")
+
+        def read(wire: Wire) -> Reply:
+            if not streamed:
+                return wire.read(json.loads(data), provider=provider, model=model)
+            stream = wire.stream(provider=provider, model=model)
+            for event in events_in(data, taken.target):
+                stream.feed(event)
+            return stream.reply()
+
+        return self._budget.follow_up(body, read, taken.mended.conversation, taken.target)
 
     def _asking(self, taken: _Taken, given: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""
