@@ -30,7 +30,8 @@ def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path
     done = invoke("recall", "api key", "--db", db, "--explain", "--k", "2", "--thread", "demo")
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert " ".join(lines[0].split()) == "thread seq kind score words meaning speaker manner time name text"
-    assert lines[2].endswith("My API key?")  # a question seldom answers one
+    assert lines[1].endswith("My API key?")  # it holds all that is asked; what answers it has taken it over
+    assert lines[2].endswith("It starts with sk-or-v1-.")
     assert len(lines) == 3
     assert done.stderr == (
         "searched by words alone: the embedding model is not installed (quire local install minilm)\n"
