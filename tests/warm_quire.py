@@ -6,10 +6,12 @@ has the caller's arguments, environment, folder, input and output, and runs the 
 
 import gc
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -73,6 +75,7 @@ def serve(address: str) -> None:
                 code = 70
                 try:
                     _take_over(caller)
+                    threading.Thread(target=_end_with, args=(caller,), daemon=True).start()
                     code = _ended(main)
                 finally:
                     with suppress(OSError):  # the caller may be gone
@@ -97,6 +100,14 @@ def _take_over(caller: socket.socket) -> None:
         open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - open to the end
         for number, mode in ((0, "r"), (1, "w"), (2, "w"))
     )
+
+
+def _end_with(caller: socket.socket) -> None:
+    """A caller that is killed takes the command with it."""
+    gone = select.poll()
+    gone.register(caller, 0)  # that the other end is closed is told in any case
+    gone.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _ended(main: object) -> int:
