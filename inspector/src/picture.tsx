@@ -488,9 +488,9 @@ function Drawn({ picture }: { picture: Picture }) {
               <span><i class="swatch read" />read from the cache</span>
               <span><i class="swatch written" />written to it</span>
               <span><i class="swatch fresh" />new, not cached</span>
-              <span class="wide">─ what one may hold</span>
+              <span class="wide">─ limit</span>
               <span class="wide">┆ rebase</span>
-              <span class="wide">▪ cost of each, below</span>
+              <span class="wide">▪ cost, below</span>
             </div>
             <div class="row push">
               <button class="plain" aria-label="Look closer" onClick={() => chart.current?.zoom(0.6)}>+</button>
