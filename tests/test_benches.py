@@ -1,6 +1,8 @@
 """`make bench` runs every benchmark there is, and each takes the options they share."""
 
+import os
 import re
+from subprocess import run
 
 from conftest import ROOT
 
@@ -12,6 +14,14 @@ def test_make_bench_runs_every_benchmark() -> None:
     listed = re.search(r'^every="(.*)"$', (ROOT / "scripts" / "bench.sh").read_text(), re.M)
     assert listed is not None
     assert set(listed[1].split()) == RUN
+
+
+def test_a_benchmark_has_a_plain_heading() -> None:
+    done = run(
+        ["bash", "scripts/bench.sh"], cwd=ROOT, env={**os.environ, "BENCH": "none"}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["", "== bench/none.py"]
+    assert done.returncode == 1
 
 
 def test_every_benchmark_takes_data_and_json() -> None:

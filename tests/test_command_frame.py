@@ -187,7 +187,7 @@ def test_help_loads_no_engine() -> None:
 
 
 def test_import_names_every_format_and_program() -> None:
-    assert (*providers.FORMATS, convert.MARKDOWN) == convert.FORMATS
+    assert {*providers.FORMATS, convert.MARKDOWN} == set(convert.FORMATS)
     assert {store.name for store in STORES} == set(convert.PROGRAMS)
 
 

@@ -180,6 +180,13 @@ def test_what_nobody_knows_is_kept_and_named_but_not_sent(format: str, message: 
     assert "levitation" in request.left_out[0]["reason"]
 
 
+def test_a_call_of_bedrock_with_a_field_of_its_own_is_sent_and_not_called_strange() -> None:
+    call = {"toolUse": {"toolUseId": "c1", "name": "f", "input": {}, "type": "server_tool_use"}}
+    entries = import_("bedrock", [{"role": "assistant", "content": [call]}])
+    assert strange_kinds(entries) == []
+    assert call["toolUse"]["toolUseId"] in json.dumps(render(prompt_of(entries), "bedrock:amazon.nova-lite-v1:0").body)
+
+
 def test_nothing_of_the_rich_conversations_is_strange() -> None:
     for format, messages in RICH.items():
         assert strange_kinds(import_(format, messages)) == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
+import quire
 from quire.cli.output import (
     Place,
     called,
@@ -33,13 +35,12 @@ if TYPE_CHECKING:
     from quire.archive.source_file import SourceFile
     from quire.archive.stored_conversations import SessionStore
 
-# Named here, for to load what reads and writes them takes longer than to print help; a test holds them to it.
+# To load what reads and writes them takes longer than to print help: a wire format is called like its folder, and the
+# programs are named here; a test holds both to it.
+_WIRES = Path(quire.__file__).parent / "providers" / "wires"
 # Chat files are text, not JSON; every other format is a wire format or a framework's.
 MARKDOWN = "markdown"
-FORMATS = (
-    "openai-chat", "openai-responses", "anthropic", "gemini", "bedrock", "cohere", "langchain", "openai-agents",
-    "pydantic-ai", MARKDOWN,
-)  # fmt: skip
+FORMATS = (*sorted(each.name.replace("_", "-") for each in iter_modules([str(_WIRES)])), MARKDOWN)
 PROGRAMS = (
     "aider", "claude-code", "codex", "gemini-cli", "har", "langchain", "langfuse", "lhar", "litellm", "llm",
     "messages", "mini-swe-agent", "openai-agents", "opencode", "opentelemetry", "pi", "pydantic-ai", "requests",
