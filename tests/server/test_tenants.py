@@ -37,7 +37,7 @@ BODIES: dict[str, Any] = {
     "release_turn": {"hold": "1"},
     "call_store": {"arguments": {"thread": "t"}},
 }
-QUERIES = {"model": "anthropic:claude-opus-5-5", "q": "marmalade", "text": "marmalade"}
+QUERIES = {"model": "anthropic:claude-opus-5-5", "q": "tenant", "text": "tenant"}
 
 
 def query(route: Route) -> dict[str, Any]:
