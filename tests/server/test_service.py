@@ -101,7 +101,7 @@ def said_of(line: str) -> str:
 
 
 def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
-    limits = "--rate 3 --max-body 2000 --redact tulip-[0-9]+ --grace 1"
+    limits = "--rate 6 --max-body 2000 --redact tulip-[0-9]+ --grace 1"
     limits += " --to http://127.0.0.1:9 --model vllm:m --base-url http://127.0.0.1:9 --demo"
     with command(f"serve --port 0 --host 127.0.0.1 --db {tmp_path}/q.db {limits}") as process:
         url = started(process)
