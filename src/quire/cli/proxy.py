@@ -132,15 +132,18 @@ def passing_for(
     return Passing(options, CacheWatcher(lambda watched: echo(watched.line()), log))
 
 
-@click.command()
-@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
-@click.option(
+port_option = click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8765,
     show_default=True,
     help="Where to listen; 0: any free port.",
 )
+
+
+@click.command()
+@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
+@port_option
 @passing_options
 def proxy(to: str, port: int, **how: Any) -> None:
     """Watch an application's requests: change its base URL, and nothing else.

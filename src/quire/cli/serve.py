@@ -22,7 +22,7 @@ from quire.cli.output import (
     print_json,
     print_table,
 )
-from quire.cli.proxy import passing_for, passing_options, serve_promptly, show_total
+from quire.cli.proxy import passing_for, passing_options, port_option, serve_promptly, show_total
 from quire.cli.store import make_folder, now_ms, open_db
 from quire.errors import CallError, NotFound
 from quire.log.store import DEFAULT_TENANT
@@ -36,13 +36,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 @click.group(invoke_without_command=True, context_settings=_HELP)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8765,
-    show_default=True,
-    help="Where to listen; 0: any free port.",
-)
+@port_option
 @click.option(
     "--host",
     default="127.0.0.1",
