@@ -160,3 +160,19 @@ def test_a_window_that_a_refusal_names_is_learned_once_and_the_turn_goes_on(comm
     last = entries(tmp_path)[-1].meta
     assert 2000 < last["window"] <= 4096
     assert "policy" not in last
+
+
+@pytest.mark.parametrize(
+    ("target", "variable", "path"),
+    [
+        ("anthropic:claude-opus-5-5", "ANTHROPIC_BASE_URL", ""),
+        ("openai:gpt-6-sol", "OPENAI_BASE_URL", "/v1"),
+        ("gemini:gemini-3-flash", "GOOGLE_GEMINI_BASE_URL", ""),
+    ],
+)
+def test_the_address_that_the_sdk_would_take_is_taken(
+    command: Command, monkeypatch: pytest.MonkeyPatch, target: str, variable: str, path: str
+) -> None:
+    with emulator(target.partition(":")[0], ["Here."], lenient=True) as server:
+        monkeypatch.setenv(variable, server.url + path)
+        assert command("run", "t", "Hi", "-m", target).output.startswith("Here.\n")

@@ -91,7 +91,7 @@ class Stored(NamedTuple):
     help="Store what is new of it in this thread (default, or -: print entries).",
 )
 @click.option("--line", type=click.IntRange(1), help="Only this one of the conversations, counted from 1.")
-@click.option("--model", default="", help="The model that answered (default: the one PATH names).")
+@click.option("--model", "-m", default="", help="The model that answered (default: the one PATH names).")
 @click.option(
     "--vault",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

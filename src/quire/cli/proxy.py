@@ -299,12 +299,6 @@ CLIENTS: dict[str, Wrapped] = {
         ),
     ),
 }
-# Variables that name a base URL: what stands there already is where requests go on to.
-_VARIABLES = {
-    "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"),
-    "openai": ("OPENAI_BASE_URL", "OPENAI_API_BASE"),
-    "gemini": ("GOOGLE_GEMINI_BASE_URL",),
-}
 
 
 def _state(name: str) -> Path:
@@ -361,8 +355,10 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
 
 
 def _upstream(provider: str) -> str:
-    given = (os.environ.get(name) for name in _VARIABLES[provider])
-    return next(filter(None, given), ADDRESSES[provider][0])
+    """Where requests go on to: what a variable names already, else the provider."""
+    from quire.send.transport import address_for
+
+    return address_for(provider, os.environ) or ADDRESSES[provider][0]
 
 
 # What was written into others' files: what stood there before is kept until it is put back.
@@ -431,12 +427,13 @@ def doctor(as_json: bool) -> None:
     """Tell what is installed, which clients are found, where base URLs point, whether that answers, what was recorded."""
     import importlib.util
 
+    from quire.send.transport import endpoint_for
+
     parts = ("httpx", "starlette", "uvicorn", "websockets", "zstandard", "brotli")
     missing = [name for name in parts if importlib.util.find_spec(name) is None]
     log = _state("requests.jsonl")
-    set_now = {
-        name: os.environ[name] for names in _VARIABLES.values() for name in names if os.environ.get(name)
-    }
+    variables = (name for provider in ADDRESSES for name in endpoint_for(provider).addresses)
+    set_now = {name: os.environ[name] for name in variables if os.environ.get(name)}
     found: JsonObject = {
         "missing": missing,
         "clients": {name: shutil.which(each.command) for name, each in CLIENTS.items()},

@@ -32,9 +32,13 @@ if TYPE_CHECKING:
 _SERVER_OPTIONS = (
     click.option(
         "--model",
+        "-m",
         help="provider:model (default: $QUIRE_MODEL, else the thread's last one, else the local model).",
     ),
-    click.option("--base-url", help="Another address of the same API (default: $QUIRE_BASE_URL)."),
+    click.option(
+        "--base-url",
+        help="Another address of the same API (default: $QUIRE_BASE_URL, else the SDK's own variable).",
+    ),
     click.option(
         "--explicit-cache",
         is_flag=True,
@@ -66,16 +70,17 @@ def reach(
 ) -> Connection:
     """The model that was named, else the one of the environment, else the thread's last, else the local one."""
     from quire.send.connect import check_explicit_cache, transport_for
+    from quire.send.transport import address_for, key_for
 
     target = model or os.environ.get("QUIRE_MODEL") or last or "local:smollm2"
     _check_named(target)
     if explicit_cache:
         check_explicit_cache(target)
-    url = base_url or os.environ.get("QUIRE_BASE_URL")
+    url = base_url or os.environ.get("QUIRE_BASE_URL") or address_for(target, os.environ)
     if not url and is_embedded(target):
         return _local()
     transport = transport_for(
-        target, url, _key(target), proxies=not url, explicit_cache=explicit_cache, say=_say
+        target, url, key_for(target, os.environ), proxies=not url, explicit_cache=explicit_cache, say=_say
     )
     return Connection(target, transport, {}, window=_window(target, url))
 
@@ -112,12 +117,12 @@ def _window(target: str, url: str | None) -> int:
     """What a server of one's own says of its window; a provider is not asked."""
     from quire.providers.models import split_target
     from quire.send.http import told_window
-    from quire.send.transport import endpoint_for
+    from quire.send.transport import endpoint_for, key_for
 
     endpoint = endpoint_for(target)
     if endpoint.needs_key or not endpoint.base_url:
         return 0
-    return told_window(url or endpoint.base_url, split_target(target)[1], _key(target) or "")
+    return told_window(url or endpoint.base_url, split_target(target)[1], key_for(target, os.environ) or "")
 
 
 def last_model(db: Place | None, thread: str) -> str:
@@ -133,13 +138,6 @@ def last_model(db: Place | None, thread: str) -> str:
 
 def _say(line: str) -> None:
     echo(line, err=True, dim=True)
-
-
-def _key(target: str) -> str | None:
-    from quire.send.transport import endpoint_for
-
-    names = endpoint_for(target).keys
-    return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
 # Which runner carries a turn out, from options: one factory for `quire run`, `quire chat` and `quire resume`.

@@ -47,7 +47,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 @click.option(
     "--to", help="Pass requests of other paths on to this base URL; takes all options of `quire proxy`."
 )
-@click.option("--model", help="provider:model of turns that name none (default: $QUIRE_MODEL).")
+@click.option("--model", "-m", help="provider:model of turns that name none (default: $QUIRE_MODEL).")
 @click.option("--base-url", help="Another address of that model's provider (default: $QUIRE_BASE_URL).")
 @click.option(
     "--local", is_flag=True, help="Bring the local model along: for turns, and behind the proxy without --to."

@@ -42,7 +42,7 @@ def served(transport: Transport, request: Request) -> Served | None:
     return found
 
 
-# Where each provider is reached, and what its key is called; nothing here reads the environment.
+# Where each provider is reached, and what its key is called; the environment is given, never read here.
 
 
 class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +50,8 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     base_url: str
     keys: tuple[str, ...] = ()
+    # The variables that name another address, as the provider's own SDK reads them.
+    addresses: tuple[str, ...] = ()
     # A server of one's own usually asks for no key; boto3 finds credentials by its own rules.
     needs_key: bool = True
     # The package of the official SDK that reaches it.
@@ -62,6 +64,16 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def endpoint_for(target: str) -> Endpoint:
     """The endpoint of "provider:model", or of a provider."""
     return msgspec.convert(provider_facts(resolve(target.partition(":")[0])[0])["endpoint"], Endpoint)
+
+
+def key_for(target: str, environment: Mapping[str, str]) -> str | None:
+    """The key of a model's provider in an environment; None where it holds none."""
+    return next(filter(None, map(environment.get, endpoint_for(target).keys)), None)
+
+
+def address_for(target: str, environment: Mapping[str, str]) -> str | None:
+    """The address that an environment names for a model's provider, where it names one."""
+    return next(filter(None, map(environment.get, endpoint_for(target).addresses)), None)
 
 
 # A provider's failures in Quire's words: what happened, whether to try again, what to do next.

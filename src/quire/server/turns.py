@@ -20,7 +20,7 @@ from quire.send.connect import Via, transport_for
 from quire.send.cycle import GO_ON, Cycle, Decision, interrupted_result, last_target
 from quire.send.events import event_id
 from quire.send.protocol import RECALL_SHARE, Limits, Runner
-from quire.send.transport import Transport, close, endpoint_for
+from quire.send.transport import Transport, address_for, close, endpoint_for, key_for
 from quire.send.turn_state import standing, usage_of, usd_of
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
 from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, problem_of
@@ -131,10 +131,6 @@ class RunningTurn:
     def __init__(self) -> None:
         self.began: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[TurnOutcome] | None = None
-
-
-def _key(target: str) -> str | None:
-    return next((found for name in endpoint_for(target).keys if (found := os.environ.get(name))), None)
 
 
 def _options(target: str) -> JsonObject:
@@ -252,18 +248,20 @@ class Turns:
     def usual(self, store: Store, name: str) -> str:
         """The model of a turn that names none: the thread's last one, unless only the service's own has a key here."""
         last = last_target(store, name)
-        lacks_key = last and endpoint_for(last).needs_key and not _key(last) and not self._url(last)
+        lacks_key = (
+            last and endpoint_for(last).needs_key and not key_for(last, os.environ) and not self._url(last)
+        )
         return self._model if not last or (self._model and lacks_key) else last
 
     def _url(self, target: str) -> str:
         """The address that the service was given for this provider."""
         own = not self._model or split_target(self._model)[0] == split_target(target)[0]
-        return self._base_url if own else ""
+        return (self._base_url if own else "") or address_for(target, os.environ) or ""
 
     def _reach(self, target: str) -> Transport:
         """The way to a model: the service's own keys and addresses, never the caller's."""
         provider = split_target(target)[0]
-        url, key = self._url(target) or None, _key(target)
+        url, key = self._url(target) or None, key_for(target, os.environ)
         if url is None and provider == "local":
             from quire.send.local import local_target
 
