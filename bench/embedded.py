@@ -12,7 +12,7 @@ import numpy as np
 import platformdirs
 
 from quire.entry import sha256_hex
-from quire.recall.embed import MiniLM, find_weights, minilm
+from quire.recall.meaning import MiniLM, find_weights, minilm
 
 
 def embedder(wanted: bool = True) -> Remembered | None:

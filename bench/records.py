@@ -164,7 +164,7 @@ def timed(records: Records) -> float:
 
 def loaded() -> Any:
     try:
-        from quire.recall.embed import minilm
+        from quire.recall.meaning import minilm
 
         return minilm()
     except (ImportError, MissingPart):

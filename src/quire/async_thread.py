@@ -7,7 +7,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.thread import Thread
 
 if TYPE_CHECKING:

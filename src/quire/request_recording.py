@@ -213,7 +213,7 @@ def _patch(undo: list[Callable[[], None]], owner: Any, name: str, wrap: Wrapper)
 
 
 def _httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
-    class Tee(module.SyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
+    class SyncTee(module.SyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
         def __init__(self, stream: Any, into: HttpExchange) -> None:
             self.stream, self.into = stream, into
 
@@ -229,7 +229,7 @@ def _httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
         def send(self: Any, request: Any, **options: Any) -> Any:
             made = _begin_httpx(recorded, request)
             reply = original(self, request, **options)
-            _end_httpx(made, reply, options, Tee)
+            _end_httpx(made, reply, options, SyncTee)
             return reply
 
         return send
@@ -238,7 +238,7 @@ def _httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
 
 
 def _async_httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
-    class Tee(module.AsyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
+    class AsyncTee(module.AsyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
         def __init__(self, stream: Any, into: HttpExchange) -> None:
             self.stream, self.into = stream, into
 
@@ -254,7 +254,7 @@ def _async_httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
         async def send(self: Any, request: Any, **options: Any) -> Any:
             made = _begin_httpx(recorded, request)
             reply = await original(self, request, **options)
-            _end_httpx(made, reply, options, Tee)
+            _end_httpx(made, reply, options, AsyncTee)
             return reply
 
         return send

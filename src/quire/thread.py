@@ -23,7 +23,7 @@ from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, MissingPart, QuireError
 from quire.items import Window, from_file, from_image, kept_id, read_again
 from quire.items.sources import IMAGE_TYPES
-from quire.log.off_loop import refuse_loop
+from quire.log import refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server, tenant_file

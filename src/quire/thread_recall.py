@@ -14,10 +14,9 @@ from quire.errors import CallError, QuireError
 from quire.log.store import Store
 from quire.recall import RECALL_TOOL, Embedder, Hit, Query, Recall, place, relevant
 from quire.recall.document import FLOOR
-from quire.recall.embed import installed
 from quire.recall.languages import terms
-from quire.recall.placement import PLACED, in_prompt, standing
-from quire.recall.tool import Asking, shown_ahead
+from quire.recall.meaning import installed
+from quire.recall.placement import PLACED, Asking, in_prompt, shown_ahead, standing
 from quire.records import Records
 from quire.tokens import counter
 from quire.values import SPOKEN, Call, Entry, JsonObject, Prompt, Result, Text, Think

@@ -18,7 +18,7 @@ from quire.assemble.user_message import block, entry_text, normal
 from quire.entry import chain, sha256_hex
 from quire.items import identity
 from quire.log.sqlite import SqliteStore
-from quire.recall.tool import original
+from quire.recall.placement import original
 from quire.values import Entry, JsonObject
 from toolbox import fewer
 

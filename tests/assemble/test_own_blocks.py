@@ -14,7 +14,7 @@ from quire import Assembly, Policy, Thread, Usage, providers, values
 from quire.assemble.user_message import whole_text
 from quire.entry import chain
 from quire.recall import Recall
-from quire.recall.tool import recall_tool
+from quire.recall.placement import recall_tool
 from quire.thread import open_store
 from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import JsonObject, Reply

@@ -14,7 +14,7 @@ import pytest
 
 from quire.cli import attachments
 from quire.errors import QuireError
-from quire.recall.embed import find_weights
+from quire.recall.meaning import find_weights
 from quire.testing import emulator
 from quire.values import JsonObject
 from toolbox import invoke

@@ -8,14 +8,14 @@ from quire import values
 from quire.cli import recall
 from quire.cli import store as records_db
 from quire.errors import CallError
-from quire.recall import embed
+from quire.recall import meaning
 from quire.thread import open_store
 from toolbox import invoke, run
 
 
 @pytest.fixture
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(embed, "find_weights", lambda: None)
+    monkeypatch.setattr(meaning, "find_weights", lambda: None)
     monkeypatch.setenv("COLUMNS", "160")
     file = tmp_path / "q.db"
     with open_store(file) as store:

@@ -10,8 +10,8 @@ import pytest
 
 from conftest import ROOT, shared_data
 from quire.errors import MissingPart
-from quire.recall import embed
-from quire.recall.embed import MiniLM, find_weights, minilm
+from quire.recall import meaning
+from quire.recall.meaning import MiniLM, find_weights, minilm
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,13 @@ def test_no_texts_give_no_vectors(model: MiniLM) -> None:
 
 
 def test_another_process_gives_the_same_bits(model: MiniLM) -> None:
-    script = "from quire.recall.embed import minilm; import sys; sys.stdout.buffer.write(minilm().encode(['red hat']).tobytes())"
+    script = "from quire.recall.meaning import minilm; import sys; sys.stdout.buffer.write(minilm().encode(['red hat']).tobytes())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stdout == model.encode(["red hat"]).tobytes()
 
 
 def test_a_missing_model_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embed, "find_weights", lambda: None)
+    monkeypatch.setattr(meaning, "find_weights", lambda: None)
     with pytest.raises(MissingPart) as raised:
         minilm()
     assert "quire local install minilm" in raised.value.hint
@@ -65,7 +65,7 @@ def test_the_data_directory_wins_over_packages(tmp_path: Path, monkeypatch: pyte
     place = tmp_path / "models" / "minilm"
     place.mkdir(parents=True)
     (place / "model.safetensors").touch()
-    monkeypatch.setattr(embed.platformdirs, "user_data_dir", lambda _name: str(tmp_path))
+    monkeypatch.setattr(meaning.platformdirs, "user_data_dir", lambda _name: str(tmp_path))
     assert find_weights() == place
 
 

@@ -16,8 +16,7 @@ from quire.errors import CallError
 from quire.formats import clean
 from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
-from quire.recall.placement import in_prompt, standing
-from quire.recall.tool import VisibleEntries, shown_ahead
+from quire.recall.placement import VisibleEntries, in_prompt, shown_ahead, standing
 from quire.send.builtin import recall_tool as built_in
 from quire.thread import Thread
 from quire.tokens import counter

@@ -18,7 +18,7 @@ from records.test_seed import CONFIG, MESSAGE_2, TOOLS
 
 @cache
 def model() -> Any:
-    from quire.recall.embed import minilm
+    from quire.recall.meaning import minilm
 
     try:
         return minilm()

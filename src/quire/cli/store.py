@@ -124,7 +124,7 @@ def embedder() -> Embedder | None:
     """The embedding model, or None where a part of it is not installed."""
     if importlib.util.find_spec("numpy") is None:
         return None
-    from quire.recall.embed import installed
+    from quire.recall.meaning import installed
 
     return installed()
 

@@ -19,7 +19,7 @@ from quire.emulate.script import (
     pieces,
 )
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.rules.grammar import obj, objects
+from quire.providers.rules.grammar import obj, objects_at
 from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think
 
@@ -208,13 +208,13 @@ def responses_reply(exchange: Answering) -> JsonObject:
 
 def compacts(body: JsonObject) -> bool:
     """Whether a request asks for nothing but a compaction of what came before."""
-    items = [item for _, item in objects(body.get("input"), "")]
+    items = [item for _, item in objects_at(body.get("input"), "")]
     return bool(items) and items[-1].get("type") == "compaction_trigger"
 
 
 def compacted(exchange: Answering) -> JsonObject:
     """The answer of /responses/compact: the user's messages as they were, and one item for all the rest."""
-    items = [item for _, item in objects(exchange.body.get("input"), "")]
+    items = [item for _, item in objects_at(exchange.body.get("input"), "")]
     asked = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
     return {
         "id": f"resp_{exchange.number:06d}",
@@ -274,10 +274,12 @@ def _call(part: Call, name: str, call_id: str, body: JsonObject) -> JsonObject:
 def _offered(body: JsonObject) -> dict[str, JsonObject]:
     """The tools by name, also of namespaces and of those that joined as input items; the first of a name holds."""
     offered: dict[str, JsonObject] = {}
-    late = [item for _, item in objects(body.get("input"), "") if item.get("type") == "additional_tools"]
+    late = [item for _, item in objects_at(body.get("input"), "") if item.get("type") == "additional_tools"]
     for owner in (body, *late):
-        for _, tool in objects(owner.get("tools"), ""):
-            inside = [{**each, "namespace": tool.get("name")} for _, each in objects(tool.get("tools"), "")]
+        for _, tool in objects_at(owner.get("tools"), ""):
+            inside = [
+                {**each, "namespace": tool.get("name")} for _, each in objects_at(tool.get("tools"), "")
+            ]
             for one in inside if tool.get("type") == "namespace" else [tool]:
                 offered.setdefault(str(one.get("name")), one)
     return offered

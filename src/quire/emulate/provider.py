@@ -22,7 +22,7 @@ from quire.emulate.script import (
 from quire.errors import FormatError
 from quire.providers.models import ModelInfo, exists, known_models, model_info, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
-from quire.providers.rules.grammar import objects
+from quire.providers.rules.grammar import objects_at
 from quire.providers.simulate import Simulator
 from quire.providers.simulate.prefix_caches import is_cache
 from quire.values import Json, JsonObject, Think
@@ -350,7 +350,7 @@ def _items(body: JsonObject) -> list[JsonObject]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     # What asks for a compaction is no part of the conversation.
-    return [item for _, item in objects(given, "") if item.get("type") != "compaction_trigger"]
+    return [item for _, item in objects_at(given, "") if item.get("type") != "compaction_trigger"]
 
 
 def _model(body: Json) -> str:

@@ -1,1 +1,41 @@
-"""The only state: threads of entries, appended to and never changed."""
+"""The only state: threads of entries, appended to and never changed.
+
+Nothing waits for the disk on the event loop: work that does runs in an OS thread, and runs to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from quire.errors import CallError
+
+_Made = TypeVar("_Made")
+
+
+async def off_loop(work: Callable[..., _Made], *args: Any, **named: Any) -> _Made:
+    """Call `work` in another OS thread; see `to_the_end`."""
+    return await to_the_end(asyncio.to_thread(work, *args, **named))
+
+
+async def to_the_end(work: Coroutine[Any, Any, _Made]) -> _Made:
+    """Await work that cancelling does not cut off: what is being written is written whole, then the cancel goes on."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # whoever is cancelled is not told of it
+        raise
+
+
+def refuse_loop(instead: str) -> None:
+    """A CallError inside a running event loop, where blocking would stop everything else; says what to call."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise CallError("this call would block the event loop it is made in", hint=f"Call `{instead}` instead.")

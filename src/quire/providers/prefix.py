@@ -247,10 +247,12 @@ def parts_of(content: Json, *path: str | int) -> list[UnitPart]:
     """The blocks of a list; a text is one block, which cannot be marked without changing what is compared."""
     if isinstance(content, str):
         return [UnitPart((*path, 0), {"type": "text", "text": content})] if content else []
-    return [UnitPart((*path, at), as_block(each), may_carry(each)) for at, each in enumerate(listed(content))]
+    return [
+        UnitPart((*path, at), as_block(each), may_carry(each)) for at, each in enumerate(as_list(content))
+    ]
 
 
-def listed(value: Json) -> Sequence[Json]:
+def as_list(value: Json) -> Sequence[Json]:
     """A list as it is; of anything else, nothing."""
     return value if isinstance(value, list | tuple) else ()
 

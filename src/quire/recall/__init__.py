@@ -15,28 +15,27 @@ from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.recall.document import Document, Found, relevant
-    from quire.recall.embed import Embedder, minilm
     from quire.recall.index import Indexer
-    from quire.recall.placement import Placed, place
+    from quire.recall.meaning import Embedder, minilm
+    from quire.recall.placement import Placed, place, recall_tool
     from quire.recall.query import Query, query_for
     from quire.recall.rank import Collection
     from quire.recall.search import Hit, Recall
-    from quire.recall.tool import recall_tool
 
 _WHERE = {
     "Collection": "rank",
     "Document": "document",
-    "Embedder": "embed",
+    "Embedder": "meaning",
     "Found": "document",
     "Hit": "search",
     "Indexer": "index",
     "Placed": "placement",
     "Query": "query",
     "Recall": "search",
-    "minilm": "embed",
+    "minilm": "meaning",
     "place": "placement",
     "query_for": "query",
-    "recall_tool": "tool",
+    "recall_tool": "placement",
     "relevant": "document",
 }
 

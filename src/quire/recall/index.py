@@ -15,8 +15,8 @@ from quire.errors import ConflictError, QuireError
 from quire.log.store import Store
 from quire.recall import meaning
 from quire.recall.document import document, pieces, words_of
-from quire.recall.embed import Embedder
 from quire.recall.languages import VERSION
+from quire.recall.meaning import Embedder
 
 _STEP = 32
 _POLL_S = 0.5

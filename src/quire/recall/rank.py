@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from quire.recall.columns import Array, Bools, Column, Floats, Ints
 from quire.recall.document import TOOL, USUAL_COSINE, Document, DocumentTerms, Found, indexed, is_name, pieces
-from quire.recall.embed import Embedder
 from quire.recall.languages import WHOLE
-from quire.recall.meaning import MEANING_PARTS, Meaning
+from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning
 from quire.recall.query import EARLIER, Query, QueryTerms, ask
-from quire.recall.words import Neighbours, Postings, posting_run, scores
+from quire.recall.words import Array, Bools, Column, Floats, Ints, Neighbours, Postings, posting_run, scores
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
 #

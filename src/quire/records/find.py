@@ -18,7 +18,7 @@ from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.recall.document import Document
-    from quire.recall.embed import Embedder
+    from quire.recall.meaning import Embedder
 
 
 # A record that a search found, and how it is shown.

@@ -32,7 +32,7 @@ from quire.records.record import (
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
-    from quire.recall.embed import Embedder
+    from quire.recall.meaning import Embedder
 
 # `Records.list` hides the built-in name inside the class.
 Found: TypeAlias = list[Record]

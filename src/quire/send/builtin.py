@@ -159,7 +159,7 @@ _Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 def recall_tool(store: Store, thread: str, searching: Recall | None = None, limit: int = _LIMIT) -> Tool:
     """The tool `recall` for one thread, as RECALL_TOOL defines it; it finds nothing of any other thread."""
     from quire.recall import MOST, RECALL_TOOL, Recall
-    from quire.recall.tool import Asking
+    from quire.recall.placement import Asking
 
     asking = Asking(searching or Recall(store), thread, share_tokens=limit // 4)
 

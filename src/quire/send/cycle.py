@@ -17,7 +17,7 @@ import msgspec
 from quire import providers, values
 from quire.entry import INTERRUPTED
 from quire.errors import CallError, ProviderError
-from quire.log.off_loop import off_loop, refuse_loop, to_the_end
+from quire.log import off_loop, refuse_loop, to_the_end
 from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for

@@ -12,7 +12,7 @@ from quire import providers
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.wires import wire_of
-from quire.providers.wires.openai_chat.read import DONE
+from quire.providers.wires.openai_chat import DONE
 from quire.send.transport import message_of, refusal, timed_out, too_deep, unreachable
 from quire.values import JsonObject, Request
 

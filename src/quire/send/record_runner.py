@@ -19,7 +19,7 @@ from quire.assemble.user_message import block, image_part, user_text
 from quire.errors import NotFound
 from quire.formats import clean
 from quire.formats.clean import ToolResult
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.log.store import Store
 from quire.providers.incoming import recordable
 from quire.providers.models import split_target

@@ -11,7 +11,7 @@ import msgspec
 from quire import providers
 from quire.assemble.summary import Leaving, Summarise, extract, truncate
 from quire.errors import ProviderError
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.send.protocol import Turn
 from quire.send.turn_state import ask_aside
 from quire.tokens import counter

@@ -11,7 +11,7 @@ import msgspec
 from quire import providers, values
 from quire.assemble.fit import system_text
 from quire.errors import CallError
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.log.store import Store
 from quire.providers.usage import cost
 from quire.send.protocol import Limits, Turn

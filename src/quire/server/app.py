@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from quire.errors import CallError, MissingPart
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response
 from quire.server.service import Service
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quire.errors import NotFound, QuireError
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.log.store import Store
 from quire.send.events import STATE, Event, missed, read_id
 from quire.send.turn_state import is_opening

@@ -328,7 +328,7 @@ def inspect_entry(call: RouteCall) -> FullText:
 def inspect_search(call: RouteCall) -> FoundEntries:
     """Entries of all threads, or of one, by words and by meaning, with the reasons for each."""
     from quire.recall import Recall, relevant
-    from quire.recall.embed import installed
+    from quire.recall.meaning import installed
 
     searching = Recall(call.store, installed())
     text, thread = call.query.text, call.query.thread

@@ -24,7 +24,7 @@ from quire.errors import NotFound, QuireError
 from quire.log.entries import encode
 from quire.log.store import Store
 from quire.recall import Recall
-from quire.recall.embed import installed
+from quire.recall.meaning import installed
 from quire.server.access import Redactor
 from quire.values import Entry, JsonObject
 

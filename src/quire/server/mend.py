@@ -439,8 +439,8 @@ class Budget:
         self, body: JsonObject, read: Callable[[Wire], Reply], conversation: str, target: str
     ) -> JsonObject | None:
         """The request that goes on with what a reply wanted to recall; None where it asked for nothing."""
+        from quire.recall.placement import recall_tool
         from quire.recall.search import Recall
-        from quire.recall.tool import recall_tool
 
         wire, fitter = wire_of(target, body), self._fitters.get(conversation)
         said = [entry for entry in read(wire).entries if entry.kind != "call" or entry.name == "recall"]

@@ -15,9 +15,9 @@ import msgspec
 
 from quire import __version__, errors
 from quire.errors import CallError, QuireError
+from quire.log import off_loop
 from quire.log.connection import ReadOnly
 from quire.log.entries import SCHEMA
-from quire.log.off_loop import off_loop
 from quire.log.store import Store, check_name
 from quire.values import Json, JsonObject
 

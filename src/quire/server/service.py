@@ -16,7 +16,7 @@ import msgspec
 
 from quire.entry import sha256_hex
 from quire.errors import ConflictError, NotFound, QuireError
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server, tenant_file
 from quire.records.record import decode, draft
 from quire.send.events import STATE as PARTIAL

@@ -13,7 +13,7 @@ import msgspec
 from quire import values
 from quire.entry import chain
 from quire.errors import CallError, ConflictError
-from quire.log.off_loop import off_loop
+from quire.log import off_loop
 from quire.providers.models import resolve, split_target
 from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for

@@ -38,7 +38,7 @@ from quire.providers.rules.check import (
     turn_at,
     where,
 )
-from quire.providers.rules.grammar import obj, objects, shape, text
+from quire.providers.rules.grammar import obj, objects_at, shape, text
 from quire.providers.wires import Wire, wire_of
 from quire.values import Json, JsonObject, Request
 
@@ -370,7 +370,7 @@ def detect(body: Json, otherwise: str = "openai-chat") -> str | None:
 
 def as_body(messages: list[JsonObject]) -> JsonObject:
     """A list of messages, or of items, as the body of a request that holds them."""
-    blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
+    blocks = [block for message in messages for _, block in objects_at(message.get("content"), "")]
     items = any("type" in message for message in messages) or any(
         text(block.get("type")) in _ITEM_BLOCKS for block in blocks
     )
@@ -380,12 +380,12 @@ def as_body(messages: list[JsonObject]) -> JsonObject:
 
 def _by_messages(body: JsonObject, otherwise: str) -> str:
     """Chat, Anthropic and Converse all say `messages`; their blocks, fields and models differ."""
-    messages = [message for _, message in objects(body["messages"], "")]
+    messages = [message for _, message in objects_at(body["messages"], "")]
     if messages and messages[0].get("role") == "system":
         return _chat(body)  # the others say it beside the messages
     if any(message.get("role") in ("tool", "developer") or "tool_calls" in message for message in messages):
         return _chat(body)
-    blocks = [block for message in messages for _, block in objects(message.get("content"), "")]
+    blocks = [block for message in messages for _, block in objects_at(message.get("content"), "")]
     if any(isinstance(block.get("thinking"), list) for block in blocks):
         return _chat(body)  # Mistral's thinking is a list of texts
     by_type = next((_TYPES[kind] for block in blocks if (kind := text(block.get("type"))) in _TYPES), None)
@@ -393,7 +393,7 @@ def _by_messages(body: JsonObject, otherwise: str) -> str:
         return _chat(body) if by_type == "openai-chat" else by_type
     if any("type" not in block for block in blocks):
         return "bedrock"
-    if any("function" in tool for _, tool in objects(body.get("tools"), "")):
+    if any("function" in tool for _, tool in objects_at(body.get("tools"), "")):
         return _chat(body)
     fields = _BODY if _chat(body) == "openai-chat" else {"system": "anthropic"}
     named = text(body.get("model"))
@@ -407,7 +407,7 @@ def _by_messages(body: JsonObject, otherwise: str) -> str:
 
 def _is_claudes(body: JsonObject, blocks: list[JsonObject]) -> bool:
     """Marked blocks, tools with an input_schema, or a Claude that no router's prefix names."""
-    schemas = any("input_schema" in tool for _, tool in objects(body.get("tools"), ""))
+    schemas = any("input_schema" in tool for _, tool in objects_at(body.get("tools"), ""))
     model = text(body.get("model"))
     named = "claude" in model and "/" not in model
     return schemas or named or ("/" not in model and any("cache_control" in block for block in blocks))

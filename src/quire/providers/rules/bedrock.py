@@ -30,7 +30,7 @@ from quire.providers.rules.claude_blocks import (
     unsigned,
 )
 from quire.providers.rules.claude_turns import Pairs, converse_block, names, speakers
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
 from quire.values import Json, JsonObject
 
 
@@ -82,7 +82,7 @@ def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
 
 
 def _says(content: Json) -> bool:
-    kept = [each for _, each in objects(content, "")]
+    kept = [each for _, each in objects_at(content, "")]
     return any(not isinstance(each.get("text"), str) or each["text"].strip() for each in kept)
 
 
@@ -217,7 +217,7 @@ def _end(check: Check) -> Iterator[Finding]:
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     message = obj(obj(reply.get("output")).get("message"))
-    messages = [each for _, each in objects(body.get("messages"), "")]
+    messages = [each for _, each in objects_at(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": message.get("content")}]}
     remember(seen, conversation(whole, "bedrock"), since=len(messages))
 

@@ -50,7 +50,7 @@ from quire.providers.rules.claude_turns import (
     unique,
     version,
 )
-from quire.providers.rules.grammar import obj, objects, text
+from quire.providers.rules.grammar import obj, objects_at, text
 from quire.values import JsonObject
 
 
@@ -241,7 +241,7 @@ _THRESHOLD = "compact_20260112"
 def edits(check: Check) -> Iterator[Finding]:
     """Row 18."""
     management = check.body.get("context_management")
-    listed = list(objects(obj(management).get("edits"), "$.context_management.edits"))
+    listed = list(objects_at(obj(management).get("edits"), "$.context_management.edits"))
     for index, (path, edit) in enumerate(listed):
         if text(edit.get("type")).startswith("clear_thinking") and index:
             problem = "context_management.edits: clear_thinking must be the first edit"
@@ -279,7 +279,7 @@ class Compaction(Sequel):
 
 
 def _by_threshold(body: JsonObject) -> bool:
-    listed = objects(obj(body.get("context_management")).get("edits"), "")
+    listed = objects_at(obj(body.get("context_management")).get("edits"), "")
     return any(edit.get("type") == _THRESHOLD for _, edit in listed)
 
 
@@ -364,8 +364,8 @@ def _end(check: Check) -> Iterator[Finding]:
 
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    content = [block for _, block in objects(reply.get("content"), "")]
-    messages = [each for _, each in objects(body.get("messages"), "")]
+    content = [block for _, block in objects_at(reply.get("content"), "")]
+    messages = [each for _, each in objects_at(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
     remember(seen, conversation(whole, "anthropic"), since=len(messages))
     remember_compaction(seen, content)

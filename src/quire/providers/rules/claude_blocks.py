@@ -23,7 +23,7 @@ from quire.providers.rules.check import (
     found,
 )
 from quire.providers.rules.claude_turns import pieces
-from quire.providers.rules.grammar import obj, objects, text
+from quire.providers.rules.grammar import obj, objects_at, text
 from quire.values import JsonObject
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
@@ -198,7 +198,7 @@ def ttl_of(mark: dict[str, object]) -> str:
 def _all_blocks(blocks: Iterable[TurnBlock]) -> Iterator[TurnBlock]:
     """Blocks, and before each the blocks inside it: those of a tool result may carry a mark of their own."""
     for block in blocks:
-        for path, inner in objects(block.raw.get("content"), f"{block.path}.content"):
+        for path, inner in objects_at(block.raw.get("content"), f"{block.path}.content"):
             yield TurnBlock(text(inner.get("type")), inner, path)
         yield block
 
@@ -211,7 +211,7 @@ def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
             yield found("A3.markable", block.path)
         elif isinstance(mark, dict):
             yield from _fields(mark, f"{block.path}.cache_control")
-        for path, citation in objects(block.raw.get("citations"), f"{block.path}.citations"):
+        for path, citation in objects_at(block.raw.get("citations"), f"{block.path}.citations"):
             if citation.get("cache_control") is not None:
                 yield found("A3.markable", path)
 

@@ -21,7 +21,7 @@ from quire.providers.rules.check import (
     limit,
     where,
 )
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
 from quire.values import Json, JsonObject
 
 
@@ -281,7 +281,7 @@ def _blank(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 def blank_texts(check: Check, blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     """Texts that say nothing, among these blocks and in tool results among them."""
     for block in blocks:
-        inner = objects(block.raw.get("content"), f"{block.path}.content")
+        inner = objects_at(block.raw.get("content"), f"{block.path}.content")
         held = inner if block.type == "tool_result" else [(block.path, block.raw)]
         for path, raw in held:
             said = raw.get("text") if raw.get("type") == "text" else None

@@ -23,7 +23,7 @@ from quire.providers.rules.check import (
     found,
     limit,
 )
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, snake, text
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, snake, text
 from quire.tokens import count
 from quire.values import Json, JsonObject
 
@@ -80,9 +80,9 @@ def _creates(body: JsonObject) -> bool:
 def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Every function declaration with its path."""
     path, tools = setting(body, "tools")
-    for place, tool in [(path, tools)] if isinstance(tools, dict) else objects(tools, path):
+    for place, tool in [(path, tools)] if isinstance(tools, dict) else objects_at(tools, path):
         name = "functionDeclarations" if "functionDeclarations" in tool else "function_declarations"
-        yield from objects(tool.get(name), f"{place}.{name}")
+        yield from objects_at(tool.get(name), f"{place}.{name}")
 
 
 def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -221,7 +221,7 @@ def least(check: Check) -> Iterator[Finding]:
         return
     parts = [part.raw for turn in check.talk.messages for part in turn.blocks]
     system = setting(check.body, "systemInstruction")[1]
-    parts += [part for _, part in objects(obj(system).get("parts"), "")]
+    parts += [part for _, part in objects_at(obj(system).get("parts"), "")]
     if any(get(part, name) is not None for part in parts for name in ("inlineData", "fileData")):
         return
     said = "\n".join([text(system), *(text(part.get("text")) for part in parts)])
@@ -264,7 +264,7 @@ def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
         (at(f"{path}.properties", name), item) for name, item in obj(schema.get("properties")).items()
     ]
     either = get(schema, "anyOf")
-    options = list(objects(either, f"{path}.anyOf"))
+    options = list(objects_at(either, f"{path}.anyOf"))
     items = [(f"{path}.items", schema["items"])] if "items" in schema else []
     return [*properties, *options, *items]
 
@@ -299,7 +299,7 @@ def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    for _, candidate in objects(reply.get("candidates"), ""):
+    for _, candidate in objects_at(reply.get("candidates"), ""):
         _observed(seen, {"contents": [obj(candidate.get("content"))]})
 
 

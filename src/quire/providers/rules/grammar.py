@@ -215,7 +215,7 @@ def _named(value: Json) -> str:
 # Readers that never raise: what has the wrong type is passed over here, and found by the grammar.
 
 
-def objects(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
+def objects_at(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
     """The objects of a list, with their paths; anything else is passed over."""
     if isinstance(value, list | tuple):
         for index, each in enumerate(value):

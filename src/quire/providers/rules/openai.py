@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from quire.providers.models import data
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules, advice, found
 from quire.providers.rules.claude_turns import names
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
 from quire.values import Json, JsonObject
 
 
@@ -56,7 +56,7 @@ def is_openais(check: Check) -> bool:
 
 def _strict_body(body: JsonObject) -> Iterator[Finding]:
     """What OpenAI itself refuses and others take: tools without a type, empty lists."""
-    for path, tool in objects(body.get("tools"), "$.tools"):
+    for path, tool in objects_at(body.get("tools"), "$.tools"):
         if tool.get("type") is None:
             yield shape(f"{path}.type", "Field required", "Say which type it is.")
     yield from _filled(body, ("tools",), "$")
@@ -73,7 +73,7 @@ def _strict_message(message: JsonObject, path: str) -> Iterator[Finding]:
     """What OpenAI itself refuses and others take: images from tools, arguments as objects, empty lists."""
     if message.get("role") == "tool":
         yield from _text_only(message.get("content"), f"{path}.content")
-    for place, call in objects(message.get("tool_calls"), f"{path}.tool_calls"):
+    for place, call in objects_at(message.get("tool_calls"), f"{path}.tool_calls"):
         if isinstance(obj(call.get("function")).get("arguments"), dict):
             arguments = f"{place}.function.arguments"
             yield shape(arguments, "Input should be a string", "Encode the arguments as JSON text.")
@@ -96,7 +96,7 @@ def _may_be_silent(message: JsonObject) -> bool:
 
 
 def _text_only(content: Json, path: str) -> Iterator[Finding]:
-    for place, part in objects(content, path):
+    for place, part in objects_at(content, path):
         if part.get("type") not in ("text", None):
             yield shape(place, "tool messages hold text only", "Send the image in a user message behind it.")
 
@@ -128,12 +128,12 @@ def call_ids(message: JsonObject) -> list[str]:
     """The ids of an assistant message's calls."""
     if message.get("role") != "assistant":
         return []
-    return [text(call.get("id")) for _, call in objects(message.get("tool_calls"), "")]
+    return [text(call.get("id")) for _, call in objects_at(message.get("tool_calls"), "")]
 
 
 def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
     """The names of the tools that a message calls."""
-    for path, call in objects(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls"):
+    for path, call in objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls"):
         yield f"{path}.function.name", obj(call.get("function")).get("name")
 
 
@@ -201,7 +201,7 @@ def marks_around(check: Check) -> Iterator[Finding]:
     """Row 26 and A4 around the messages: the body, tools, instructions, and the options."""
     yield from _breakpoint(check, "$", check.body, [])
     for name in ("tools", "instructions"):
-        for path, block in objects(check.body.get(name), f"$.{name}"):
+        for path, block in objects_at(check.body.get(name), f"$.{name}"):
             yield from _breakpoint(check, path, block, [])
     if check.info.features.strict:
         yield from _options(check)
@@ -231,10 +231,10 @@ def _thinkers(check: Check) -> Iterator[Finding]:
 def marks_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 26 and A4 in a message or an item: on it, its calls and its parts."""
     yield from _breakpoint(check, turn.path, turn.raw, [])
-    for path, call in objects(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls"):
+    for path, call in objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls"):
         yield from _breakpoint(check, path, call, [])
     for name in ("content", "output"):
-        for path, part in objects(turn.raw.get(name), f"{turn.path}.{name}"):
+        for path, part in objects_at(turn.raw.get(name), f"{turn.path}.{name}"):
             yield from _breakpoint(check, path, part, _markable(check, turn))
 
 
@@ -301,7 +301,7 @@ def _value(path: str, value: Json, values: list[str]) -> Finding:
 def _head(check: Check) -> Iterator[Finding]:
     # A local server's template takes any name.
     if not check.info.features.template:
-        tools = objects(check.body.get("tools"), "$.tools")
+        tools = objects_at(check.body.get("tools"), "$.tools")
         yield from names(
             (f"{path}.function.name", obj(tool.get("function")).get("name")) for path, tool in tools
         )

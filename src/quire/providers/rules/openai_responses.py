@@ -17,7 +17,7 @@ from quire.providers.rules.check import (
     found,
 )
 from quire.providers.rules.claude_turns import names
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects, shape, text
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
 from quire.providers.rules.openai import is_openais, marks_around, marks_in
 from quire.values import Json, JsonObject
 
@@ -61,7 +61,7 @@ def _parts(item: JsonObject, path: str) -> Iterator[Finding]:
     """The model's words are output parts, all else is input parts."""
     allowed = _SPOKEN if item.get("role") == "assistant" else _ASKED
     for name in ("content", "output"):
-        for place, part in objects(item.get(name), f"{path}.{name}"):
+        for place, part in objects_at(item.get(name), f"{path}.{name}"):
             kind = part.get("type")
             if kind in _SPOKEN + _ASKED and kind not in allowed:
                 values = ", ".join(allowed)
@@ -215,7 +215,7 @@ class Trigger(Sequel):
 
 def _tool_names(holder: JsonObject, path: str) -> Iterator[tuple[str, Json]]:
     """The names of the tools that the body or an item defines."""
-    for place, tool in objects(holder.get("tools"), f"{path}.tools"):
+    for place, tool in objects_at(holder.get("tools"), f"{path}.tools"):
         if tool.get("type") in ("function", "custom"):
             yield f"{place}.name", tool.get("name")
 
@@ -227,7 +227,7 @@ def _has_state(body: JsonObject) -> bool:
 
 def remember_items(seen: ServerMemory, output: Json) -> None:
     """Record which reasoning each item of a reply belongs to, and what follows it."""
-    items = [item for _, item in objects(output, "")]
+    items = [item for _, item in objects_at(output, "")]
     last = ""
     for item, behind in zip(items, followers(items), strict=True):
         id = text(item.get("id"))

@@ -118,7 +118,7 @@ class Wire(Format, frozen=True, kw_only=True):
     thinking: Callable[[ModelInfo], bool] = lambda info: True
 
 
-# format -> the module that holds it as `WIRE`
+# format -> the module that holds it, as `WIRE` or as what is named behind a colon
 FORMATS: dict[str, str] = {
     "openai-chat": "quire.providers.wires.openai_chat",
     "openai-responses": "quire.providers.wires.openai_responses",
@@ -127,7 +127,7 @@ FORMATS: dict[str, str] = {
     "bedrock": "quire.providers.wires.bedrock",
     "cohere": "quire.providers.wires.cohere",
     "langchain": "quire.providers.wires.langchain",
-    "openai-agents": "quire.providers.wires.openai_agents",
+    "openai-agents": "quire.providers.wires.openai_responses:AGENTS",
     "pydantic-ai": "quire.providers.wires.pydantic_ai",
 }
 
@@ -137,7 +137,8 @@ def format_of(name: str) -> Format:
     """The format of this name."""
     if name not in FORMATS:
         raise CallError(f"unknown format {name!r}", hint="Known: " + ", ".join(FORMATS) + ".")
-    found: Format = importlib.import_module(FORMATS[name]).WIRE
+    module, _, value = FORMATS[name].partition(":")
+    found: Format = getattr(importlib.import_module(module), value or "WIRE")
     return found
 
 

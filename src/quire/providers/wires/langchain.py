@@ -18,7 +18,7 @@ from quire.providers.outgoing import exported
 from quire.providers.rendering import Draft, Writer
 from quire.providers.spelling import Spelling, object_of
 from quire.providers.wires import Format
-from quire.providers.wires.openai_responses.read import entries_of
+from quire.providers.wires.openai_responses import entries_of
 from quire.providers.wires.openai_responses.write import FORMAT as RESPONSES
 from quire.values import (
     Call,

@@ -1,34 +1,339 @@
-"""Anthropic's Messages API."""
+"""Anthropic's Messages API: replies and imported messages into entries, entries back verbatim, and the wire itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
+from quire.errors import FormatError
+from quire.providers.convert import image_json
+from quire.providers.incoming import (
+    BlockDelta,
+    Partial,
+    StreamGuard,
+    cut,
+    identified,
+    listed,
+    number_in,
+    object_in,
+    objects,
+    read_back,
+    read_messages,
+    refused,
+    said,
+    sub,
+    text_in,
+    told_text,
+    whole_message,
+    without_nulls,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
 from quire.providers.prefix import (
     Layout,
     Unit,
     as_block,
+    as_list,
     bare,
     definition,
-    listed,
     parts_of,
     unmarked_in,
     with_control,
 )
+from quire.providers.provider_tools import offered, tools_in, typed
 from quire.providers.rules.claude import RULES
-from quire.providers.usage import anthropic_usage
+from quire.providers.usage import anthropic_usage, usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.anthropic.read import Stream, export_messages, import_messages, parse_reply
-from quire.providers.wires.anthropic.write import FORMAT, WRITER
-from quire.values import Json, JsonObject
+from quire.providers.wires.anthropic.write import (
+    ENCLOSURE,
+    FORMAT,
+    NAMES,
+    WRITER,
+    answered,
+    spoken,
+    text_of,
+    tool_definition,
+)
+from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, note, respond, system, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of messages, or of a request that holds one (with its system prompt and tools)."""
+    return read_messages(value, model, FORMAT, _head_entries, _entries)
+
+
+def _head_entries(request: JsonObject, model: str) -> list[Entry]:
+    out = tools_in(request, model, FORMAT, tool_entry, tool_definition)
+    if (told := request.get("system")) is not None:
+        text = told if isinstance(told, str) else told_text(objects(request, "system"), text_of)
+        out.append(system(text, wire={"format": FORMAT, "system": told}))
+    return out
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The messages; with a system prompt or tools, the object a request holds them in."""
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    head: JsonObject = {}
+    if defined := out.listed_tools(FORMAT, tool_definition):
+        head["tools"] = defined
+    if out.system:
+        head["system"] = out.system_as(FORMAT, out.system.text)
+    return {**head, "messages": out.messages} if head else out.messages
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a message."""
+    reply = object_in(value, "a message")
+    if reply.get("type") == "error":
+        raise refused(reply.get("error"))
+    content = reply.get("content")
+    if not isinstance(content, list):
+        raise FormatError("a message without content", hint="A streamed event goes into Stream.feed.")
+    asked, model = model, str(reply.get("model") or model)
+    blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
+    return Reply(
+        entries=tuple(
+            said(
+                identified(blocks) if blocks else [respond("")],
+                FORMAT,
+                model,
+                read_back(names, NAMES),
+                asked=asked,
+            )
+        ),
+        usage=usage(provider, reply),
+        stop=str(reply.get("stop_reason") or ""),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it; a server tool keeps its type as its description."""
+    return {
+        "name": str(tool.get("name") or tool.get("type") or ""),
+        "description": str(tool.get("description") or tool.get("type") or ""),
+        "parameters": sub(tool, "input_schema") or {"type": "object", "properties": {}},
+    }
+
+
+def _entries(message: Json, where: str = "message") -> list[Entry]:
+    role = message.get("role") if isinstance(message, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
+    blocks = (
+        objects(message, "content")
+        if isinstance(content, list)
+        else [{"type": "text", "text": content or ""}]
+    )
+    match role:
+        case "user":
+            return _user(blocks)
+        case "assistant":
+            return [spoken(block) for block in blocks] or [respond("")]
+        case "system":
+            return _system(message, blocks)
+    raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
+
+
+def _user(blocks: list[JsonObject]) -> list[Entry]:
+    """The results, and then what the user says, as the API orders them."""
+    results = [answered(block) for block in blocks if block.get("type") == "tool_result"]
+    rest = [block for block in blocks if block.get("type") != "tool_result"]
+    images = [image_json(one) for block in rest if (one := _image(block))]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
+
+
+def _image(block: JsonObject) -> Image | None:
+    source = sub(block, "source") if block.get("type") == "image" else {}
+    if source.get("type") == "base64":
+        return Image(media_type=str(source.get("media_type") or ""), data=str(source.get("data") or ""))
+    return Image(url=str(source["url"])) if source.get("url") else None
+
+
+def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
+    effort = sub(message, "output_config").get("effort")
+    added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
+    text = text_of([block for block in blocks if block.get("type") == "text"])
+    told = {"effort": effort} if effort else {}
+    named = [block for block in blocks if block.get("type") in ("tool_addition", "tool_removal")]
+    if len(named) > len(added):
+        # Tools of the list in front, by their names: nothing that an entry could say.
+        return [note(text, wire={**told, "blocks": blocks})]
+    out = [system(text, wire=told or None)] if text or effort or not added else []
+    return out + ([offered(typed(added, tool_entry, tool_definition))] if added else [])
+
+
+# A streamed message: a block is an entry when its content_block_stop has come, and not before.
+
+# delta type -> (its field, the block's field it continues, what it is for whoever watches)
+_DELTAS = {
+    "text_delta": ("text", "text", "respond"),
+    "thinking_delta": ("thinking", "thinking", "think"),
+    "signature_delta": ("signature", "signature", ""),
+    "input_json_delta": ("partial_json", "input", "call"),
+    "compaction_delta": ("content", "content", ""),
+}
+
+
+class MessagesStream:
+    """Gathers events. A thinking block without its signature, or half a tool_use, is never an entry."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.spelled = read_back(names, NAMES)
+        self.tally = StreamGuard()
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        self.open: dict[int, JsonObject] = {}
+        self.pieces: dict[int, dict[str, list[str]]] = {}
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+        self.stopped = False
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one event; the entries that it finished."""
+        event = object_in(event, "a stream event")
+        match event.get("type"):
+            case "message_start":
+                return self._start(object_in(event.get("message"), "message_start's message"))
+            case "content_block_start":
+                self._open(event)
+            case "content_block_delta":
+                self._delta(number_in(event, "index"), object_in(event.get("delta"), "a delta"))
+            case "content_block_stop":
+                return self._close(number_in(event, "index"))
+            case "message_delta":
+                self._message_delta(event)
+            case "message_stop":
+                self.stopped = True
+                return self._nothing_said()
+            case "error":
+                raise refused(event.get("error"))
+            case "ping":
+                pass
+            case _:
+                self.tally.unknown += 1
+        return []
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _start(self, message: JsonObject) -> list[Entry]:
+        """A message that goes on behind a call of running code may begin with blocks, and even be whole."""
+        self.id, self.model = text_in(message, "id"), text_in(message, "model") or self.model
+        self.reported = dict(sub(message, "usage"))
+        self.stop = text_in(message, "stop_reason") or self.stop
+        begun = [spoken(without_nulls(block)) for block in objects(message, "content")]
+        return self._add(begun) if begun else []
+
+    def _message_delta(self, event: JsonObject) -> None:
+        self.stop = text_in(sub(event, "delta"), "stop_reason") or self.stop
+        self.reported |= without_nulls(sub(event, "usage"))
+
+    def _open(self, event: JsonObject) -> None:
+        index = number_in(event, "index")
+        self.open[index] = without_nulls(object_in(event.get("content_block"), "a content block"))
+        self.pieces[index] = {}
+
+    def _delta(self, index: int, delta: JsonObject) -> None:
+        if index not in self.open:
+            raise FormatError(
+                f"a delta of block {index}, which never began", hint="stream.partial() has the rest."
+            )
+        kind = text_in(delta, "type")
+        if kind == "citations_delta":
+            self.open[index]["citations"] = [*listed(self.open[index], "citations"), delta.get("citation")]
+        elif kind in _DELTAS:
+            field, target, shown = _DELTAS[kind]
+            text = text_in(delta, field)
+            self.pieces[index].setdefault(target, []).append(
+                self.tally.show(index, shown, text) if shown else self.tally.add(text)
+            )
+        else:
+            self.tally.unknown += 1
+
+    def _close(self, index: int) -> list[Entry]:
+        if index not in self.open:
+            raise FormatError(
+                f"the end of block {index}, which never began", hint="stream.partial() has the rest."
+            )
+        block = self._whole(index)
+        if block is None:
+            return []  # ended in the middle of its input: the reply's length ran out
+        del self.open[index], self.pieces[index]
+        return self._add([spoken(block)])
+
+    def _whole(self, index: int) -> JsonObject | None:
+        block = dict(self.open[index])
+        for field, pieces in self.pieces[index].items():
+            text = "".join(pieces)
+            if field != "input":
+                block[field] = text_in(block, field) + text
+                continue
+            try:
+                block["input"] = json.loads(text) if text else block.get("input") or {}
+            except ValueError:
+                return None
+        return block
+
+    def _add(self, entries: list[Entry]) -> list[Entry]:
+        added = said(
+            identified(entries, len(self.entries)),
+            FORMAT,
+            self.model,
+            self.spelled,
+            begun=bool(self.entries),
+            asked=self.asked,
+        )
+        self.entries += added
+        return added
+
+    def _nothing_said(self) -> list[Entry]:
+        return [] if self.entries or self.open else self._add([respond("")])
+
+    @property
+    def usage(self) -> Usage:
+        whole = {"usage": self.reported, "model": self.model}
+        return usage(self.provider, whole) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        return Partial(
+            entries=tuple(self.entries),
+            unfinished=tuple(
+                _unfinished(self.open[index], self.pieces[index]) for index in sorted(self.open)
+            ),
+            usage=self.usage,
+            stop=self.stop,
+            id=self.id,
+            model=self.model,
+            unknown=self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once message_stop has come."""
+        if not self.stopped:
+            raise cut("message_stop")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+def _unfinished(block: JsonObject, pieces: dict[str, list[str]]) -> JsonObject:
+    kinds = {"thinking": "think", "redacted_thinking": "think", "tool_use": "call"}
+    text = "".join(pieces.get("text") or pieces.get("thinking") or pieces.get("input") or [])
+    name = {"name": block["name"]} if "name" in block else {}
+    return {"kind": kinds.get(str(block.get("type")), "respond"), **name, "text": text}
+
 
 # Where a request keeps what is cached.
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(listed(body.get("tools"))):
+    for index, tool in enumerate(as_list(body.get("tools"))):
         unit = definition(
             ("tools", index), as_block(tool), str(as_block(tool).get("type") or "tool"), markable=True
         )
@@ -70,9 +375,9 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: listed(body.get("messages"))),
+    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
     read=parse_reply,
-    stream=Stream,
+    stream=MessagesStream,
     usage=anthropic_usage,
     mark=with_control,
     diagnosed=_diagnosed,

@@ -1,25 +1,302 @@
-"""Amazon Bedrock's Converse API."""
+"""Amazon Bedrock's Converse API: replies and imported messages into entries, entries back verbatim, and the wire itself."""
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from quire.providers.prefix import Layout, Path, Section, Unit, changed_body, listed, parts_of
+from quire.errors import FormatError
+from quire.providers.convert import image_json
+from quire.providers.incoming import (
+    BlockDelta,
+    Partial,
+    StreamGuard,
+    bytes_of,
+    cut,
+    identified,
+    number_in,
+    object_in,
+    objects,
+    plain,
+    read_back,
+    read_messages,
+    refused,
+    said,
+    sub,
+    text_in,
+    told_text,
+    whole_message,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
+from quire.providers.prefix import Layout, Path, Section, Unit, as_list, changed_body, parts_of
+from quire.providers.provider_tools import Offered, function, offered
 from quire.providers.rules.bedrock import RULES
-from quire.providers.usage import bedrock_usage
+from quire.providers.usage import bedrock_usage, usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.bedrock.read import Stream, export_messages, import_messages, parse_reply
-from quire.providers.wires.bedrock.write import FORMAT, WRITER, sdk_kwargs
-from quire.values import Json, JsonObject
+from quire.providers.wires.bedrock.write import (
+    ENCLOSURE,
+    FORMAT,
+    NAMES,
+    WRITER,
+    answered,
+    sdk_kwargs,
+    spoken,
+    text_of,
+    tool_spec,
+)
+from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, respond, system, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of messages, or of a request that holds one (with its system prompt and tools)."""
+    return read_messages(plain(value), model, FORMAT, _head_entries, _entries, "modelId")
+
+
+def _head_entries(request: JsonObject, model: str) -> list[Entry]:
+    out = []
+    if defined := objects(sub(request, "toolConfig"), "tools"):
+        out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
+    if request.get("system") is not None:
+        told = objects(request, "system")
+        out.append(system(told_text(told, text_of), wire={"format": FORMAT, "system": told}))
+    return out
+
+
+def _offer(tool: JsonObject) -> Offered:
+    """A function, or a tool of Amazon's own: {"systemTool": {"name": "nova_grounding"}}."""
+    if "toolSpec" in tool:
+        return function(tool, lambda each: tool_entry(sub(each, "toolSpec")), tool_spec)
+    return Offered(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The messages; with a system prompt or tools, the object a request holds them in."""
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    head: JsonObject = {}
+    if defined := out.listed_tools(FORMAT, tool_spec):
+        head["toolConfig"] = {"tools": defined}
+    if out.system:
+        head["system"] = out.system_as(FORMAT, [{"text": out.system.text}])
+    return {**head, "messages": out.messages} if head else out.messages
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a Converse response; it does not say its model, so the caller may."""
+    reply = object_in(value, "a Converse response")
+    message = sub(reply, "output").get("message")
+    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        raise FormatError(
+            "a Converse response without a message", hint="A streamed event goes into Stream.feed."
+        )
+    blocks = [spoken(block) for block in message["content"]]
+    return Reply(
+        entries=tuple(
+            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
+        ),
+        usage=usage(provider, reply),
+        stop=str(reply.get("stopReason") or ""),
+        id=str(sub(reply, "ResponseMetadata").get("RequestId") or ""),
+        model=model,
+    )
+
+
+def tool_entry(spec: JsonObject) -> JsonObject:
+    """A toolSpec as entries define a tool."""
+    return {
+        "name": str(spec.get("name") or ""),
+        "description": str(spec.get("description") or ""),
+        "parameters": sub(sub(spec, "inputSchema"), "json") or {"type": "object", "properties": {}},
+    }
+
+
+def _entries(message: Json, where: str = "message") -> list[Entry]:
+    role = message.get("role") if isinstance(message, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise FormatError(
+            f"{where}: no list of content blocks", hint="Converse's content is a list of objects."
+        )
+    match role:
+        case "user":
+            return _user(content)
+        case "assistant":
+            return [spoken(block) for block in content if "cachePoint" not in block] or [respond("")]
+        case "system":
+            return [system(text_of(content))]
+    raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
+
+
+def _user(content: list[JsonObject]) -> list[Entry]:
+    results = [answered(block) for block in content if "toolResult" in block]
+    rest = [block for block in content if "toolResult" not in block and "cachePoint" not in block]
+    images = [image_json(_image(sub(block, "image"))) for block in rest if "image" in block]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
+
+
+def _image(given: JsonObject) -> Image:
+    source, media = sub(given, "source"), f"image/{given.get('format') or 'png'}"
+    if "bytes" in source:
+        return Image(media_type=media, data=str(source["bytes"]))
+    return Image(media_type=media, url=str(sub(source, "s3Location").get("uri") or ""))
+
+
+# A streamed Converse reply: a block is an entry when its contentBlockStop has come, and not before.
+
+
+class _Block:
+    """The pieces of one block: text, a call's input, or reasoning with its signature."""
+
+    def __init__(self) -> None:
+        self.start: JsonObject = {}
+        self.text: list[str] = []
+        self.input: list[str] = []
+        self.thought: list[str] = []
+        self.signature: list[str] = []
+        self.redacted: list[str] = []
+        self.citations: list[JsonObject] = []
+        self.results: list[JsonObject] = []
+
+    def json(self) -> JsonObject | None:
+        """The whole block, or None where its input is cut."""
+        if sub(self.start, "toolUse"):
+            try:
+                given = json.loads("".join(self.input) or "{}")
+            except ValueError:
+                return None
+            return {"toolUse": {**sub(self.start, "toolUse"), "input": given}}
+        if result := sub(self.start, "toolResult"):
+            return {"toolResult": {**result, "content": self.results}}
+        if self.redacted:
+            redacted = b"".join(bytes_of(piece) for piece in self.redacted)
+            return {"reasoningContent": {"redactedContent": base64.b64encode(redacted).decode()}}
+        if self.thought or self.signature:
+            signature = {"signature": "".join(self.signature)} if self.signature else {}
+            return {"reasoningContent": {"reasoningText": {"text": "".join(self.thought), **signature}}}
+        text = "".join(self.text)
+        if self.citations:
+            return {"citationsContent": {"content": [{"text": text}], "citations": self.citations}}
+        return {"text": text} if not self.start else self.start
+
+    def unfinished(self) -> JsonObject:
+        if use := sub(self.start, "toolUse"):
+            return {"kind": "call", "name": use.get("name", ""), "text": "".join(self.input)}
+        if self.thought:
+            return {"kind": "think", "text": "".join(self.thought)}
+        return {"kind": "respond", "text": "".join(self.text)}
+
+
+class ConverseStream:
+    """Gathers events; the usage comes last, and not at all when the stream is cut."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.spelled = read_back(names, NAMES)
+        self.tally = StreamGuard()
+        self.id, self.model, self.stop = "", model, ""
+        self.open: dict[int, _Block] = {}
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one event; the entries that it finished."""
+        event = object_in(event, "a stream event")
+        kind = next(iter(event), "")
+        given = sub(event, kind)
+        match kind:
+            case "messageStart":
+                pass
+            case "contentBlockStart":
+                block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
+                block.start = (
+                    {"toolUse": use} if (use := sub(sub(given, "start"), "toolUse")) else sub(given, "start")
+                )
+            case "contentBlockDelta":
+                block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
+                self._delta(number_in(given, "contentBlockIndex"), block, sub(given, "delta"))
+            case "contentBlockStop":
+                return self._close(number_in(given, "contentBlockIndex"))
+            case "messageStop":
+                self.stop = text_in(given, "stopReason")
+                return [] if self.entries or self.open else self._add(respond(""))
+            case "metadata":
+                self.reported = given if sub(given, "usage") else {}
+            case _ if kind.endswith("Exception"):
+                raise refused({"type": kind, "message": given.get("message")})
+            case _:
+                self.tally.unknown += 1
+        return []
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _delta(self, place: int, block: _Block, delta: JsonObject) -> None:
+        thought = sub(delta, "reasoningContent")
+        call = sub(delta, "toolUse")
+        for pieces, holder, field, shown in (
+            (block.text, delta, "text", "respond"),
+            (block.input, call, "input", "call"),
+            (block.thought, thought, "text", "think"),
+            (block.signature, thought, "signature", ""),
+            (block.redacted, thought, "redactedContent", ""),
+        ):
+            if field in holder:
+                text = text_in(holder, field)
+                pieces.append(self.tally.show(place, shown, text) if shown else self.tally.add(text))
+        if "citation" in delta:
+            block.citations.append(delta["citation"])
+        block.results += objects(delta, "toolResult")
+        if not {"text", "toolUse", "toolResult", "reasoningContent", "citation"} & set(delta):
+            self.tally.unknown += 1
+
+    def _close(self, index: int) -> list[Entry]:
+        if index not in self.open:
+            raise FormatError(
+                f"the end of block {index}, which never began", hint="stream.partial() has the rest."
+            )
+        block = self.open[index].json()
+        if block is None:
+            return []  # ended in the middle of its input: the reply's length ran out
+        del self.open[index]
+        return self._add(spoken(block))
+
+    def _add(self, entry: Entry) -> list[Entry]:
+        added = said(
+            identified([entry], len(self.entries)), FORMAT, self.model, self.spelled, begun=bool(self.entries)
+        )
+        self.entries += added
+        return added
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        unfinished = tuple(self.open[index].unfinished() for index in sorted(self.open))
+        return Partial(
+            tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once messageStop has come."""
+        if not self.stop:
+            raise cut("messageStop")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
 
 
 def other_format(body: JsonObject) -> str:
     """Bedrock takes Anthropic's own format too: `anthropic_version`, or blocks with a `type`."""
-    said = (each.get("content") for each in listed(body.get("messages")) if isinstance(each, dict))
+    said = (each.get("content") for each in as_list(body.get("messages")) if isinstance(each, dict))
     # The first message that says something tells.
     first = next((content for content in said if content), None)
-    typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in listed(first))
+    typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in as_list(first))
     return "anthropic" if "anthropic_version" in body or typed or isinstance(first, str) else ""
 
 
@@ -40,7 +317,7 @@ def _listed_unit(path: Path, section: Section, role: str, blocks: Json) -> Unit:
 
 def _message(message: Json, index: int) -> Unit:
     content = _without_bytes(message.get("content") or [])
-    compared = {**message, "content": _unpointed(listed(content))}
+    compared = {**message, "content": _unpointed(as_list(content))}
     parts = tuple(parts_of(content, "content"))
     return Unit(("messages", index), "messages", str(message.get("role", "")), message, parts, (compared,))
 
@@ -75,9 +352,9 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: listed(body.get("messages"))),
+    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
     read=parse_reply,
-    stream=Stream,
+    stream=ConverseStream,
     usage=bedrock_usage,
     mark=_with_point,
     rules=RULES,

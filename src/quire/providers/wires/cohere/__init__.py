@@ -1,30 +1,254 @@
-"""Cohere's Chat API v2."""
+"""Cohere's Chat API v2: replies and imported messages into entries, entries back verbatim, and the wire itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+from quire.errors import FormatError
+from quire.providers.convert import from_url, image_json
+from quire.providers.incoming import (
+    BlockDelta,
+    Partial,
+    StreamGuard,
+    cut,
+    identified,
+    number_in,
+    object_in,
+    objects,
+    read_back,
+    read_messages,
+    refused,
+    said,
+    sub,
+    text_in,
+    whole_message,
+    without_nulls,
+)
+from quire.providers.outgoing import exported_chat
 from quire.providers.prefix import (
     Layout,
     Section,
     Unit,
     UnitPart,
     as_block,
+    as_list,
     definition,
-    listed,
     parts_of,
     schema,
 )
+from quire.providers.provider_tools import tools_in
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
-from quire.providers.rules.grammar import grammar_of, misfits, objects, shape, text
+from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
+from quire.providers.spelling import parsed_arguments
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.cohere.read import Stream, export_messages, import_messages, parse_reply, usage_of
-from quire.providers.wires.cohere.write import FORMAT, WRITER
-from quire.values import Json, JsonObject
+from quire.providers.wires.cohere.write import ENCLOSURE, FORMAT, NAMES, WRITER, text_of, tool_definition
+from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of messages, or of a request that holds one under `messages`."""
+    return read_messages(value, model, FORMAT, _head_entries, _entries)
+
+
+def _head_entries(request: JsonObject, model: str) -> list[Entry]:
+    return tools_in(request, model, FORMAT, tool_entry, tool_definition)
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The messages of a thread; with tools, the object a request holds them in."""
+    return exported_chat(entries, WRITER, whole_message(_entries), tool_definition)
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a response; it does not say its model, so the caller may."""
+    reply = object_in(value, "a response")
+    message = reply.get("message")
+    if isinstance(message, str):
+        raise refused(reply)
+    if not isinstance(message, dict):
+        raise FormatError("a response without a message", hint="A streamed event goes into Stream.feed.")
+    return Reply(
+        entries=tuple(_said(message, model, names)),
+        usage=usage_of(sub(reply, "usage")),
+        stop=str(reply.get("finish_reason") or ""),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def usage_of(reported: JsonObject) -> Usage:
+    """All tokens of the prompt and the answer, and those of the prompt that the inference cache held."""
+    tokens = sub(reported, "tokens") or sub(reported, "billed_units")
+    return Usage(
+        input_total=_count(tokens, "input_tokens"),
+        cache_read=_count(reported, "cached_tokens"),
+        output=_count(tokens, "output_tokens"),
+    )
+
+
+def _count(holder: JsonObject, field: str) -> int:
+    value = holder.get(field)
+    return max(0, int(value)) if isinstance(value, int | float) and value == value and value < 1e15 else 0
+
+
+def _said(message: JsonObject, model: str, names: Iterable[str]) -> list[Entry]:
+    return said(identified(_assistant(without_nulls(message))), FORMAT, model, read_back(names, NAMES))
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it."""
+    function = sub(tool, "function") or tool
+    return {
+        "name": str(function.get("name") or ""),
+        "description": str(function.get("description") or ""),
+        "parameters": sub(function, "parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _entries(message: Json, where: str = "message") -> list[Entry]:
+    role = message.get("role") if isinstance(message, dict) else None
+    match role:
+        case "system":
+            return [system(text_of(message.get("content")))]
+        case "user":
+            return [_user(message.get("content"))]
+        case "assistant":
+            return _assistant(message)
+        case "tool":
+            return [result(str(message.get("tool_call_id") or ""), content=text_of(message.get("content")))]
+    raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are system, user, assistant and tool.")
+
+
+def _user(content: Json) -> Entry:
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    urls = [sub(part, "image_url").get("url") for part in parts if part.get("type") == "image_url"]
+    images = [image_json(from_url(str(url))) for url in urls if url]
+    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
+
+
+def _assistant(message: JsonObject) -> list[Entry]:
+    """Thinking, text, the plan for the calls and the calls; a message with none of them is an empty respond."""
+    out: list[Entry] = []
+    content = message.get("content")
+    for part in objects(message, "content") if isinstance(content, list) else ():
+        if part.get("type") == "thinking":
+            out.append(think(str(part.get("thinking") or ""), wire={"block": part}))
+        elif text := text_of([part]):
+            out.append(respond(text))
+    if isinstance(content, str) and content:
+        out.append(respond(content))
+    if plan := text_in(message, "tool_plan"):
+        out.append(think(plan, wire={"block": {"tool_plan": plan}}))
+    for given in objects(message, "tool_calls"):
+        function = sub(given, "function")
+        args, kept = parsed_arguments(str(function.get("arguments") or ""))
+        out.append(call(str(given.get("id") or ""), str(function.get("name") or ""), args, wire=kept or None))
+    return out or [respond("")]
+
+
+class CohereStream:
+    """Gathers events; the message is whole when `message-end` has come."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.names = tuple(names)
+        self.tally = StreamGuard()
+        self.id, self.model, self.stop = "", model, ""
+        self.content: dict[int, JsonObject] = {}
+        self.plan = ""
+        self.calls: dict[int, JsonObject] = {}
+        self.usage = Usage()
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one event; the entries that it finished."""
+        given = object_in(event, "an event")
+        delta = sub(given, "delta")
+        message = sub(delta, "message")
+        match given.get("type"):
+            case "message-start":
+                self.id = text_in(given, "id")
+            case "content-start" | "content-delta":
+                self._content(number_in(given, "index"), sub(message, "content"))
+            case "tool-plan-delta":
+                self.plan += self.tally.show(1000, "think", text_in(message, "tool_plan"))
+            case "tool-call-start" | "tool-call-delta":
+                self._call(number_in(given, "index"), sub(message, "tool_calls"))
+            case "message-end":
+                return self._finish(delta)
+            case "content-end" | "tool-call-end" | "citation-start" | "citation-end":
+                pass
+            case _:
+                self.tally.unknown += 1
+        return []
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _content(self, index: int, piece: JsonObject) -> None:
+        field = "thinking" if "thinking" in piece else "text"
+        part = self.content.setdefault(index, {"type": text_in(piece, "type") or field})
+        kind = "think" if part["type"] == "thinking" else "respond"
+        part[field] = part.get(field, "") + self.tally.show(index, kind, text_in(piece, field))
+
+    def _call(self, index: int, piece: JsonObject) -> None:
+        function = sub(piece, "function")
+        known = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        known["id"] = known["id"] or text_in(piece, "id")
+        known["name"] += text_in(function, "name")
+        known["arguments"] += self.tally.show(1001 + index, "call", text_in(function, "arguments"))
+
+    def _finish(self, delta: JsonObject) -> list[Entry]:
+        if text_in(delta, "error"):
+            raise refused({"message": delta["error"]})
+        self.usage = usage_of(sub(delta, "usage"))
+        self.stop = text_in(delta, "finish_reason") or "COMPLETE"
+        message: JsonObject = {"content": [self.content[index] for index in sorted(self.content)]}
+        message["tool_plan"] = self.plan
+        message["tool_calls"] = [
+            {"id": item["id"], "function": {"name": item["name"], "arguments": item["arguments"]}}
+            for _, item in sorted(self.calls.items())
+        ]
+        self.entries = _said(message, self.model, self.names)
+        return self.entries
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        unfinished: list[JsonObject] = []
+        if not self.stop:
+            unfinished = [
+                {
+                    "kind": "think" if "thinking" in part else "respond",
+                    "text": part.get("thinking") or part.get("text", ""),
+                }
+                for _, part in sorted(self.content.items())
+            ]
+            unfinished += [{"kind": "think", "text": self.plan}] if self.plan else []
+            unfinished += [
+                {"kind": "call", "name": value["name"], "text": value["arguments"]}
+                for value in self.calls.values()
+            ]
+        return Partial(
+            tuple(self.entries),
+            tuple(unfinished),
+            self.usage,
+            self.stop,
+            self.id,
+            self.model,
+            self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once `message-end` has come."""
+        if not self.stop:
+            raise cut("its message-end")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(listed(body.get("tools"))):
+    for index, tool in enumerate(as_list(body.get("tools"))):
         yield definition(("tools", index), as_block(tool))
     if body.get("response_format"):
         yield schema(("response_format",), body["response_format"])
@@ -35,7 +259,7 @@ def _message(message: Json, index: int) -> Unit:
     parts = [part._replace(markable=False) for part in parts_of(message.get("content"), "content")]
     if plan := message.get("tool_plan"):
         parts.append(UnitPart(("tool_plan",), {"type": "thinking", "thinking": plan}))
-    calls = listed(message.get("tool_calls"))
+    calls = as_list(message.get("tool_calls"))
     parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     if role == "tool":
         parts = [part._replace(also={"tool_call_id": message.get("tool_call_id")}) for part in parts]
@@ -63,7 +287,7 @@ class _Answers(Sequel):
                 yield shape(turn.path, "a tool message answers no call before it", "Send it behind its call.")
             return
         yield from self.end(check)
-        calls = objects(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")
+        calls = objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")
         self._waiting = {text(call.get("id")): place for place, call in calls}
 
     def end(self, check: Check) -> Iterator[Finding]:
@@ -76,9 +300,9 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: listed(body.get("messages"))),
+    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
     read=parse_reply,
-    stream=Stream,
+    stream=CohereStream,
     usage=usage_of,
     rules=WireRules(body=_body, message=_typed, along=(_Answers,)),
     call=ModelCall(

@@ -1,18 +1,289 @@
-"""Gemini's generateContent."""
+"""Gemini's generateContent: replies and imported contents into entries, entries back verbatim, and the wire itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from quire.providers.prefix import Layout, Unit, UnitPart, as_block, definition, listed
+from quire.errors import FormatError, ProviderError
+from quire.providers.convert import image_json
+from quire.providers.incoming import (
+    BlockDelta,
+    Partial,
+    StreamGuard,
+    cut,
+    listed,
+    object_in,
+    objects,
+    read_back,
+    refused,
+    said,
+    sub,
+    tagged,
+    text_in,
+    told_text,
+    whole_message,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
+from quire.providers.prefix import Layout, Unit, UnitPart, as_block, as_list, definition
+from quire.providers.provider_tools import Offered, function, functions_of, offered
 from quire.providers.rules.gemini import RULES, setting
-from quire.providers.usage import gemini_usage
+from quire.providers.usage import gemini_usage, usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.gemini.read import Stream, export_messages, import_messages, parse_reply
-from quire.providers.wires.gemini.write import FORMAT, WRITER, sdk_kwargs
-from quire.values import Json, JsonObject, Request
+from quire.providers.wires.gemini.write import (
+    ENCLOSURE,
+    FORMAT,
+    NAMES,
+    WRITER,
+    answered,
+    declaration,
+    declared_in,
+    image_of,
+    is_image,
+    part_in,
+    sdk_kwargs,
+    spoken,
+    text_of,
+    tool_entry,
+)
+from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, respond, system, user
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of contents, or of a request that holds one (with its instruction and tools)."""
+    out: list[Entry] = []
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "").removeprefix("models/")
+        out += _head_entries(value)
+        value = value.get("contents")
+    if not isinstance(value, list):
+        raise FormatError("no list of contents", hint='Give a list, or {"contents": [...]}.')
+    waiting: list[Entry] = []
+    for place, content in enumerate(value):
+        entries = _entries(content, f"contents[{place}]", waiting)
+        out += tagged(entries, FORMAT, content, model)
+        if calls := [entry for entry in entries if entry.kind == "call"]:
+            waiting = calls
+    return out
+
+
+def _head_entries(request: JsonObject) -> list[Entry]:
+    out = []
+    given = request.get("tools")
+    if defined := objects({"tools": [given] if isinstance(given, dict) else given}, "tools"):
+        out.append(offered(_offers(defined), format=FORMAT, tools=defined))
+    told = request.get("systemInstruction", request.get("system_instruction"))
+    if told is not None:
+        parts = (
+            [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
+        )
+        out.append(system(told_text(parts, text_of), wire={"format": FORMAT, "system": told}))
+    return out
+
+
+def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
+    """Functions, and Gemini's own: each other field of a tool is one, {"googleSearch": {}}."""
+    for tool in defined:
+        for name, how in tool.items():
+            if name in ("functionDeclarations", "function_declarations"):
+                declared = (declared_in(each) for each in objects(tool, name))
+                yield from (function(each, tool_entry, declaration) for each in declared)
+            elif how is not None:
+                yield Offered(tool_entry({"name": name}), {name: how})
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The contents; with an instruction or tools, the object a request holds them in."""
+    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    head: JsonObject = {}
+    if out.system:
+        head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
+    if out.tools and (
+        listed := out.tools[0].wire["tools"] if _came(out.tools[0]) else _declarations(out.tools)
+    ):
+        head["tools"] = listed
+    return {**head, "contents": out.messages} if head else out.messages
+
+
+def _came(entry: Entry) -> bool:
+    return entry.wire.get("format") == FORMAT and "tools" in entry.wire
+
+
+def _declarations(entries: Iterable[Entry]) -> list[JsonObject]:
+    listed = functions_of(tool for entry in entries for tool in entry.tools)
+    return [{"functionDeclarations": [declaration(tool) for tool in listed]}] if listed else []
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a generateContent response."""
+    reply = object_in(value, "a response")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    candidate = candidate_in(reply)
+    asked, model = model, model_of(reply) or model
+    said_parts = [spoken(part, place) for place, part in enumerate(parts_in(candidate))]
+    return Reply(
+        entries=tuple(said(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked)),
+        usage=usage(provider, reply),
+        stop=str(candidate.get("finishReason") or candidate.get("finish_reason") or ""),
+        id=str(reply.get("responseId") or reply.get("response_id") or ""),
+        model=model,
+    )
+
+
+def model_of(reply: JsonObject) -> str:
+    return str(reply.get("modelVersion") or reply.get("model_version") or "").removeprefix("models/")
+
+
+def candidate_in(reply: JsonObject) -> JsonObject:
+    """The first candidate; a prompt that was blocked has none."""
+    feedback = sub(reply, "promptFeedback") or sub(reply, "prompt_feedback")
+    blocked = feedback.get("blockReason") or feedback.get("block_reason")
+    candidates = reply.get("candidates")
+    if isinstance(candidates, list) and candidates:
+        return object_in(candidates[0], "a candidate")
+    if blocked:
+        raise ProviderError(
+            f"the prompt was blocked: {blocked}", hint="Change the prompt or the safety settings."
+        )
+    raise FormatError("a response without candidates", hint="An error body is no reply; check the status.")
+
+
+def parts_in(candidate: JsonObject) -> list[JsonObject]:
+    return [part_in(part) for part in listed(sub(candidate, "content"), "parts")]
+
+
+def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = ()) -> list[Entry]:
+    role = content.get("role") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or role not in (None, "user", "model", "function"):
+        raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user and model.")
+    if not isinstance(content.get("parts"), list):
+        raise FormatError(f"{where}: no list of parts", hint='A content is {"role": ..., "parts": [...]}.')
+    parts = parts_in({"content": content})
+    if role == "model":
+        return [spoken(part, place) for place, part in enumerate(parts)] or [respond("")]
+    results = _results(parts, list(waiting))
+    rest = [part for part in parts if "functionResponse" not in part]
+    images = [image_json(image_of(part)) for part in rest if is_image(part)]
+    wire = ENCLOSURE.origin(rest, first=not results)
+    if not text_of(rest) and not images:
+        wire = {"blank": True}
+    said = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, said]
+
+
+def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
+    """Function responses; those without an id answer the first open call of their name."""
+    responses = [part for part in parts if "functionResponse" in part]
+    named = {str(part["functionResponse"].get("id")) for part in responses}
+    unnamed = [each for each in waiting if each.call_id not in named]
+    out = []
+    for part in responses:
+        given = part["functionResponse"]
+        match = next(
+            (each for each in unnamed if each.name == given.get("name") and not given.get("id")), None
+        )
+        if match:
+            unnamed.remove(match)
+        out.append(
+            answered(part, str(given.get("id") or (match.call_id if match else given.get("name") or "")))
+        )
+    return out
+
+
+# A streamed generateContent response: text grows until something else comes, calls come whole.
+
+
+class GeminiStream:
+    """Gathers chunks. A part with a signature is never joined with another: the signature is of that part."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.spelled = read_back(names, NAMES)
+        self.tally = StreamGuard()
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        self.growing: JsonObject = {}
+        self.pieces: list[str] = []
+        self.parts = 0
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one chunk; the entries that it finished."""
+        chunk = object_in(event, "a chunk")
+        if chunk.get("error"):
+            raise refused(chunk["error"])
+        self.id = text_in(chunk, "responseId") or text_in(chunk, "response_id") or self.id
+        self.model = model_of(chunk) or self.model
+        used = sub(chunk, "usageMetadata") or sub(chunk, "usage_metadata")
+        self.reported |= {"usageMetadata": used} if used else {}
+        if not chunk.get("candidates") and not (chunk.get("promptFeedback") or chunk.get("prompt_feedback")):
+            self.tally.unknown += not self.reported
+            return []
+        candidate = candidate_in(chunk)
+        if "groundingMetadata" in candidate or "grounding_metadata" in candidate:
+            self.reported["candidates"] = [candidate]
+        finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
+        if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
+            self.stop = stop
+            finished += self._grown() or ([] if self.entries else self._add(respond("")))
+        return finished
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _part(self, part: JsonObject) -> list[Entry]:
+        shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
+        if set(part) == set(shape):
+            done = self._grown() if self.growing and self.growing != shape else []
+            self.growing = shape
+            kind = "think" if "thought" in shape else "respond"
+            self.pieces.append(self.tally.show(self.parts, kind, text_in(part, "text")))
+            return done
+        done = self._grown()
+        # Text may follow in the same chunk: whoever watches is told that this one comes before it.
+        self.tally.begin(self.parts, "respond")
+        return [*done, *self._whole(part)]
+
+    def _grown(self) -> list[Entry]:
+        """The text so far, now that something else follows it."""
+        if not self.growing:
+            return []
+        part, self.growing = {**self.growing, "text": "".join(self.pieces)}, {}
+        self.pieces = []
+        return self._whole(part)
+
+    def _whole(self, part: JsonObject) -> list[Entry]:
+        self.parts += 1
+        return self._add(spoken(part, self.parts - 1))
+
+    def _add(self, entry: Entry) -> list[Entry]:
+        added = said([entry], FORMAT, self.model, self.spelled, begun=bool(self.entries), asked=self.asked)
+        self.entries += added
+        return added
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        kind = "think" if self.growing.get("thought") else "respond"
+        unfinished = ({"kind": kind, "text": "".join(self.pieces)},) if self.growing else ()
+        return Partial(
+            tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once its finishReason has come."""
+        if not self.stop:
+            raise cut("its finishReason")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
 
 # Where a request keeps what is cached: the REST body, or the SDK's call with settings under `config`.
 
@@ -20,34 +291,34 @@ from quire.values import Json, JsonObject, Request
 def _head(body: JsonObject) -> Iterator[Unit]:
     if cached := setting(body, "cachedContent")[1]:
         yield Unit(("cachedContent",), "tools", "tool", cached, (), ({"cachedContent": cached},))
-    for index, tool in enumerate(listed(setting(body, "tools")[1])):
+    for index, tool in enumerate(as_list(setting(body, "tools")[1])):
         yield replace(definition(("tools", index), as_block(tool)), compared=tuple(_declared(as_block(tool))))
     told = setting(body, "systemInstruction")[1]
     given = (
         told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
     )
     parts = tuple(
-        UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in enumerate(listed(given))
+        UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in enumerate(as_list(given))
     )
     yield Unit((), "system", "system", told, parts, tuple(part.value for part in parts))
 
 
 def _declared(tool: JsonObject) -> Iterator[Json]:
     """Each function by itself, and what else a tool holds."""
-    yield from listed(tool.get("functionDeclarations"))
+    yield from as_list(tool.get("functionDeclarations"))
     if rest := {key: value for key, value in tool.items() if key != "functionDeclarations"}:
         yield rest
 
 
 def _contents(body: JsonObject) -> Sequence[Json]:
     given = setting(body, "contents")[1]
-    return [given] if isinstance(given, str | dict) else listed(given)
+    return [given] if isinstance(given, str | dict) else as_list(given)
 
 
 def _content(content: Json, index: int) -> Unit:
     """A content; the SDK also takes a text, or a part alone, which are the user's."""
     if isinstance(content, dict) and "parts" in content:
-        given = enumerate(listed(content["parts"]))
+        given = enumerate(as_list(content["parts"]))
         parts = tuple(UnitPart(("parts", at), part) for at, part in given if isinstance(part, dict))
     else:
         parts = (UnitPart((), content if isinstance(content, dict) else {"text": str(content)}),)
@@ -79,7 +350,7 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(_head, "contents", _content, _contents),
     read=parse_reply,
-    stream=Stream,
+    stream=GeminiStream,
     usage=gemini_usage,
     rules=RULES,
     call=_CALL,

@@ -1,28 +1,388 @@
-"""OpenAI Chat Completions, and the many servers that speak it with small differences."""
+"""OpenAI Chat Completions, and the many servers that speak it with small differences: reading, and the wire itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+from quire.errors import FormatError
+from quire.providers.convert import from_url, image_json
+from quire.providers.incoming import (
+    BlockDelta,
+    Partial,
+    StreamGuard,
+    cut,
+    identified,
+    listed,
+    number_in,
+    object_in,
+    objects,
+    read_back,
+    read_messages,
+    refused,
+    said,
+    sub,
+    text_in,
+    whole_message,
+    without_nulls,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported_chat
 from quire.providers.prefix import (
     Layout,
     Section,
     Unit,
     UnitPart,
     as_block,
+    as_list,
     definition,
-    listed,
     parts_of,
     schema,
     unmarked_in,
     with_control,
 )
+from quire.providers.provider_tools import tools_in
 from quire.providers.rules.openai import CHAT_RULES
-from quire.providers.usage import chat_usage
+from quire.providers.spelling import dialect_of, parsed_arguments
+from quire.providers.usage import chat_usage, usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_chat.read import Stream, export_messages, import_messages, parse_reply
-from quire.providers.wires.openai_chat.write import FORMAT, WRITER
-from quire.values import Json, JsonObject, Request
+from quire.providers.wires.openai_chat.write import (
+    ENCLOSURE,
+    FORMAT,
+    WRITER,
+    text_of,
+    thought_of,
+    tool_definition,
+)
+from quire.values import (
+    Entry,
+    Json,
+    JsonObject,
+    Reply,
+    Request,
+    Usage,
+    call,
+    respond,
+    result,
+    system,
+    think,
+    user,
+)
+
+# Where servers put what a model thought.
+_THOUGHTS = ("reasoning_content", "reasoning")
+
+
+def import_messages(value: Any, model: str = "") -> list[Entry]:
+    """Entries of a list of messages, or of an object that holds one under `messages` (a trace, a request)."""
+    return read_messages(value, model, FORMAT, _head_entries, _entries)
+
+
+def _head_entries(request: JsonObject, model: str) -> list[Entry]:
+    return tools_in(request, model, FORMAT, tool_entry, tool_definition)
+
+
+def export_messages(entries: Iterable[Entry]) -> Json:
+    """The messages of a thread; with tools, the object a request holds them in."""
+    return exported_chat(entries, WRITER, whole_message(_entries), tool_definition)
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a chat completion; `names` are the tools' own, where some had to be respelled."""
+    reply = object_in(value, "a chat completion")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise FormatError(
+            "a chat completion without choices", hint="An error body is no reply; check the status."
+        )
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise FormatError(
+            "a chat completion without a message", hint="A streamed chunk goes into Stream.feed."
+        )
+    asked, model = model, str(reply.get("model") or model)
+    return Reply(
+        entries=tuple(entries_of_reply(message, provider, model, names, asked)),
+        usage=usage(provider, reply),
+        stop=str(choices[0].get("finish_reason") or ""),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def entries_of_reply(
+    message: JsonObject, provider: str, model: str, names: Iterable[str], asked: str = ""
+) -> list[Entry]:
+    """What a reply's message says, with names as the tools' owner wrote them."""
+    info = model_info(f"{provider}:{model}")
+    entries = identified(_assistant(without_nulls(message)))
+    return said(entries, FORMAT, model, read_back(names, dialect_of(info).names), asked=asked)
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """{"type": "function", "function": {…}} -> the tool as entries define it."""
+    function = sub(tool, "function") or sub(tool, "custom") or tool
+    return {
+        "name": str(function.get("name") or function.get("type") or ""),
+        "description": str(function.get("description") or ""),
+        "parameters": sub(function, "parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _entries(message: Json, where: str = "message") -> list[Entry]:
+    role = message.get("role") if isinstance(message, dict) else None
+    match role:
+        case "system" | "developer":
+            return [system(text_of(message.get("content")))]
+        case "user":
+            return [_user(message.get("content"))]
+        case "assistant":
+            return _assistant(message)
+        case "tool" | "function":
+            # Servers of the old function calls name no id: the function's name stands in for it.
+            call_id = str(message.get("tool_call_id") or message.get("name") or "")
+            failed = True if message.get("_err") is True else None
+            return [result(call_id, content=text_of(message.get("content")), error=failed)]
+    raise FormatError(
+        f"{where}: unknown role {role!r}",
+        hint="Roles are system, developer, user, assistant, tool, function.",
+    )
+
+
+def _user(content: Json) -> Entry:
+    images = [
+        image_json(from_url(_url(part)))
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, dict) and part.get("type") == "image_url"
+    ]
+    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
+
+
+def _url(part: JsonObject) -> str:
+    given = part.get("image_url")
+    return str(given.get("url") or "") if isinstance(given, dict) else str(given or "")
+
+
+def _assistant(message: JsonObject) -> list[Entry]:
+    """Thinking, text and calls in that order; a message with none of them is an empty respond."""
+    out = []
+    field = next((name for name in _THOUGHTS if message.get(name)), "")
+    thought = message.get(field or "thinking") or thought_of(message.get("content"))
+    if thought or message.get("reasoning_details"):
+        came = {**(_details(message) or {}), **({"field": field} if field else {})}
+        out.append(think(str(thought), wire=came or None))
+    audio = sub(message, "audio")
+    text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
+    if text or audio:
+        out.append(respond(str(text or ""), wire=_besides(message)))
+    out += [_call(each) for each in objects(message, "tool_calls") if _is_called(each)]
+    function = sub(message, "function_call")
+    if _is_called({"function": function}):
+        out.append(_call({"id": function.get("name"), "function": function}))
+    return out or [respond("")]
+
+
+def _is_called(given: JsonObject) -> bool:
+    """Whether anything is called: some servers send an entry without a name, an id or arguments."""
+    called = sub(given, "function") or sub(given, "custom")
+    return bool(given.get("id") or any(called.values()))
+
+
+def _besides(message: JsonObject) -> JsonObject | None:
+    """What comes with a text and cannot be sent back: annotations, and the audio it is the transcript of."""
+    kept = {field: message[field] for field in ("annotations", "audio") if message.get(field)}
+    return {"block": kept} if kept else None
+
+
+def _details(message: JsonObject) -> JsonObject | None:
+    """Thinking in its provider's own form (signatures, encrypted), which some servers want back."""
+    details = listed(message, "reasoning_details")
+    return {"block": {"reasoning_details": details}} if details else None
+
+
+def _call(given: JsonObject) -> Entry:
+    call_id = str(given.get("id") or "")
+    if custom := sub(given, "custom"):
+        return call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": given})
+    function = sub(given, "function")
+    arguments = function.get("arguments")
+    # Some recorders keep arguments parsed.
+    args, kept = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})
+    if given.get("extra_content"):
+        # Gemini's signatures, where it is asked in this format.
+        kept = {**kept, "block": given}
+    return call(call_id, str(function.get("name") or ""), args, wire=kept or None)
+
+
+# A streamed chat completion: chunks in, entries out when they are whole.
+
+# `data: [DONE]`, as an event.
+DONE = {"object": "[DONE]"}
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.id = self.name = ""
+        self.arguments: list[str] = []
+        self.custom = False
+
+    def json(self) -> JsonObject:
+        if self.custom:
+            custom = {"name": self.name, "input": "".join(self.arguments)}
+            return {"id": self.id, "type": "custom", "custom": custom}
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+class ChatStream:
+    """Gathers chunks; nothing of a chat message is whole before its finish_reason has come."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.names = tuple(names)
+        self.tally = StreamGuard()
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        self.text: dict[str, list[str]] = {}
+        self.details: list[JsonObject] = []
+        self.annotations: list[JsonObject] = []
+        self.audio: JsonObject = {}
+        self.calls: dict[int, _Call] = {}
+        self.reported: JsonObject = {}
+        self.tier: JsonObject = {}
+        self.entries: list[Entry] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one chunk; the entries that it finished."""
+        if event == "[DONE]" or event == DONE:
+            # Some servers end without saying why.
+            spoke = self.text or self.calls or self.audio
+            return self._finish("stop") if spoke and not self.stop else []
+        chunk = object_in(event, "a chunk")
+        if chunk.get("error"):
+            raise refused(chunk["error"])
+        if "choices" not in chunk and "usage" not in chunk:
+            self.tally.unknown += 1
+            return []
+        self.id = self.id or text_in(chunk, "id")
+        self.model = text_in(chunk, "model") or self.model
+        if chunk.get("service_tier"):
+            self.tier = {"service_tier": chunk["service_tier"]}
+        self._usage(chunk)
+        return self._choices(objects(chunk, "choices"))
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _usage(self, chunk: JsonObject) -> None:
+        if chunk.get("usage") or chunk.get("x_groq") or chunk.get("timings"):
+            self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
+
+    def _choices(self, choices: list[JsonObject]) -> list[Entry]:
+        for choice in choices:
+            if choice.get("index"):
+                continue  # only the first of several answers is recorded
+            self._delta(sub(choice, "delta"))
+            if stop := text_in(choice, "finish_reason"):
+                return self._finish(stop)
+        return []
+
+    def _delta(self, delta: JsonObject) -> None:
+        if isinstance(content := delta.get("content"), list):
+            # Mistral streams parts: thinking and text.
+            delta = {**delta, "content": text_of(content), "thinking": thought_of(content)}
+        for place, kind, fields in (
+            (0, "think", (*_THOUGHTS, "thinking")),
+            (1, "respond", ("content", "refusal")),
+        ):
+            given = [(field, text) for field in fields if (text := text_in(delta, field))]
+            for number, (field, text) in enumerate(given):
+                # Where a server says the same under two names, the first becomes the entry and is shown.
+                kept = self.tally.show(place, kind, text) if number == 0 else self.tally.add(text)
+                self.text.setdefault(field, []).append(kept)
+        self.details += objects(delta, "reasoning_details")
+        self.annotations += objects(delta, "annotations")
+        self._audio(sub(delta, "audio"))
+        for piece in objects(delta, "tool_calls"):
+            self._call(piece)
+        if function := sub(delta, "function_call"):
+            # The old form: one call, known by its name.
+            self._call({"index": 0, "id": function.get("name"), "function": function})
+
+    def _audio(self, piece: JsonObject) -> None:
+        """Sound comes in pieces, and what is said in it beside them."""
+        for field, value in piece.items():
+            grows = field in ("data", "transcript")
+            self.audio[field] = (
+                self.audio.get(field, "") + self.tally.add(text_in(piece, field)) if grows else value
+            )
+
+    def _call(self, piece: JsonObject) -> None:
+        # Some servers leave the index out and send calls whole.
+        index = number_in(piece, "index") if piece.get("index") is not None else len(self.calls)
+        call = self.calls.setdefault(index, _Call())
+        function, custom = sub(piece, "function"), sub(piece, "custom")
+        call.custom = call.custom or bool(custom)
+        call.id = call.id or text_in(piece, "id")
+        name = text_in(function, "name") or text_in(custom, "name")
+        # Some servers say the name in each chunk.
+        call.name += "" if name == call.name else name
+        text = text_in(function, "arguments") or text_in(custom, "input")
+        call.arguments.append(self.tally.show(2 + index, "call", text))
+
+    def _finish(self, stop: str) -> list[Entry]:
+        if self.stop:
+            return []
+        self.entries = entries_of_reply(self._message(), self.provider, self.model, self.names, self.asked)
+        self.stop = stop
+        return self.entries
+
+    def _message(self) -> JsonObject:
+        out: JsonObject = {field: "".join(pieces) for field, pieces in self.text.items()}
+        gathered = {"reasoning_details": self.details, "annotations": self.annotations, "audio": self.audio}
+        out |= {field: value for field, value in gathered.items() if value}
+        if self.calls:
+            out["tool_calls"] = [self.calls[index].json() for index in sorted(self.calls)]
+        return out
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, {**self.reported, **self.tier}) if self.reported else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        unfinished: list[JsonObject] = []
+        if not self.stop:
+            kinds = {"content": "respond", "refusal": "respond"}
+            unfinished = [
+                {"kind": kinds.get(field, "think"), "text": "".join(pieces)}
+                for field, pieces in self.text.items()
+            ]
+            if spoken := self.audio.get("transcript"):
+                unfinished.append({"kind": "respond", "text": spoken})
+            unfinished += [
+                {"kind": "call", "name": call.name, "text": "".join(call.arguments)}
+                for call in self.calls.values()
+            ]
+        return Partial(
+            tuple(self.entries),
+            tuple(unfinished),
+            self.usage,
+            self.stop,
+            self.id,
+            self.model,
+            self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once its finish_reason has come."""
+        if not self.stop:
+            raise cut("its finish_reason")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
 
 
 def _other(body: JsonObject) -> str:
@@ -34,7 +394,7 @@ def _other(body: JsonObject) -> str:
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(listed(body.get("tools"))):
+    for index, tool in enumerate(as_list(body.get("tools"))):
         yield definition(("tools", index), as_block(tool))
     if body.get("response_format"):
         yield schema(("response_format",), body["response_format"])
@@ -50,7 +410,7 @@ def _message(message: Json, index: int) -> Unit:
     parts += parts_of(message.get("content"), "content")
     # A refusal is the text of a message that has none; calls follow whatever was said.
     parts += [UnitPart(("refusal",), {"type": "text", "text": said})] if said else []
-    calls = listed(message.get("tool_calls"))
+    calls = as_list(message.get("tool_calls"))
     parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     parts = parts or [UnitPart(("content",), {"type": "text", "text": ""})]
     if role == "tool":
@@ -80,9 +440,9 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: listed(body.get("messages"))),
+    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
     read=parse_reply,
-    stream=Stream,
+    stream=ChatStream,
     usage=chat_usage,
     mark=with_control,
     thinking=lambda info: info.features.reasoning_content != "never",

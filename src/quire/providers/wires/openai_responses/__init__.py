@@ -1,30 +1,360 @@
-"""OpenAI's Responses API."""
+"""OpenAI's Responses API, whose items the Agents SDK keeps: reading, and the wire itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from quire.errors import FormatError
+from quire.providers.incoming import (
+    BlockDelta,
+    Partial,
+    StreamGuard,
+    cut,
+    identified,
+    listed,
+    number_in,
+    object_in,
+    objects,
+    read_back,
+    refused,
+    said,
+    sub,
+    tagged,
+    text_in,
+    with_wire,
+    without_nulls,
+)
+from quire.providers.models import model_info
+from quire.providers.outgoing import exported
 from quire.providers.prefix import (
     Layout,
     Section,
     Unit,
     UnitPart,
     as_block,
+    as_list,
     definition,
-    listed,
     parts_of,
     schema,
     unmarked_in,
     with_control,
 )
+from quire.providers.provider_tools import offered, tools_in, typed
 from quire.providers.rules.openai_responses import RESPONSES_RULES
-from quire.providers.usage import responses_usage
-from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_responses.read import Stream, export_messages, import_messages, parse_reply
-from quire.providers.wires.openai_responses.write import FORMAT, WRITER
-from quire.values import Json, JsonObject
+from quire.providers.usage import responses_usage, usage
+from quire.providers.wires import Format, ModelCall, Wire
+from quire.providers.wires.openai_responses.write import (
+    FORMAT,
+    NAMES,
+    NATIVE,
+    WRITER,
+    answered,
+    asked,
+    is_named,
+    is_served,
+    spoken,
+    text_of,
+    tool_definition,
+)
+from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, Usage, note, respond, system
+
+
+def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[Entry]:
+    """Entries of a list of items, or of a request that holds one under `input`."""
+    out: list[Entry] = []
+    # What a request names by its id alone the provider holds, unless it was told to store nothing.
+    stored = isinstance(value, dict) and value.get("store") is not False
+    if isinstance(value, dict):
+        model = model or str(value.get("model") or "")
+        out += tools_in(value, model, format, tool_entry, tool_definition)
+        if (told := value.get("instructions")) is not None:
+            out.append(system(str(told), wire={"format": format, "system": told}))
+        value = value.get("input")
+        value = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(value, list):
+        raise FormatError("no list of items", hint='Give a list, or {"input": [...]}.')
+    after, speaking = "", False
+    for place, item in enumerate(value):
+        entry, after = _entry(item, after, f"input[{place}]")
+        if entry.kind == "tools" and all(each.kind in ("system", "tools") for each in out):
+            instructions = sum(bool(each.text.strip()) for each in out)
+            entry = with_wire(entry, {"front": [instructions, place]})
+        if stored and is_named(item):
+            entry = with_wire(entry, {"stored": True})
+        if entry.wire.get("block") is item and entry.kind in SPOKEN:
+            # The items of one answer are one message of the model; each is its own entry's block.
+            out += said([entry], format, model, begun=speaking)
+            speaking = True
+        else:
+            out += tagged([_without_block(entry)], format, item, model)
+            speaking = False
+    return out
+
+
+def _without_block(entry: Entry) -> Entry:
+    """An item that is kept whole as the entry's message is not kept twice."""
+    wire = {key: value for key, value in entry.wire.items() if key != "block"}
+    return msgspec.structs.replace(entry, body={**entry.body, "wire": wire})
+
+
+def export_messages(entries: Iterable[Entry], format: str = FORMAT) -> Json:
+    """The items; with instructions or tools apart from them, the object a request holds them in."""
+    out = exported(entries, WRITER, own_item, model_info(f"{FORMAT}:"), format)
+    head: JsonObject = {}
+    if defined := out.listed_tools(format, tool_definition):
+        head["tools"] = defined
+    if out.system:
+        head["instructions"] = out.system_as(format, out.system.text)
+    return {**head, "input": out.messages} if head else out.messages
+
+
+def own_item(group: list[Entry], format: str) -> list[JsonObject] | None:
+    """The items that entries came from; every entry has its own."""
+    items = [entry.wire.get("message") or entry.wire.get("block") for entry in group]
+    came = all(entry.wire.get("format") in NATIVE.formats for entry in group) and all(items)
+    return [item for item in items if item] if came else None
+
+
+def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
+    """Entries and usage of a response."""
+    reply = object_in(value, "a response")
+    if reply.get("error"):
+        raise refused(reply["error"])
+    if not isinstance(reply.get("output"), list):
+        raise FormatError("a response without output", hint="A streamed event goes into Stream.feed.")
+    asked, model = model, str(reply.get("model") or model)
+    return Reply(
+        entries=tuple(
+            said(identified(entries_of(reply["output"])), FORMAT, model, read_back(names, NAMES), asked=asked)
+        ),
+        usage=usage(provider, reply),
+        stop=stop_of(reply),
+        id=str(reply.get("id") or ""),
+        model=model,
+    )
+
+
+def entries_of(items: Iterable[Any]) -> list[Entry]:
+    """What a response's items say."""
+    out, after = [], ""
+    for item in items:
+        entry, after = entry_of(item, after)
+        out.append(entry)
+    return out or [respond("")]
+
+
+def entry_of(item: Any, after: str) -> tuple[Entry, str]:
+    """What one output item says, and the id of the reasoning that the next one belongs to."""
+    item = without_nulls(object_in(item, "an output item"))
+    if item.get("type") == "reasoning":
+        return spoken(item), str(item.get("id") or "")
+    return spoken(item, after), after
+
+
+def stop_of(reply: JsonObject) -> str:
+    """Why a response ended: completed, or the reason it is incomplete."""
+    details = sub(reply, "incomplete_details")
+    return str(details.get("reason") or reply.get("status") or "")
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it; a hosted tool is known by its type."""
+    return {
+        "name": str(tool.get("name") or tool.get("type") or ""),
+        "description": str(tool.get("description") or ""),
+        "parameters": sub(tool, "parameters") or {"type": "object", "properties": {}},
+    }
+
+
+# What only a client sends; an output of the provider's own tools may go without a call's id.
+_CLIENTS = ("function_call_output", "custom_tool_call_output")
+
+
+def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
+    """What one item of a list says; a user's or a tool's item ends the reach of reasoning."""
+    if not isinstance(item, dict):
+        raise FormatError(
+            f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type."
+        )
+    kind, role = item.get("type") or "message", item.get("role")
+    if not isinstance(kind, str):
+        raise FormatError(f"{where}: a type that is {kind!r}", hint="Items are objects with a type.")
+    if kind == "message" and role in ("system", "developer"):
+        return system(text_of(item.get("content"))), ""
+    if kind == "message" and role == "user":
+        return asked(item.get("content")), ""
+    if kind == "message" and role != "assistant":
+        raise FormatError(
+            f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer."
+        )
+    if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id") and not is_served(item)):
+        return answered(item), ""
+    if kind == "additional_tools":
+        return offered(typed(objects(item, "tools"), tool_entry, tool_definition)), ""
+    if kind == "configuration_update":
+        return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
+    if kind == "reasoning":
+        return spoken(item), str(item.get("id") or "")
+    return spoken(item, after), after
+
+
+# A streamed response: an item is an entry when its output_item.done has come, and not before.
+
+# Events that say nothing an item's end does not say again.
+_PASSED = (
+    "response.queued",
+    "response.content_part.",
+    "response.output_text.",
+    "response.refusal.",
+    "response.function_call_arguments.",
+    "response.custom_tool_call_input.",
+    "response.reasoning_text.",
+    "response.reasoning_summary_part.",
+    "response.reasoning_summary_text.",
+    "response.compaction.",
+    "steer.",
+)
+_ENDS = ("response.completed", "response.incomplete")
+# What a delta is for whoever watches.
+_SHOWN = {
+    "response.output_text.delta": "respond",
+    "response.refusal.delta": "respond",
+    "response.reasoning_summary_text.delta": "think",
+    "response.reasoning_text.delta": "think",
+    "response.function_call_arguments.delta": "call",
+    "response.custom_tool_call_input.delta": "call",
+}
+
+
+class ResponsesStream:
+    """Gathers events; a reasoning item's encrypted content is taken from its end alone."""
+
+    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+        self.provider = provider
+        self.spelled = read_back(names, NAMES)
+        self.tally = StreamGuard()
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        # Items by their place in the output, and how many of them are entries.
+        self.done: dict[int, JsonObject] = {}
+        self.shown = 0
+        self.after = ""
+        self.open: dict[int, JsonObject] = {}
+        self.pieces: dict[int, list[str]] = {}
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+        # To resume a background response: GET /responses/{id}?stream=true&starting_after=N.
+        self.sequence_number = -1
+
+    def feed(self, event: Any) -> list[Entry]:
+        """Take one event; the entries that it finished."""
+        event = object_in(event, "a stream event")
+        kind = text_in(event, "type")
+        self.sequence_number = event.get("sequence_number", self.sequence_number)
+        if kind == "error":
+            raise refused(event.get("error") or event)
+        if kind in ("response.created", "response.in_progress"):
+            self._begin(object_in(event.get("response"), "a response"))
+        elif kind == "response.output_item.added":
+            self.open[number_in(event, "output_index")] = object_in(event.get("item"), "an item")
+        elif kind == "response.output_item.done":
+            return self._done(number_in(event, "output_index"), object_in(event.get("item"), "an item"))
+        elif kind in _ENDS:
+            return self._end(object_in(event.get("response"), "a response"))
+        elif kind == "response.failed":
+            raise refused(object_in(event.get("response"), "a response").get("error"))
+        elif kind.endswith(".delta") and kind.startswith(_PASSED):
+            place, text = number_in(event, "output_index"), text_in(event, "delta")
+            shown = _SHOWN.get(kind)
+            piece = self.tally.show(place, shown, text) if shown else self.tally.add(text)
+            self.pieces.setdefault(place, []).append(piece)
+        elif not kind.startswith(_PASSED):
+            self.tally.unknown += 1
+        return []
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _begin(self, response: JsonObject) -> None:
+        self.id = text_in(response, "id") or self.id
+        self.model = text_in(response, "model") or self.model
+
+    def _done(self, index: int, item: JsonObject) -> list[Entry]:
+        self.open.pop(index, None)
+        self.pieces.pop(index, None)
+        self.done[index] = item
+        return self._in_order()
+
+    def _in_order(self) -> list[Entry]:
+        """The finished items whose turn has come: they stand as `output_index` says, however they arrive."""
+        ready: list[Entry] = []
+        while self.shown in self.done:
+            entry, self.after = entry_of(self.done[self.shown], self.after)
+            ready.append(entry)
+            self.shown += 1
+        return self._add(ready) if ready else []
+
+    def _end(self, response: JsonObject) -> list[Entry]:
+        self._begin(response)
+        self.stop, self.reported = stop_of(response), response
+        self.open, self.pieces = {}, {}
+        # What the events did not bring, the whole response does.
+        known = {str(item.get("id")) for item in self.done.values()}
+        for index, item in enumerate(listed(response, "output")):
+            if index not in self.done and str(object_in(item, "an item").get("id")) not in known:
+                self.done[index] = item
+        held = [self.done[index] for index in sorted(self.done) if index >= self.shown]
+        self.done = {self.shown + place: item for place, item in enumerate(held)}
+        return self._in_order() or ([] if self.entries else self._add([respond("")]))
+
+    def _add(self, entries: list[Entry]) -> list[Entry]:
+        added = said(
+            identified(entries, len(self.entries)),
+            FORMAT,
+            self.model,
+            self.spelled,
+            begun=bool(self.entries),
+            asked=self.asked,
+        )
+        self.entries += added
+        return added
+
+    @property
+    def usage(self) -> Usage:
+        return usage(self.provider, self.reported) if self.reported.get("usage") else Usage()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        return Partial(
+            entries=tuple(self.entries),
+            unfinished=tuple(
+                _unfinished(self.open.get(index, {}), "".join(self.pieces.get(index, [])))
+                for index in sorted(self.open | self.pieces)
+            ),
+            usage=self.usage,
+            stop=self.stop,
+            id=self.id,
+            model=self.model,
+            unknown=self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once response.completed (or incomplete) has come."""
+        if not self.stop:
+            raise cut("response.completed")
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+def _unfinished(item: JsonObject, text: str) -> JsonObject:
+    kinds = {"reasoning": "think", "function_call": "call", "custom_tool_call": "call"}
+    name = {"name": item["name"]} if "name" in item else {}
+    return {"kind": kinds.get(str(item.get("type")), "respond"), **name, "text": text}
+
 
 
 def _other(body: JsonObject) -> str:
@@ -36,7 +366,7 @@ def _other(body: JsonObject) -> str:
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(listed(body.get("tools"))):
+    for index, tool in enumerate(as_list(body.get("tools"))):
         unit = definition(("tools", index), as_block(tool), str(as_block(tool).get("type") or "tool"))
         # A deferred tool is not in the prompt until the conversation refers to it.
         yield replace(unit, parts=()) if as_block(tool).get("defer_loading") else unit
@@ -49,7 +379,7 @@ def _head(body: JsonObject) -> Iterator[Unit]:
 
 def _items(body: JsonObject) -> Sequence[Json]:
     given = body.get("input")
-    return [{"role": "user", "content": given}] if isinstance(given, str) and given else listed(given)
+    return [{"role": "user", "content": given}] if isinstance(given, str) and given else as_list(given)
 
 
 def _item(item: Json, index: int) -> Unit:
@@ -94,11 +424,21 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(_head, "input", _item, _items),
     read=parse_reply,
-    stream=Stream,
+    stream=ResponsesStream,
     usage=responses_usage,
     mark=with_control,
     diagnosed=_diagnosed,
     rules=RESPONSES_RULES,
     call=_CALL,
     other=_other,
+)
+
+
+# OpenAI Agents SDK: a run's items (`result.to_input_list()`, a session's items) are the Responses API's items.
+
+AGENTS = Format(
+    name="openai-agents",
+    imports=partial(import_messages, format="openai-agents"),
+    exports=partial(export_messages, format="openai-agents"),
+    like=FORMAT,
 )
