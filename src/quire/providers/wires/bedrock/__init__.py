@@ -290,7 +290,6 @@ class ConverseStream:
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
 
 
-
 def other_format(body: JsonObject) -> str:
     """Bedrock takes Anthropic's own format too: `anthropic_version`, or blocks with a `type`."""
     said = (each.get("content") for each in as_list(body.get("messages")) if isinstance(each, dict))

@@ -246,7 +246,6 @@ class CohereStream:
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
 
 
-
 def _head(body: JsonObject) -> Iterator[Unit]:
     for index, tool in enumerate(as_list(body.get("tools"))):
         yield definition(("tools", index), as_block(tool))

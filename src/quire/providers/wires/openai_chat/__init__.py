@@ -384,7 +384,6 @@ class ChatStream:
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
 
 
-
 def _other(body: JsonObject) -> str:
     """Whoever says "openai" may mean either format."""
     return "openai-responses" if "input" in body and "messages" not in body else ""

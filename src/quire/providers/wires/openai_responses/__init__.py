@@ -356,7 +356,6 @@ def _unfinished(item: JsonObject, text: str) -> JsonObject:
     return {"kind": kinds.get(str(item.get("type")), "respond"), **name, "text": text}
 
 
-
 def _other(body: JsonObject) -> str:
     """Whoever says "openai" may mean either format."""
     return "openai-chat" if "messages" in body and "input" not in body else ""
