@@ -455,7 +455,8 @@ function Drawn({ picture }: { picture: Picture }) {
     }
   };
   const whole = sums.read + sums.written + sums.fresh;
-  const peak = Math.max(...columns.map((column) => column.tokens ?? 0));
+  const largest = columns.reduce<Column | undefined>((best, column) => ((column.tokens ?? 0) > (best?.tokens ?? 0) ? column : best), undefined);
+  const budget = picture.policy.budget - picture.policy.reply;
   const share = (n: number) => `${(100 * (n - 0.5)) / columns.length}%`;
   const drag = (event: PointerEvent) => {
     const track = event.currentTarget as HTMLElement;
@@ -477,7 +478,7 @@ function Drawn({ picture }: { picture: Picture }) {
           ["Read from the cache", percent(sums.read, whole), `${short(sums.read)} of ${short(whole)} tokens${sums.reported ? " by the provider's count" : ""}`],
           ["Cost of input", sums.usd !== null ? dollars(sums.usd) : short(sums.units), sums.usd !== null ? "" : "plain input tokens"],
           ["Rebases", count(cuts.length), cuts.length ? [...new Set(cuts.map((column) => column.rebase!.reason))].join(", ") : "one epoch"],
-          ["Largest request", short(peak), `of ${short(picture.policy.budget - picture.policy.reply)}`],
+          ["Largest request", count(largest?.tokens), largest?.limit ? `of ${count(largest.limit)}${largest.limit === budget ? "" : `; ${count(budget)} as the model counts`}` : ""],
         ]}
       />
       <Card

@@ -64,6 +64,7 @@ class RequestColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     # Tokens by band, in the order of BANDS.
     bands: tuple[int, ...] = ()
     tokens: int = 0
+    # What it might hold, in the same tokens: where the model counts more, this is less than the policy's.
     limit: int = 0
     read: int = 0
     written: int = 0
@@ -368,7 +369,7 @@ class SeenThread:
             model=policy.model,
             bands=_bands(built),
             tokens=built.tokens,
-            limit=policy.limit,
+            limit=built.limit,
             cold=made.cold and n > 1,
             left_out=len(built.left_out),
             rebase=note,
