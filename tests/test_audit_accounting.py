@@ -2,11 +2,13 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import shared_data
 from quire.archive import sessions
 from quire.audit import AuditReport, audit, file_parts, read_calls
 from quire.audit.report import audit_files, on_cores
@@ -167,6 +169,20 @@ def test_a_reply_in_several_lines_and_a_resumed_session_count_once(tmp_path: Pat
     # The last line of a reply has all that it wrote.
     assert report.conversations[0].spent.usd == pytest.approx((40_500 * 5 + 40_000 * 0.2 + 510 * 20) / 1e6)
     assert sorted(each.kind for each in report.conversations) == ["agent", "main", "main"]
+
+
+def test_samples_of_real_stores_read_together_are_all_counted_and_a_copy_once(tmp_path: Path) -> None:
+    """Files of one name in two folders are two sessions; a reply that is stored again elsewhere is one."""
+    root = shared_data("sessions")
+    together = audit(read_calls(root)).total
+    assert together.requests == sum(1 for _ in read_calls(root)) > 100
+    for store in ("langchain", "pydantic-ai", "mini-swe-agent", "strands"):
+        shutil.copytree(root / store, tmp_path / store)
+    copies = [bool(call.body) for call in read_calls(tmp_path)]
+    twice = run("audit", root, tmp_path)
+    # A request itself has no id, and may be sent again.
+    assert f"{together.requests + sum(copies):,} requests in" in twice
+    assert f"counted once: {copies.count(False)} replies that stood in several files" in twice
 
 
 @pytest.mark.parametrize(

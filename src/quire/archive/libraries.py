@@ -25,9 +25,12 @@ from quire.values import JsonObject, Usage
 
 
 def _calls(
-    file: SourceFile, session: str, replies: Iterable[tuple[str, str, Usage, int | None]]
+    file: SourceFile, session: str, replies: Iterable[tuple[str, str, Usage, int | None, str]]
 ) -> tuple[SentCall, ...]:
-    """The requests of a session by their replies' usage: (provider, model, usage, time)."""
+    """The requests of a session by their replies: (provider, model, usage, time, the reply's own id where it is kept).
+
+    Files of equal names in two folders are two sessions; a reply without an id is known again by its time.
+    """
     return tuple(
         SentCall(
             source=f"{file.path}:{number}",
@@ -36,9 +39,9 @@ def _calls(
             usage=used if used.input_total else None,
             at_ms=at,
             session=session,
-            id=f"{session} {number}",
+            id=id or (f"{at} {number}" if at else ""),
         )
-        for number, (provider, model, used, at) in enumerate(replies, 1)
+        for number, (provider, model, used, at, id) in enumerate(replies, 1)
     )
 
 
@@ -68,8 +71,8 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         model = str(models[0][0]) if models else ""
         kept = [turn for turn in turns if turn.role != "system"]
         made = turns_in_format(thread, model, kept, model.rpartition("/")[2], head)
-        told_of = file.rows("SELECT model, input_tokens, output_tokens, token_details, datetime_utc FROM turns WHERE thread_id = ? ORDER BY id", thread)  # fmt: skip
-        replies = [(name.rpartition("/")[0], name.rpartition("/")[2], _llm_usage(*counts), milliseconds(at)) for name, *counts, at in told_of]  # fmt: skip
+        told_of = file.rows("SELECT id, model, input_tokens, output_tokens, token_details, datetime_utc FROM turns WHERE thread_id = ? ORDER BY id", thread)  # fmt: skip
+        replies = [(name.rpartition("/")[0], name.rpartition("/")[2], _llm_usage(*counts), milliseconds(at), id) for id, name, *counts, at in told_of]  # fmt: skip
         yield msgspec.structs.replace(made, calls=_calls(file, thread, replies))
 
 
@@ -141,8 +144,14 @@ def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     told = [each for each in told if each.get("role") != "exit"]
     config = file.value.get("info", {}).get("config", {}).get("model", {})
     provider, _, model = str(config.get("model_name") or "").rpartition("/")
-    replies = [each["extra"] for each in file.value["messages"] if (each.get("extra") or {}).get("response")]
-    calls = _calls(file, file.name, ((provider, model, usage(known_provider(provider), each["response"]), milliseconds(each.get("timestamp"))) for each in replies))  # fmt: skip
+    # Of the Responses API the message itself is the reply.
+    held = [(each.get("extra") or {}, each) for each in file.value["messages"]]
+    replies = [
+        (extra, extra.get("response") or each)
+        for extra, each in held
+        if "response" in extra or "usage" in each
+    ]
+    calls = _calls(file, str(file.path), ((provider, model, usage(known_provider(provider), reply), milliseconds(extra.get("timestamp")), str(reply.get("id") or "")) for extra, reply in replies))  # fmt: skip
     if any("output" in each for each in told):
         items = [
             item
@@ -195,7 +204,7 @@ def _strands(file: SourceFile) -> Iterator[StoredConversation]:
         times = tuple(milliseconds(each.get("created_at")) for each in held)
         used = [(usage("bedrock", facts["usage"]), at) for each, at in zip(held, times, strict=True) if (facts := each["message"].get("metadata") or {}).get("usage")]  # fmt: skip
         # Neither the provider nor the model is kept.
-        calls = _calls(file, name, (("", "", counts, at) for counts, at in used))
+        calls = _calls(file, str(agent), (("", "", counts, at, "") for counts, at in used))
         yield StoredConversation(name, "bedrock", messages, times=times, calls=calls)
 
 
@@ -212,10 +221,10 @@ def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
     facts = [each.get("response_metadata") or {} for each in held]
     model = next((str(fact["model_name"]) for fact in reversed(facts) if fact.get("model_name")), "")
     replies = [
-        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), _langchain_usage(each["usage_metadata"]), None)
+        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), _langchain_usage(each["usage_metadata"]), None, str(each.get("id") or ""))
         for each, fact in zip(held, facts, strict=True) if isinstance(each.get("usage_metadata"), dict)
     ]  # fmt: skip
-    calls = _calls(file, file.name, replies)
+    calls = _calls(file, str(file.path), replies)
     yield StoredConversation(file.name, "langchain", file.value, model, calls=calls)
 
 
@@ -239,7 +248,7 @@ def _langchain_usage(told: JsonObject) -> Usage:
 
 def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     turns: list[StoredTurn] = []
-    replies: list[tuple[str, str, Usage, int | None]] = []
+    replies: list[tuple[str, str, Usage, int | None, str]] = []
     provider = model = told = ""
     for each in file.objects():
         told = str(each.get("instructions") or told)
@@ -253,9 +262,10 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
         role = "assistant" if each.get("kind") == "response" else "user"
         turns.append(StoredTurn(role, tuple(said), milliseconds(each.get("timestamp"))))
         if isinstance(each.get("usage"), dict) and role == "assistant":
-            replies.append((provider, model, _pydantic_usage(each["usage"]), turns[-1].at))
+            id = str(each.get("provider_response_id") or "")
+            replies.append((provider, model, _pydantic_usage(each["usage"]), turns[-1].at, id))
     made = turns_in_format(file.name, provider, turns, model, {"system": told})
-    yield msgspec.structs.replace(made, calls=_calls(file, file.name, replies))
+    yield msgspec.structs.replace(made, calls=_calls(file, str(file.path), replies))
 
 
 def _pydantic_usage(told: JsonObject) -> Usage:

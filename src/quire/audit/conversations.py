@@ -37,6 +37,8 @@ class Spent(msgspec.Struct):
     # Requests whose usage, or whose price, is not known: they are in no other figure.
     untold: int = 0
     unpriced: int = 0
+    # Replies that a store holds once more, as a copy of its session: they are counted once.
+    copies: int = 0
 
     @property
     def reuse(self) -> float:
@@ -149,12 +151,15 @@ class Grouping:
         self._by_session: dict[tuple[str, str], int] = {}
         self._of_session: dict[str, list[int]] = {}
         # Replies that were counted: stores copy sessions when they are resumed, forked or archived.
-        self._replies: dict[str, int] = {}
+        self._replies: dict[tuple[str, int], int] = {}
 
     def add(self, call: SentCall) -> tuple[WatchedConversation, Verdict | None]:
         """The conversation that a call goes on with, or begins, and what it lost."""
-        if call.id and not call.body and call.id in self._replies:
-            return self.conversations[self._replies[call.id]], None
+        reply = call.id, call.usage.input_total if call.usage else 0
+        if call.id and not call.body and reply in self._replies:
+            known = self.conversations[self._replies[reply]]
+            known.spent.copies += 1
+            return known, None
         units = units_of(call)
         messages = _message_hashes(units)
         at = self._place(call, messages, units)
@@ -163,7 +168,7 @@ class Grouping:
                 WatchedConversation(call.session or call.source, call.session, self._kind(call, units)), call
             )
         if call.id and not call.body:
-            self._replies[call.id] = at
+            self._replies[reply] = at
         self._hold(at, messages)
         return self.conversations[at], self.conversations[at].add(call, units)
 

@@ -276,6 +276,8 @@ def _show_total(report: AuditReport) -> None:
     for number, what in ((total.untold, "without usage"), (total.unpriced, "without a known price")):
         if number:
             echo(f"not in these figures: {counted(number, 'request')} {what}")
+    if total.copies:
+        echo(f"counted once: {counted(total.copies, 'reply', 'replies')} that stood in several files")
 
 
 _WIDTH = 72
