@@ -278,6 +278,49 @@ def test_a_cause_planted_into_a_real_session_is_named(cause: str) -> None:
     assert len(right) >= 0.95 * len(seeds), sorted({*seeds} - {*right})
 
 
+HEADS = {
+    "clock": ("Time now is 02.32.23 PM UTC", "Time now is 02.34.16 PM UTC"),
+    "clock, a date": ("Es ist der 15.11.2026.", "Es ist der 16.11.2026."),
+    "random-id": ("nonce=t67eUxWoD1", "nonce=QULkgtCTpJ"),
+    "random-id in a folder": ("Folder: /tmp/agent-x7k2m9qa/work", "Folder: /tmp/agent-p3v8t1zc/work"),
+    "growing-system": ("Facts:\n- One.\nBe kind.", "Facts:\n- One.\n- Two.\nBe kind."),
+    "retrieval": (f"Memories:\n{'one day of rain ' * 20}", f"Memories:\n{'the sun came out ' * 25}"),
+    "system-changed": ("Answer in one sentence.", "Answer at length."),
+}
+
+
+@pytest.mark.parametrize("cause", HEADS)
+@pytest.mark.parametrize("rest", ["", words(random.Random(4), 900)], ids=["last", "first"])
+def test_what_moves_in_a_head_is_told_by_its_words_at_either_end_of_it(cause: str, rest: str) -> None:
+    said = [{"role": "user", "content": text} for text in ("Hi", "And?", "Then?")]
+    bodies = [{"instructions": f"Work. {text}{rest}", "input": said} for text in HEADS[cause]]
+    assert _cause_of("openai", *bodies) == cause.split(",")[0].split(" ")[0]
+
+
+def test_what_moves_in_tools_that_stand_in_one_and_calls_that_stay_open_are_told() -> None:
+    tools = [{"name": name, "description": words(random.Random(1), 9)} for name in ("read", "edit", "grep")]
+    said = [{"role": "user", "parts": [{"text": text}]} for text in ("Hi", "Stop.", "Go on.", "And then?")]
+    asked = {"contents": said}
+    rows = (tools, tools[::-1], tools[:2])
+    first, turned, fewer = ({**asked, "tools": [{"functionDeclarations": row}]} for row in rows)
+    assert _cause_of("gemini", first, turned) == "tools-reordered"
+    assert _cause_of("gemini", first, fewer) == "tools-changed"
+    # A call that nothing answers, before and after: what was changed is the message behind it.
+    call = {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}}]}
+    result = {"role": "user", "parts": [{"functionResponse": {"name": "read", "response": {"output": "42"}}}]}
+    open_ = {"contents": [said[0], call, said[1], said[3]]}
+    assert _cause_of("gemini", open_, {"contents": [said[0], call, said[2], said[3]]}) == "edited"
+    assert _cause_of("gemini", open_, {"contents": [said[0], call, result, *said[1:]]}) == "unpaired"
+
+
+def _cause_of(provider: str, *bodies: Body) -> str:
+    """Why the second of two requests read nothing."""
+    model = {"openai": "gpt-5.4", "gemini": "gemini-3.8-flash"}[provider]
+    calls = [SentCall(f"log:{at}", provider, model, body, Usage(9_000), at, "s") for at, body in enumerate(bodies)]
+    (found,) = [found for each in audit(calls).conversations for found in each.verdicts]
+    return found.cause
+
+
 def test_marks_that_are_missing_are_named() -> None:
     calls = played([(at, body) for at, body in healthy(1)])
     found = [found.cause for each in audit(calls).conversations for found in each.verdicts]

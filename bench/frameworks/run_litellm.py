@@ -26,7 +26,10 @@ how: dict[str, Any] = {
 store = MemoryStore()
 litellm.logging_callback_manager._reset_all_callbacks()  # it keeps one logger of a kind, the first
 if asked.by_quire:
-    litellm.callbacks = [QuireLogger(store, asked.budget, thread="replay")]
+    logger = QuireLogger(store, asked.budget, thread="replay")
+    litellm.callbacks = [logger]
+    # By an alias, as its proxy does: what a caller names is no model's name.
+    router = litellm.Router([{"model_name": "helper", "litellm_params": {"model": model}}], num_retries=0)
 else:
     points = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
     how["cache_control_injection_points"] = points
@@ -35,7 +38,10 @@ else:
 async def ask(messages: list[Any]) -> Any:
     """One call; what its own trimming makes of a conversation may be refused, then everything is sent."""
     if asked.by_quire:
-        return await litellm.acompletion(model=model, messages=messages, **how)
+        data = {"model": "helper", "messages": messages, **how}
+        # The proxy asks its callbacks before a deployment is chosen.
+        data = await logger.async_pre_call_hook({}, {}, data, "acompletion") or data
+        return await router.acompletion(**data)
     try:
         return await litellm.acompletion(
             model, trim_messages(list(messages), "gpt-4o", max_tokens=asked.budget), **how

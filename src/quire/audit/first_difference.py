@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
+from quire.entry import canonical
 from quire.providers.prefix import Unit, written
 from quire.providers.simulate.blocks import same_start
 from quire.values import Json
@@ -63,14 +65,20 @@ def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple
 
 def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
-    lines = [sorted(b"".join(unit.lines) for unit in row if unit.section == "tools") for row in (old, new)]
-    names = [{_name(unit.value) for unit in row if unit.section == "tools"} for row in (old, new)]
-    if lines[0] == lines[1]:
+    before, after = _definitions(old), _definitions(new)
+    if sorted(map(canonical, before)) == sorted(map(canonical, after)):
         return "tools-reordered", ""
-    changed = sorted(names[0] ^ names[1])
+    changed = sorted({*map(_name, before)} ^ {*map(_name, after)})
     if not changed and now is not None and (found := _volatile(_text(was), _text(now), offset)):
         return found, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}"
     return "tools-changed", ", ".join(changed[:5]) or "a definition"
+
+
+def _definitions(units: Sequence[Unit]) -> list[Json]:
+    """The tools, one by one: Gemini has all of them in one."""
+    tools = [each for unit in units if unit.section == "tools" for each in unit.compared]
+    listed = [each.get("functionDeclarations") if isinstance(each, dict) else None for each in tools]
+    return [one for tool, inner in zip(tools, listed, strict=True) for one in (inner or [tool])]
 
 
 def _name(tool: Json) -> str:
@@ -79,7 +87,7 @@ def _name(tool: Json) -> str:
 
 
 TIME = re.compile(
-    r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d?:\d\d(:\d\d)?|\b1[5-9]\d{8,11}\b"
+    r"\d\d?\.\d\d(\.\d\d)? ?[AaPp]\.?[Mm]\b|\b\d\d?[./-]\d\d?[./-]\d{4}\b|\d{4}[-/.]\d\d[-/.]\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d?:\d\d(:\d\d)?|\b1[5-9]\d{8,11}\b"
     r"|\b\d{1,2}(st|nd|rd|th)?\.? (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w*|\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
     r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* \d{1,2}\b"
 )
@@ -88,23 +96,29 @@ ID = re.compile(
 )
 
 
+_WORD = re.compile(r"[\w-]{6,}")
+
+
 def _volatile(old: str, new: str, offset: int) -> str:
-    """Whether a time or an id stands where two texts part, in both of them."""
-    for cause, pattern in (("clock", TIME), ("random-id", ID)):
-        if all(
-            any(
-                found.start() <= offset <= found.end()
-                for found in pattern.finditer(text, max(0, offset - 60), offset + 60)
-            )
-            for text in (old, new)
-        ):
-            return cause
-    return ""
+    """Whether a time or an id stands where two texts part, in both of them; of an id, some have no digit."""
+    if all(_stands(TIME, text, offset) for text in (old, new)):
+        return "clock"
+    was, now = _stands(ID, old, offset), _stands(ID, new, offset)
+    if was and now:
+        return "random-id"
+    one, other = (was, _stands(_WORD, new, offset)) if was else (now, _stands(_WORD, old, offset))
+    return "random-id" if one and len(one) == len(other) else ""
+
+
+def _stands(pattern: re.Pattern[str], text: str, offset: int) -> str:
+    """What a pattern finds at a place of a text."""
+    near = pattern.finditer(text, max(0, offset - 60), offset + 60)
+    return next((found[0] for found in near if found.start() <= offset <= found.end()), "")
 
 
 # What is fetched for each question stands under a heading that says so, and is another text each time.
 _FETCHED = re.compile(
-    r"(?i)\b(retriev|relevant|context|documents?|search results?|snippets?|passages?|knowledge)"
+    r"(?i)\b(retriev|relevant|context|documents?|search results?|snippets?|passages?|knowledge|excerpts?|sources?|memor(y|ies))"
 )
 
 
@@ -112,13 +126,11 @@ def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
     old, new = _text(was), _text(now)
     if found := _volatile(old, new, offset):
         return found, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
-    if new.startswith(old) or (offset >= 0.9 * len(old) and len(new) > len(old)):
+    tail, ending = min(len(old), len(new)) - offset, same_start(old[::-1], new[::-1])
+    # All that was there is there: something was put in, or behind.
+    if offset + ending >= len(old) < len(new):
         return "growing-system", f"{len(new) - len(old):,} characters were added"
-    tail = min(len(old), len(new)) - offset
-    if (
-        _FETCHED.search(old, max(0, offset - 200), offset)
-        and same_start(old[::-1], new[::-1]) < tail / 2 > 100
-    ):
+    if _FETCHED.search(old, max(0, offset - 200), offset) and tail - ending > 100:
         return "retrieval", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
     return "system-changed", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
 
@@ -129,7 +141,7 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     after = [b"".join(unit.lines) for unit in new if unit.section == "messages"]
     at = [unit for unit in old if unit.section == "messages"].index(was)
     rest, said = before[at:], after[at:]
-    if found := _unanswered(old, was):
+    if found := _mended_call(old, new, was):
         return "unpaired", f"call {found} at {where(was)}"
     if now is not None and len(rest) > 1 and said[1 : len(rest)] == rest[1:]:
         if found := _volatile(_text(was), _text(now), offset):
@@ -152,14 +164,24 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     return "edited", where(was)
 
 
-def _unanswered(units: Sequence[Unit], moved: Unit) -> str:
-    """The call at a moved message, or right before it, that nothing answered."""
-    messages = [unit for unit in units if unit.section == "messages"]
-    at = messages.index(moved)
-    pairs = [list(_call_ids(unit.value)) for unit in messages]
-    answered = {id for row in pairs for is_call, id in row if not is_call}
-    near = [id for row in pairs[max(0, at - 1) : at + 1] for is_call, id in row if is_call]
-    return next((id for id in near if id not in answered), "")
+def _mended_call(old: Sequence[Unit], new: Sequence[Unit], moved: Unit) -> str:
+    """The call at a moved message, or right before it, that nothing answered, and that is open no more."""
+    at = [unit for unit in old if unit.section == "messages"].index(moved)
+    still = {id for row in _open_calls(new) for id in row}
+    return next(
+        (id for row in _open_calls(old)[max(0, at - 1) : at + 1] for id in row if id not in still), ""
+    )
+
+
+def _open_calls(units: Sequence[Unit]) -> list[list[str]]:
+    """Of each message the calls that nothing right behind answers."""
+    pairs = [list(_call_ids(unit.value)) for unit in units if unit.section == "messages"]
+    out = []
+    for at, row in enumerate(pairs):
+        behind = takewhile(bool, pairs[at + 1 :]) if row else ()
+        answered = {id for each in behind for is_call, id in each if not is_call}
+        out.append([id for is_call, id in row if is_call and id not in answered])
+    return out
 
 
 def _call_ids(value: Json) -> Iterator[tuple[bool, str]]:
@@ -178,8 +200,8 @@ def _call_ids(value: Json) -> Iterator[tuple[bool, str]]:
         if isinstance(value.get(field), dict):
             yield is_call, str(value[field].get("toolUseId"))
     for field, is_call in (("functionCall", True), ("functionResponse", False)):
-        if isinstance(value.get(field), dict) and value[field].get("id"):
-            yield is_call, str(value[field]["id"])
+        if isinstance(value.get(field), dict):
+            yield is_call, str(value[field].get("id") or value[field].get("name"))
     answers = value.get("tool_use_id") or value.get("tool_call_id")
     if answers or kind == "function_call_output":
         yield False, str(answers or value.get("call_id"))
