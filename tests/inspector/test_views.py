@@ -18,8 +18,9 @@ from conftest import ROOT
 from quire.assemble import Policy
 from quire.log.entries import encode_lines
 from quire.log.sqlite import SqliteStore
+from quire.server.costs import ThreadTotals
 from quire.server.inspector import page, security_policy
-from quire.server.views import SeenThread, ThreadTotals, try_policies
+from quire.server.views import SeenThread, try_policies
 from toolbox import QUIRE, fewer, invoke, run, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="threads are cut on purpose")

@@ -34,7 +34,8 @@ from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
     from quire.assemble import Built, Refused
-    from quire.server.views import SeenThread, Whereabouts
+    from quire.server.segments import Whereabouts
+    from quire.server.views import SeenThread
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}

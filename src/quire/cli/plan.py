@@ -32,7 +32,7 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
       quire usage
       quire usage demo --json
     """
-    from quire.server.views import kept_entries, spending
+    from quire.server.costs import kept_entries, spending
 
     with open_db(db, create=False) as store:
         found = spending(store.read(thread) if thread is not None else kept_entries(store))

@@ -18,6 +18,7 @@ from quire.providers.models import known_models, split_target
 from quire.providers.wires import wire_of
 from quire.records import Record, Records
 from quire.records.record import number
+from quire.server.costs import SentRow, Spending, kept_entries, sent_row, spending
 from quire.server.routes import (
     Count,
     EntryJson,
@@ -31,7 +32,6 @@ from quire.server.routes import (
 )
 from quire.server.service import exists
 from quire.server.store_calls import in_held_turn
-from quire.server.views import SentRow, Spending, kept_entries, sent_row, spending
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 

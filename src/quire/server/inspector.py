@@ -24,19 +24,17 @@ from quire.audit import SentCall, audit
 from quire.errors import NotFound
 from quire.log.entries import encode
 from quire.log.store import Store
+from quire.server.costs import ThreadRow, ThreadTotals, usage_of
 from quire.server.routes import Count, Route, RouteCall, ThreadName
+from quire.server.segments import Whereabouts
 from quire.server.views import (
     Comparison,
     RequestBody,
     RequestDetail,
     SeenThread,
     ThreadPicture,
-    ThreadRow,
-    ThreadTotals,
     WhatIf,
-    Whereabouts,
     try_policies,
-    usage_of,
 )
 from quire.thread import Thread
 from quire.thread_state import is_request

@@ -1,0 +1,321 @@
+"""The pieces of a request as people see them: what each says, how long it has stood, why entries are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from quire.assemble import Built, Policy, Refused
+from quire.assemble.fit import enclose, layer_tokens
+from quire.assemble.rebase import SUMMARY_HEADING
+from quire.entry import sha256_hex
+from quire.observe import LayerHashes
+from quire.tokens import counter, text_tokens, tools_tokens
+from quire.tokens.counting import arguments_text, compact
+from quire.values import Call, Image, Json, JsonObject, Message, ToolSet
+
+# Longer texts are cut in a list, and asked for when they are opened.
+PREVIEW = 2_000
+
+
+class SegmentView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of a request: what it says, the entries it came from, and since which request it stands in the cache."""
+
+    layer: str
+    role: str
+    title: str
+    tokens: int
+    sha256: str
+    text: str
+    characters: int
+    entries: tuple[int, ...] = ()
+    # The request since which it has stood here, and the time of that one.
+    since: int = 0
+    since_at: int | None = None
+    # A handle, a cut, the summary or an item of the library.
+    made: str = ""
+    # Whether this request is the first with it: written to the cache, or not cached at all.
+    new: bool = False
+    # Which of the pieces that caches compare it belongs to.
+    place: int = 0
+
+
+class LayerView(msgspec.Struct, frozen=True):
+    id: str
+    tokens: int
+    sha256: str
+
+
+class LeftOutView(msgspec.Struct, frozen=True):
+    """Entries that a request does not show, for one reason, as ranges: [[2, 7], [9, 9]]."""
+
+    reason: str
+    entries: tuple[tuple[int, int], ...]
+
+
+Standing = Literal["verbatim", "library", "summary", "handle", "nothing"]
+
+
+class RequestMade(msgspec.Struct, frozen=True):
+    """A request of the pass: as it was built, and how much of it stood in the one before."""
+
+    built: Built | Refused
+    policy: Policy
+    # What caches compare one after the other, and how many of them stand as they stood.
+    pieces: tuple[object, ...]
+    same: int
+    cold: bool
+
+
+class SharedRequests:
+    """Requests written down one after the other, as a report holds them."""
+
+    # A longer text is cut in a report; `quire show` prints it.
+    LONGEST = 200_000
+
+    def __init__(self) -> None:
+        self.rows: list[JsonObject] = []
+        self.texts: dict[str, str] = {}
+        self.requests: list[JsonObject | None] = []
+        self._known: dict[int, tuple[object, int]] = {}
+        self._edits: dict[int, str] = {}
+        self._layers: dict[str, str] = {}
+        self._left_out: object = ()
+
+    def add(self, made: RequestMade) -> None:
+        built = made.built
+        if isinstance(built, Refused):
+            self.requests.append(None)
+            return
+        self._edits |= edits_of(made)
+        written: JsonObject = {"same": made.same, "more": self._more(built, made.same)}
+        first = len(built.prompt.tools) + bool(built.prompt.system)
+        if built.user is not None:
+            message, size = built.prompt.messages[built.user], built.sizes[built.user]
+            rows = [self._row(each) for each in user_segments(built, size, message)]
+            written["user"] = [first + built.user, rows]
+        # The history's hash would have to be made of all of it for each request: `quire assemble --json` has it.
+        hashes = {each.id[:2]: each.sha256 for each in enclose(built, ()).layers} | {"L4": ""}
+        written["layers"] = {id: sha256 for id, sha256 in hashes.items() if self._layers.get(id) != sha256}
+        self._layers = hashes
+        if built.left_out != self._left_out:
+            written["left_out"] = left_out_by_reason((each.entry, each.reason) for each in built.left_out)
+            self._left_out = built.left_out
+        self.requests.append(written)
+
+    def _more(self, built: Built, same: int) -> list[Json]:
+        """The rows of the pieces that were not in the request before."""
+        tools, system = len(built.prompt.tools), bool(built.prompt.system)
+        out: list[Json] = []
+        if same < tools + system:
+            head = list(head_segments(built))
+            for place in range(same, tools + system):
+                out.append([self._row(each) for at, each in head if at == place])
+        messages = list(zip(built.prompt.messages, built.sizes, strict=True))
+        for message, size in messages[max(0, same - tools - system) :]:
+            found = self._known.get(id(message))
+            if found is None:
+                found = self._known[id(message)] = (
+                    message,
+                    self._row(message_segment(message, size, self._edits)),
+                )
+            out.append(found[1])
+        return out
+
+    def _row(self, segment: SegmentView) -> int:
+        self.texts.setdefault(segment.sha256, segment.text[: self.LONGEST])
+        row = msgspec.to_builtins(segment)
+        del row["text"]
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+
+class StringStanding:
+    """Whether a string stands in a request, and as what; each message is read once, when it first stands there."""
+
+    _ORDER: tuple[Standing, ...] = ("verbatim", "library", "handle", "summary")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._edits: dict[int, str] = {}
+        self._known: dict[int, tuple[object, Standing]] = {}
+
+    def standing(self, made: RequestMade) -> Standing:
+        """How the string stands in the next request."""
+        assert isinstance(made.built, Built)
+        self._edits |= edits_of(made)
+        kinds = {self._of(each) for each in made.pieces}
+        if any(self._text in block.text for block in made.built.blocks):
+            kinds.add("library")
+        elif self._text in made.built.prompt.l1:
+            kinds.add("verbatim")
+        return next((kind for kind in self._ORDER if kind in kinds), "nothing")
+
+    def _of(self, piece: object) -> Standing:
+        found = self._known.get(id(piece))
+        if found is None:
+            found = self._known[id(piece)] = (piece, self._look(piece))
+        return found[1]
+
+    def _look(self, piece: object) -> Standing:
+        text = message_text(piece) if isinstance(piece, Message) else ""
+        if not isinstance(piece, Message) or self._text not in text:
+            return "nothing"
+        if _is_summary(piece, text):
+            return "summary"
+        return "handle" if _shortened(piece, self._edits) else "verbatim"
+
+
+def message_text(message: Message) -> str:
+    """A message for people: words, calls as `name arguments`, results."""
+    out = []
+    for part in message.parts:
+        if isinstance(part, Call):
+            out.append(f"{part.name} {arguments_text(part)}")
+        elif isinstance(part, Image):
+            out.append(f"[image] {part.url[:200] or part.media_type}")
+        elif isinstance(part, ToolSet):
+            out.append("\n".join(str(tool["name"]) for tool in part.tools))
+        else:
+            out.append(part.text)
+    return "\n\n".join(out)
+
+
+def compared_pieces(built: Built) -> tuple[object, ...]:
+    """What caches compare one after the other: tools, the system message, messages."""
+    prompt = built.prompt
+    system = ((prompt.system,),) if prompt.system else ()
+    return (*prompt.tools, *system, *prompt.messages)
+
+
+def same_pieces(old: tuple[object, ...], new: tuple[object, ...]) -> int:
+    """How many leading pieces stand as they stood."""
+    most = min(len(old), len(new))
+    differs = (n for n in range(most) if old[n] is not new[n] and old[n] != new[n])
+    return next(differs, most)
+
+
+def _segment(
+    layer: str, role: str, title: str, tokens: int, text: str, entries: tuple[int, ...] = (), made: str = ""
+) -> SegmentView:
+    return SegmentView(
+        layer=layer,
+        role=role,
+        title=title,
+        tokens=tokens,
+        sha256=sha256_hex(text),
+        text=text,
+        characters=len(text),
+        entries=entries,
+        made=made,
+    )
+
+
+_ROLES = {"tool": "result", "note": "note", "tools": "tools"}
+
+
+def preview(segment: SegmentView) -> SegmentView:
+    return msgspec.structs.replace(segment, text=segment.text[:PREVIEW])
+
+
+def layer_views(built: Built) -> tuple[LayerView, ...]:
+    sizes = layer_tokens(built)
+    sizes["L1"] += sizes["tools"]
+    return tuple(LayerView(id[:2], sizes[id[:2]], sha256) for id, sha256 in LayerHashes(built).items())
+
+
+def head_segments(built: Built) -> Iterator[tuple[int, SegmentView]]:
+    """Tools, system prompt and library; the last two are one piece to a cache."""
+    prompt = built.prompt
+    for place, tool in enumerate(prompt.tools):
+        yield place, _segment("L1", "tools", str(tool["name"]), tools_tokens([tool]), compact(tool))
+    place = len(prompt.tools)
+    if prompt.l1:
+        yield place, _segment("L1", "system", "system prompt", text_tokens(prompt.l1), prompt.l1)
+    for block in built.blocks:
+        yield place, _segment("L2", "item", block.id, counter().count(block.text), block.text, made="library")
+
+
+def _is_summary(message: Message, text: str) -> bool:
+    return not message.seqs and SUMMARY_HEADING in text
+
+
+def _shortened(message: Message, edits: dict[int, str]) -> str:
+    """handle or cut, where a shorter text stands for a message's result."""
+    return next((edits[seq] for seq in message.seqs if edits.get(seq) in ("handle", "cut")), "")
+
+
+def message_segment(message: Message, size: int, edits: dict[int, str]) -> SegmentView:
+    text = message_text(message)
+    made = "summary" if _is_summary(message, text) else _shortened(message, edits)
+    role = _ROLES.get(message.role, message.role)
+    return _segment("L4", role, _title(message), size, text, message.seqs, made)
+
+
+def _title(message: Message) -> str:
+    names = [part.name for part in message.parts if isinstance(part, Call)]
+    names += [part.name for part in message.parts if message.role == "tool" and hasattr(part, "name")]
+    return ", ".join(dict.fromkeys(filter(None, names)))
+
+
+def user_segments(built: Built, size: int, message: Message) -> Iterator[SegmentView]:
+    """The current user's message: this turn's context, then the user's words."""
+    sealed = enclose(built, ())
+    context = [each for each in sealed.layer("L3_TURN").segments if each.content]
+    sizes = layer_tokens(built)
+    for each in context:
+        yield _segment("L3", "context", each.id, counter().count(each.content), each.content, message.seqs)
+    tokens = sizes["L5"] if context else size
+    yield _segment("L5", "user", "query", tokens, built.query or message_text(message), message.seqs)
+
+
+def edits_of(made: RequestMade) -> dict[int, str]:
+    record = made.built.rebase if isinstance(made.built, Built) else None
+    return {edit["entry"]: edit["action"] for edit in (record or {}).get("edits", ())}
+
+
+def left_out_by_reason(rows: Iterable[tuple[int, str]]) -> tuple[LeftOutView, ...]:
+    """Entries by the reason for which they are left out."""
+    by_reason: dict[str, list[list[int]]] = {}
+    for seq, reason in sorted(rows):
+        runs = by_reason.setdefault(reason, [])
+        if runs and seq <= runs[-1][1] + 1:
+            runs[-1][1] = seq
+        else:
+            runs.append([seq, seq])
+    return tuple(
+        LeftOutView(reason, tuple((first, last) for first, last in runs))
+        for reason, runs in by_reason.items()
+    )
+
+
+class StandingRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Requests in which a string stood in the same way; `by`: what made it so."""
+
+    standing: Standing
+    first: int
+    last: int
+    by: str = ""
+
+
+class EntryHit(msgspec.Struct, frozen=True):
+    """An entry that holds the string."""
+
+    seq: int
+    kind: str
+    turn: int
+    at: int | None
+    around: str
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where a string went: when it entered, in which requests it stood and how, and whether recall brings it back."""
+
+    text: str
+    entered: tuple[EntryHit, ...]
+    count: int
+    stretches: tuple[StandingRun, ...]
+    # The entries that recall finds for it, and of these the ones that hold it; None where nobody looked.
+    recalled: tuple[int, ...] | None = None
