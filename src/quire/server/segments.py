@@ -58,7 +58,7 @@ class LeftOutView(msgspec.Struct, frozen=True):
 Standing = Literal["verbatim", "library", "summary", "handle", "nothing"]
 
 
-class RequestMade(msgspec.Struct, frozen=True):
+class ShownRequest(msgspec.Struct, frozen=True):
     """A request of the pass: as it was built, and how much of it stood in the one before."""
 
     built: Built | Refused
@@ -84,7 +84,7 @@ class SharedRequests:
         self._layers: dict[str, str] = {}
         self._left_out: object = ()
 
-    def add(self, made: RequestMade) -> None:
+    def add(self, made: ShownRequest) -> None:
         built = made.built
         if isinstance(built, Refused):
             self.requests.append(None)
@@ -142,7 +142,7 @@ class StringStanding:
         self._edits: dict[int, str] = {}
         self._known: dict[int, tuple[object, Standing]] = {}
 
-    def standing(self, made: RequestMade) -> Standing:
+    def standing(self, made: ShownRequest) -> Standing:
         """How the string stands in the next request."""
         assert isinstance(made.built, Built)
         self._edits |= edits_of(made)
@@ -271,7 +271,7 @@ def user_segments(built: Built, size: int, message: Message) -> Iterator[Segment
     yield _segment("L5", "user", "query", tokens, built.query or message_text(message), message.seqs)
 
 
-def edits_of(made: RequestMade) -> dict[int, str]:
+def edits_of(made: ShownRequest) -> dict[int, str]:
     record = made.built.rebase if isinstance(made.built, Built) else None
     return {edit["entry"]: edit["action"] for edit in (record or {}).get("edits", ())}
 

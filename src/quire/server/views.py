@@ -26,9 +26,9 @@ from quire.server.segments import (
     EntryHit,
     LayerView,
     LeftOutView,
-    RequestMade,
     SegmentView,
     SharedRequests,
+    ShownRequest,
     StandingRun,
     StringStanding,
     Whereabouts,
@@ -177,10 +177,10 @@ class SeenThread:
     def _begin(self, under: list[Policy]) -> None:
         self._under, self._folds = under, AssemblyPerPolicy(under)
         self._fed, self._turns = 0, list[int]()
-        self._made: list[RequestMade] = []
+        self._made: list[ShownRequest] = []
         self._columns: list[RequestColumn] = []
-        self._before: RequestMade | None = None
-        self._next: tuple[int, RequestMade | None] = -1, None
+        self._before: ShownRequest | None = None
+        self._next: tuple[int, ShownRequest | None] = -1, None
 
     def extend(self, entries: Iterable[Entry]) -> SeenThread:
         """Take in what has come; where it changes the policy of what stands, all is seen again."""
@@ -210,7 +210,7 @@ class SeenThread:
         if isinstance(built, Built):
             self._before = made
 
-    def _column(self, made: RequestMade, n: int, at: int | None) -> RequestColumn:
+    def _column(self, made: ShownRequest, n: int, at: int | None) -> RequestColumn:
         built, policy = made.built, made.policy
         new_turn = not self._columns or self._columns[-1].turn != built.turn
         if isinstance(built, Refused):
@@ -263,13 +263,13 @@ class SeenThread:
         """The policy of the newest request."""
         return self._under[-1] if self._under else self.usual
 
-    def _ahead(self) -> RequestMade | None:
+    def _ahead(self) -> ShownRequest | None:
         """The request that would be made now, where the model has not answered yet."""
         if self._next[0] != self._fed:
             self._next = self._fed, self._made_now()
         return self._next[1]
 
-    def _made_now(self) -> RequestMade | None:
+    def _made_now(self) -> ShownRequest | None:
         said = next((each.kind for each in reversed(self.entries) if each.kind not in ("sent", "rebase")), "")
         if not said or said in SPOKEN:
             return None
@@ -282,12 +282,12 @@ class SeenThread:
             built = Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
         return self._seen(built, self.policy, assembly.cold)
 
-    def _seen(self, built: Built | Refused, policy: Policy, cold: bool) -> RequestMade:
+    def _seen(self, built: Built | Refused, policy: Policy, cold: bool) -> ShownRequest:
         pieces = compared_pieces(built) if isinstance(built, Built) else ()
         same = same_pieces(self._before.pieces, pieces) if self._before is not None else 0
-        return RequestMade(built, policy, pieces, same, cold)
+        return ShownRequest(built, policy, pieces, same, cold)
 
-    def _at(self, n: int) -> tuple[RequestMade, RequestColumn]:
+    def _at(self, n: int) -> tuple[ShownRequest, RequestColumn]:
         """The request of a number, from 1 on."""
         columns = self.picture().columns
         if not 1 <= n <= len(columns):

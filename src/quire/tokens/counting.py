@@ -1,26 +1,21 @@
-"""Counters: one per vocabulary, loaded when first used, safe to share between threads, with no memory of texts."""
+"""The budget's count of a prompt's parts, for when no provider has counted them: always o200k, never scaled."""
 
 from __future__ import annotations
 
 import base64
-import functools
-import importlib.util
 import json
 import re
-import statistics
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from quire.entry import NOT_UTF8_HINT, canonical
-from quire.errors import CallError, FormatError, MissingPart
-from quire.tokens.vocabularies import BASE, DEFAULT, RELATIVE, UNKNOWN, Vocabulary, vocabulary
+from quire.entry import canonical
+from quire.errors import CallError
+from quire.tokens.vocabularies import Counter, counter
 from quire.values import (
     SPOKEN,
     Call,
-    Count,
     Entry,
     Image,
     Json,
@@ -32,94 +27,6 @@ from quire.values import (
     Think,
     ToolSet,
 )
-
-EXTRA_HINT = "pip install 'quire[tokenizers]'"
-
-
-class Counter(Protocol):
-    """Counts tokens of ordinary text; special-token strings in it are text like any other."""
-
-    @property
-    def vocabulary(self) -> str: ...
-
-    @property
-    def exact(self) -> bool: ...
-
-    def count(self, text: str) -> int: ...
-
-
-class VocabularyCounter(msgspec.Struct, frozen=True):
-    """Counts with a vocabulary; an estimate multiplies what it finds by `factor` and says so in `note`."""
-
-    vocabulary: str = DEFAULT
-    exact: bool = True
-    factor: float = 1.0
-    note: str = ""
-
-    def count(self, text: str) -> int:
-        try:
-            found = _counting(self.vocabulary)(text)
-        except UnicodeEncodeError as error:
-            raise FormatError(
-                f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
-            ) from error
-        return found if self.factor == 1.0 else round(found * self.factor)
-
-
-def counter(model: str | None = None) -> VocabularyCounter:
-    """The counter for a model's vocabulary; o200k where no model is named."""
-    wanted = vocabulary(model)
-    if wanted.name in BASE or extra_installed():
-        return VocabularyCounter(wanted.name, wanted.exact, wanted.factor, _note(model, wanted))
-    factor = round(wanted.factor * RELATIVE[wanted.name], 3)
-    note = f"estimate: {DEFAULT} × {factor}, for {wanted.name} is not installed; {EXTRA_HINT}"
-    return VocabularyCounter(DEFAULT, exact=False, factor=factor, note=note)
-
-
-def count(text: str, model: str | None = None) -> Count:
-    """The tokens of a text for a model: count("Hello, world") -> Count(tokens=3, exact=True)."""
-    found = counter(model)
-    return Count(found.count(text), found.exact, found.vocabulary)
-
-
-def extra_installed() -> bool:
-    """Whether the vocabularies beyond OpenAI's are at hand."""
-    return importlib.util.find_spec("splintr") is not None
-
-
-def _note(model: str | None, wanted: Vocabulary) -> str:
-    if wanted.exact:
-        return ""
-    by = f" × {wanted.factor}" if wanted.factor != 1.0 else ""
-    why = f"the model {model} is unknown" if wanted == UNKNOWN else f"the vocabulary of {model} is not public"
-    return f"estimate: {wanted.name}{by}, for {why}"
-
-
-@functools.cache
-def _counting(name: str) -> Callable[[str], int]:
-    """The counting function of a vocabulary; loading takes up to half a second, so once per process."""
-    return _openai(name) if name in BASE else _splintr(name)
-
-
-def _openai(name: str) -> Callable[[str], int]:
-    from rs_bpe import openai
-
-    load = openai.o200k_base if name == "o200k_base" else openai.cl100k_base
-    native: Callable[[str], int] = load().count
-    return native
-
-
-def _splintr(name: str) -> Callable[[str], int]:
-    try:
-        from splintr import Tokenizer
-    except ImportError as error:
-        raise MissingPart(f"the vocabulary {name} is not installed", hint=EXTRA_HINT) from error
-    # `ordinary`: a special token spelled out in the text must not become one.
-    encode: Callable[[str], list[int]] = Tokenizer.from_pretrained(name).encode_ordinary
-    return lambda text: len(encode(text))
-
-
-# The budget's count of a prompt's parts, for when no provider has counted them: always o200k, never scaled.
 
 # What a provider's framing of one message costs, whatever is in it.
 MESSAGE_TOKENS = 4
@@ -416,113 +323,6 @@ def _pages(pdf: bytes) -> int:
 
 def _inner(value: Json) -> JsonObject:
     return value if isinstance(value, dict) else {}
-
-
-# Correcting an estimate from what providers report: a scale (the vocabulary) and an offset (the unseen).
-#
-# The offset is what the log does not hold, such as a foreign system prompt; it is taken afresh from every report,
-# so a fork, a summary or a dropped reply costs one miss. The scale is learned from growth between reports only.
-
-# Steps of growth kept: enough for a steady median, few enough to follow a change.
-STEPS = 32
-# The prior scale weighs as much as a step of this many tokens.
-PRIOR_WEIGHT = 500.0
-# A step whose ratio is further than this from the prior is no growth of the same text, but a cut or a switch.
-PLAUSIBLE = 2.5
-# Reports after which a thread's scale is worth handing on.
-SETTLED = 3
-
-
-class Calibration(msgspec.Struct, frozen=True):
-    """What one model reported for one thread so far; `predict` corrects the next o200k estimate."""
-
-    scale: float = 1.0
-    offset: float = 0.0
-    prior: float = 1.0
-    reports: int = 0
-    estimate: int = 0
-    reported: int = 0
-    steps: tuple[tuple[float, float], ...] = ()
-
-    def predict(self, estimate: int) -> Count:
-        """The tokens to expect for an estimate; before any report, the prior alone."""
-        return Count(max(0, round(self.scale * estimate + self.offset)), exact=False, vocabulary=DEFAULT)
-
-    def room(self, limit: int) -> int:
-        """How many of our own tokens a limit in the model's leaves, beside what we do not see."""
-        return max(0, int((limit - self.offset) / max(self.scale, 1 / PLAUSIBLE)))
-
-    def unseen_apart(self) -> Calibration:
-        """The same without what we do not see: it may be gone."""
-        return msgspec.structs.replace(self, offset=0.0)
-
-    def observe(self, estimate: int, reported: int) -> Calibration:
-        """Learn from a reply's total input; a reply that reported nothing (aborted) teaches nothing."""
-        if reported <= 0:
-            return self
-        steps = self._grown(estimate, reported)
-        scale = _weighted_median([(self.prior, PRIOR_WEIGHT), *steps])
-        return Calibration(
-            scale=scale,
-            offset=reported - scale * estimate,
-            prior=self.prior,
-            reports=self.reports + 1,
-            estimate=estimate,
-            reported=reported,
-            steps=steps,
-        )
-
-    def _grown(self, estimate: int, reported: int) -> tuple[tuple[float, float], ...]:
-        """The steps (ratio, weight), with the one since the last report where it is plausible."""
-        grown = estimate - self.estimate
-        if not self.reports or not grown:
-            return self.steps
-        ratio = (reported - self.reported) / grown
-        if not self.prior / PLAUSIBLE <= ratio <= self.prior * PLAUSIBLE:
-            return self.steps
-        return (*self.steps, (ratio, float(abs(grown))))[-STEPS:]
-
-
-# A report is far off where it differs by more than half, and by so many tokens.
-FAR_TOKENS = 2000
-
-
-def far_off(expected: float, reported: int) -> bool:
-    """Whether a report shows that the count was wrong, not only a little different: 10, 94_032 -> True."""
-    low, high = sorted((expected, float(reported)))
-    return low > 0 and high > 1.5 * low and high - low > FAR_TOKENS
-
-
-class Calibrations(msgspec.Struct, frozen=True):
-    """One thread's calibrations, by model: a switch of models neither forgets nor confuses."""
-
-    by_model: dict[str, Calibration] = {}
-
-    def of(self, model: str) -> Calibration:
-        return self.by_model.get(model) or uncalibrated(model)
-
-    def predict(self, model: str, estimate: int) -> Count:
-        return self.of(model).predict(estimate)
-
-    def observe(self, model: str, estimate: int, reported: int) -> Calibrations:
-        return Calibrations({**self.by_model, model: self.of(model).observe(estimate, reported)})
-
-
-def uncalibrated(model: str, like: Iterable[Calibration] = ()) -> Calibration:
-    """A calibration to begin a thread with: the scale other threads found for the model, else the stated factor."""
-    found = [other.scale for other in like if other.reports >= SETTLED]
-    chosen = vocabulary(model)
-    prior = statistics.median(found) if found else chosen.factor * RELATIVE[chosen.name]
-    return Calibration(scale=prior, prior=prior)
-
-
-def _weighted_median(values: list[tuple[float, float]]) -> float:
-    half = sum(weight for _, weight in values) / 2
-    for value, weight in sorted(values):
-        half -= weight
-        if half <= 0:
-            return value
-    return values[-1][0]
 
 
 # A thread's running count: what was counted once is never counted again.

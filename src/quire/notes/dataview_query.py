@@ -1,0 +1,436 @@
+"""The words of a Dataview query, read into steps that are carried out in the order they are written."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from quire.errors import FormatError
+from quire.notes.dataview_values import (
+    FUNCTIONS,
+    ISO,
+    MOST,
+    SPANS,
+    LinkValue,
+    Value,
+    combine,
+    member,
+    order,
+    read_date,
+    read_duration,
+    truthy,
+)
+from quire.notes.note import Note, has_tag, is_within
+
+if TYPE_CHECKING:
+    from quire.notes.dataview import Pages
+
+Data: TypeAlias = Mapping[str, Value]
+# What an expression says of one row.
+Expression: TypeAlias = Callable[[Data], Value]
+Source: TypeAlias = Callable[[Note], bool]
+
+
+class DataviewRow(msgspec.Struct, frozen=True):
+    """A row on its way through the steps: what it is known as, and its fields."""
+
+    id: Value
+    data: Data
+
+
+Step: TypeAlias = Callable[[list[DataviewRow]], list[DataviewRow]]
+
+_NAME = r"(?:[^\W\d_]|[^\x00-\x7f])(?:[\w-]|[^\x00-\x7f])*"
+_TOKEN = re.compile(
+    rf"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<link>!?\[\[[^\[\]]*\]\])|(?P<tag>\#[^\s(),!&|]+)
+    |date\(\s*(?P<date>{ISO}|now|today|yesterday|tomorrow|[se]o[wmy]|(?:start|end)-of-(?:week|month|year))\s*\)
+    |dur\(\s*(?P<dur>{SPANS})\s*\)|(?P<number>\d+(?:\.\d+)?)
+    |(?P<sign><=|>=|!=|=>|==|\|\||&&|[=<>(),!+&|*/%.:\[\]{{}}-])|(?P<name>{_NAME}))""",
+    re.X,
+)
+_CLAUSES = frozenset({"from", "where", "sort", "limit", "group", "flatten"})
+_MOST_WORDS = 500
+_SIGNS_IN_ORDER = (("&", "|"), ("=", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/", "%"))
+_SAME_SIGN = {"and": "&", "&&": "&", "or": "|", "||": "|", "==": "="}
+
+
+class DataviewQuery(msgspec.Struct, frozen=True):
+    """A query block, read."""
+
+    kind: str
+    columns: tuple[tuple[str, Expression], ...]
+    with_id: bool
+    source: Source | None
+    steps: tuple[Step, ...]
+    grouped: bool
+
+
+class DataviewReader:
+    """Tokens one after the other, into a query over these pages."""
+
+    def __init__(self, text: str, pages: Pages, own: str = "") -> None:
+        self.text, self.pages, self.own = text, pages, own
+        self.tokens = _tokens(text)
+        self.at = 0
+
+    def query(self) -> DataviewQuery:
+        """The whole block."""
+        kind = self._word()
+        if kind == "calendar":
+            raise FormatError(
+                "CALENDAR is not supported: it draws dots on a calendar; LIST or TABLE say as much"
+            )
+        if kind not in ("list", "table", "task"):
+            raise FormatError(f"a query begins with LIST, TABLE or TASK, not {kind!r}")
+        with_id = not self._takes("without") or not self._expect("id")
+        columns = self._columns()
+        source = self._source() if self._takes("from") else None
+        steps, grouped = [], False
+        while self.at < len(self.tokens):
+            word = self._word()
+            if word not in _STEPS:
+                raise FormatError(f"{word.upper()} is not known here; there is {', '.join(_STEPS).upper()}")
+            steps.append(_STEPS[word](self))
+            grouped = grouped or word == "group"
+        return DataviewQuery(kind, columns, with_id, source, tuple(steps), grouped)
+
+    # Tokens
+
+    def _peek(self) -> tuple[str, str]:
+        return self.tokens[self.at][:2] if self.at < len(self.tokens) else ("end", "")
+
+    def _next(self) -> tuple[str, str]:
+        token = self._peek()
+        if token[0] == "end":
+            raise FormatError("the query ends too early")
+        self.at += 1
+        return token
+
+    def _word(self) -> str:
+        kind, text = self._next()
+        if kind != "name":
+            raise FormatError(f"{text!r} stands where a word was expected")
+        return text.lower()
+
+    def _takes(self, *texts: str) -> bool:
+        kind, text = self._peek()
+        if kind in ("name", "sign") and text.lower() in texts:
+            self.at += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> bool:
+        if not self._takes(text):
+            raise FormatError(f"{self._peek()[1]!r} stands where {text!r} was expected")
+        return True
+
+    def _listed(self, end: str, one: Callable[[], Any]) -> list[Any]:
+        """What stands between commas, up to the closing sign."""
+        found = []
+        while not self._takes(end):
+            found.append(one())
+            if not self._takes(","):
+                self._expect(end)
+                break
+        return found
+
+    # Columns and steps
+
+    def _columns(self) -> tuple[tuple[str, Expression], ...]:
+        found: list[tuple[str, Expression]] = []
+        kind, text = self._peek()
+        while kind != "end" and not (kind == "name" and text.lower() in _CLAUSES):
+            found.append(self._named())
+            if not self._takes(","):
+                break
+            kind, text = self._peek()
+        return tuple(found)
+
+    def _named(self) -> tuple[str, Expression]:
+        """An expression and its name: the one given with AS, else its own words."""
+        begin = self.at
+        expression = self.expression()
+        name = self.text[self.tokens[begin][2] : self.tokens[self.at - 1][3]].strip()
+        if self._takes("as"):
+            kind, text = self._next()
+            name = _string(text) if kind == "string" else text
+        return name, expression
+
+    def _where(self) -> Step:
+        test = self.expression()
+        return lambda rows: [row for row in rows if truthy(test(row.data))]
+
+    def _sort(self) -> Step:
+        keys: list[tuple[Expression, bool]] = []
+        while not keys or self._takes(","):
+            key = self.expression()
+            down = self._takes("desc", "descending")
+            _ = down or self._takes("asc", "ascending")
+            keys.append((key, down))
+
+        def sort(rows: list[DataviewRow]) -> list[DataviewRow]:
+            for key, down in reversed(keys):
+                rows = sorted(rows, key=lambda row: order(key(row.data)), reverse=down)
+            return rows
+
+        return sort
+
+    def _limit(self) -> Step:
+        kind, text = self._next()
+        if kind != "number":
+            raise FormatError(f"LIMIT takes a number, not {text!r}")
+        most = int(float(text))
+        return lambda rows: rows[:most]
+
+    def _group(self) -> Step:
+        self._expect("by")
+        name, by = self._named()
+
+        def group(rows: list[DataviewRow]) -> list[DataviewRow]:
+            keyed = sorted(((by(row.data), row.data) for row in rows), key=lambda pair: order(pair[0]))
+            groups: list[tuple[Value, list[Value]]] = []
+            for key, data in keyed:
+                if not groups or order(groups[-1][0]) != order(key):
+                    groups.append((key, []))
+                groups[-1][1].append(data)
+            return [DataviewRow(key, {"key": key, name: key, "rows": own}) for key, own in groups]
+
+        return group
+
+    def _flatten(self) -> Step:
+        name, of = self._named()
+
+        def flatten(rows: list[DataviewRow]) -> list[DataviewRow]:
+            made = []
+            for row in rows:
+                value = of(row.data)
+                for each in value if isinstance(value, list) else [value]:
+                    made.append(DataviewRow(row.id, {**row.data, name: each}))
+                if len(made) > MOST:
+                    raise FormatError(f"FLATTEN makes more than {MOST:,} rows")
+            return made
+
+        return flatten
+
+    # Sources: "and" and "or" from left to right, as in expressions
+
+    def _source(self) -> Source:
+        found = self._one_source()
+        while sign := self._sign(("&", "|")):
+            found = _either(sign, found, self._one_source())
+        return found
+
+    def _one_source(self) -> Source:
+        if self._takes("-", "!"):
+            inner = self._one_source()
+            return lambda note: not inner(note)
+        if self._takes("("):
+            inner = self._source()
+            self._expect(")")
+            return inner
+        kind, text = self._next()
+        if kind == "tag":
+            return lambda note: has_tag(note, text)
+        if kind == "string":
+            place = _string(text)
+            return lambda note: is_within(note.path, place) or note.path in (place, f"{place}.md")
+        if kind == "link":
+            target = self.pages.link(text, self.own).path
+            return lambda note: any(link.path == target for link in self.pages.outgoing(note))
+        if kind == "name" and text.lower() == "outgoing":
+            self._expect("(")
+            _, text = self._next()
+            self._expect(")")
+            origin = self.pages.notes.get(self.pages.link(text, self.own).path)
+            paths = {link.path for link in self.pages.outgoing(origin)} if origin else set()
+            return lambda note: note.path in paths
+        raise FormatError(f'{text!r} is no source: use #tag, "folder", [[note]] or outgoing([[note]])')
+
+    # Expressions
+
+    def expression(self, level: int = 0) -> Expression:
+        """Signs of a level bind weaker than those of the next; of one level they go from left to right."""
+        if level == len(_SIGNS_IN_ORDER):
+            return self._postfixed()
+        left = self.expression(level + 1)
+        while sign := self._sign(_SIGNS_IN_ORDER[level]):
+            left = _combined(sign, left, self.expression(level + 1))
+        return left
+
+    def _sign(self, wanted: tuple[str, ...]) -> str:
+        kind, text = self._peek()
+        sign = _SAME_SIGN.get(text.lower(), text)
+        if kind not in ("sign", "name") or sign not in wanted:
+            return ""
+        self.at += 1
+        return sign
+
+    def _postfixed(self) -> Expression:
+        """A value, and what is asked of it: .name, [index]."""
+        made = self._value()
+        while True:
+            if self._takes("."):
+                made = self._member(made, _constant(self._next()[1]))
+            elif self._takes("["):
+                made = self._member(made, self.expression())
+                self._expect("]")
+            else:
+                return made
+
+    def _member(self, of: Expression, name: Expression) -> Expression:
+        return lambda data: member(of(data), name(data), self.pages.linked_page)
+
+    def _value(self) -> Expression:
+        if self._takes("!"):
+            inner = self._postfixed()
+            return lambda data: not truthy(inner(data))
+        if self._takes("-"):
+            return _combined("-", _constant(0), self._postfixed())
+        if self._takes("["):
+            parts = self._listed("]", self.expression)
+            return lambda data: [part(data) for part in parts]
+        if self._takes("{"):
+            pairs = self._listed("}", self._pair)
+            return lambda data: {name: pair(data) for name, pair in pairs}
+        if self._peek() == ("sign", "("):
+            return self._lambda() or self._inside()
+        return self._literal(*self._next())
+
+    def _pair(self) -> tuple[str, Expression]:
+        kind, text = self._next()
+        self._expect(":")
+        return _string(text) if kind == "string" else text, self.expression()
+
+    def _inside(self) -> Expression:
+        self._expect("(")
+        inner = self.expression()
+        self._expect(")")
+        return inner
+
+    def _lambda(self) -> Expression | None:
+        """(a, b) => …; None where the bracket begins something else."""
+        close = self.at + 1
+        while close < len(self.tokens) and (self.tokens[close][0] == "name" or self.tokens[close][1] == ","):
+            close += 1
+        if [token[1] for token in self.tokens[close : close + 2]] != [")", "=>"]:
+            return None
+        names = [token[1] for token in self.tokens[self.at + 1 : close] if token[0] == "name"]
+        self.at = close + 2
+        body = self.expression()
+        return lambda data: lambda *values: body({**data, **dict(zip(names, values, strict=False))})
+
+    def _literal(self, kind: str, text: str) -> Expression:
+        if kind in ("string", "tag"):
+            return _constant(_string(text) if kind == "string" else text)
+        if kind == "link":
+            return _constant(self.pages.link(text, self.own))
+        if kind == "number":
+            return _constant(float(text) if "." in text else int(text))
+        if kind == "date":
+            return _constant(_named_day(text, self.pages.now) or read_date(text))
+        if kind == "dur":
+            return _constant(read_duration(text))
+        if kind != "name":
+            raise FormatError(f"{text!r} stands where a value was expected")
+        if self._peek()[1] == "(":
+            return self._called(text)
+        if text.lower() in _CONSTANTS:
+            return _constant(_CONSTANTS[text.lower()])
+        if text == "this":
+            return _constant(self.pages.page(self.own) if self.own in self.pages.notes else None)
+        return (lambda data: data) if text == "row" else lambda data: data.get(text, data.get(text.lower()))
+
+    def _called(self, name: str) -> Expression:
+        self._expect("(")
+        args = self._listed(")", self.expression)
+        functions = {**FUNCTIONS, "link": self._link}
+        function = functions.get(name.lower())
+        if function is None:
+            raise FormatError(
+                f"the function {name}() is not supported; there is {', '.join(sorted(functions))}"
+            )
+        try:
+            inspect.signature(function).bind(*args)
+        except TypeError as error:
+            raise FormatError(f"{name}() does not take {len(args)} values") from error
+
+        def call(data: Data) -> Value:
+            try:
+                return function(*(arg(data) for arg in args))
+            except (TypeError, ValueError, AttributeError, LookupError, OverflowError, TimeoutError):
+                return None  # a value of another type than the function takes: nothing is known
+
+        return call
+
+    def _link(self, to: Value, display: str = "") -> LinkValue:
+        link = to if isinstance(to, LinkValue) else self.pages.link(f"[[{to}]]", self.own)
+        return msgspec.structs.replace(link, display=display or link.display)
+
+
+_STEPS: dict[str, Callable[[DataviewReader], Step]] = {
+    "where": DataviewReader._where,
+    "sort": DataviewReader._sort,
+    "group": DataviewReader._group,
+    "flatten": DataviewReader._flatten,
+    "limit": DataviewReader._limit,
+}
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+def _tokens(text: str) -> list[tuple[str, str, int, int]]:
+    """(kind, text, begin, end) of each word."""
+    out: list[tuple[str, str, int, int]] = []
+    at = 0
+    while text[at:].strip():
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise FormatError(f"{text[at:].strip()[:20]!r} cannot be read")
+        out.append((match.lastgroup, match[match.lastgroup], match.start(), match.end()))
+        at = match.end()
+        if len(out) > _MOST_WORDS:
+            raise FormatError(f"the query has more than {_MOST_WORDS} words")
+    return out
+
+
+def _string(token: str) -> str:
+    return re.sub(r'\\(["\\])', r"\1", token[1:-1])
+
+
+def _constant(value: Value) -> Expression:
+    return lambda data: value
+
+
+def _combined(sign: str, left: Expression, right: Expression) -> Expression:
+    return lambda data: combine(sign, left(data), right(data))
+
+
+def _either(sign: str, left: Source, right: Source) -> Source:
+    if sign == "&":
+        return lambda note: left(note) and right(note)
+    return lambda note: left(note) or right(note)
+
+
+def _named_day(word: str, now: datetime) -> datetime | None:
+    """today, eom, start-of-week and their like; None where it is none of them."""
+    today = midnight(now)
+    monday = today - timedelta(today.weekday())
+    month, year = today.replace(day=1), today.replace(month=1, day=1)
+    after = {
+        "w": monday + timedelta(7),
+        "m": (month + timedelta(32)).replace(day=1),
+        "y": year.replace(year=year.year + 1),
+    }
+    begin = {"w": monday, "m": month, "y": year}
+    if match := re.fullmatch(r"(?:(s)o|(e)o|(start)-of-|(end)-of-)([wmy])(?:eek|onth|ear)?", word):
+        return begin[match[5]] if match[1] or match[3] else after[match[5]] - timedelta(milliseconds=1)
+    days = {"now": now, "today": today, "yesterday": today - timedelta(1), "tomorrow": today + timedelta(1)}
+    return days.get(word)
+
+
+def midnight(moment: datetime) -> datetime:
+    return datetime(moment.year, moment.month, moment.day)
