@@ -39,6 +39,7 @@ from quire.observe import (
 )
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
+from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
 from quire.providers.wires import parse_reply
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
@@ -255,7 +256,7 @@ class Thread:
         `max_tokens`, `effort` and the other options are named in `RequestOptions`; what only one provider knows goes
         under `extra`: `request(target, extra={"logit_bias": {…}})`.
         """
-        built = fit(self._select(target))
+        built = fit(self._select(named_target(target)))
         if self._offer_recall(built):
             built = fit(self._select(target))
         if built.rebase is not None:

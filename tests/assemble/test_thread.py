@@ -176,9 +176,18 @@ def test_after_a_restart_a_warm_cache_is_no_surprise(tmp_path: Path) -> None:
 def test_an_option_that_is_none_is_an_error_that_names_the_one_meant() -> None:
     thread = quire.open(":memory:", "t")
     thread.user("hi")
-    with pytest.raises(CallError, match="no option 'max_tokns'") as error:
-        thread.request(TARGET, max_tokns=3)  # type: ignore[call-arg]  # the very mistake
-    assert error.value.hint.startswith("Did you mean 'max_tokens'?")
+    said = {
+        "max_tokns": "Did you mean 'max_tokens'?",
+        "budget": "A thread's policy",
+        "stream": "It belongs to the SDK's",
+    }
+    for name, hint in {**said, "reasoning_effort": "Write effort=", "logit_bias": "A field of the provider's"}.items():
+        with pytest.raises(CallError, match=f"no option '{name}'") as error:
+            thread.request(TARGET, **{name: 3})  # type: ignore[arg-type]  # the very mistake
+        assert error.value.hint.startswith(hint)
+    for target in ("openai", "openai:"):
+        with pytest.raises(CallError, match=f"'{target}' names no model"):
+            thread.request(target)
     options = providers.request_options({"max_tokens": 7, "temperature": 0, "speed": "fast"})
     assert options == {"max_tokens": 7, "temperature": 0, "extra": {"speed": "fast"}}
     body = thread.request(TARGET, check=False, **options).body

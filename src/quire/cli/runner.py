@@ -69,11 +69,12 @@ def reach(
     model: str | None, base_url: str | None = None, explicit_cache: bool = False, last: str = ""
 ) -> Connection:
     """The model that was named, else the one of the environment, else the thread's last, else the local one."""
+    from quire.providers.models import named_target
     from quire.send.connect import check_explicit_cache, transport_for
     from quire.send.transport import address_for, key_for
 
     target = model or os.environ.get("QUIRE_MODEL") or last or "local:smollm2"
-    _check_named(target)
+    named_target(target)
     if explicit_cache:
         check_explicit_cache(target)
     url = base_url or os.environ.get("QUIRE_BASE_URL") or address_for(target, os.environ)
@@ -83,17 +84,6 @@ def reach(
         target, url, key_for(target, os.environ), proxies=not url, explicit_cache=explicit_cache, say=_say
     )
     return Connection(target, transport, {}, window=_window(target, url))
-
-
-def _check_named(target: str) -> None:
-    from quire.providers.models import resolve, split_target
-
-    provider, model = split_target(target)
-    if not model and provider != "local" and resolve(provider)[0] != "llamacpp":
-        raise CallError(
-            f"{target!r} names no model",
-            hint=f"Write {provider}:MODEL; `quire models {provider}` lists them.",
-        )
 
 
 def is_embedded(target: str) -> bool:

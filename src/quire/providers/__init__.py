@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
-from quire.errors import CallError
+from quire.errors import CallError, nearest
 from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info, split_target
 from quire.providers.prefix import prefix_bytes, prefix_parts
@@ -80,15 +79,28 @@ def request_options(fields: Mapping[str, Json]) -> RequestOptions:
     return cast(RequestOptions, {**named, "extra": {**extra, **named.get("extra", {})}} if extra else named)
 
 
+# What is often asked of a request and said elsewhere.
+_SAID_ELSEWHERE = {
+    **dict.fromkeys(("max_output_tokens", "max_completion_tokens"), "Write max_tokens=…"),
+    **dict.fromkeys(("reasoning_effort", "reasoning"), 'Write effort="high".'),
+    "budget": "A thread's policy has the budget: quire.open(path, name, Policy(budget=…)).",
+    "tools": "Tools are part of the thread: thread.append(quire.tools([…])).",
+    "system": "The system prompt is part of the thread: thread.append(quire.system(…)).",
+    "messages": "Messages are part of the thread: thread.user(…); quire.fit(messages) works without a thread.",
+    **dict.fromkeys(
+        ("stream", "timeout", "extra_headers", "extra_body"),
+        "It belongs to the SDK's call, behind **request.kwargs.",
+    ),
+}
+
+
 def wanted(options: RequestOptions, key: str) -> Options:
     """The options of a thread's request; a name that is none of them is an error."""
     for name in options.keys() - RequestOptions.__annotations__.keys():
-        meant = get_close_matches(name, RequestOptions.__annotations__, 1)
-        raise CallError(
-            f"request() has no option {name!r}",
-            hint=f"Did you mean {meant[0]!r}? " * bool(meant)
-            + f"A field of the provider's own goes under extra={{{name!r}: …}}.",
-        )
+        meant = nearest(name, RequestOptions.__annotations__)
+        guess = f"Did you mean {meant!r}? " if meant else ""
+        own = f"{guess}A field of the provider's own goes under extra={{{name!r}: …}}."
+        raise CallError(f"request() has no option {name!r}", hint=_SAID_ELSEWHERE.get(name, own))
     fields: dict[str, Any] = {**options, **options.get("extra", {})}
     fields.pop("extra", None)
     return ask(key=key, **fields)

@@ -83,6 +83,17 @@ def split_target(target: str) -> tuple[str, str]:
     return provider.strip().lower(), model.strip()
 
 
+def named_target(target: str) -> str:
+    """A target as it came, if it names a model; a llama.cpp server answers with the one it has."""
+    provider, model = split_target(target)
+    if not model and resolve(provider)[0] != "llamacpp":
+        raise CallError(
+            f"{target!r} names no model",
+            hint=f"Write {provider}:MODEL; `quire models {provider}` lists them.",
+        )
+    return target
+
+
 def _suggestion(model: str) -> str:
     owners = [owner for owner, rows in data("models")["models"].items() if model in rows]
     return f"Write {owners[0] if owners else 'provider'}:{model}."

@@ -14,7 +14,7 @@ from quire import values
 from quire.entry import chain
 from quire.errors import CallError, ConflictError
 from quire.log import off_loop
-from quire.providers.models import resolve, split_target
+from quire.providers.models import named_target, split_target
 from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for
 from quire.send.cycle import GO_ON, Cycle, Decision, interrupted_result, last_target
@@ -241,9 +241,7 @@ class Turns:
             raise CallError(
                 "no model is named", hint='Send "model": "provider:model", or start with --model.'
             )
-        if not split_target(found)[1] and resolve(split_target(found)[0])[0] != "llamacpp":
-            raise CallError(f"{found!r} names no model", hint="Write provider:MODEL.")
-        return found
+        return named_target(found)
 
     def usual(self, store: Store, name: str) -> str:
         """The model of a turn that names none: the thread's last one, unless only the service's own has a key here."""
