@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from quire.errors import FormatError
+from quire.errors import CallError, FormatError
 
 # JSON as it arrives from outside; parsed and checked once, at the edge.
 Json: TypeAlias = Any
@@ -175,6 +175,11 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 def item_json(item: Item | JsonObject) -> JsonObject:
     """An item as the JSON object that entries carry; empty optional fields are left out."""
     if not isinstance(item, Item):
+        if not isinstance(item, Mapping):
+            raise CallError(
+                f"an item cannot be {type(item).__name__}",
+                hint="Make one: quire.items.from_file(path), from_text(text, name).",
+            )
         return dict(item)
     out: JsonObject = {"id": item.id, "type": item.type, "content": item.content}
     if item.metadata is not None:

@@ -1,6 +1,7 @@
 """A live thread: recorded, replayed, warned, recalled; the path of engine.py from end to end."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,19 @@ def test_an_option_that_is_none_is_an_error_that_names_the_one_meant() -> None:
     assert options == {"max_tokens": 7, "temperature": 0, "extra": {"speed": "fast"}}
     body = thread.request(TARGET, check=False, **options).body
     assert (body["max_tokens"], body["temperature"], body["speed"]) == (7, 0, "fast")
+
+
+@pytest.mark.parametrize(
+    ("make", "message", "hint"),
+    [
+        (lambda: Policy(budget="16000"), "a policy's budget cannot be '16000'", "Expected `int`, got `str`."),
+        (lambda: Policy(when="never"), "a policy's when cannot be 'never'", "Use 'rent' or 'full'."),
+        (lambda: quire.attach("notes.md"), "an item cannot be str", "Make one: "),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_where_it_is_given(
+    make: Callable[[], object], message: str, hint: str
+) -> None:
+    with pytest.raises(CallError, match=message) as error:
+        make()
+    assert error.value.hint.startswith(hint)

@@ -177,7 +177,7 @@ def test_items_are_told_in_tags_or_under_headings(thread: Thread) -> None:
     assert [one.content for one in value.items] == [one.content for one in thread.window][:3]
     edit("return 1", "return 4")
     assert "### Update of a.py#L1-L2 (replaces " in turn(thread)
-    with pytest.raises(QuireError, match="items cannot be told as 'md'"):
+    with pytest.raises(QuireError, match="a policy's items cannot be 'md'"):
         Policy(items="md")  # type: ignore[arg-type]
     in_tags, fenced = (
         json.loads(run("assemble", "t", "--turn", 1, "--items", form, "--json")) for form in ("xml", "markdown")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal, get_args
 
@@ -23,9 +24,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The budget and the choices; shares are of what the budget leaves beside system prompt and tools.
 
     floor: the newest tokens that always stay verbatim. handles: room for older turns whose tool results
-    are cut to handles (None: as much as lets an epoch last as long as the prices say, 0.2 at most). summary: room for the summary of what went. opening: room for the thread's oldest
-    entries, which stay verbatim and cached in front of what goes. read and write: prices
-    relative to plain input (None: the model's). ttl_s: when an unused cache is cold (None: never).
+    are cut to handles (None: as much as lets an epoch last as long as the prices say, 0.2 at most). summary: room for
+    the summary of what went. opening: room for the thread's oldest entries, which stay verbatim and cached in front of
+    what goes. read and write: prices relative to plain input (None: the model's). ttl_s: when an unused cache is cold
+    (None: never).
     """
 
     budget: int = 128_000
@@ -54,13 +56,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     shares: dict[str, float] = {}
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         if self.budget - self.reply < 1:
             raise CallError(
                 f"budget {self.budget} leaves nothing beside {self.reply} tokens for the reply",
                 hint="Raise the budget or ask for a shorter reply.",
             )
-        if self.items not in get_args(ItemForm):
-            raise CallError(f"items cannot be told as {self.items!r}", hint='Use "xml" or "markdown".')
         handles = self.handles or 0.0
         tiers = {"handles": handles, "summary": self.summary, "opening": self.opening}
         if not 0 < self.floor <= 1 or not all(share >= 0 for share in tiers.values()):
@@ -114,6 +115,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def limit(self) -> int:
         """The tokens that one request may hold."""
         return self.budget - self.reply
+
+
+@functools.cache
+def _kinds() -> type[msgspec.Struct]:
+    """The fields of a policy and their kinds, without its rules."""
+    return msgspec.defstruct(
+        "PolicyKinds", [(field.name, field.type) for field in msgspec.structs.fields(Policy)]
+    )
+
+
+def _check_kinds(policy: Policy) -> None:
+    """Each choice is of its kind, so that budget="16000" is refused here and not where it is used."""
+    try:
+        msgspec.convert(policy, _kinds(), from_attributes=True)
+    except msgspec.ValidationError as error:
+        wanted, _, name = str(error).partition(" - at `$.")
+        name = name.rstrip("`").partition("[")[0]
+        choices = {"promote": Promote, "items": ItemForm, "when": When}.get(name)
+        known = f"Use {' or '.join(map(repr, get_args(choices)))}." if choices else f"{wanted}."
+        raise CallError(f"a policy's {name} cannot be {getattr(policy, name)!r}", hint=known) from None
 
 
 def _named(shares: dict[str, float]) -> str:
