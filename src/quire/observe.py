@@ -21,7 +21,7 @@ from quire.entry import canonical, sha256_hex
 from quire.items import identity
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
-from quire.tokens.calibration import far_off
+from quire.tokens.vocabularies import far_off
 from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Message, Reply, Request, Text, ToolSet
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.errors import CallError, FormatError
-from quire.tokens import count, counter, counting, vocabulary_for
+from quire.tokens import count, counter, vocabularies, vocabulary_for
 from quire.tokens.vocabularies import BASE, RELATIVE, UNKNOWN, vocabulary
 from quire.values import Count
 from toolbox import run
@@ -125,7 +125,7 @@ def test_what_is_counted_says_whether_it_is_exact() -> None:
 def test_without_the_extra_the_count_is_a_stated_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "A sentence of some length, to be counted twice. " * 50
     real = counter("llama-3.3-70b").count(text)
-    monkeypatch.setattr(counting, "extra_installed", lambda: False)
+    monkeypatch.setattr(vocabularies, "extra_installed", lambda: False)
     chosen = counter("llama-3.3-70b")
     assert (chosen.exact, chosen.vocabulary) == (False, "o200k_base")
     assert "quire[tokenizers]" in chosen.note

@@ -22,8 +22,8 @@ from quire.entry import result_text
 from quire.errors import BudgetError
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
 from quire.tokens import counter, text_tokens, tools_tokens
-from quire.tokens.calibration import far_off
 from quire.tokens.counting import block_tokens, said
+from quire.tokens.vocabularies import far_off
 from quire.values import Result, Text
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Token counts: a counter per vocabulary, the budget's count, incremental ledgers, calibration."""
 
-from quire.tokens.calibration import Calibration, Calibrations, uncalibrated
 from quire.tokens.counting import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
@@ -10,7 +9,16 @@ from quire.tokens.counting import (
     text_tokens,
     tools_tokens,
 )
-from quire.tokens.vocabularies import Counter, VocabularyCounter, count, counter, vocabulary_for
+from quire.tokens.vocabularies import (
+    Calibration,
+    Calibrations,
+    Counter,
+    VocabularyCounter,
+    count,
+    counter,
+    uncalibrated,
+    vocabulary_for,
+)
 
 __all__ = [
     "IMAGE_TOKENS",
