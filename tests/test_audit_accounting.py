@@ -11,7 +11,7 @@ import pytest
 from conftest import shared_data
 from quire.archive import sessions
 from quire.audit import AuditReport, audit, file_parts, read_calls
-from quire.audit.report import audit_files, on_cores
+from quire.audit.conversations import audit_files, on_cores
 from quire.errors import CallError, ConflictError, MissingPart
 from test_audit import MODEL, PLANTS, healthy, marked, played, recorded
 from toolbox import invoke, run

@@ -47,7 +47,6 @@ BY_NAME = {
     "cli/runner.py": "`local` is the model that Quire starts itself",
     "fitting.py": "Cohere speaks Chat with words of its own: the target tells them apart",
     "providers/__init__.py": "what a tool looks like tells its format",
-    "providers/rules/__init__.py": "what a body holds tells its format",
     "server/mend_rules.py": "a repair is made in the way of each format",
     "server/turns.py": "`local` is the model that Quire starts itself",
     "server/watch.py": "Gemini reports no figure where nothing was cached",

@@ -20,8 +20,7 @@ from quire.assemble.user_message import normal
 from quire.entry import chain, result_text
 from quire.errors import FormatError, NotFound
 from quire.providers.prefix import written
-from quire.providers.rules import as_body, detect
-from quire.providers.wires import FORMATS, Wire, format_of, wire_of
+from quire.providers.wires import FORMATS, Wire, as_body, detect, format_of, wire_of
 from quire.thread_state import policy_for
 from quire.values import Call, Entry, Json, JsonObject, LeftOut, Message, Part, Result, Text
 

@@ -61,7 +61,8 @@ def _around(compared: Json, offset: int) -> str:
 def assert_valid(body: JsonObject | Request, provider: str = "", model: str = "") -> None:
     """The provider would take the request: no rule of its API that is known here is broken."""
     __tracebackhide__ = True
-    from quire.providers.rules import detect, errors, validate
+    from quire.providers.rules import errors, validate
+    from quire.providers.wires import detect
 
     given = _body(body)
     name = provider or (f"{body.provider}" if isinstance(body, Request) else detect(given)) or "openai-chat"

@@ -15,8 +15,9 @@ import pytest
 from quire.errors import MissingPart
 from quire.providers.simulate import Predicted, Simulator
 from quire.providers.usage import usage
-from quire.send.local import LocalServer, tiny_model, weights
+from quire.send.local import LocalServer, weights
 from quire.values import JsonObject, Usage
+from tiny_model import tiny_model
 
 pytestmark = pytest.mark.xdist_group("llama")
 

@@ -7,7 +7,8 @@ import pytest
 from rule_bodies import *
 
 from quire.errors import CallError
-from quire.providers.rules import detect, errors, validate
+from quire.providers.rules import errors, validate
+from quire.providers.wires import detect
 from quire.values import Request
 
 QUESTION = {"role": "user", "content": "q"}

@@ -10,7 +10,8 @@ from rule_cases import CASES
 
 from quire.errors import CallError
 from quire.providers.models import providers
-from quire.providers.rules import ServerMemory, detect, observe, unchecked, validate
+from quire.providers.rules import ServerMemory, observe, unchecked, validate
+from quire.providers.wires import detect
 from toolbox import SCALARS, json_of, places, put
 
 WIRES = (

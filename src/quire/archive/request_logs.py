@@ -23,8 +23,7 @@ from quire.entry import canonical, sha256_hex
 from quire.errors import FormatError, QuireError
 from quire.log.shapes import short
 from quire.providers.prefix import unmarked
-from quire.providers.rules import as_body, detect
-from quire.providers.wires import wire_of
+from quire.providers.wires import as_body, detect, wire_of
 from quire.values import Entry, Json, JsonObject
 
 _MESSAGES = {"openai-responses": "input", "gemini": "contents"}

@@ -15,8 +15,8 @@ from quire.errors import CallError, FormatError, QuireError
 from quire.log.entries import check
 from quire.log.shapes import short
 from quire.providers.models import resolve
-from quire.providers.rules import detect
 from quire.providers.usage import usage
+from quire.providers.wires import detect
 from quire.values import COUNTS, Entry, Json, JsonObject, Usage
 
 # One request that was sent, as any log or store tells of it: who was asked, what was sent, what the reply used.

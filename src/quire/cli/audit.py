@@ -141,7 +141,7 @@ Runner = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
 def _runner(parts: Sequence[FilePart], jobs: int | None, ray: str | None) -> Runner:
-    from quire.audit.report import on_cores, on_ray
+    from quire.audit.conversations import on_cores, on_ray
 
     if ray is not None:
         return on_ray(ray)
@@ -161,7 +161,7 @@ def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditRe
         TransferSpeedColumn,
     )
 
-    from quire.audit.report import PartOfAudit, audit_files
+    from quire.audit.conversations import PartOfAudit, audit_files
 
     left_out: list[str] = []
     bar = Progress(TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())  # fmt: skip

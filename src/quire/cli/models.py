@@ -210,8 +210,7 @@ def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> N
       quire local serve
       quire local serve --port 0 --slots 2
     """  # fmt: skip
-    from quire.send.front import Front
-    from quire.send.local import LocalServer, announce, retract, usable_port
+    from quire.send.local import Front, LocalServer, announce, retract, usable_port
     from quire.send.weights import faster
 
     file = gguf or weights.find("smollm2")

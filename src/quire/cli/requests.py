@@ -95,7 +95,8 @@ def _linted(text: str, file: str) -> Iterator[tuple[int, Any]]:
 def _reports(
     requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None
 ) -> Iterator[Report]:
-    from quire.providers.rules import ServerMemory, detect, observe, unchecked, validate
+    from quire.providers.rules import ServerMemory, observe, unchecked, validate
+    from quire.providers.wires import detect
 
     seen = ServerMemory(complete=False)
     for line, request in requests:

