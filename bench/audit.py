@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.audit import file_parts
-from quire.audit.report import audit_files, on_cores
+from quire.audit.conversations import audit_files, on_cores
 from quire.cli.output import print_table
 from traces import conversations, files, parser
 
