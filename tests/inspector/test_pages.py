@@ -177,27 +177,27 @@ def test_every_view_fits_its_screen_and_has_no_violation(shown: SimpleNamespace,
 
 def test_a_thread_of_2000_requests_is_drawn_at_once_and_moved_through(shown: SimpleNamespace) -> None:
     with Page(shown, base=(shown.folder / "long.html").as_uri()) as open_:
-        # What it takes where the processor is not taken away meanwhile: the best of some.
-        spent = []
-        while not spent or (min(spent) >= 300 and len(spent) < 8):
-            page = open_.go("", ".chart canvas")
-            spent.append(page.evaluate("performance.getEntriesByName('picture').at(-1).duration"))
-            page.reload() if spent[-1] >= 300 else None
-        assert min(spent) < 300, f"{spent} ms"
+        # The time of the page's own thread: what else runs on the machine does not count.
+        asked = open_.context.new_cdp_session(open_.page)
+        asked.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+        def spent_ms(*names: str) -> float:
+            told = {one["name"]: one["value"] for one in asked.send("Performance.getMetrics")["metrics"]}
+            return sum(1_000 * told[name] for name in names)
+
+        page = open_.go("", ".chart canvas")
+        assert spent_ms("ScriptDuration", "LayoutDuration") < 300
         picture(page, "long", shown.folder)
-        steps = page.evaluate(
+        begun = spent_ms("TaskDuration")
+        page.evaluate(
             """async () => {
-                const rows = document.querySelector('.rows'), times = [];
                 for (let n = 0; n < 30; n++) {
-                    const begun = performance.now();
-                    rows.scrollTop += 1500;
+                    document.querySelector('.rows').scrollTop += 1500;
                     await new Promise(requestAnimationFrame);
-                    times.push(performance.now() - begun);
                 }
-                return times.sort((a, b) => a - b);
             }"""
         )
-        assert steps[len(steps) // 2] < 100, f"{steps} ms"
+        assert (spent_ms("TaskDuration") - begun) / 30 < 50
         chart = page.locator(".chart")
         chart.focus()
         page.keyboard.press("End")
