@@ -52,7 +52,9 @@ async def ask(messages: list[Any]) -> Any:
 
 async def main() -> None:
     messages: list[Any] = [{"role": "system", "content": SYSTEM}]
-    for text in replay.turns:
+    for turn, text in enumerate(replay.turns, 1):
+        if asked.by_quire and turn == len(replay.turns):
+            logger._writer.shutdown()  # as at the end of a program: what is told of then is recorded, too
         messages.append({"role": "user", "content": text})
         while True:
             reply = (await ask(messages)).choices[0].message

@@ -78,7 +78,14 @@ class QuireLogger(CustomLogger):
     async def async_log_success_event(
         self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._record, kwargs, response_obj)
+        try:
+            written = asyncio.get_running_loop().run_in_executor(
+                self._writer, self._record, kwargs, response_obj
+            )
+        except RuntimeError:  # the program ends, no thread can be started: LiteLLM tells of its last calls then
+            self._record(kwargs, response_obj)
+        else:
+            await written
 
     def log_success_event(
         self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
