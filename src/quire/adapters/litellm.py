@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +18,7 @@ from quire.values import JsonObject
 try:
     from litellm import get_llm_provider
     from litellm.integrations.custom_logger import CustomLogger
+    from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 except ImportError as error:
     raise MissingPart("LiteLLM is not installed", hint="pip install 'quire[litellm]'") from error
 
@@ -50,6 +52,8 @@ class QuireLogger(CustomLogger):
         self._given: dict[str, list[JsonObject]] = {}
         # One call is written behind the other, in the order they are told of.
         self._writer = ThreadPoolExecutor(1, "quire-litellm")
+        # LiteLLM tells of its last calls when the program ends, by then to a closed store: it is asked before that.
+        atexit.register(getattr(GLOBAL_LOGGING_WORKER, "_flush_on_exit", lambda: None))
 
     @property
     def fitter(self) -> Fitter:
@@ -82,7 +86,9 @@ class QuireLogger(CustomLogger):
             written = asyncio.get_running_loop().run_in_executor(
                 self._writer, self._record, kwargs, response_obj
             )
-        except RuntimeError:  # the program ends, no thread can be started: LiteLLM tells of its last calls then
+        except (
+            RuntimeError
+        ):  # the program ends, no thread can be started: LiteLLM tells of its last calls then
             self._record(kwargs, response_obj)
         else:
             await written
