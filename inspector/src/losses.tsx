@@ -126,7 +126,7 @@ export function AuditView({ report }: { report?: AuditReport }) {
       <Await of={loaded} what="Going through every request…">
         {(found) => (found.total.requests ? <Audited found={found} /> : <State title="No request was recorded"><span>Requests that are sent from threads, or that pass the proxy, are counted here. <code>quire audit PATH</code> reads what other clients left.</span></State>)}
       </Await>
-      <Command words={["audit"]} />
+      {report ? null : <Command words={["audit", "--threads"]} />}
     </>
   );
 }

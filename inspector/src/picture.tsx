@@ -404,14 +404,12 @@ function Drawn({ picture }: { picture: Picture }) {
   const dark = theme.value;
   useEffect(() => {
     if (!box.current || !columns.length) return;
-    const begun = performance.now();
     const made = new Chart(box.current, columns, {
       hover: setAt,
       open: (n) => go(href(thread, "request", n)),
       moved: () => setRange([made.first, made.last]),
     });
     chart.current = made;
-    performance.measure("picture", { start: begun });
     const watch = new ResizeObserver(() => made.resize());
     watch.observe(box.current);
     return () => {

@@ -16,10 +16,11 @@ from pages import MODEL, recorded, session
 
 from conftest import ROOT
 from quire.assemble import Policy
+from quire.audit import audit
 from quire.log.entries import encode_lines
 from quire.log.sqlite import SqliteStore
 from quire.server.costs import ThreadTotals
-from quire.server.inspector import page, security_policy
+from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import SeenThread, try_policies
 from toolbox import QUIRE, fewer, invoke, run, talk
 
@@ -32,6 +33,15 @@ def sent(store: SqliteStore) -> SeenThread:
     """A recorded thread with rebases and what the provider reported."""
     recorded(store)
     return SeenThread("release notes", store.read("release notes"))
+
+
+def test_an_audit_of_threads_says_what_the_page_says(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store:
+        recorded(store)
+        shown = audit(sent_calls(store)).as_json()
+    assert json.loads(run("audit", "--threads", "--db", tmp_path / "q.db", "--json")) == shown
+    assert [each["cause"] for each in shown["causes"]] == ["compaction"]
+    assert "no PATH" in invoke("audit", "--threads", "log.jsonl", code=2).stderr
 
 
 def test_the_picture_says_what_assemble_says(tmp_path: Path) -> None:

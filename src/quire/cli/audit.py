@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import counted, echo, in_line, json_option, print_json, print_table
+from quire.cli.output import Place, counted, db_option, echo, in_line, json_option, print_json, print_table
 from quire.errors import CallError, QuireError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ STORES = {
 @click.option(
     "--jobs", type=click.IntRange(1), help="How many processes read (default: all cores, where it is much)."
 )
+@click.option("--threads", is_flag=True, help="Read Quire's own threads; --db names their database.")
 @click.option("--ray", metavar="ADDRESS", help="Read on a Ray cluster whose nodes see the same files.")
 @click.option(
     "--apply",
@@ -70,6 +71,7 @@ STORES = {
     help="Put settings back as they were before --apply, to the byte.",
 )
 @json_option
+@db_option
 def audit(
     paths: tuple[Path, ...],
     top: int,
@@ -78,21 +80,24 @@ def audit(
     budget: int | None,
     html: Path | None,
     jobs: int | None,
+    threads: bool,
     ray: str | None,
     step: str | None,
     as_json: bool,
+    db: Place | None,
 ) -> None:
     """Tell what recorded requests could have read from the provider's cache and did not, why, and what to change.
 
     PATH is a file or a folder of whatever `quire import` reads: requests as JSON (a line each, alone or with replies),
     HAR files, sessions of Claude Code, codex, pi, gemini-cli, opencode and others. Without one, the sessions found in
-    your home are read.
+    your home are read. --threads reads the threads of Quire's own database.
 
     \b
     Examples:
       quire audit requests.jsonl
       quire audit ~/.claude/projects --top 3 --what-if
       quire audit captured.har --json | jq .causes
+      quire audit --threads
       quire audit requests.jsonl --html audit.html --fail-under 90
       quire audit --apply; …; quire audit --verify; quire audit --revert
     """
@@ -101,16 +106,22 @@ def audit(
     if step == "revert":
         audit_settings.revert()
         return
-    places = paths or _found_at_home()
+    own = threads or db is not None
+    if own and (paths or step or what_if):
+        raise CallError(
+            "--threads reads Quire's own threads alone: no PATH, no settings of clients and no --what-if",
+            hint="Leave those out; `quire plan THREAD` compares policies on a thread.",
+        )
+    places = () if own else paths or _found_at_home()
     if step == "verify":
         audit_settings.verify(places)
         return
     parts = [part for place in places for part in _parts(place)]
     run = _runner(parts, jobs, ray)
-    report = _report(parts, run, {*paths})
+    report = _threads_report(db) if own else _report(parts, run, {*paths})
     if not report.total.requests:
         raise CallError(
-            f"there is no request in {', '.join(map(str, places[:3]))}{' …' * (len(places) > 3)}, and no usage of one",
+            f"there is no request in {', '.join(map(str, places[:3])) or 'the threads'}{' …' * (len(places) > 3)}, and no usage of one",
             hint="A session without usage cannot be audited; `quire audit --help` names what is read.",
         )
     outcomes = _simulated(parts, run, budget) if what_if else []
@@ -147,6 +158,15 @@ def _runner(parts: Sequence[FilePart], jobs: int | None, ray: str | None) -> Run
         return on_ray(ray)
     count = jobs or (os.cpu_count() or 1 if sum(part.size for part in parts) > _MUCH else 1)
     return on_cores(min(count, len(parts))) if min(count, len(parts)) > 1 else map
+
+
+def _threads_report(db: Place | None) -> AuditReport:
+    from quire.audit import audit
+    from quire.cli.store import open_db
+    from quire.server.inspector import sent_calls
+
+    with open_db(db, create=False) as store:
+        return audit(sent_calls(store))
 
 
 def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditReport:
