@@ -17,6 +17,7 @@ from pages import MODEL, recorded, session
 from conftest import ROOT
 from quire.assemble import Policy
 from quire.audit import audit
+from quire.errors import CallError
 from quire.log.entries import encode_lines
 from quire.log.sqlite import SqliteStore
 from quire.server.costs import ThreadTotals
@@ -41,7 +42,8 @@ def test_an_audit_of_threads_says_what_the_page_says(tmp_path: Path) -> None:
         shown = audit(sent_calls(store)).as_json()
     assert json.loads(run("audit", "--threads", "--db", tmp_path / "q.db", "--json")) == shown
     assert [each["cause"] for each in shown["causes"]] == ["compaction"]
-    assert "no PATH" in invoke("audit", "--threads", "log.jsonl", code=2).stderr
+    with pytest.raises(CallError, match="no PATH"):
+        run("audit", "--threads", "log.jsonl")
 
 
 def test_the_picture_says_what_assemble_says(tmp_path: Path) -> None:
