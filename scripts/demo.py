@@ -217,7 +217,10 @@ def main() -> None:
             f".venv/bin/quire assemble piano --db {db}",
             "each request: layers, reuse, the cuts and their reasons",
         ),
-        (f".venv/bin/quire open piano --db {db}", "the same in the browser: every request, what moved, what if"),
+        (
+            f".venv/bin/quire open piano --db {db}",
+            "the same in the browser: every request, what moved, what if",
+        ),
         (f".venv/bin/quire diff piano 5 6 --db {db}", "the first byte that moved between two turns"),
         (".venv/bin/quire chat", "talk to the local model"),
         ("README.md", "twenty lines with the SDK you have"),
