@@ -8,7 +8,7 @@ from quire import Policy, values
 from quire.values import Entry
 
 words = st.text(st.sampled_from("ab cd\n`<>/#\\é中"), max_size=40)
-long = st.integers(1, 40).map(lambda n: "\n".join(f"line {i} of the long result" for i in range(n)))
+long = st.integers(1, 32).map(lambda n: "\n".join(f"line {i} of the long result" for i in range(n)))
 texts = st.one_of(words, long, st.just(""), st.just("  \n"))
 ids = st.sampled_from(["c1", "c2", "c3"])
 seldom = st.integers(0, 7).map(lambda n: n == 7)
@@ -84,12 +84,12 @@ sent = st.builds(_sent, st.sampled_from(["m", "n"]), st.sampled_from([None, None
 threads = st.builds(
     lambda head, tail: head + tail,
     st.sampled_from([[], [values.system("You are helpful.")]]),
-    st.lists(entries, max_size=40),
+    st.lists(entries, max_size=30),
 )
 sent_threads = st.builds(
     lambda head, tail: head + tail,
     st.sampled_from([[], [values.system("You are helpful.")]]),
-    st.lists(st.one_of(entries, entries, entries, entries, sent), max_size=40),
+    st.lists(st.one_of(entries, entries, entries, entries, sent), max_size=30),
 )
 # The shape of a real agent's log, so that long tool loops and parallel calls are common.
 step = st.lists(st.tuples(ids, long, metas), min_size=1, max_size=3, unique_by=lambda p: p[0]).map(
@@ -118,10 +118,10 @@ turn = st.builds(
     words.filter(str.strip),
     st.lists(items(), max_size=1),
     searched,
-    st.lists(step, max_size=6),
+    st.lists(step, max_size=4),
     words.filter(str.strip),
 )
-agent_threads = st.lists(turn, min_size=1, max_size=6).map(
+agent_threads = st.lists(turn, min_size=1, max_size=5).map(
     lambda turns: [values.system("Help."), *chain.from_iterable(turns)]
 )
 any_thread = st.one_of(threads, agent_threads)
