@@ -313,10 +313,22 @@ def test_what_moves_in_tools_that_stand_in_one_and_calls_that_stay_open_are_told
     assert _cause_of("gemini", open_, {"contents": [said[0], call, result, *said[1:]]}) == "unpaired"
 
 
-def _cause_of(provider: str, *bodies: Body) -> str:
+def test_a_text_alone_and_as_the_one_block_of_a_list_are_the_same() -> None:
+    """Clients mark the newest message, which needs a block, and write it as plain text once it is older."""
+    system, plain = "Work.", [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+    blocks = [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]}]
+    first = {"system": [{"type": "text", "text": system}], "messages": blocks}
+    second = {"system": system, "messages": [*plain, {"role": "user", "content": "And?"}]}
+    assert _cause_of("anthropic", first, second, pause_ms=600_000) == "ttl"
+    asked = {"input": "Hi", "instructions": system}
+    assert _cause_of("openai", asked, {**asked, "input": plain}, pause_ms=10**9) == "ttl"
+
+
+def _cause_of(provider: str, *bodies: Body, pause_ms: int = 1) -> str:
     """Why the second of two requests read nothing."""
-    model = {"openai": "gpt-5.4", "gemini": "gemini-3.8-flash"}[provider]
-    calls = [SentCall(f"log:{at}", provider, model, body, Usage(9_000), at, "s") for at, body in enumerate(bodies)]
+    model = {"openai": "gpt-5.4", "gemini": "gemini-3.8-flash", "anthropic": MODEL}[provider]
+    sent = [(pause_ms * turn, body) for turn, body in enumerate(bodies)]
+    calls = [SentCall(f"log:{at}", provider, model, body, Usage(9_000), at, "s") for at, body in sent]
     (found,) = [found for each in audit(calls).conversations for found in each.verdicts]
     return found.cause
 

@@ -23,7 +23,10 @@ interface Passed {
 interface Watched {
   conversations: (Spent & { name: string; session: string; kind: string; retries?: number; requests_seen: Passed[] })[];
   failures: string[];
-  savings?: Record<string, unknown>;
+  savings?: {
+    simulated: { rules: string; requests: number; tokens: number; usd: number }[];
+    measured: { conversations: number; held_out: number; saving: number; interval: [number, number] } | null;
+  };
   provider_agreement?: { asked: number; agreed: number };
 }
 
@@ -58,7 +61,6 @@ export function ProxyView() {
 function Conversations({ watched }: { watched: Watched }) {
   const sum = (name: "requests" | "lost" | "lost_usd" | "usd" | "input" | "read") => watched.conversations.reduce((all, each) => all + (each[name] ?? 0), 0);
   const asked = watched.provider_agreement;
-  const saved = Object.entries(watched.savings ?? {}).filter(([, value]) => typeof value === "number" || typeof value === "string");
   return (
     <>
       <Figures
@@ -70,9 +72,7 @@ function Conversations({ watched }: { watched: Watched }) {
           ...(asked?.asked ? ([["The provider agrees", percent(asked.agreed, asked.asked), plural(asked.asked, "comparison")]] as [string, string, string][]) : []),
         ]}
       />
-      {saved.length ? (
-        <Card title="What mending saved"><div class="pad"><Figures of={saved.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? (name.includes("usd") ? dollars(value) : count(value)) : visible(String(value))])} /></div></Card>
-      ) : null}
+      {watched.savings?.simulated.length ? <Saved savings={watched.savings} /> : null}
       {watched.conversations.map((each) => (
         <Card
           key={`${each.session} ${each.name}`}
@@ -80,9 +80,9 @@ function Conversations({ watched }: { watched: Watched }) {
           more={<>{each.kind !== "main" ? <Chip>{visible(each.kind)}</Chip> : null}<span class="soft small">{plural(each.requests, "request")}{each.retries ? `, ${plural(each.retries, "retry").replace("retrys", "retries")}` : ""}</span>{each.lost ? <Chip kind="fresh">{short(each.lost)} tokens lost, {dollars(each.lost_usd)}</Chip> : <Chip kind="read">nothing lost</Chip>}</>}
         >
           <div class="scroll" style={{ maxHeight: "360px" }} tabIndex={0} role="region" aria-label={`Requests of ${each.name}`}>
-            <table>
-              <thead><tr><th>When</th><th class="num">Input</th><th style={{ minWidth: "90px" }}>Read</th><th class="num">Cost</th><th>Lost, and why</th><th>The provider says</th></tr></thead>
-              <tbody>{[...each.requests_seen].reverse().map((one, n) => <PassedRow key={n} one={one} />)}</tbody>
+            <table class="passed">
+              <thead><tr><th>When</th><th class="num">Input</th><th style={{ minWidth: "90px" }}>Read</th><th class="num">Cost</th><th style={{ minWidth: "260px", width: "60%" }}>Lost, and why</th>{told(each.requests_seen) ? <th>The provider says</th> : null}</tr></thead>
+              <tbody>{[...each.requests_seen].reverse().map((one, n) => <PassedRow key={n} one={one} told={told(each.requests_seen)} />)}</tbody>
             </table>
           </div>
         </Card>
@@ -92,7 +92,28 @@ function Conversations({ watched }: { watched: Watched }) {
   );
 }
 
-function PassedRow({ one }: { one: Passed }) {
+const told = (requests: Passed[]) => requests.some((one) => one.diagnosis?.reason || one.diagnosis?.type);
+
+/** What mending brought: by simulation of what came and what was sent; measured where some conversations were held out. */
+function Saved({ savings: { simulated, measured } }: { savings: NonNullable<Watched["savings"]> }) {
+  return (
+    <Card title="What mending saved" more={<span class="soft small">Simulated: what was sent beside what came</span>}>
+      <div class="scroll" tabIndex={0} role="region" aria-label="What mending saved">
+        <table>
+          <thead><tr><th>Rules</th><th class="num">Requests</th><th class="num">Tokens more read</th><th class="num">Money</th></tr></thead>
+          <tbody>
+            {simulated.map((each) => (
+              <tr key={each.rules}><td>{visible(each.rules)}</td><td class="num">{count(each.requests)}</td><td class="num">{count(each.tokens)}</td><td class="num">{dollars(each.usd)}</td></tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {measured ? <p class="pad">Measured: {percent(measured.saving, 1)} of the price of a token, 95 % between {percent(measured.interval[0], 1)} and {percent(measured.interval[1], 1)} ({plural(measured.conversations, "conversation")} against {count(measured.held_out)} held out).</p> : null}
+    </Card>
+  );
+}
+
+function PassedRow({ one, told }: { one: Passed; told: boolean }) {
   const usage = one.usage ?? {};
   const whole = usage.input_total || 1;
   return (
@@ -108,10 +129,10 @@ function PassedRow({ one }: { one: Passed }) {
             <div class="soft small">{one.lost.path ? <code>{visible(one.lost.path)} +{count(one.lost.offset)}</code> : null} {visible(one.lost.note ?? "")} {visible(one.lost.fix)}</div>
           </>
         ) : one.retry ? <Chip>a retry</Chip> : <span class="soft">nothing</span>}
-        {one.mended?.length ? <div class="small">mended: {one.mended.map((rule) => <Chip key={rule} kind="read">{visible(rule)}</Chip>)}</div> : null}
+        {one.mended?.length ? <div class="row small" style={{ gap: "4px" }}>mended: {one.mended.map((rule) => <Chip key={rule} kind="read">{visible(rule)}</Chip>)}</div> : null}
         {one.held_out ? <Chip>held out</Chip> : null}
       </td>
-      <td class="small">{one.diagnosis ? visible(one.diagnosis.reason ?? one.diagnosis.type ?? "") : ""}</td>
+      {told ? <td class="small">{visible(one.diagnosis?.reason ?? one.diagnosis?.type ?? "")}</td> : null}
     </tr>
   );
 }

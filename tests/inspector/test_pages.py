@@ -378,27 +378,31 @@ def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> N
 
 
 def test_what_passes_the_proxy_is_shown_as_it_happens(shown: SimpleNamespace, tmp_path: Path) -> None:
+    from quire.server.mend import Mender
     from quire.server.proxy import Passing, ProxyOptions
     from quire.server.watch import CacheWatcher
 
-    service = Service(tmp_path / "p.db")
-    with Running(service, proxies=lambda _: Passing(ProxyOptions(to=shown.model.url), CacheWatcher())) as running:
+    service, options = Service(tmp_path / "p.db"), ProxyOptions(to=shown.model.url, mender=Mender(["volatile"]))
+    with Running(service, proxies=lambda _: Passing(options, CacheWatcher())) as running:
         here = SimpleNamespace(url=running.url, browser=shown.browser)
         with Page(here) as open_:
             page = open_.go("proxy", "text=No client has passed yet")
-            for clock in ("09:00", "09:05"):
-                body = {
-                    "model": "claude-opus-5-5",
-                    "max_tokens": 50,
-                    "system": f"It is {clock}. " + "Be brief. " * 2_000,
-                }
-                body["messages"] = [{"role": "user", "content": "Hello"}]
+            said = [{"role": ("user", "assistant")[n % 2], "content": f"Hello {n}"} for n in range(5)]
+            for turn, clock in enumerate(("09:00", "09:05", "09:10")):
+                body = {"model": "claude-opus-5-5", "max_tokens": 50, "messages": said[: 2 * turn + 1]}
+                text = f"It is {clock}. " + "Be brief. " * 2_000
+                body["system"] = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
                 headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
                 assert (
                     httpx.post(f"{running.url}/v1/messages", json=body, headers=headers, timeout=20).status_code == 200
                 )
-            page.get_by_text("claude-opus-5-5").first.wait_for()
-            assert page.locator("tbody tr").count() >= 1
+            saved = page.get_by_role("region", name="What mending saved")
+            saved.wait_for()
+            until(lambda: saved.locator("tbody td").nth(1).inner_text() == "2")
+            rule, times, *_ = saved.locator("tbody td").all_inner_texts()
+            assert (rule, times) == ("volatile", "2")
+            # The rule moves the sentence that says the time, not the line that it begins.
+            assert len(str(shown.model.requests[-1].body["messages"])) < 500
 
 
 def test_an_audit_is_a_page_of_the_same_parts(shown: SimpleNamespace, tmp_path: Path) -> None:

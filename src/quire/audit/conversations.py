@@ -18,7 +18,7 @@ from quire.providers.simulate.blocks import blocks_of, continues
 from quire.providers.usage import cost
 from quire.providers.wires import wire_of
 from quire.tokens import counter
-from quire.values import JsonObject
+from quire.values import Json, JsonObject
 
 # Of a conversation only the newest request is kept: logs may be larger than memory.
 
@@ -135,7 +135,33 @@ class WatchedConversation:
 
 def units_of(call: SentCall) -> tuple[Unit, ...]:
     """The tools, the system prompt and the messages of a call; none where its body was not kept."""
-    return tuple(wire_of(call.provider, call.body).layout.units(call.body)) if call.body else ()
+    if not call.body:
+        return ()
+    layout = wire_of(call.provider, call.body).layout
+    return tuple(layout.units(_in_blocks(call.body, layout.field)))
+
+
+def _in_blocks(body: JsonObject, field: str) -> JsonObject:
+    """A body whose texts all stand in blocks: to a provider a text is the same alone or as the one block of a list."""
+    rows = body.get(field)
+    if isinstance(rows, str):
+        rows = [{"role": "user", "content": rows}]
+    if not isinstance(rows, list):
+        return body
+    told = (
+        {"system": [{"type": "text", "text": body["system"]}]} if isinstance(body.get("system"), str) else {}
+    )
+    return {**body, **told, field: [_message_in_blocks(one, field) for one in rows]}
+
+
+def _message_in_blocks(message: Json, field: str) -> Json:
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+        return message
+    said = "output_text" if message.get("role") == "assistant" else "input_text"
+    return {
+        **message,
+        "content": [{"type": said if field == "input" else "text", "text": message["content"]}],
+    }
 
 
 def _message_hashes(units: Iterable[Unit]) -> list[str]:

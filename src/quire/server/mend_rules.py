@@ -336,7 +336,7 @@ def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
         old_lines, new_lines = before[a:b], after[c:d]
         header, section = _section(after, c, d) if new_lines else _section(before, a, b)
         if kind == "replace" and [*map(_skeleton, old_lines)] == [*map(_skeleton, new_lines)]:
-            out.append(("volatile", "\n".join(new_lines)))
+            out.append(("volatile", "\n".join(map(_changed_part, old_lines, new_lines))))
         elif _RETRIEVED.search(header):
             out.append(("retrieved", section))
         elif _STATE.search(header) or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines)))):
@@ -347,6 +347,17 @@ def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
         else:
             out.append(("", ""))
     return out
+
+
+def _changed_part(old: str, new: str) -> str:
+    """A line that changed; of a long one only the sentences that did, or all of it would be told each time."""
+    if len(new) <= 200:
+        return new
+    before = {*_SENTENCE.split(old)}
+    return " ".join(each for each in _SENTENCE.split(new) if each not in before)
+
+
+_SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 
 
 def _skeleton(line: str) -> str:
@@ -392,13 +403,16 @@ def _changed_front(draft: BodyDraft) -> bool:
 
 
 def plain_message(message: Json) -> bytes:
-    """A message without its marks."""
+    """A message without its marks; one block of text is the same as the text alone."""
     if not isinstance(message, dict):
         return written(message)
     bare = {name: value for name, value in message.items() if name not in MARKS}
     content = bare.get("content")
     if isinstance(content, list):
         bare["content"] = [bare_tool(block) if isinstance(block, dict) else block for block in content]
+        match bare["content"]:
+            case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
+                bare["content"] = text
     return written(bare)
 
 
