@@ -139,6 +139,12 @@ def without_body(call: SentCall) -> SentCall:
     return msgspec.structs.replace(call, body={})
 
 
+def local(system: str, *said: str, read: int) -> SentCall:
+    """A short request to a server of one's own, which caches to the token."""
+    given = [{"role": "system", "content": system}, *({"role": "user", "content": each} for each in said)]
+    return SentCall("r", "openai-chat", "smollm2", {"messages": given}, Usage(380 + 30 * len(said), read))
+
+
 LONG = "What was found in the records. " * 400
 MOVED = (LONG, "An answer.", "Second.")
 
@@ -157,6 +163,21 @@ MOVED = (LONG, "An answer.", "Second.")
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=400), "ttl", "ttl", "certain"),
         # What was sent could not be put together again: its rest lies with the provider, and came before the proxy.
         (without_body(sent("Hi")), without_body(sent("Hi", "Yes", "More", at_s=9)), "unknown", "unknown", "unknown"),
+        # Below what OpenAI caches, and read all the same: this server caches less, and lost it.
+        (
+            local("It is 10:40. Tea.", "Hi", "Yes", read=365),
+            local("It is 10:41. Tea.", "Hi", "Yes", "So", read=3),
+            "client",
+            "clock",
+            "certain",
+        ),
+        (
+            local("It is 10:40. Tea.", "Hi", "Yes", read=0),
+            local("It is 10:41. Tea.", "Hi", "Yes", "So", read=0),
+            None,
+            "",
+            "",
+        ),
         # Who reports no figures of a cache has lost nothing.
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=9, tells_cache=False), None, "", ""),
     ],

@@ -101,6 +101,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 # Less than this, or than this share of a prompt, is no loss: providers cache in steps.
 _TOKENS, _SHARE = 1024, 0.05
+# The same where a server caches to the token.
+_FEWEST = 64
 Sizes = Callable[[Unit], int]
 
 
@@ -113,7 +115,7 @@ def verdict(
     info = model_info(f"{now.provider}:{now.model}")
     could = min(before.usage.input_total, now.usage.input_total)
     lost = could - now.usage.cache_read
-    if lost < max(_TOKENS, _SHARE * could):
+    if lost < max(_told_from(before.usage, info), _SHARE * could):
         return None
     cause, confidence, place, note = _cause(before, now, units, size, info)
     return Verdict(
@@ -127,6 +129,17 @@ def verdict(
         note=note,
         store=now.store,
     )
+
+
+def _told_from(before: Usage, info: ModelInfo) -> int:
+    """How many tokens are a loss: few where the server caches to the token, known of it or seen."""
+    seen = _caches_less(before, info)
+    return _FEWEST if seen or info.min_cache_tokens < _FEWEST else _TOKENS
+
+
+def _caches_less(before: Usage, info: ModelInfo) -> bool:
+    """Whether a request read fewer tokens than what is known of its provider would allow."""
+    return 0 < before.cache_read < info.min_cache_tokens
 
 
 def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> float | None:
@@ -241,6 +254,8 @@ def _same_bytes(
 
 def _below(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
     """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
+    if before.usage is not None and _caches_less(before.usage, info):
+        return False
     return any(
         each.usage is not None and each.usage.input_total < info.min_cache_tokens for each in (before, now)
     )

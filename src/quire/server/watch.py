@@ -259,6 +259,8 @@ class CacheWatcher:
     def _judged(self, call: SentCall, reading: Reading, exchange: WatchedExchange) -> Watched:
         """Which conversation it belongs to, what it lost, and whose doing that is."""
         conversation, lost = self.grouping.add(call)
+        if conversation.name == call.source:
+            conversation.name = f"conversation {len(self.grouping.conversations)}"
         key = id(conversation)
         retry = self._is_retry(key, exchange, reading.whole)
         if retry:
