@@ -213,10 +213,30 @@ def whole_characters(text: str) -> str:
 
 NOT_UTF8_HINT = "Decode the bytes with errors='replace' before handing them over."
 _writer = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_fast_writer = msgspec.json.Encoder(order="sorted")
+_PLAIN = frozenset({str, int, bool, type(None)})
+
+
+def _is_plain(value: Json) -> bool:
+    """Whether a value holds only what both writers write alike: no fraction, and no kind that JSON has not."""
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str for key in value) and _are_plain(value.values())
+    return _are_plain(value) if kind is list else kind in _PLAIN
+
+
+def _are_plain(values: Iterable[Json]) -> bool:
+    others = [value for value in values if type(value) not in _PLAIN]
+    return all(map(_is_plain, others))
 
 
 def canonical(value: Json) -> bytes:
     """Sorted keys, no spaces, UTF-8, no NaN: {"b": 1, "a": "é"} -> b'{"a":"\\xc3\\xa9","b":1}'."""
+    try:
+        if _is_plain(value):
+            return _fast_writer.encode(value)
+    except (ValueError, OverflowError, RecursionError):
+        pass  # an integer of more than 64 bits, or what the other one says is wrong
     try:
         return _writer.encode(value).encode()
     except UnicodeEncodeError as error:

@@ -143,6 +143,9 @@ class Thread:
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._fold = ThreadState(store, name)
         self._newest: Request | None = None
+        # The policy that was asked for last, and what it was made of; what it changes of the model's own.
+        self._policy: tuple[object, Policy] = None, Policy()
+        self._changes: tuple[object, JsonObject] = None, {}
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
         # How many rebases of a fold have been looked through for handles.
@@ -309,8 +312,12 @@ class Thread:
 
     def policy_at(self, target: str) -> Policy:
         """The policy given, else the one that the thread was last sent under; what neither says is the model's."""
-        own = policy_for(target, self.policy) if self.policy is not None else None
-        return within(target, own or changed_policy(target, self.policy_changes), self.windows.get(target))
+        asked = target, self.policy, self.policy_changes, self.windows.get(target)
+        if asked != self._policy[0]:
+            own = policy_for(target, self.policy) if self.policy is not None else None
+            own = own or changed_policy(target, self.policy_changes)
+            self._policy = asked, within(target, own, self.windows.get(target))
+        return self._policy[1]
 
     @cached_property
     def windows(self) -> dict[str, int]:
@@ -356,7 +363,9 @@ class Thread:
         key = f"{target} {options!r}"
         if key not in self._renderings:
             rendering = providers.rendering(target, providers.wanted(options, self.name))
-            self._renderings = {key: (rendering, providers.marker(target), GrowingCheck(self._fold.checked))}
+            self._renderings = {
+                key: (rendering, providers.marker(target), GrowingCheck(self._fold.checked()))
+            }
         rendering, marker, growing = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
         how = {"times": self._fold.turn_times, "previous_id": before}
@@ -430,7 +439,10 @@ class Thread:
         }
         # The window of one server is not the thread's choice: it is named apart, and another model has its own.
         window = self.windows.pop(request.target, 0)
-        own = changes(request.target, self.policy_at(request.target))
+        asked = request.target, self.policy_at(request.target)
+        if asked != self._changes[0]:
+            self._changes = asked, changes(*asked)
+        own = self._changes[1]
         if window:
             self.windows[request.target] = window
         named = {"policy": own, "window": window, "same_segments": same}

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
+from operator import ne
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from quire.tokens import IMAGE_TOKENS
 from quire.values import Entry, Json, JsonObject
 
 # A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
-CHECKPOINT_EVERY = 128
+CHECKPOINT_EVERY = 256
 CHECKPOINT_EVERY_READ = 1024
 
 
@@ -54,7 +55,7 @@ class ThreadState:
         self._standing: dict[str, str] = {}
         self.reply_id: str | None = None
         # What was found right of the newest request's messages.
-        self.checked: Checked = ("", {})
+        self.checked: Callable[[], Checked] = lambda: ("", {})
         # When requests were sent before this turn, which tells how long caches must live.
         self.turn_times: tuple[int, ...] = ()
         self._times: list[int] = []
@@ -102,7 +103,8 @@ class ThreadState:
         self._seen = max(self._seen, found.seq)
         self.seq, self._entry_id, self.reply_id = found.seq, found.entry_id, found.reply_id
         self.sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
-        self._segments, self._standing, self.checked = found.segments[:], dict(found.standing), found.checked
+        self._segments, self._standing = found.segments[:], dict(found.standing)
+        self.checked = lambda: found.checked
         self._times, self.turn_times = found.times[:], tuple(found.times[: found.times_before_turn])
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
@@ -121,7 +123,7 @@ class ThreadState:
             segments=self._segments,
             standing=self._standing,
             unrecorded=self.assembly.unrecorded,
-            checked=self.checked,
+            checked=self.checked(),
         )
         theirs = self.assembly.unrecorded and self.assembly.summarise is not extract
         data = None if theirs else checkpoint.encode(now, self.assembly)
@@ -223,11 +225,8 @@ class ThreadState:
     def new_segments(self, segments: Sequence[str]) -> tuple[list[str], JsonObject | None]:
         """Of a request's segments those that the request before had not, and what says where the others stand."""
         old = self._segments
-        count = next(
-            (at for at, (was, now) in enumerate(zip(old, segments, strict=False)) if was != now), None
-        )
-        if count is None:
-            count = min(len(old), len(segments))
+        parted = bytes(map(ne, old, segments)).find(1)
+        count = parted if parted >= 0 else min(len(old), len(segments))
         same: JsonObject | None = {"seq": self.sent_seq, "count": count} if count else None
         return list(segments[count:]), same
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from quire import values
 from quire.assemble import Assembly, Built, Policy, requests
 from quire.assemble.summary import Leaving, Line, Untold, earlier, extract, first_words, unlisted, written
+from quire.assemble.telling import telling
 from quire.entry import chain
 from quire.tokens import counter
 from quire.values import Entry, Text
@@ -20,6 +21,12 @@ phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)
 asked = st.builds("{}{}".format, st.sampled_from(["", "Please change the module number ", "Named: "]), phrases)
 decided = st.builds("We must {} {}".format, st.sampled_from(["go on as it was with", "keep"]), st.integers(0, 99))
 limits = st.integers(16, 300)
+
+
+@given(st.text('ab1_/.@$~+-":{},\n\t\x1c A', max_size=60))
+def test_telling_words_are_the_same_whatever_else_a_text_holds(text: str) -> None:
+    assert telling(text) == telling(f"{text} é")
+    assert telling('{"row_id": "a/b.py", "at": 7}') == ["a/b.py"]
 
 
 def summary(entries: list[Entry], limit: int, before: str = "") -> str:

@@ -11,7 +11,7 @@ from entry_strategies import FIELDS, ON_ALL, bodies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.entry import chain, entry_id, sha256_hex
+from quire.entry import canonical, chain, entry_id, sha256_hex
 from quire.errors import FormatError
 from quire.log.entries import SCHEMA, check, decode_lines, encode, encode_lines
 from quire.values import KINDS, Entry
@@ -48,6 +48,8 @@ def test_an_id_does_not_depend_on_key_order(body: dict[str, Any], rng: random.Ra
         return {key: shuffle(value[key]) for key in keys}
 
     assert entry_id("sha256:x", shuffle(body)) == entry_id("sha256:x", body)
+    plain = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert canonical(shuffle(body)) == plain.encode()
 
 
 def test_an_id_is_the_hash_of_parent_newline_and_canonical_json() -> None:

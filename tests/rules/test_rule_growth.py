@@ -65,7 +65,7 @@ def test_a_growing_request_is_found_to_break_what_it_breaks_as_a_whole(provider:
         kept = data.draw(st.sampled_from([slice(99), slice(99), slice(1), slice(1, 99), slice(2, 99)]))
         messages = [*messages[kept], *new]
         if data.draw(st.booleans()):
-            check = GrowingCheck(check.checked)  # opened again
+            check = GrowingCheck(check.checked())  # opened again
         if data.draw(st.booleans()):
             head = {**head, **data.draw(st.sampled_from([{}, {}, {"diagnostics": {}}, {"max_tokens": 7}]))}
         sent = request(provider, head, messages, data.draw(st.sets(st.integers(0, 9), max_size=2)))

@@ -24,7 +24,6 @@ from quire.cli.attachments import (
     question,
 )
 from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run_command, totals
-from quire.cli.chat_screen import RichScreen, Screen
 from quire.cli.main import report
 from quire.cli.output import Place, PlainScreen, confirm, db_option, shortened
 from quire.cli.runner import (
@@ -43,6 +42,7 @@ from quire.errors import MissingPart, QuireError
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
+    from quire.cli.chat_screen import Screen
     from quire.log.store import Store
     from quire.send.cycle import Decision, Outcome
     from quire.send.protocol import Runner
@@ -372,6 +372,8 @@ def chat(
       quire chat notes --vault ~/Notes
       echo "What is in src?" | quire chat code --root .
     """
+    from quire.cli.chat_screen import RichScreen
+
     choice = chosen(how)
     screen: Screen = RichScreen() if sys.stdin.isatty() and sys.stdout.isatty() else PlainScreen()
     with equipped(choice) as kit, open_db(db) as store:
@@ -391,7 +393,7 @@ def chat(
 def _talk(session: Session) -> bool:
     """Turn after turn until there is no more input; whether any failed where nobody could mend it."""
     failed = False
-    lines = ask_lines(session) if isinstance(session.screen, RichScreen) else piped_lines()
+    lines = piped_lines() if isinstance(session.screen, PlainScreen) else ask_lines(session)
     for line in lines:
         try:
             if line.startswith("/"):

@@ -6,7 +6,6 @@ import ipaddress
 import json
 import os
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -353,6 +352,8 @@ def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> 
 
 def _served(port: int, place: Place) -> str:
     """The address of a service on this port that has the same threads; empty where there is none."""
+    import urllib.request  # for one command of many, and slow to load
+
     url = f"http://127.0.0.1:{port}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

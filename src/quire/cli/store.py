@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from quire.cli.output import Place, default_db, echo, read_text
 from quire.errors import CallError, DamageError, NotFound
@@ -132,6 +130,9 @@ def embedder() -> Embedder | None:
 @contextmanager
 def embedding_shown() -> Iterator[Callable[[int, int], None]]:
     """Tells on stderr how many vectors of many are made: a bar on a terminal, elsewhere a line at the beginning."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     terminal = sys.stderr.isatty()
     bar = Progress(console=Console(stderr=True), transient=True, disable=not terminal)
     task = bar.add_task("embedding records")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, compress, count, islice
 from operator import is_, is_not, ne
@@ -143,6 +143,14 @@ class Unit(msgspec.Struct, frozen=True, dict=True):
         """Whether a block carries a mark."""
         return any(is_marked(part.value) for part in self.parts)
 
+    def at(self, place: int) -> Unit:
+        """The same message at another place, with all that was made of it already."""
+        if self.path[-1] == place:
+            return self
+        moved = msgspec.structs.replace(self, path=(*self.path[:-1], place))
+        moved.__dict__.update(self.__dict__)
+        return moved
+
 
 class Layout(msgspec.Struct, frozen=True):
     """Where a wire format keeps its units: what stands in front, and the messages, all walked the same way."""
@@ -166,7 +174,7 @@ class Walk:
 
     def __init__(self, layout: Layout, frozen: bool = False) -> None:
         self._layout, self._frozen = layout, frozen
-        self._head, self._messages = _Values(frozen), _Values(frozen)
+        self._head, self._messages = _Values(frozen), _Values(frozen, moving=True)
         self._paths: list[Path] = []
         self._units: GrowingRow[Unit] = GrowingRow()
 
@@ -186,13 +194,15 @@ class Walk:
 
 
 class _Values:
-    """Values in a row, each with the unit it is."""
+    """Values in a row, each with the unit it is; `moving`: the very same value may come again at another place."""
 
-    def __init__(self, frozen: bool) -> None:
-        self._frozen = frozen
+    def __init__(self, frozen: bool, moving: bool = False) -> None:
+        self._frozen, self._moving = frozen, moving
         self._values: list[Json] = []
         self._copies: list[bytes] = []
         self._units: list[Unit] = []
+        # The units of values that no longer stand where they stood, by their identity.
+        self._moved: dict[int, Unit] = {}
         # How many of the newest row's first units were not made again.
         self.same = 0
 
@@ -203,17 +213,24 @@ class _Values:
         self.same = changed[0] if changed else known
         del self._units[known:]
         for place in (*changed, *range(known, len(values))):
-            self._units[place : place + 1] = [make(place)]
+            unit = self._moved.get(id(values[place]))
+            self._units[place : place + 1] = [make(place) if unit is None else unit.at(place)]
         self._values = list(values)
         return self._units
 
-    def _changed(self, values: Sequence[Json], known: int) -> Iterator[int]:
+    def _changed(self, values: Sequence[Json], known: int) -> Iterable[int]:
         # Over all of them at the speed of C: nearly every value stands as it stood.
-        if self._frozen:
-            others = compress(range(known), map(is_not, self._values, values))
-            return (place for place in others if written(self._values[place]) != written(values[place]))
-        before, self._copies = self._copies, list(map(written, values))
-        return compress(range(known), map(ne, before, self._copies))
+        if not self._frozen:
+            before, self._copies = self._copies, list(map(written, values))
+            return compress(range(known), map(ne, before, self._copies))
+        others = list(compress(range(known), map(is_not, self._values, values)))
+        gone = (*others, *range(known, len(self._units))) if others and self._moving else ()
+        self._moved = {id(self._values[place]): self._units[place] for place in gone}
+        return [
+            place
+            for place in others
+            if id(values[place]) in self._moved or written(self._values[place]) != written(values[place])
+        ]
 
 
 def written(value: Json) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 
 from quire.entry import INTERRUPTED
 from quire.providers.models import ModelInfo, same_model
-from quire.providers.prefix import PrefixLines, Walk
+from quire.providers.prefix import PrefixLines, Walk, written
 from quire.providers.provider_tools import Native, functions_of, is_offered, own_definition, with_more
 from quire.providers.spelling import Spelling
 from quire.providers.wires import Wire
@@ -229,6 +229,9 @@ class Rendering:
         self.provider = provider or info.provider
         self.info = info
         self.ask = ask
+        self.walk, self.lining = Walk(wire.layout, frozen=True), PrefixLines()
+        # The messages of the newest request that stand in front of those written: the system prompt.
+        self._front: list[JsonObject] = []
         self._start((1, 0, False))
 
     def request(self, prompt: Prompt) -> Request:
@@ -241,6 +244,7 @@ class Rendering:
         for seqs, reason in self.settler.dropped:
             sheet.leave_out(Message("tool", (), seqs), reason)
         body = self.writer.body(sheet, prompt)
+        self._keep_front(body[self.wire.layout.field], len(sheet.messages))
         return Request(
             provider=self.provider,
             model=self.info.model,
@@ -251,6 +255,13 @@ class Rendering:
             sdk=self.wire.call.sdk_kwargs,
             stable=self._stable(prompt, len(sheet.messages), len(body[self.wire.layout.field])),
         )
+
+    def _keep_front(self, shown: list[JsonObject], written: int) -> None:
+        """What stands in front as it stood is the very same message, as those behind it are."""
+        front = len(shown) - written
+        if front > 0 and shown[:front] == self._front:
+            shown[:front] = self._front
+        self._front = shown[: max(0, front)]
 
     def _stable(self, prompt: Prompt, written: int, shown: int) -> int:
         """How many of the messages shown were in the request before; some may stand in front of those written."""
@@ -269,7 +280,6 @@ class Rendering:
         self.sheet = Draft(self.info, self.writer.native, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = CallPairer(self.writer.ids(self.info), (self.writer.native.formats, self.info.model))
-        self.walk, self.lining = Walk(self.wire.layout, frozen=True), PrefixLines()
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)
@@ -277,9 +287,10 @@ class Rendering:
         offered = any(is_offered(tool, self.info, self.writer.native) for tool in prompt.tools)
         ground = (prompt.epoch, prompt.fold, offered)
         same = prompt.messages[:known] == self.taken and list(ended) == list(self.held)
+        before: list[JsonObject] = []
         if ground != self.ground or not same:
+            before, known = self.sheet.messages, 0
             self._start(ground)
-            known = 0
         for place in range(known, len(prompt.messages)):
             message = prompt.messages[place]
             if _ended(prompt, place):
@@ -288,6 +299,10 @@ class Rendering:
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)
         self.taken = prompt.messages
+        if before:
+            # What stands behind a rebase as it stood is the very same message: whoever looks at it knows it already.
+            standing = {written(message): message for message in before}
+            self.sheet.messages = [standing.get(written(each), each) for each in self.sheet.messages]
 
     def _seal(self, taken: int) -> None:
         """A request ended here: what it put behind the messages stands where it stood."""

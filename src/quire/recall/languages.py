@@ -142,12 +142,13 @@ def terms(text: str, asked: bool = False) -> list[str]:
 
     Those of a question (`asked`) hold its words whole as well, for texts in other languages than its own.
     """
-    parts: list[str] = []
-    whole: list[str] = []
-    for compound in (_ASCII_COMPOUND if text.isascii() else _COMPOUND).findall(_composed(text)):
-        inner, names = (_known_parts if len(compound) <= _LONGEST else _taken_apart)(compound, asked)
-        parts += inner
-        whole += names
+    compounds = (_ASCII_COMPOUND if text.isascii() else _COMPOUND).findall(_composed(text))
+    apart = {
+        each: (_known_parts if len(each) <= _LONGEST else _taken_apart)(each, asked)
+        for each in dict.fromkeys(compounds)
+    }
+    parts = [part for each in compounds for part in apart[each][0]]
+    whole = [name for _, names in apart.values() for name in names]
     language, foreign = _language(parts, text.isascii())
     grammar = FUNCTION_WORDS[language]
     kept = (

@@ -131,9 +131,9 @@ class GrowingCheck:
         self._head_size, self._head_findings = 0, list[Finding]()
         # The sizes of messages with nothing wrong and no mark, by their hash: a rebase only moves most of them.
         self._clean = dict[bytes, int]()
+        self._turns, self._names = list[TurnMessage](), list[bytes]()
         self._begin(())
 
-    @property
     def checked(self) -> Checked:
         """The messages of the newest request that nothing is wrong with, and a name for what that rests on."""
         return _named(self._ground), self._clean
@@ -151,9 +151,13 @@ class GrowingCheck:
             return [found("B.json", "$", problem="nested too deeply")]
 
     def _begin(self, sequels: Iterable[Callable[[], Sequel]]) -> None:
+        # What stood before, by the identity of each message: one that has only moved is read and hashed already.
+        self._before = {
+            id(turn.value): (turn, name) for turn, name in zip(self._turns, self._names, strict=True)
+        }
         self._messages: Sequence[Json] = ()
         self._lines: Sequence[bytes] = ()
-        self._turns: list[TurnMessage] = []
+        self._turns, self._names = [], []
         self._sizes: list[int] = []
         self._clean_before, self._clean = self._clean, {}
         # By place, where there is any: what is wrong with a message, and its cache marks.
@@ -174,12 +178,14 @@ class GrowingCheck:
         if ground != self._ground or not self._stands(changed, messages, lines):
             if ground != self._ground:
                 self._clean = self._checked_before[1] if self._checked_before[0] == _named(ground) else {}
+                self._turns, self._names = [], []
             self._begin(() if self._shape_only else wire.rules.along)
             self._ground, self._around, changed = ground, None, []
         known = len(self._turns)
         self._messages, self._lines = messages, lines
         for place in (*changed, *range(known, len(messages))):
             self._look(check, wire, place)
+        self._before = {}
         for turn in self._turns[known:]:
             if turn.raw or wire.rules.bare_texts:
                 self._settled += (each for sequel in self._sequels for each in sequel.take(check, turn))
@@ -200,9 +206,10 @@ class GrowingCheck:
     def _look(self, check: Check, wire: Wire, place: int) -> None:
         """Look at one message by itself."""
         value = self._messages[place]
-        turn = turn_at(check.info.wire, value, place)
+        turn, name = self._before.get(id(value)) or (turn_at(check.info.wire, value, place), b"")
+        turn = turn.at(place)
         # Rules make a difference between the first place and any other, and none between these.
-        name = hashlib.sha256(written(value)).digest() if place else b""
+        name = (name or hashlib.sha256(written(value)).digest()) if place else b""
         size, wrong, marks = self._clean_before.get(name, 0), list[Finding](), list[Mark]()
         if not size:
             size, wrong = _encoded(value, turn.path)
@@ -214,6 +221,7 @@ class GrowingCheck:
         if place and not wrong and not marks:
             self._clean[name] = size
         self._turns[place : place + 1], self._sizes[place : place + 1] = [turn], [size]
+        self._names[place : place + 1] = [name]
         _put(self._wrong, place, wrong)
         _put(self._marks, place, marks)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -89,15 +90,33 @@ class TurnBlock(msgspec.Struct, frozen=True):
     path: str
 
 
-class TurnMessage(msgspec.Struct, frozen=True):
+class TurnMessage(msgspec.Struct, frozen=True, dict=True):
     """One message."""
 
     index: int
     role: str
-    path: str
     # As it stands in the body.
     value: Json
-    blocks: tuple[TurnBlock, ...] = ()
+    # Its unit, if it can be a message at all, and how its blocks are read.
+    unit: Unit | None
+    read: Callable[[JsonObject, str], TurnBlock]
+    # The field of the messages.
+    field: str
+
+    @cached_property
+    def path(self) -> str:
+        return f"$.{self.field}[{self.index}]"
+
+    @cached_property
+    def blocks(self) -> tuple[TurnBlock, ...]:
+        return tuple(_blocks(self.unit, self.read)) if self.unit is not None else ()
+
+    def at(self, place: int) -> TurnMessage:
+        """The same message at another place."""
+        if place == self.index:
+            return self
+        unit = self.unit.at(place) if self.unit is not None else None
+        return TurnMessage(place, self.role, self.value, unit, self.read, self.field)
 
     @property
     def raw(self) -> JsonObject:
@@ -155,12 +174,11 @@ def heads(body: JsonObject, wire: str) -> tuple[tuple[TurnBlock, ...], tuple[Tur
 def turn_at(wire: str, message: Json, index: int) -> TurnMessage:
     """A message; one that cannot be any says nothing."""
     format = wire_of(wire)
-    if not isinstance(message, dict) and not (isinstance(message, str) and format.rules.bare_texts):
-        return TurnMessage(index, "", f"$.{format.layout.field}[{index}]", message)
-    unit = format.layout.message(message, index)
-    return TurnMessage(
-        index, unit.role, json_path(unit.path), message, tuple(_blocks(unit, format.rules.block))
-    )
+    unit = None
+    if isinstance(message, dict) or (isinstance(message, str) and format.rules.bare_texts):
+        unit = format.layout.message(message, index)
+    role = unit.role if unit is not None else ""
+    return TurnMessage(index, role, message, unit, format.rules.block, format.layout.field)
 
 
 def _blocks(unit: Unit, read: Callable[[JsonObject, str], TurnBlock]) -> Iterator[TurnBlock]:

@@ -63,7 +63,19 @@ def marked(blocks: Sequence[Block]) -> Iterator[int]:
 
 
 def blocks_of(unit: Unit) -> tuple[Block, ...]:
-    """The blocks of a unit; a definition is one, and Bedrock's cache points are marks on the blocks before them."""
+    """The blocks of a unit; kept with it, so that a message which has only moved is not read again."""
+    path, row = unit.__dict__.get("blocks", ((), ()))
+    if path != unit.path:
+        # All but their places are what they were.
+        was, now = (".".join(map(str, each)) for each in (path, unit.path))
+        row = tuple(msgspec.structs.replace(each, path=now + each.path[len(was) :]) for each in row)
+    row = row or _blocks_of(unit)
+    unit.__dict__["blocks"] = unit.path, row
+    return row
+
+
+def _blocks_of(unit: Unit) -> tuple[Block, ...]:
+    """A definition is one block, and Bedrock's cache points are marks on the blocks before them."""
     if unit.kind:
         return tuple(_definition(unit) for _ in unit.parts)
     row = [_block(unit, part, index) for index, part in enumerate(unit.parts)]
