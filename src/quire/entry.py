@@ -217,7 +217,7 @@ _fast_writer = msgspec.json.Encoder(order="sorted")
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 
-def _is_plain(value: Json) -> bool:
+def is_plain(value: Json) -> bool:
     """Whether a value holds only what both writers write alike: no fraction, and no kind that JSON has not."""
     kind = type(value)
     if kind is dict:
@@ -227,13 +227,13 @@ def _is_plain(value: Json) -> bool:
 
 def _are_plain(values: Iterable[Json]) -> bool:
     others = [value for value in values if type(value) not in _PLAIN]
-    return all(map(_is_plain, others))
+    return all(map(is_plain, others))
 
 
 def canonical(value: Json) -> bytes:
     """Sorted keys, no spaces, UTF-8, no NaN: {"b": 1, "a": "é"} -> b'{"a":"\\xc3\\xa9","b":1}'."""
     try:
-        if _is_plain(value):
+        if is_plain(value):
             return _fast_writer.encode(value)
     except (ValueError, OverflowError, RecursionError):
         pass  # an integer of more than 64 bits, or what the other one says is wrong

@@ -7,13 +7,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from entry_strategies import FIELDS, ON_ALL, bodies
+from entry_strategies import FIELDS, ON_ALL, bodies, json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.entry import canonical, chain, entry_id, sha256_hex
 from quire.errors import FormatError
-from quire.log.entries import SCHEMA, check, decode_lines, encode, encode_lines
+from quire.log.entries import SCHEMA, check, decode_lines, decode_row, encode, encode_lines, encode_row
 from quire.values import KINDS, Entry
 
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -34,6 +34,17 @@ def test_any_entries_come_back_from_their_lines_without_loss(given_bodies: list[
     assert encode_lines(back, ids) == text
     # Also for readers that break lines elsewhere.
     assert text.splitlines() == text.split("\n")[:-1]
+
+
+@given(json_values, st.sampled_from(["text", "content"]))
+def test_a_row_tells_what_an_entry_and_its_message_both_hold_once(value: Any, field: str) -> None:
+    long = "told by the entry, and by the message that it came from; " * 3
+    body = {"kind": "user", field: long, "wire": {"message": [long, value, {"in": long}], "format": "any"}}
+    row = encode_row(body)
+    assert row.count(long) == 1
+    assert exact(decode_row(json.loads(row))) == exact(body)
+    with pytest.raises(ValueError, match="named wrongly"):
+        decode_row([{"kind": "user", "wire": {}}, [["content"], "text"]])
 
 
 @given(bodies, st.randoms(use_true_random=False))

@@ -270,7 +270,7 @@ def test_a_thread_searches_by_meaning_where_the_model_is_installed(
 
 def test_what_is_shown_is_read_from_the_checkpoint_on(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
-    for n in range(60):
+    for n in range(100):
         thread.user(f"tell me about page {n} of the long report please. " * 5)
         request = thread.request(TARGET)
         thread.append(thread.sent_entry(request, Reply((), Usage(), "stop")), values.respond("fine"))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from quire.errors import DamageError
+from quire.log.entries import decode_row
 from quire.log.store import Change, Stretch
 from quire.values import Entry, JsonObject
 
@@ -80,10 +81,7 @@ def body_of(body: bytes, crc: int) -> JsonObject:
     """A stored body as JSON; a ValueError says how it differs from what was written."""
     if not isinstance(body, bytes) or zlib.crc32(body) != crc:
         raise ValueError("its stored bytes have changed (checksum)")
-    value = json.loads(body)
-    if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")
-    return value
+    return decode_row(json.loads(body))
 
 
 def entries_of(thread: str, rows: Sequence[Row], after: int, wanted: int) -> list[Entry]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from quire.entry import entry_id, sha256_hex
+from quire.entry import entry_id, is_plain, sha256_hex
 from quire.errors import CallError, FormatError
 from quire.log.shapes import (
     ANYTHING,
@@ -319,9 +319,60 @@ def encode_lines(entries: Iterable[Entry], ids: bool = True) -> str:
     return "".join(encode(entry, ids) + "\n" for entry in entries)
 
 
-def encode_body(body: JsonObject) -> str:
+def encode_body(body: Json) -> str:
     """A body as it is stored: compact, key order kept, no ASCII escapes."""
+    try:
+        if is_plain(body):
+            return msgspec.json.encode(body).decode()
+    except (ValueError, OverflowError, RecursionError):
+        pass  # an integer of more than 64 bits, or what the other one says is wrong
     return _writer.encode(body)
+
+
+# An imported entry holds the message it came from beside its own text: a database's row tells what both hold once.
+
+# A text shorter than this is not worth naming.
+_WORTH_NAMING = 64
+
+
+def encode_row(body: JsonObject) -> str:
+    """A body as a row tells it: [body, [path, field], …] where texts of its message are fields of its own, else itself."""
+    wire, places = body.get("wire") or {}, list[Json]()
+    own = {text: name for name in ("text", "content") if isinstance(text := body.get(name), str)}
+    own = {text: name for text, name in own.items() if len(text) >= _WORTH_NAMING}
+    if not own or "message" not in wire:
+        return encode_body(body)
+    message = _named_texts(wire["message"], own, [], places)
+    named = {**body, "wire": {**wire, "message": message}}
+    return encode_body([named, *places] if places else body)
+
+
+def _named_texts(value: Json, own: dict[str, str], path: list[Json], places: list[Json]) -> Json:
+    """A value without the texts that are told elsewhere, whose places are noted."""
+    if isinstance(value, str) and value in own:
+        places.append([path, own[value]])
+        return ""
+    if isinstance(value, dict):
+        return {key: _named_texts(each, own, [*path, key], places) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_named_texts(each, own, [*path, at], places) for at, each in enumerate(value)]
+    return value
+
+
+def decode_row(row: Json) -> JsonObject:
+    """The body that a row tells; a ValueError where it tells none."""
+    body, *places = row if isinstance(row, list) and row else [row]
+    if not isinstance(body, dict):
+        raise ValueError("it is not a JSON object")
+    try:
+        for path, name in places:
+            holder, steps = body["wire"], ["message", *path]
+            for step in steps[:-1]:
+                holder = holder[step]
+            holder[steps[-1]] = body[name]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"a text of its message is named wrongly ({error})") from error
+    return body
 
 
 # An entry as it can be used: what Quire reads of free fields, and cannot make sense of, is as if it were absent.

@@ -25,7 +25,7 @@ from quire.entry import canonical, chain, sha256_hex
 from quire.errors import ConflictError, DamageError
 from quire.log import verify
 from quire.log.branches import Row, bad_entry, entries_of
-from quire.log.entries import check_entry, encode_body
+from quire.log.entries import check_entry, encode_body, encode_row
 from quire.log.postgres_connection import (
     LOOK_S,
     RECONNECT_S,
@@ -225,7 +225,7 @@ class PostgresStore:
             }
             appends.append({**place, "end": end, "end_tip": end_tip.hex(), "fence": one.fence})
             for entry in one.entries:
-                body = encode_body(entry.body)
+                body = encode_row(entry.body)
                 row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "body": body, "token": one.token}
                 entries.append({**row, "crc": zlib.crc32(body.encode())})
             for at, found in enumerate(one.words):

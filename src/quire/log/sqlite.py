@@ -23,7 +23,7 @@ from quire.errors import DamageError
 from quire.log import branches, verify
 from quire.log.branches import TIP, Tip
 from quire.log.connection import connect, is_damage, migrate, transaction, translate
-from quire.log.entries import check_entry, encode_body
+from quire.log.entries import check_entry, encode_body, encode_row
 from quire.log.sqlite_index import SqliteIndex, forget_deleted, insert_words
 from quire.log.sqlite_records import SqliteRecords
 from quire.log.store import (
@@ -377,6 +377,6 @@ def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> 
     """Write chained entries at the end of a branch; a trigger refuses any other place."""
     rows = []
     for n, entry in enumerate(entries, branches.last_number(conn) + 1):
-        body = encode_body(entry.body)
+        body = encode_row(entry.body)
         rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
     conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)

@@ -15,7 +15,7 @@ from quire.errors import DamageError, FormatError, NotFound
 from quire.log import sqlite_index, sqlite_records
 from quire.log.branches import ROWS, SCAN, Row, bad_entry, body_of, holder, pieces
 from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
-from quire.log.entries import encode_body
+from quire.log.entries import encode_body, encode_row
 from quire.log.store import Stretch, Verified
 from quire.values import Entry
 
@@ -118,7 +118,7 @@ def verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
     try:
         value = body_of(body, crc)
         real = entry_id(parent, value)
-        if encode_body(value).encode() != body:
+        if body not in (encode_row(value).encode(), encode_body(value).encode()):
             raise ValueError("its stored bytes have changed")
     except (ValueError, FormatError, RecursionError) as error:
         raise bad_entry(thread, seq, str(error)) from error

@@ -132,12 +132,16 @@ class SpeechSigns(msgspec.Struct, frozen=True):
 def speech(text: str) -> SpeechSigns:
     """The manner of one utterance: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
     said = tokens(text)
-    first = sum(map(_FIRST.__contains__, said))
-    second = sum(map(_SECOND.__contains__, said))
+    words = set(said)
+    # Most texts hold none of them, which is told at once.
+    first, second, times = (
+        0 if wanted.isdisjoint(words) else sum(map(wanted.__contains__, said))
+        for wanted in (_FIRST, _SECOND, _TIMES)
+    )
     return SpeechSigns(
         asks=text.rstrip().endswith(("?", "？", "؟")),
         person=(first + 1) / (first + second + 2),
-        times=min(2, sum(map(_TIMES.__contains__, said))),
+        times=min(2, times),
         names=len(list(islice(_names(text), 2))),
         length=len(said),
     )

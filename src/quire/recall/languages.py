@@ -32,8 +32,12 @@ _MARKS = "".join(chr(sign) for sign in range(0x300, 0x1100) if unicodedata.categ
 _WORD = re.compile(rf"[\w{_MARKS}]+")
 _COMPOUND = re.compile(rf"[\w{_MARKS}]+(?:[-./\\@:#+]+[\w{_MARKS}]+)*")
 # The same for ASCII, which is quicker.
-_ASCII_WORD = re.compile(r"[a-zA-Z0-9_]+")
-_ASCII_COMPOUND = re.compile(r"[a-zA-Z0-9_]+(?:[-./\\@:#+]+[a-zA-Z0-9_]+)*")
+# The same where text is ASCII, which is quicker: all signs but these become white space.
+_JOINED = "-./\\@:#+"
+_WORDS_APART, _COMPOUNDS_APART = (
+    {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in kept)}
+    for kept in ("", "_" + _JOINED)
+)
 _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
@@ -133,7 +137,7 @@ for _language_name, _words in FUNCTION_WORDS.items():
 def tokens(text: str) -> list[str]:
     """All words of a text in order, lower case: "Where's W-12?" -> ["where", "s", "w", "12"]."""
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower().replace("_", " "))
+        return text.lower().translate(_WORDS_APART).split()
     return [_fold(part) for word in _WORD.findall(_composed(text)) for part in word.split("_") if part]
 
 
@@ -142,9 +146,11 @@ def terms(text: str, asked: bool = False) -> list[str]:
 
     Those of a question (`asked`) hold its words whole as well, for texts in other languages than its own.
     """
-    compounds = (_ASCII_COMPOUND if text.isascii() else _COMPOUND).findall(_composed(text))
+    compounds = (
+        text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_composed(text))
+    )
     apart = {
-        each: (_known_parts if len(each) <= _LONGEST else _taken_apart)(each, asked)
+        each: (_known_parts if len(each) <= _LONGEST else _taken_apart)(each.strip(_JOINED), asked)
         for each in dict.fromkeys(compounds)
     }
     parts = [part for each in compounds for part in apart[each][0]]
