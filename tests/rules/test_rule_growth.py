@@ -87,7 +87,7 @@ def test_what_was_looked_at_is_not_looked_at_again(provider: str, monkeypatch: p
     thread.append(tools([{"name": "f", "description": "", "parameters": {"type": "object"}}]), user("q"))
     for n in range(20):
         looked.clear()
-        thread.request(f"{provider}:")
+        thread.request(f"{provider}:m")
         thread.append(call(f"c{n}", "f", {}), result(f"c{n}", "ok"))
     # The call and its result, and a message or two that a mark went to or left.
     assert len(looked) <= 5, looked

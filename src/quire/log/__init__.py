@@ -5,7 +5,6 @@ Nothing waits for the disk on the event loop: work that does runs in an OS threa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,11 +15,15 @@ _Made = TypeVar("_Made")
 
 async def off_loop(work: Callable[..., _Made], *args: Any, **named: Any) -> _Made:
     """Call `work` in another OS thread; see `to_the_end`."""
+    import asyncio  # here and below: who only prints a command's help need not load it
+
     return await to_the_end(asyncio.to_thread(work, *args, **named))
 
 
 async def to_the_end(work: Coroutine[Any, Any, _Made]) -> _Made:
     """Await work that cancelling does not cut off: what is being written is written whole, then the cancel goes on."""
+    import asyncio
+
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -34,6 +37,8 @@ async def to_the_end(work: Coroutine[Any, Any, _Made]) -> _Made:
 
 def refuse_loop(instead: str) -> None:
     """A CallError inside a running event loop, where blocking would stop everything else; says what to call."""
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
