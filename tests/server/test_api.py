@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import cycle
+from operator import itemgetter
 from typing import Any
 
 import httpx
@@ -89,6 +91,7 @@ def test_models_are_listed_and_recorded_requests_audited(client: httpx.Client) -
     assert told["total"]["requests"] == 1
 
 
+_IN_TURN = cycle([itemgetter(kind) for kind in PLACES])
 promised = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_regex="events|hold|turns|resume")
 
 
@@ -99,5 +102,7 @@ promised = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_re
     deadline=None,
 )
 def test_no_fault_is_found_in_what_the_routes_promise(case: Any, clients: dict[str, httpx.Client]) -> None:
-    for client in clients.values():
+    """Random cases go to both stores; those that go through a schema field by field are many, and go to one in turn."""
+    through_the_schema = case.meta.phase.name == "coverage"
+    for client in [next(_IN_TURN)(clients)] if through_the_schema else clients.values():
         case.call_and_validate(base_url=str(client.base_url))
