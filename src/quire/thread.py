@@ -90,7 +90,7 @@ def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
             raise MissingPart(
                 f"PostgreSQL needs psycopg ({error})", hint="pip install 'quire[postgres]'"
             ) from error
-        return PostgresStore(str(place), words_of, tenant)
+        return PostgresStore(str(place), tenant)
     return SqliteStore(
         Path(place) if str(place) == ":memory:" else tenant_file(Path(place), tenant), words_of
     )

@@ -19,6 +19,7 @@ from quire.log.entries import check
 from quire.log.postgres import PostgresStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import EntryWords, Store, ThreadInfo
+from quire.log.turn_lock import in_turn, own_fence
 from quire.recall import Indexer, Recall, search, words_of
 from quire.records import Records, Selector, draft, find
 from quire.send.builtin import recall_tool
@@ -120,8 +121,8 @@ def test_a_batch_with_one_bad_entry_leaves_nothing(store: Store) -> None:
     assert texts(store, "t") == ["a"]
 
 
-@pytest.mark.parametrize("made", ["memory", "sqlite", "postgres"])
-def test_words_that_cannot_be_made_take_the_batch_back(made: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("made", ["memory", "sqlite"])
+def test_words_that_cannot_be_made_take_the_batch_back(made: str) -> None:
     def broken(entries: Iterable[Entry]) -> list[EntryWords]:
         if any(entry.text == "b" for entry in entries):
             raise RuntimeError("no")
@@ -130,7 +131,6 @@ def test_words_that_cannot_be_made_take_the_batch_back(made: str, request: pytes
     stores: dict[str, Callable[[], Store]] = {
         "memory": lambda: MemoryStore(broken),
         "sqlite": lambda: SqliteStore(":memory:", broken),
-        "postgres": lambda: PostgresStore(request.getfixturevalue("pg_url"), broken, new_tenant()),
     }
     with stores[made]() as store:
         store.append("t", users("a"))
@@ -375,7 +375,12 @@ async def test_a_turn_is_held_once(store: Store) -> None:
     with store.turn_lock("t"), store.turn_lock("t"), store.turn_lock("another"), refused:
         await other
     with store.turn_lock("t"):
-        pass
+        store.append("t", users("mine"))
+        fence = own_fence(store.place, "t")
+    for lost in (fence, fence + 1):
+        with in_turn(store.place, "t", lost), pytest.raises(ConflictError, match="was taken over"):
+            store.append("t", users("too late"))
+    assert texts(store, "t") == ["mine"]
 
 
 def test_before_close_whoever_works_is_stopped(store: Store) -> None:
@@ -426,13 +431,18 @@ def test_recall_finds_by_words_and_by_meaning_and_forgets_what_is_deleted(store:
         recall.search("dog", thread="t")
 
 
-def test_a_store_that_keeps_no_words_is_searched_all_the_same(tmp_path: Path) -> None:
-    for plain in (MemoryStore(), SqliteStore(tmp_path / "q.db")):
+def test_words_that_an_append_did_not_keep_are_kept_by_the_first_search(tmp_path: Path, pg_url: str) -> None:
+    for plain in (MemoryStore(), SqliteStore(tmp_path / "q.db"), PostgresStore(pg_url, new_tenant())):
         with plain as opened:
             opened.append("t", [*users("a walrus"), values.system("not searched")])
+            [piece] = opened.index.stretches("t")
+            assert [row for _, _, row in opened.index.words(piece)] == [None, None]
             assert [hit.seq for hit in Recall(opened).search("walrus", thread="t")] == [1]
+            assert [row.words for _, _, row in opened.index.words(piece) if row is not None] == ["walrus"]
+            assert Indexer(opened).run().worded == 0
+            opened.append("t", users("a seal"))
             assert Indexer(opened).run().worded == 1
-            assert [hit.seq for hit in Recall(opened).search("walrus", thread="t")] == [1]
+            assert Recall(opened).search("seal", thread="t")[0].seq == 3
 
 
 def test_records_are_kept_by_version_found_and_verified(store: Store) -> None:

@@ -36,7 +36,7 @@ from quire.log.store import (
     no_thread,
     taken,
 )
-from quire.log.turn_lock import hold_turn
+from quire.log.turn_lock import check_turn, hold_turn
 from quire.values import Entry, Json
 
 _WORD = re.compile(r"\w+")
@@ -90,6 +90,7 @@ class MemoryStore:
 
     def __init__(self, words_of: WordsOf | None = None) -> None:
         self.lock = threading.RLock()
+        self.place = f"memory-{id(self)}"
         self._changed = threading.Condition(self.lock)
         self.threads_by_name: dict[str, _Branch] = {}
         self.branches: dict[int, _Branch] = {}
@@ -108,6 +109,7 @@ class MemoryStore:
         checked = [check_entry(entry) for entry in entries]
         check_name(thread)
         with self.lock:
+            check_turn(self.place, thread, file=False)
             branch = self.threads_by_name.get(thread)
             seq, tip = (branch.end, branch.tip) if branch is not None else (0, "")
             check_expected(thread, expected_seq, seq, tip)
@@ -280,7 +282,7 @@ class MemoryStore:
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         """Hold a thread while its turn is carried out; a ConflictError when another cycle holds it."""
-        return hold_turn(f"memory-{id(self)}", thread)
+        return hold_turn(self.place, thread)
 
     def before_close(self, end: Callable[[], None]) -> None:
         """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""

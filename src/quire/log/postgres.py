@@ -32,6 +32,7 @@ from quire.log.postgres_connection import (
     Connection,
     LostConnection,
     TenantSession,
+    append_rows,
     holder_name,
     translate,
 )
@@ -39,12 +40,10 @@ from quire.log.postgres_index import PIECES, PostgresIndex, digest, holder, writ
 from quire.log.postgres_records import PostgresRecords, verify_records
 from quire.log.store import (
     Change,
-    EntryWords,
     Store,
     Stretch,
     ThreadInfo,
     Verified,
-    WordsOf,
     ambiguous,
     check_expected,
     check_fork,
@@ -54,7 +53,7 @@ from quire.log.store import (
     no_thread,
     taken,
 )
-from quire.log.turn_lock import busy, hold_turn, own_fence, taken_over
+from quire.log.turn_lock import busy, hold_turn, new_fence, own_fence, taken_over
 from quire.values import Entry, Json
 
 _INFO = """
@@ -77,7 +76,6 @@ from (values (1)) as one (row) left join (
     ) e order by e.seq limit %(limit)s
 ) e on true order by e.seq
 """
-_APPEND = "select * from quire.append(%s, %s::json, %s::json, %s::json)"
 # Whoever appends, forks or deletes holds its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
 _NEW_BRANCH = """
@@ -108,7 +106,6 @@ class _Append(NamedTuple):
     thread: str
     tip: _Tip
     entries: Sequence[Entry]
-    words: Sequence[EntryWords]
     fence: int
     token: int
 
@@ -119,10 +116,10 @@ class _Append(NamedTuple):
 
 
 class PostgresStore:
-    """A `Store` of one tenant in the database at `url`; `words_of` makes entries searchable as they are appended."""
+    """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
-    def __init__(self, url: str, words_of: WordsOf | None = None, tenant: str = "default") -> None:
-        self.tenant, self._words_of = tenant, words_of
+    def __init__(self, url: str, tenant: str = "default") -> None:
+        self.tenant = tenant
         self._session = TenantSession(url, tenant)
         # Where it is, as turns are held by.
         self.path, self.place = self._session.database.name, self._session.place
@@ -185,8 +182,7 @@ class PostgresStore:
 
     def _asked(self, thread: str, tip: _Tip, entries: Sequence[Entry], token: int) -> _Append:
         chained = list(chain(entries, parent=written_id(tip.id), seq=tip.seq))
-        words = self._words_of(chained) if self._words_of is not None else []
-        return _Append(thread, tip, chained, words, own_fence(self.place, thread), token)
+        return _Append(thread, tip, chained, own_fence(self.place, thread), token)
 
     def _heard(self, unheard: Sequence[_Append]) -> _Append | None:
         """The one of these that was written although its connection was lost."""
@@ -214,7 +210,7 @@ class PostgresStore:
 
     def _commit(self, asked: Sequence[_Append]) -> list[tuple[bool | None, _Tip]]:
         """Write several appends in one transaction, and tell whoever listens; of each, whether it was stored."""
-        appends, entries, words = list[Json](), list[Json](), list[Json]()
+        appends, entries = list[Json](), list[Json]()
         for owner, one in enumerate(asked, 1):
             end, end_tip = one.end
             place = {
@@ -228,19 +224,18 @@ class PostgresStore:
                 body = encode_row(entry.body)
                 row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "body": body, "token": one.token}
                 entries.append({**row, "crc": zlib.crc32(body.encode())})
-            for at, found in enumerate(one.words):
-                key = {"owner": owner, "place": at, "entry": found.entry[7:], "kind": found.kind}
-                words.append({**key, "rules": found.rules, "packed": msgspec.msgpack.encode(found)})
-        rows = self._call(appends, entries, words)
-        self._session.database.news.announce(self.tenant, rows[-1][4])
-        return [(stored, _Tip(branch, seq, bytes.fromhex(tip))) for stored, branch, seq, tip, _ in rows[:-1]]
+        *told, newest = self._call(appends, entries)
+        self._session.database.news.announce(self.tenant, newest[3])
+        answers: list[tuple[bool | None, _Tip]] = [(True, _Tip(one.tip.branch, *one.end)) for one in asked]
+        for owner, stored, branch, seq, tip in told:
+            answers[owner - 1] = stored, _Tip(branch, seq, tip)
+        return answers
 
     def _call(self, *given: list[Json]) -> list[Any]:
         database = self._session.database
         conn = database.again(lambda found: found, keep=True)
         try:
-            written = [msgspec.json.encode(part).decode() for part in given]
-            return conn.execute(_APPEND, (self.tenant, *written), prepare=True).fetchall()
+            return append_rows(conn, self.tenant.encode(), *map(msgspec.json.encode, given))
         except psycopg.Error as error:
             raise translate(error, database.name) from error
         finally:
@@ -467,7 +462,7 @@ class PostgresStore:
     @contextmanager
     def _advisory_lock(self, thread: str) -> Iterator[int]:
         key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{thread}".encode()).digest()[:8], signed=True)
-        fence = secrets.randbits(59) + 1
+        fence = new_fence()
         self._take(thread, key, fence)
         try:
             yield fence
@@ -547,7 +542,9 @@ class _Asker:
 
     def __init__(self, asked: _Append) -> None:
         self.asked = asked
-        self.ready = threading.Event()
+        # Held until there is an answer, or this one is to lead.
+        self.ready = threading.Lock()
+        self.ready.acquire()
         self.answer: tuple[bool | None, _Tip] | None = None
         self.error: Exception | None = None
 
@@ -574,7 +571,7 @@ class _SharedCommits:
                 self._as_many.set()
         try:
             if not leads:
-                asker.ready.wait()
+                asker.ready.acquire()
             if asker.answer is None and asker.error is None:
                 self._lead()
         except BaseException:
@@ -599,7 +596,7 @@ class _SharedCommits:
             for asker in together:
                 if asker.answer is None and asker.error is None:
                     asker.error = LostConnection("the process was interrupted while appending")
-                asker.ready.set()
+                asker.ready.release()
             self._hand_over()
 
     def _answer(self, together: Sequence[_Asker]) -> None:
@@ -618,7 +615,7 @@ class _SharedCommits:
     def _hand_over(self) -> None:
         with self._lock:
             if self._waiting:
-                self._waiting[0].ready.set()
+                self._waiting[0].ready.release()
             else:
                 self._busy = False
 
@@ -628,7 +625,7 @@ class _SharedCommits:
             waited = asker in self._waiting
             if waited:
                 self._waiting.remove(asker)
-        if waited and (leads or asker.ready.is_set()):
+        if waited and (leads or not asker.ready.locked()):
             self._hand_over()
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, generators, pq
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
@@ -47,6 +47,8 @@ select set_config('lock_timeout', '{LOCK_S}s', false),
     -- What is acknowledged is on the disk, whatever the server is set to.
     case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', false) end
 """
+_APPEND = b"quire_append"
+_APPEND_QUERY = b"select * from quire.append($1, $2::json, $3::json)"
 # What goes by itself when the server is there again.
 _PASSING = (
     errors.AdminShutdown,
@@ -208,6 +210,32 @@ class Database:
 
 def _configure(conn: Connection) -> None:
     conn.execute(_SETTINGS)
+    conn.pgconn.prepare(_APPEND, _APPEND_QUERY)
+
+
+def append_rows(conn: Connection, *given: bytes) -> list[tuple[int, bool | None, int, int, bytes]]:
+    """What `quire.append` answers to a tenant, its appends and their entries.
+
+    A cursor would take three times as long for it, more than the server needs to write an entry.
+    """
+    found = conn.pgconn
+    found.send_query_prepared(_APPEND, given)
+    result = conn.wait(generators.execute(found))[-1]
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        if found.status == pq.ConnStatus.BAD:
+            raise psycopg.OperationalError(result.get_error_message() or "the connection ended")
+        raise errors.error_from_result(result)
+    cell = result.get_value
+    return [
+        (
+            int(cell(row, 0) or 0),
+            {b"t": True, b"f": False}.get(cell(row, 1) or b""),
+            int(cell(row, 2) or 0),
+            int(cell(row, 3) or 0),
+            bytes.fromhex((cell(row, 4) or b"").decode()),
+        )
+        for row in range(result.ntuples)
+    ]
 
 
 def _is_starting(error: psycopg.Error) -> bool:
@@ -304,7 +332,9 @@ class News:
         self._database = database
         self._newest: dict[str, int] = {}
         self._told = threading.Condition()
+        # The speaker is woken when there is something to say for the first time in a while, not by every append.
         self._unsaid: dict[str, int] = {}
+        self._to_say, self._ended = threading.Event(), threading.Event()
         self._listener: threading.Thread | None = None
         self._speaker: threading.Thread | None = None
         self._conn: Connection | None = None
@@ -321,19 +351,22 @@ class News:
         """This process committed a change: its own waiters are woken, others are told by an OS thread of its own."""
         self.tell(tenant, change)
         with self._told:
-            self._unsaid[tenant] = change
+            first, self._unsaid[tenant] = not self._unsaid, change
             if self._speaker is None and not self._closed:
                 self._speaker = threading.Thread(target=self._speak, name="quire-notices", daemon=True)
                 self._speaker.start()
-            self._told.notify_all()
+            if first:
+                self._to_say.set()
 
     def _speak(self) -> None:
         """Send what is to be told, the newest of each tenant; of many in a moment, one."""
         while True:
+            self._to_say.wait()
             with self._told:
-                self._told.wait_for(lambda: self._closed or self._unsaid)
                 unsaid, self._unsaid = self._unsaid, {}
-            if not unsaid:
+                if not self._closed:
+                    self._to_say.clear()
+            if not unsaid:  # woken by the end
                 return
             # It is stored: whoever is not told looks.
             with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
@@ -342,8 +375,7 @@ class News:
                     "select pg_notify(%s, notice) from unnest(%s::text[]) as said (notice)",
                     (CHANNEL, notices),
                 )
-            with self._told:
-                self._told.wait_for(lambda: self._closed, NOTICES_S)
+            self._ended.wait(NOTICES_S)
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
         """Wait until a change behind `after` is told of; whether one was."""
@@ -360,6 +392,8 @@ class News:
         with self._told:
             self._closed = True
             self._told.notify_all()
+        self._ended.set()
+        self._to_say.set()
         for thread in (self._listener, self._speaker):
             if thread is not None:
                 thread.join()

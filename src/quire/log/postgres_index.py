@@ -41,7 +41,9 @@ from quire.entries e where %s order by e.n limit %%(limit)s
 _NEXT = "update quire.tenants set derived = derived + %s returning derived"
 _ADD = """
 insert into quire.words
-select current_setting('quire.tenant'), * from unnest(%b::bytea[], %b::bigint[], %b::text[], %b::integer[], %b::bytea[])
+select current_setting('quire.tenant'), given.*
+from unnest(%b::bytea[], %b::bigint[], %b::text[], %b::integer[], %b::bytea[]) as given (entry, n, kind, rules, packed)
+where exists (select from quire.entries e where e.id = given.entry)
 on conflict (tenant, entry) do update
 set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed
 """

@@ -183,9 +183,7 @@ create table quire.record_vectors (
 );
 """
 
-# Several appends, each to its own thread, in one transaction: those whose thread ends where its writer believes
-# (branch, seq and tip; branch 0 for a thread that is yet to be made) and whose turn is still theirs. Works with the
-# rights of `quire_tenant`, so one statement is all that goes to the server. The last row tells the newest change.
+# How appends were written before the second migration.
 _APPEND = """
 create function quire.append(whose text, appends json, entries json, words json)
 returns table (stored boolean, branch bigint, seq bigint, tip text, change bigint)
@@ -266,6 +264,84 @@ alter function quire.append owner to quire_tenant;
 revoke create on schema quire from quire_tenant;
 """
 
+# Several appends in one transaction: those whose thread ends where its writer believes (branch, seq and tip; branch 0
+# for a thread that is yet to be made) and whose turn is still theirs. Works with the rights of `quire_tenant`, so one
+# statement is all that goes to the server. Told of are those that were refused (`stored` false, or null where the turn
+# is another's) and the threads that were made, by their place in the list; a last row tells the newest change.
+# Words are not written here: whoever searches makes those that are missing.
+_APPEND_ENTRIES = """
+drop function quire.append(text, json, json, json);
+create function quire.append(whose text, appends json, entries json)
+returns table (owner integer, stored boolean, branch bigint, seq bigint, tip text)
+language plpgsql security definer set search_path = pg_catalog
+set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    me text := set_config('quire.tenant', whose, true);
+    counted quire.tenants;
+    asked record;
+    accepted bigint[];
+    written bigint;
+    made boolean := false;
+begin
+    owner := 0;
+    -- The row is held from here on; what is refused below gives its numbers back before anybody sees them.
+    update quire.tenants t set change = change + json_array_length(entries) returning * into counted;
+    counted.change := counted.change - json_array_length(entries);
+    for asked in select * from json_to_recordset(appends) as given (
+        thread text, branch bigint, seq bigint, tip text, "end" bigint, end_tip text, fence bigint)
+    loop
+        owner := owner + 1;
+        branch := asked.branch;
+        stored := null;
+        if asked.fence = 0 or exists (
+            select from quire.turns t where t.thread = asked.thread and t.fence = asked.fence
+        ) then
+            update quire.branches b set seq = asked."end", tip = decode(asked.end_tip, 'hex')
+            from quire.threads t where t.name = asked.thread and t.branch = asked.branch
+                and b.branch = asked.branch and b.seq = asked.seq and b.tip = decode(asked.tip, 'hex');
+            stored := found;
+            if asked.branch = 0 and not exists (select from quire.threads t where t.name = asked.thread) then
+                stored := true;
+                made := true;
+                counted.branch := counted.branch + 1;
+                branch := counted.branch;
+                insert into quire.branches
+                values (me, counted.branch, null, 0, asked."end", decode(asked.end_tip, 'hex'));
+                insert into quire.threads values (me, asked.thread, counted.branch);
+            end if;
+        end if;
+        accepted := accepted || case when stored then branch end;
+        if stored is not true or asked.branch = 0 then
+            branch := 0;
+            seq := 0;
+            tip := '';
+            select b.branch, b.seq, encode(b.tip, 'hex') into branch, seq, tip
+            from quire.threads t join quire.branches b using (tenant, branch) where t.name = asked.thread;
+            return next;
+        end if;
+    end loop;
+    insert into quire.entries
+    select me, accepted[e.owner], e.seq, counted.change + row_number() over (order by e.owner, e.seq),
+        decode(e.id, 'hex'), e.body, e.crc, e.token
+    from json_to_recordset(entries) as e (
+        owner integer, seq bigint, id text, body text, crc bigint, token bigint)
+    where accepted[e.owner] is not null;
+    get diagnostics written = row_count;
+    if written <> json_array_length(entries) or made then
+        update quire.tenants t set change = counted.change + written, branch = counted.branch;
+    end if;
+    owner := 0;
+    seq := counted.change + written;
+    return next;
+end
+$$;
+grant usage, create on schema quire to quire_tenant;
+alter function quire.append owner to quire_tenant;
+revoke create on schema quire from quire_tenant;
+revoke execute on function quire.append from public;
+"""
+
 
 def _parts() -> str:
     """The parts of the large tables: by tenant, and of the entries also by thread."""
@@ -316,7 +392,7 @@ revoke execute on function quire.append from public;
 """
 
 # A released migration never changes; the next one is appended.
-MIGRATIONS: tuple[str, ...] = (f"{_FIRST}{_parts()}{_near()}{_APPEND}{_OWNED}",)
+MIGRATIONS: tuple[str, ...] = (f"{_FIRST}{_parts()}{_near()}{_APPEND}{_OWNED}", _APPEND_ENTRIES)
 
 # Roles belong to the whole server: another database of it may have made this one, now or long ago.
 _MAKE_ROLE = f"""

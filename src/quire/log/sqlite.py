@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
 import weakref
@@ -41,7 +42,7 @@ from quire.log.store import (
     no_thread,
     taken,
 )
-from quire.log.turn_lock import file_lock, hold_turn
+from quire.log.turn_lock import check_turn, file_lock, hold_turn
 from quire.values import Entry, Json
 
 _INFO = """
@@ -63,6 +64,9 @@ class SqliteStore:
     def __init__(self, path: str | Path, words_of: WordsOf | None = None) -> None:
         self.path, self._words_of = path, words_of
         self._file = SqliteFile(path)
+        # By what turns are held. Windows has no flock: there a thread is held within its process alone.
+        self.place = f"memory-{id(self)}" if self._file.in_memory else os.path.realpath(path)
+        self._holds_files = sys.platform != "win32" and not self._file.in_memory
         self.index, self.records = SqliteIndex(self._file), SqliteRecords(self._file)
         self._workers: list[Callable[[], None]] = []
 
@@ -97,6 +101,7 @@ class SqliteStore:
         """Append all or nothing, durably; a thread that does not exist yet is made."""
         checked = [check_entry(entry) for entry in entries]
         with self._file.transaction() as conn:
+            check_turn(self.place, thread, self._holds_files)
             branch, seq, tip = self._ensure(conn, thread)
             check_expected(thread, expected_seq, seq, tip)
             chained = list(chain(checked, parent=tip, seq=seq))
@@ -255,11 +260,18 @@ class SqliteStore:
             conn.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", row)
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
-        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
-        if self._file.in_memory:
-            return hold_turn(f"memory-{id(self)}", thread)
-        place = os.path.realpath(self.path)
-        return hold_turn(place, thread, file_lock(place, thread))
+        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it.
+
+        Appends inside are fenced: once the turn is another's, they are refused.
+        """
+        return hold_turn(self.place, thread, self._turn(thread) if self._holds_files else None)
+
+    @contextmanager
+    def _turn(self, thread: str) -> Iterator[int]:
+        with file_lock(self.place, thread) as fence:
+            with self._file.transaction():
+                pass  # behind whatever the former holder is just committing
+            yield fence
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
         """A thread's branch, and the seq and id of its last entry."""

@@ -95,6 +95,7 @@ JOIN recall_vectors v ON v.owner = 'entry' AND v.key = e.id AND v.model = ?
 WHERE e.branch = ? AND e.seq > ? AND e.seq <= ?
 """
 _SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES ('entry', ?, ?, ?)"
+_THERE = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
 
 
 def insert_words(conn: sqlite3.Connection, words: Iterable[EntryWords]) -> None:
@@ -145,8 +146,11 @@ class SqliteIndex:
             return branches.holder(conn, branch, seq)
 
     def add(self, words: Iterable[EntryWords]) -> None:
+        rows = list(words)
+        if not rows:
+            return
         with self._file.transaction() as conn:
-            insert_words(conn, words)
+            insert_words(conn, [row for row in rows if conn.execute(_THERE, (row.entry,)).fetchone()])
 
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
         with self._file.guard() as conn:
@@ -158,12 +162,11 @@ class SqliteIndex:
             return branches.changes_of(conn, conn.execute(_UNWORDED, (after, rules, limit)).fetchall())
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
-        there = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
         with self._file.transaction() as conn:
             rows = [
                 (key, model, vector)
                 for key, vector in vectors.items()
-                if conn.execute(there, (key,)).fetchone()
+                if conn.execute(_THERE, (key,)).fetchone()
             ]
             conn.executemany(_SAVE, rows)
 

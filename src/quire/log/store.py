@@ -92,7 +92,7 @@ class Index(Protocol):
         """The oldest thread that holds an entry; empty when none does any more."""
 
     def add(self, words: Iterable[EntryWords]) -> None:
-        """Keep the words of entries, in place of those that were there."""
+        """Keep the words of entries, in place of those that were there; of entries that are gone meanwhile, none."""
 
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
         """The seq, id and words of each entry of a stretch; None where there are no words."""
@@ -198,6 +198,9 @@ class RecordTable(Protocol):
 
 class Store(Protocol):
     """Threads of entries: appended to, read, forked, verified; never changed. OS threads may share one."""
+
+    # Where it is: turns are held by this and the thread's name.
+    place: str
 
     @property
     def index(self) -> Index:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -15,7 +15,7 @@ from quire.errors import ConflictError, QuireError
 
 Key: TypeAlias = tuple[str, str]
 # What this process holds, and what the code that is running now holds, by which fence: that may take it once more.
-_held: dict[Key, object] = {}
+_held: dict[Key, int] = {}
 _own: ContextVar[Mapping[Key, int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
 
 
@@ -24,17 +24,17 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
     """Hold a thread of the store at `place`; a ConflictError when another cycle holds it.
 
     `lock` is what other processes see of it; it gives the fence, a number by which whoever lost the turn is told from
-    its holder, or 0.
+    its holder.
     """
     key = (place, thread)
     if key in _own.get():
         yield
         return
-    token = object()
-    if _held.setdefault(key, token) is not token:
+    own = new_fence()
+    if _held.setdefault(key, own) is not own:
         raise busy(thread, f"by process {os.getpid()}")
     try:
-        with lock or nullcontext(0) as fence, in_turn(place, thread, fence):
+        with lock or nullcontext(own) as fence, in_turn(place, thread, fence):
             yield
     finally:
         del _held[key]
@@ -51,34 +51,45 @@ def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
 
 
 def own_fence(place: str, thread: str) -> int:
-    """By which fence the code that is running now holds a thread; 0 where it does not, or there is none."""
+    """By which fence the code that is running now holds a thread; 0 where it does not."""
     return _own.get().get((place, thread), 0)
+
+
+def new_fence() -> int:
+    return secrets.randbits(59) + 1
+
+
+def check_turn(place: str, thread: str, file: bool) -> None:
+    """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
+    fence = own_fence(place, thread)
+    if fence and fence != (_written(_lock_file(place, thread))[1] if file else _held.get((place, thread))):
+        raise taken_over(thread)
 
 
 @contextmanager
 def file_lock(database: str, thread: str) -> Iterator[int]:
     """Hold a file beside a database; the system takes it back from a process that was killed."""
-    # Windows has no flock: there a thread is held within its process alone.
-    if sys.platform == "win32":
-        yield 0
-        return
-    file = Path(f"{database}-turn-{sha256_hex(thread)[:12]}")
+    file, fence = _lock_file(database, thread), new_fence()
     try:
-        handle = _lock(file, thread)
+        handle = _lock(file, thread, fence)
     except OSError as error:
         raise QuireError(
             f"cannot hold the turn of thread {thread!r} with {file}: {error.strerror}",
             hint="Check the disk's space, and that the file and its folder are yours to write.",
         ) from error
     try:
-        yield 0
+        yield fence
     finally:
         with suppress(OSError):  # a file that stays behind is not locked
             file.unlink(missing_ok=True)
         os.close(handle)
 
 
-def _lock(file: Path, thread: str) -> int:
+def _lock_file(database: str, thread: str) -> Path:
+    return Path(f"{database}-turn-{sha256_hex(thread)[:12]}")
+
+
+def _lock(file: Path, thread: str, fence: int) -> int:
     import fcntl
 
     while True:
@@ -87,10 +98,10 @@ def _lock(file: Path, thread: str) -> int:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is(handle, file):
                 os.truncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
+                os.write(handle, f"{os.getpid()} {fence}".encode())
                 return handle
         except BlockingIOError:
-            holder = _process(os.read(handle, 20))
+            holder, _ = _written(file)
             os.close(handle)
             raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
         except BaseException:
@@ -99,9 +110,13 @@ def _lock(file: Path, thread: str) -> int:
         os.close(handle)  # whoever held it before has just taken the file away
 
 
-def _process(written: bytes) -> int:
-    """The number of the process that a lock file names; 0 where something else stands."""
-    return int(written) if written.isdigit() else 0
+def _written(file: Path) -> tuple[int, int]:
+    """The process and the fence that a lock file names; zeros where something else stands, or nothing."""
+    try:
+        process, fence = file.read_bytes().split()
+        return int(process), int(fence)
+    except (OSError, ValueError):
+        return 0, 0
 
 
 def _is(handle: int, file: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 import msgspec
 import numpy as np
 
-from quire.errors import CallError, ConflictError
+from quire.errors import CallError, QuireError
 from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.document import KINDS, DocumentTerms, Found, SpeechSigns, document, entry_words
 from quire.recall.index import Indexer
@@ -129,6 +129,8 @@ class Scope:
         self._vectors_seen = 0
         # How many rows and vectors were kept.
         self._kept = (0, 0)
+        # Words that nobody had kept.
+        self._made: list[EntryWords] = []
 
     # A large scope is kept in the file as it is held here, so that another process begins where this one is.
 
@@ -154,7 +156,9 @@ class Scope:
         self._kept = (self.seq.size, self.collection.meaning.size)
 
     def keep(self, index: Index, key: str) -> None:
-        """Keep a large scope that grew by a quarter since it was kept."""
+        """Keep the words that were made here, and a large scope that grew by a quarter since it was kept."""
+        made, self._made = self._made, []
+        index.add(made)
         now = (self.seq.size, self.collection.meaning.size)
         if max(now) < _WORTH_KEEPING or all(
             4 * new <= 5 * old for new, old in zip(now, self._kept, strict=True)
@@ -215,7 +219,7 @@ class Scope:
     def _load(self, index: Index, fresh: Sequence[Stretch]) -> None:
         added: dict[str, _Row] = {}
         for piece in fresh:
-            for row in self._rows(piece.branch, _words(index, piece)):
+            for row in self._rows(piece.branch, self._words(index, piece)):
                 if row.call is not None:
                     # Answered, a call is found through its result alone.
                     self.collection.delete([row.call.id])
@@ -231,6 +235,19 @@ class Scope:
             for piece in fresh:
                 kept = index.vectors(self.embedder.name, of=piece)
                 self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
+
+    def _words(self, index: Index, piece: Stretch) -> Iterator[tuple[int, EntryWords]]:
+        """The words of a stretch's entries by seq; made now where they were not kept, or by older rules."""
+        kept = index.words(piece)
+        lacking = any(row is None or row.rules != VERSION for _, _, row in kept)
+        entries = {entry.id: entry for entry in index.entries(piece)} if lacking else {}
+        for seq, id, row in kept:
+            if row is not None and row.rules == VERSION:
+                yield seq, row
+            elif (entry := entries.get(id)) is not None and entry.kind in KINDS:
+                made = entry_words(entry)
+                self._made.append(made)
+                yield seq, made
 
     def _rows(self, branch: int, found: Iterable[tuple[int, EntryWords]]) -> Iterator[_Row]:
         """Rows as documents: calls lend their words to their results, entries fall into sessions."""
@@ -258,18 +275,6 @@ class Scope:
 
 def _extends(now: Stretch | None, had: Stretch) -> bool:
     return now is not None and now.low == had.low and now.high >= had.high
-
-
-def _words(index: Index, piece: Stretch) -> Iterator[tuple[int, EntryWords]]:
-    """The words of a stretch's entries by seq; made now where they were not kept, or by older rules."""
-    kept = index.words(piece)
-    lacking = any(row is None or row.rules != VERSION for _, _, row in kept)
-    entries = {entry.id: entry for entry in index.entries(piece)} if lacking else {}
-    for seq, id, row in kept:
-        if row is not None and row.rules == VERSION:
-            yield seq, row
-        elif (entry := entries.get(id)) is not None and entry.kind in KINDS:
-            yield seq, entry_words(entry)
 
 
 ScopeName = Literal["thread", "threads", "records"]
@@ -411,7 +416,7 @@ class Recall:
                 held.restore(index, thread or "")
             held.refresh(index, wanted)
         self._scopes[thread] = held
-        with suppress(ConflictError):  # somebody else writes; the next search keeps it
+        with suppress(QuireError):  # somebody else writes, or nobody may: what is derived is made again
             held.keep(index, thread or "")
         while len(self._scopes) > _READY:
             del self._scopes[next(iter(self._scopes))]

@@ -76,7 +76,7 @@ class HttpStore:
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s)
-        self._place = f"{self.url} {sha256_hex(key)[:12]}"
+        self.place = f"{self.url} {sha256_hex(key)[:12]}"
         self._index = _RemoteIndex(self._call, "index.")
         self._records = _RemoteRecords(self._call, "records.")
         self._workers: list[Callable[[], None]] = []
@@ -122,7 +122,7 @@ class HttpStore:
         sent: JsonObject = {"entries": bodies}
         if expected_seq is not None:
             sent["expected_seq"] = expected_seq
-        if fence := own_fence(self._place, thread):
+        if fence := own_fence(self.place, thread):
             sent["turn"] = str(fence)
         return _entries(self._ask("POST", f"/api/threads/{quote(thread, safe='')}/entries", sent, once=True))
 
@@ -187,7 +187,7 @@ class HttpStore:
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
         check_name(thread)
-        return hold_turn(self._place, thread, self._lock(thread))
+        return hold_turn(self.place, thread, self._lock(thread))
 
     @contextmanager
     def _lock(self, thread: str) -> Iterator[int]:

@@ -182,7 +182,7 @@ Model = Annotated[
     str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:[^\u0000-\u0020\u007f-\u00a0]+$")
 ]
 # What a turn is held by over HTTP.
-TurnNumber = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,18}$")]
+TurnNumber = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}$")]
 ThreadName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 # What the parts of paths in braces are.
 PARAMETERS: dict[str, Any] = {

@@ -10,7 +10,6 @@ import asyncio
 import collections.abc
 import contextlib
 import inspect
-import secrets
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, get_args, get_origin, get_type_hints
@@ -19,7 +18,7 @@ import msgspec
 
 from quire.errors import QuireError
 from quire.log.store import Index, RecordRow, RecordTable, Store
-from quire.log.turn_lock import in_turn, own_fence, taken_over
+from quire.log.turn_lock import in_turn, own_fence
 from quire.records.record import decode, encode
 from quire.server.follow import ALIVE, named_bytes
 from quire.server.routes import EVENTS, HttpRefusal, Route, RouteCall, TurnNumber
@@ -142,8 +141,8 @@ class HeldTurn:
     def _hold(self, call: RouteCall) -> None:
         try:
             with call.store.turn_lock(call.name):
-                # PostgreSQL's own fence, by which every replica can tell who holds the turn; a file has none.
-                self.id = str(own_fence(fenced_place(call), call.name) or secrets.randbits(59) + 1)
+                # The store's own fence, by which every replica can tell who holds the turn.
+                self.id = str(own_fence(call.store.place, call.name))
                 call.tenant.held[self.id] = self
                 self._loop.call_soon_threadsafe(self._tell, None)
                 self._let_go.wait()
@@ -162,21 +161,9 @@ class HeldTurn:
         self._let_go.set()
 
 
-def fenced_place(call: RouteCall) -> str:
-    """By what a store that checks fences knows its turns; empty where it does not."""
-    return getattr(call.store, "place", "")
-
-
 def in_held_turn(call: RouteCall, turn: str | None) -> contextlib.AbstractContextManager[None]:
-    """Inside, what the holder of a turn asks for is done; a ConflictError where the turn was taken over."""
-    if turn is None:
-        return contextlib.nullcontext()
-    if place := fenced_place(call):
-        return in_turn(place, call.name, int(turn))  # checked in the append's own transaction
-    held = call.tenant.held.get(turn)
-    if held is None or held.thread != call.name:
-        raise taken_over(call.name)
-    return contextlib.nullcontext()
+    """Inside, what the holder of a turn asks for is done; an append says in its transaction if the turn was lost."""
+    return in_turn(call.store.place, call.name, int(turn)) if turn is not None else contextlib.nullcontext()
 
 
 async def hold_turn(call: RouteCall) -> Any:
