@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -80,6 +80,8 @@ class Passing:
         self.options, self.watcher = options, watcher
         self._to = options.to.rstrip("/")
         self._client: httpx.AsyncClient | None = None
+        # An application asks for few addresses, each very often.
+        self._full_url = lru_cache(maxsize=256)(self._parsed_url)
         # Without rules it only tells conversations apart.
         self._finder = options.mender or (Mender(()) if options.ask_provider or options.budget else None)
         self._budget = Budget(options.budget) if options.budget else None
@@ -112,8 +114,12 @@ class Passing:
             return
         path, query = _path(scope)
         if scope["method"] == "POST" and _ASKS_MODEL.search(path.decode("latin-1")):
-            given = await _whole(receive)
-            if given is not None:
+            first = await receive()
+            if self._finder is None and first.get("more_body"):
+                # Nothing of it needs to be known before it goes on.
+                upload = _Upload(receive, first)
+                await _until_gone(self._ask(scope, upload, send), receive, upload)
+            elif (given := await _whole(receive, first)) is not None:
                 await _until_gone(self._ask(scope, given, send), receive)
             return
         body = _Upload(receive) if _has_body(scope) else None
@@ -131,10 +137,13 @@ class Passing:
             kept = [(name, value) for name, value in kept if name != b"content-length"]
         if self.options.key:
             kept, query = _with_key(kept, query, path.decode("latin-1"), self.options.key)
+        return httpx.Request(method, self._full_url(path, query), headers=kept, content=content)
+
+    def _parsed_url(self, path: bytes, query: bytes) -> httpx.URL:
+        import httpx
+
         url = httpx.URL(self.url(path.decode("latin-1")))
-        if query:
-            url = url.copy_with(raw_path=url.raw_path + b"?" + query)
-        return httpx.Request(method, url, headers=kept, content=content)
+        return url.copy_with(raw_path=url.raw_path + b"?" + query) if query else url
 
     def url(self, path: str) -> str:
         """The path behind the base URL: a version that both name stands once, one that none names is put in."""
@@ -150,12 +159,14 @@ class Passing:
             versions = ["v1beta" if ":" in path.rsplit("/", 1)[-1] else "v1"]
         return base + (f"/{versions[-1]}" if versions else "") + path
 
-    async def _ask(self, scope: Any, given: bytes, send: Any) -> None:
+    async def _ask(self, scope: Any, given: bytes | _Upload, send: Any) -> None:
         """A request to a model: read along, and told to the watcher however it ends."""
         path, query = _path(scope)
-        taken = _Taken(self, path, scope["headers"], given)
+        taken = _Taken(self, path, scope["headers"], given if isinstance(given, bytes) else b"")
         headers = await self._prepared(taken, scope["headers"])
-        request = self.request("POST", path, query, headers, taken.sent)
+        request = self.request(
+            "POST", path, query, headers, taken.sent if isinstance(given, bytes) else given
+        )
         taken.host, taken.path = request.url.host, request.url.path
         try:
             if taken.fitted is None:
@@ -166,6 +177,8 @@ class Passing:
             taken.whole = True
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
+            if isinstance(given, _Upload):
+                taken.given = taken.sent = b"".join(given.pieces)
             taken.end()
 
     async def _prepared(self, taken: _Taken, headers: Headers) -> Headers:
@@ -377,27 +390,31 @@ def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
     return [*kept, (b"anthropic-beta", both.encode())] if both else kept
 
 
-async def _whole(receive: Any) -> bytes | None:
-    """The whole body; None where the application went away before its end."""
+async def _whole(receive: Any, message: Any) -> bytes | None:
+    """The whole body, from its first message on; None where the application went away before its end."""
     pieces = []
-    while (message := await receive())["type"] == "http.request":
+    while message["type"] == "http.request":
         pieces.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(pieces)
+        message = await receive()
     return None
 
 
 class _Upload:
     """A body that is handed on as it comes."""
 
-    def __init__(self, receive: Any) -> None:
-        self._receive = receive
+    def __init__(self, receive: Any, first: Any = None) -> None:
+        self._receive, self._first = receive, first
+        self.pieces: list[bytes] = []
         self.ended = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            while (message := await self._receive())["type"] == "http.request":
-                yield message.get("body", b"")
+            while (message := self._first or await self._receive())["type"] == "http.request":
+                self._first = None
+                self.pieces.append(message.get("body", b""))
+                yield self.pieces[-1]
                 if not message.get("more_body"):
                     return
             raise ConnectionError("the application went away")
