@@ -285,12 +285,14 @@ def reopening(store: Store, texts: Iterator[str], entries: int, budget: int) -> 
     writer = Thread(store, "long", policy, observers=())
     written = 0
     while written < entries - 1:
+        # As a program leaves it: at last turn by turn, each with its request.
+        at_once = 200 if written < entries - 600 else 2
         said = list[Entry]()
-        for text in islice(texts, min(200, entries - 1 - written)):
+        for text in islice(texts, min(at_once, entries - 1 - written)):
             said.append(values.respond(text) if (written + len(said)) % 2 else values.user(text))
         writer.append(*said)
         written += len(said)
-        if written % 2000 == 0 or written == entries - 1:
+        if at_once == 2 or written % 2000 == 0:
             writer.request(TARGET)
     writer.append(values.user("And now?"))
     used, waited = [], []

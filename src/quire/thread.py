@@ -192,6 +192,11 @@ class Thread:
         """Whether what was read of the log still stands there: a thread of its name may have been deleted and made anew."""
         return self._fold.is_current()
 
+    @property
+    def read_to(self) -> int:
+        """How far its log has been read."""
+        return self._fold.seq
+
     # Into the log
 
     @_one_at_a_time

@@ -165,7 +165,13 @@ class ThreadState:
         """Whether the last entry that was read is still where it was."""
         if not self.seq:
             return True
-        last = self._store.read(self._name, self.seq - 1, 1) if self.exists() else []
+        try:
+            now = self._store.info(self._name)
+        except NotFound:
+            return False
+        if now.seq == self.seq:
+            return now.id == self._entry_id
+        last = self._store.read(self._name, self.seq - 1, 1)
         return [entry.id for entry in last] == [self._entry_id]
 
     def handed_out(self) -> tuple[Entry, ...]:

@@ -48,6 +48,7 @@ select set_config('lock_timeout', '{LOCK_S}s', false),
     case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', false) end
 """
 _APPEND = b"quire_append"
+_NOT_PREPARED = b"26000"
 _APPEND_QUERY = b"select * from quire.append($1, $2::json, $3::json)"
 # What goes by itself when the server is there again.
 _PASSING = (
@@ -210,7 +211,6 @@ class Database:
 
 def _configure(conn: Connection) -> None:
     conn.execute(_SETTINGS)
-    conn.pgconn.prepare(_APPEND, _APPEND_QUERY)
 
 
 def append_rows(conn: Connection, *given: bytes) -> list[tuple[int, bool | None, int, int, bytes]]:
@@ -218,11 +218,13 @@ def append_rows(conn: Connection, *given: bytes) -> list[tuple[int, bool | None,
 
     A cursor would take three times as long for it, more than the server needs to write an entry.
     """
-    found = conn.pgconn
-    found.send_query_prepared(_APPEND, given)
-    result = conn.wait(generators.execute(found))[-1]
+    result = _appended(conn, given)
+    if result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+        # Not prepared yet, or let go of with all others behind a rollback.
+        conn.pgconn.prepare(_APPEND, _APPEND_QUERY)
+        result = _appended(conn, given)
     if result.status != pq.ExecStatus.TUPLES_OK:
-        if found.status == pq.ConnStatus.BAD:
+        if conn.pgconn.status == pq.ConnStatus.BAD:
             raise psycopg.OperationalError(result.get_error_message() or "the connection ended")
         raise errors.error_from_result(result)
     cell = result.get_value
@@ -248,6 +250,11 @@ def _unreachable(error: psycopg.Error, name: str) -> QuireError:
     return CallError(
         f"cannot open {name}: {said}", hint="Check the address, the login, and that the server is running."
     )
+
+
+def _appended(conn: Connection, given: Sequence[bytes]) -> Any:
+    conn.pgconn.send_query_prepared(_APPEND, given)
+    return conn.wait(generators.execute(conn.pgconn))[-1]
 
 
 class TenantSession:

@@ -264,14 +264,7 @@ class SqliteStore:
 
         Appends inside are fenced: once the turn is another's, they are refused.
         """
-        return hold_turn(self.place, thread, self._turn(thread) if self._holds_files else None)
-
-    @contextmanager
-    def _turn(self, thread: str) -> Iterator[int]:
-        with file_lock(self.place, thread) as fence:
-            with self._file.transaction():
-                pass  # behind whatever the former holder is just committing
-            yield fence
+        return hold_turn(self.place, thread, file_lock(self.place, thread) if self._holds_files else None)
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
         """A thread's branch, and the seq and id of its last entry."""

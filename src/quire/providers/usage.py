@@ -315,6 +315,8 @@ def _either(reported: JsonObject, one: str, other: str) -> int:
 # Money from usage: dated prices, by tier; a price that is not known is said, never guessed.
 
 _MILLION = 1_000_000
+# llama.cpp and Ollama serve from one's own machine, where nothing is charged for a token.
+_LOCAL = "a local model"
 _LAST_MS = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
@@ -332,11 +334,14 @@ class Money(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.amount_usd is None:
             return "price not known" + (f" ({', '.join(self.unknown)})" if self.unknown else "")
-        return f"${self.amount_usd:.6f}"
+        return f"$0 ({self.source})" if self.source == _LOCAL else f"${self.amount_usd:.6f}"
 
 
 def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
-    """What a call costs, at the prices of `at` (ms): 1,000 tokens in on anthropic:claude-opus-5-5 are $0.004."""
+    """What a call costs, at the prices of `at` (ms): 1,000 tokens in on anthropic:claude-opus-5-5 are $0.004.
+
+    A model on one's own machine costs nothing for a token.
+    """
     info = _at(model_info(target) if isinstance(target, str) else target, at)
     tier = info.prices.tier(usage.input_total)
     amounts = _amounts(usage)
@@ -348,6 +353,8 @@ def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
     }
     if usage.charged is not None:
         return Money(usage.charged, True, {"charged": usage.charged}, (), "", "the provider's own figure")
+    if info.engine == "slot" and not info.prices.tiers:
+        return Money(0.0, True, dict.fromkeys(amounts, 0.0), (), "", _LOCAL)
     unknown = tuple(name for name, tokens in amounts.items() if tokens and prices[name] is None)
     unknown += usage.besides
     known = bool(info.prices.tiers) and not unknown

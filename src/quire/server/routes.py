@@ -211,7 +211,10 @@ def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
 def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
-            tenant = await off_loop(service.tenant, await service.admit(request))
+            name = await service.admit(request)
+            tenant = service.opened(name)
+            if tenant is None:
+                tenant = await off_loop(service.tenant, name)
             call = RouteCall(
                 service,
                 tenant,

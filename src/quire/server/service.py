@@ -40,6 +40,8 @@ _ONCE = "quire.once.v1"
 _REMEMBERED_S = 24 * 60 * 60
 # With less than this left on its disk a service says that it is not ready.
 _LEAST_FREE = 1024 * 1024
+# So many of a tenant's threads are held ready however long they are; more, while they have so many entries together.
+_READY, _READY_ENTRIES = 64, 100_000
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -90,18 +92,27 @@ class Tenant:
 
     def thread(self, name: str, create: bool = False) -> Thread:
         """A thread that is there, or may be made; what it has folded of its log is used again, as long as that stands."""
-        if not create:
-            self.store.info(name)
         with self._lock:
             found = self._threads.pop(name, None)
-        if found is None or not found.reads_its_log():
+        if found is None or not found.read_to or not found.reads_its_log():
+            if not create:
+                self.store.info(name)
             found = watched(Thread(self.store, name), os.environ)
+            for each in self._too_many():
+                each.close()
         with self._lock:
             self._threads[name] = found
-            gone = self._threads.popitem(last=False)[1] if len(self._threads) > 256 else None
-        if gone is not None:
-            gone.close()
         return found
+
+    def _too_many(self) -> list[Thread]:
+        """Those used longest ago that are let go of: a few are held ready however long, more while they are short."""
+        gone = list[Thread]()
+        with self._lock:
+            entries = sum(each.read_to for each in self._threads.values())
+            while len(self._threads) > _READY and entries > _READY_ENTRIES:
+                gone.append(self._threads.popitem(last=False)[1])
+                entries -= gone[-1].read_to
+        return gone
 
 
 class Service:
@@ -143,6 +154,10 @@ class Service:
     def keys(self) -> Keys:
         """The keys that open the service."""
         return Keys(self._own)
+
+    def opened(self, name: str) -> Tenant | None:
+        """A tenant that was asked for before: nothing has to be opened for it."""
+        return self._tenants.get(name)
 
     def tenant(self, name: str = DEFAULT_TENANT) -> Tenant:
         """A tenant with its store, opened when it is first asked for."""

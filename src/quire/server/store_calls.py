@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from quire.errors import QuireError
+from quire.errors import NotFound, QuireError
 from quire.log.store import Index, RecordRow, RecordTable, Store
 from quire.log.turn_lock import in_turn, own_fence
 from quire.records.record import decode, encode
@@ -141,6 +141,9 @@ class HeldTurn:
     def _hold(self, call: RouteCall) -> None:
         try:
             with call.store.turn_lock(call.name):
+                with contextlib.suppress(NotFound):
+                    # Behind whatever the former holder is just committing.
+                    call.store.append(call.name, [], call.store.info(call.name).seq)
                 # The store's own fence, by which every replica can tell who holds the turn.
                 self.id = str(own_fence(call.store.place, call.name))
                 call.tenant.held[self.id] = self
