@@ -13,6 +13,7 @@ from behind import HEADERS, RULES, Upstream, Watching, body, running, wait_for, 
 from quire.providers.prefix import prefix_bytes
 from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
+from quire.server.mend_rules import changed_sections
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from toolbox import invoke
 
@@ -220,6 +221,14 @@ def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, s
     assert reuse[1] > max(0.6, reuse[0] + 0.1), reuse  # the second turn has no history to read
     (row,) = watcher.savings.as_json()["simulated"][-1:]
     assert (row["rules"], row["tokens"] > 0, row["usd"] > 0) == (rule, True, True)
+
+
+def test_of_a_long_line_only_the_sentence_that_changed_is_told_again() -> None:
+    was, now = (RULES.replace("\n", " ") + f" It is 2026-11-16 09:0{n}:11. Be brief." for n in (1, 2))
+    assert changed_sections(was, now) == [("volatile", "It is 2026-11-16 09:02:11.")]
+    assert changed_sections("Today is 2026-11-16. Be brief.", "Today is 2026-11-17. Be brief.") == [
+        ("volatile", "Today is 2026-11-17. Be brief.")
+    ]
 
 
 def test_everything_volatile_is_told_once_where_the_conversation_ends(servers: dict[str, Watching]) -> None:

@@ -371,10 +371,18 @@ class Savings:
             self._caches.popitem(last=False)
         found = cache.step(at_ms, given)
         assert call.usage is not None
-        scale = call.usage.input_total / max(1, found.total)
-        counts = [round(scale * each) for each in (found.read, found.write_5m, found.write_1h)]
+        # The provider counted what was sent, which mending may have made longer.
+        sent = Simulator(target).step(at_ms, call.body) if call.body else found
+        scale = call.usage.input_total / max(1, sent.total)
+        figures = (found.total, found.read, found.write_5m, found.write_1h)
+        total, read, write_5m, write_1h = (round(scale * each) for each in figures)
         return msgspec.structs.replace(
-            call.usage, cache_read=counts[0], cache_write_5m=counts[1], cache_write_1h=counts[2], charged=None
+            call.usage,
+            input_total=total,
+            cache_read=read,
+            cache_write_5m=write_5m,
+            cache_write_1h=write_1h,
+            charged=None,
         )
 
     def as_json(self) -> JsonObject:
