@@ -201,7 +201,8 @@ def show_total(watcher: CacheWatcher) -> None:
     )
     seen = watcher.as_json()
     for row in seen["savings"]["simulated"]:
-        read = f"{row['tokens']:,} tokens more were read (${row['usd']:,.4f})"
+        read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
+        read += f" (${abs(row['usd']):,.4f} {'saved' if row['usd'] >= 0 else 'lost'})"
         echo(
             f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation",
             err=True,
