@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import sys
 import threading
 import time
 import weakref
@@ -42,7 +41,7 @@ from quire.log.store import (
     no_thread,
     taken,
 )
-from quire.log.turn_lock import check_turn, file_lock, hold_turn
+from quire.log.turn_lock import LOCKS_FILES, check_turn, file_lock, hold_turn
 from quire.values import Entry, Json
 
 _INFO = """
@@ -64,9 +63,9 @@ class SqliteStore:
     def __init__(self, path: str | Path, words_of: WordsOf | None = None) -> None:
         self.path, self._words_of = path, words_of
         self._file = SqliteFile(path)
-        # By what turns are held. Windows has no flock: there a thread is held within its process alone.
+        # By what turns are held.
         self.place = f"memory-{id(self)}" if self._file.in_memory else os.path.realpath(path)
-        self._holds_files = sys.platform != "win32" and not self._file.in_memory
+        self._holds_files = LOCKS_FILES and not self._file.in_memory
         self.index, self.records = SqliteIndex(self._file), SqliteRecords(self._file)
         self._workers: list[Callable[[], None]] = []
 

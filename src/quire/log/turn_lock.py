@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -14,6 +15,8 @@ from quire.entry import sha256_hex
 from quire.errors import ConflictError, QuireError
 
 Key: TypeAlias = tuple[str, str]
+# Windows has no flock: there a thread is held within its process alone.
+LOCKS_FILES = sys.platform != "win32"
 # What this process holds, and what the code that is running now holds, by which fence: that may take it once more.
 _held: dict[Key, int] = {}
 _own: ContextVar[Mapping[Key, int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
