@@ -7,8 +7,9 @@ cost of those is bounded from below by a dynamic program with a price on kept to
 reaches it.
 
 A second table sweeps the size of tool results from 1 % to 40 % of a budget of 24,000: what Quire's default costs on the
-live path beside that bound over depth and moment at its own kept and floor, and beside cutting to half: also by the
-cheapest of Quire's settings that keeps as much as that.
+live path beside that bound over depth and moment at its own kept and floor, and the cheapest of Quire's settings that
+keeps as much as cutting to half, beside the cost of that: as it is, where requests may be invalid and results may go
+before any request has shown them, and with what is new and the user's newest words always kept.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from peers import PEERS, Sizes, points
+from peers import PEERS, Sizes, cut_to_half_validly, points
 from quire import Policy
 from quire.assemble import Built, reused_tokens
 from quire.assemble.policy import When
@@ -37,6 +38,8 @@ FLOOR = 0.5
 OPENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.49)
 COMPARED = ("LangChain trim, exact", "LlamaIndex Memory")
 READ, WRITE = PRICES[0]
+# Settings that are set beside cutting to half.
+FLOORS = [step / 40 for step in range(2, 21)]
 Array = Any
 
 
@@ -169,7 +172,7 @@ def kept_and_cost(made: list[Built], wholes: list[int]) -> tuple[float, float]:
 
 def settings(messages: list[dict[str, Any]], budget: int, wholes: list[int]) -> Iterable[tuple[float, float]]:
     """Kept and cost of Quire's settings that only drop, from little to much."""
-    for floor in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5):
+    for floor in FLOORS:
         for when in get_args(When):
             policy = Policy(
                 budget=budget,
@@ -193,7 +196,8 @@ def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
         sums = Talk.of(messages).sums
         wholes = [sums[end] - sums[1] for end in points(messages)]
         kept, cost = kept_and_cost(made, wholes)
-        half = measure_peer(PEERS["cut to half"](), messages, budget)
+        plain = measure_peer(PEERS["cut to half"](), messages, budget)
+        half = measure_peer(cut_to_half_validly, messages, budget)
         half_kept, half_cost = half.kept / half.requests, half.cost(READ, WRITE)
         as_much = [one for one in settings(messages, budget, wholes) if one[0] >= half_kept - 0.005]
         yield {
@@ -203,19 +207,24 @@ def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
             "kept": kept,
             "cost": cost,
             "of_bound": cost / least_cost(Talk.of(messages), budget, kept, 0, policy.floor),
+            "plain_kept": plain.kept / plain.requests,
+            "plain_cost": plain.cost(READ, WRITE),
+            "plain_invalid": plain.invalid,
             "half_kept": half_kept,
             "half_cost": half_cost,
-            "at_its_kept": min((one[1] for one in as_much), default=math.nan) / half_cost,
             "half_breaks": half.breaks,
             "half_invalid": half.invalid,
+            "at_its_kept": min((one[1] for one in as_much), default=math.nan) / half_cost,
         }
 
 
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--budget", type=int, help="one budget for every thread")
+    options.add_argument("--results", action="store_true", help="only the sweep of result sizes")
     arguments = options.parse_args()
-    found, swept = list(rows(arguments.data, arguments.budget)), list(sweep())
+    found = [] if arguments.results else list(rows(arguments.data, arguments.budget))
+    swept = list(sweep())
     if arguments.json:
         print(json.dumps({"peers": found, "results": swept}))
         return
@@ -244,8 +253,10 @@ def main() -> None:
             "× least",
             "cut to half: kept",
             "cost",
-            "cuts",
             "invalid",
+            "made valid: kept",
+            "cost",
+            "cuts",
             "ours at its kept",
         ),
         [
@@ -256,11 +267,13 @@ def main() -> None:
                 f"{row['kept']:.0%}",
                 f"{row['cost'] / 1000:,.0f}",
                 f"{row['of_bound']:.2f}",
+                f"{row['plain_kept']:.0%}",
+                f"{row['plain_cost'] / 1000:,.0f}",
+                row["plain_invalid"],
                 f"{row['half_kept']:.0%}",
                 f"{row['half_cost'] / 1000:,.0f}",
                 row["half_breaks"],
-                row["half_invalid"],
-                f"{row['at_its_kept'] - 1:+.0%}",
+                f"{row['at_its_kept'] - 1:+.1%}",
             )
             for row in swept
         ],

@@ -80,6 +80,22 @@ def cut_to_half(messages: list[Wire], budget: int) -> Iterator[list[Wire]]:
         yield head + body[kept_from:]
 
 
+def cut_to_half_validly(messages: list[Wire], budget: int) -> Iterator[list[Wire]]:
+    """Cutting to half that shows every result once: what is new always stays, and so do the user's newest words."""
+    sizes = Sizes()
+    kept_from, shown = 0, 0
+    asked: list[Wire] = []
+    for place in points(messages):
+        head, body = _head(messages[:place])
+        room = budget - sum(map(sizes.of, head))
+        if sum(map(sizes.of, asked + body[kept_from:])) > room:
+            kept_from = max(kept_from, min(shown, _start(body, room // 2, sizes)))
+            user = max(at for at, message in enumerate(body) if message["role"] == "user")
+            asked = [body[user]] if user < kept_from else []
+        yield head + asked + body[kept_from:]
+        shown = len(body)
+
+
 def _head(messages: list[Wire]) -> tuple[list[Wire], list[Wire]]:
     leading = [m for m in messages[:1] if m["role"] in ("system", "developer")]
     return leading, messages[len(leading) :]

@@ -2,13 +2,17 @@
 
 Every conversation is a thread of a real store, searched by `Recall`. Beside it in the same run: BM25 over
 single turns, MiniLM over single turns, their fusion by reciprocal ranks, and the paper's DRAGON.
+At the end, what the floor of relevance does to the first five: of questions whose evidence is among them, how many
+are answered with nothing; of questions that have no evidence where they are asked (those of the conversation before,
+with the names of its people exchanged; and all of them in a coding session), how many are answered at all.
 
-    bench/recall.py [--data FILE …] [--no-embedder] [--json]
+    bench/recall.py [--data FILE …] [--no-embedder] [--floor] [--json]
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +23,12 @@ import numpy as np
 from embedded import embedder
 from locomo import DRAGON, KS, Conversation, Question, Rank, entries, load, measure
 from quire.cli.output import print_table
-from quire.recall import Indexer, Recall
+from quire.recall import Indexer, Recall, relevant
 from quire.recall.languages import terms
 from quire.thread import open_store
-from traces import parser
+from traces import TRACES, parser
+from traces import conversations as traced
+from traces import entries as trace_entries
 
 NAMES = ("single-hop", "multi-hop", "temporal", "open-domain", "adversarial")
 
@@ -39,6 +45,40 @@ def quire(conversations: Sequence[Conversation], folder: Path, embedder: Any) ->
         return [hit.seq - 1 for hit in recall.search(question.text, max(KS), thread=f"c{number}")]
 
     return rank
+
+
+PLACED = 5
+
+
+def floored(conversations: Sequence[Conversation], folder: Path, embedder: Any) -> dict[str, float]:
+    """Shares in percent: true ones lost, false ones placed in the same kind of talk and in a coding session."""
+    store = open_store(folder / f"floor-{embedder is not None}.db")
+    for number, conversation in enumerate(conversations):
+        store.append(f"c{number}", entries(conversation))
+    session = TRACES / "pi_large_session.jsonl"
+    if session.exists():
+        store.append("code", trace_entries(next(traced(session))))
+    Indexer(store, embedder).run()
+    recall, placed = Recall(store, embedder), dict[str, list[bool]]()
+    for number, conversation in enumerate(conversations):
+        other = conversations[number - 1]
+        exchanged = dict(zip(_people(other), _people(conversation), strict=False))
+        for question in conversation.questions:
+            hits = recall.search(question.text, PLACED, thread=f"c{number}")
+            if question.evidence.intersection(hit.seq - 1 for hit in hits):
+                placed.setdefault("lost", []).append(not relevant(hits))
+            if session.exists():
+                found = recall.search(question.text, PLACED, thread="code")
+                placed.setdefault("placed in code", []).append(relevant(found))
+        for question in other.questions if other is not conversation else ():
+            text = "".join(exchanged.get(part, part) for part in re.split(r"(\w+)", question.text))
+            found = recall.search(text, PLACED, thread=f"c{number}")
+            placed.setdefault("placed in like talk", []).append(relevant(found))
+    return {name: 100 * sum(some) / len(some) for name, some in placed.items()}
+
+
+def _people(conversation: Conversation) -> list[str]:
+    return list(dict.fromkeys(turn.speaker for turn in conversation.turns))
 
 
 def bm25(conversations: Sequence[Conversation]) -> Rank:
@@ -99,13 +139,34 @@ def as_json(found: dict[str, list[float]]) -> dict[str, Any]:
     return {"overall": rows.pop("overall"), "by_category": rows}
 
 
+def _show_floors(floors: dict[str, dict[str, float]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(floors))
+        return
+    names = list(next(iter(floors.values())))
+    print_table(
+        ["the floor, in percent", *names],
+        [[way, *(f"{found[name]:.1f}" for name in names)] for way, found in floors.items()],
+    )
+    print()
+
+
 def main() -> None:
     options = parser(__doc__, "conversations in LoCoMo's form")
     options.add_argument("--no-embedder", action="store_true", help="search by words alone")
+    options.add_argument("--floor", action="store_true", help="only what the floor of relevance does")
     args = options.parse_args()
     conversations = load(*args.data or ())
     model = embedder(not args.no_embedder)
     with tempfile.TemporaryDirectory() as folder:
+        if args.floor or not args.json:
+            floors = {
+                "by words and meaning" if with_ else "by words": floored(conversations, Path(folder), with_)
+                for with_ in dict.fromkeys((model, None))
+            }
+            _show_floors(floors, args.json)
+        if args.floor:
+            return
         ours = measure(conversations, quire(conversations, Path(folder), model))
         if args.json:
             about = {"by": "words" if model is None else "words and meaning"}

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 python=.venv/bin/python
-every="window tokens clean summary grounding probes reuse bound turns adapters records recall recall_folds recall_elsewhere recall_code recall_languages recall_tau recall_speed server engine audit proxy"
+every="window tokens clean summary grounding probes reuse bound moments turns adapters records recall recall_folds recall_elsewhere recall_code recall_languages recall_tau recall_speed server engine audit proxy"
 failed=0
 for bench in ${BENCH:-$every}; do
   case $bench in

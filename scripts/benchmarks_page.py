@@ -9,6 +9,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 ORDER = (
     "reuse",
     "bound",
+    "moments",
     "turns",
     "grounding",
     "adapters",

@@ -101,6 +101,25 @@ def test_the_state_of_the_work_is_told_and_no_code_no_timings_and_no_modes() -> 
     ]
 
 
+def test_what_failed_and_then_worked_has_not_failed_and_a_state_is_nothing_to_do() -> None:
+    def tried(n: int, path: str, failed: bool) -> list[Entry]:
+        return [
+            values.call(str(n), "read", {"path": path}),
+            values.result(str(n), None, "no such file" if failed else "text", error=failed),
+        ]
+
+    entries = [*tried(1, "src/a.py", True), *tried(2, "src/b.py", True), *tried(3, "src/a.py", False)]
+    said = values.respond("The order is still pending and can be seen. The mail is not yet sent, it is left to do.")
+    text = summary([values.user("Read them."), *entries, said], 300)
+    assert "Failed: no such file (read src/b.py)" in text
+    assert text.count("no such file") == 1
+    assert "Open: The mail is not yet sent, it is left to do." in text
+    assert "still pending" not in text
+    # What an earlier summary told as failed may have worked since.
+    later = summary([values.user("Again."), *tried(4, "src/b.py", False)], 300, text)
+    assert "no such file" not in later
+
+
 @pytest.mark.moves_prefix(reason="many rebases are made")
 def test_a_long_thread_still_tells_every_request_that_has_gone() -> None:
     entries = [one for n in range(60) for one in (*turns(n, n + 1), values.respond("word " * 200))]

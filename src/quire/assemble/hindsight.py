@@ -18,7 +18,7 @@ from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.pins import Pin
 from quire.assemble.policy import Policy, When
 from quire.assemble.rebase import Outliving, Rebase
-from quire.assemble.rebase_decision import Rent, decide, effective
+from quire.assemble.rebase_decision import decide, effective
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
 from quire.entry import chain
@@ -263,9 +263,9 @@ def _found(assembly: Assembly) -> tuple[object, ...]:
 
 
 def _due(assembly: Assembly) -> Rebase | None:
-    """The policy's cut at this request, as if the rent for it had been paid."""
+    """The policy's cut at this request, as if the cache were cold."""
     assembly.policy = _change(assembly.policy, when="rent")
-    assembly.rent, assembly.requests = Rent(paid=-math.inf), 1
+    assembly.requests = 0
     try:
         return decide(assembly).rebase
     except BudgetError:

@@ -79,40 +79,33 @@ def _checked(text: str, limit: int) -> tuple[str, str]:
     return ("", "summary was longer than allowed") if counter().count(text) > limit * _OVER else (text, "")
 
 
-# When to rebase: as soon as going on costs more a request than the epoch would have cost if it ended here, at a moment
-# when a cut is no dearer than usual; at once when the cache is cold, or when the next request could not fit anyway.
+# When to rebase: as soon as going on costs more a request than the epoch would have cost if it ended here (the rule of
+# Silver and Meal for ordering stock), at a moment when a cut is no dearer than usual; at once when the cache is cold, or
+# when a cut costs no more of the usual price than the epoch has used of its room. bench/moments.py compares such rules.
 
 # A cut is worth its break if it frees this share of what would be kept.
 LEAST_SHARE = 0.05
 # What a model is given in front of its answer.
 PRIMING = 3
-# With less room than this, or this share of the budget, the next request cannot fit: an answer and what is said
-# to it take more.
-BRIM = 64
-BRIM_SHARE = 1 / 62
-# Cutting one request early spares what is new in it a second writing, unless there is no next one: two to one.
-LAST = 0.5
-# However little of what stays is cached yet, a cut counts as if this share of it were: epochs shall last.
-LASTS = 0.5
-# Of so many requests the newest tell what a cut usually has to write anew.
-_USUAL = 40
-# A cut waits for so many times its price, and for so many times what makes it dearer than usual: found on the
-# real, shuffled and made-up threads under five price sets; 1 to 1.5 and 1 to 2 do nearly as well.
-_WAIT, _BARGAIN = 1.4, 2.0
+# What a cut usually leaves and has to write anew: of so many requests at least, and of so many of the newest.
+_KNOWN, _USUAL = 3, 40
+# A cut waits for so many times its price, and for so many times what it writes and what it leaves beyond the usual.
+_WAIT, _DEARER, _LARGER = 1.2, 1.5, 0.5
 
 
 class Rent(msgspec.Struct, frozen=True, array_like=True):
-    """What an epoch has paid so far for what a cut would have taken away, and what cuts usually have to write anew."""
+    """What an epoch has paid so far for what a cut would have taken away, and what cuts usually leave and write anew."""
 
     paid: float = 0.0
     requests: int = 0
-    # In tokens: the mean over the newest requests, and over how many, of all epochs.
-    usual: float = 0.0
+    # In tokens: means over the newest requests, and over how many, of all epochs.
+    cached: float = 0.0
     seen: int = 0
+    kept: float = 0.0
 
     def ended(self) -> Rent:
         """At the start of the next epoch, whose first request pays none."""
-        return Rent(0.0, 1, self.usual, self.seen)
+        return _to(self, paid=0.0, requests=1)
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -123,8 +116,7 @@ class Moment(msgspec.Struct, frozen=True):
     removed: int
     # Of what would be kept behind the first changed byte, how much the provider still has cached.
     cached: int
-    # What no request has held before, and what is left of the budget.
-    new: int
+    # What is left of the budget.
     room: int
     cold: bool
     rent: Rent
@@ -136,8 +128,9 @@ def rent_after(moment: Moment, policy: Policy) -> Rent:
     if moment.removed <= 0:
         return _to(rent, requests=rent.requests + 1)
     seen = min(_USUAL, rent.seen + 1)
-    usual = rent.usual + (moment.cached - rent.usual) / seen
-    return Rent(rent.paid + policy.prices[0] * moment.removed, rent.requests + 1, usual, seen)
+    cached = rent.cached + (moment.cached - rent.cached) / seen
+    kept = rent.kept + (moment.kept - rent.kept) / seen
+    return Rent(rent.paid + policy.prices[0] * moment.removed, rent.requests + 1, cached, seen, kept)
 
 
 def reason_to_cut(moment: Moment, policy: Policy) -> str:
@@ -149,13 +142,18 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
     if moment.cold:
         return "cold"
     (read, write), rent = policy.prices, moment.rent
-    owed, price = read * moment.removed, (write - read) * max(moment.cached, LASTS * moment.kept)
-    dearer = (write - read) * (moment.cached - rent.usual) if rent.seen else 0.0
+    owed, dearer, larger = read * moment.removed, 0.0, 0.0
+    if rent.seen:
+        # What stays beyond the usual is read until the next cut, in about as many requests as there were since the last.
+        dearer = (write - read) * (moment.cached - rent.cached)
+        larger = read * rent.requests * (moment.kept - rent.kept)
+    price = _WAIT * (write - read) * moment.cached + _DEARER * dearer + _LARGER * larger
     # Half of this request's rent has been due since the one before it.
-    if owed * (rent.requests + 0.5) >= rent.paid + _WAIT * price + _BARGAIN * dearer:
+    if read and owed * (rent.requests + 0.5) >= rent.paid + price:
         return "rent"
-    spared = (write - read) * moment.new + owed
-    return "brim" if moment.room < min(BRIM, BRIM_SHARE * policy.limit) and spared >= LAST * price else ""
+    # Where room rather than rent ends epochs, a cut now takes away the share of one that was still to come.
+    used = moment.removed / (moment.removed + moment.room)
+    return "brim" if rent.seen >= _KNOWN and moment.cached <= used * rent.cached else ""
 
 
 _NOTHING_PINNED = "Raise the budget, or put less into the largest of these."
@@ -181,7 +179,7 @@ class Decision(msgspec.Struct, frozen=True):
 def decide(assembly: Assembly) -> Decision:
     """Apply the rule to the request at hand; the tail has been closed."""
     policy, moving = effective(assembly), _moving(assembly)
-    moment = _moment(assembly, policy, cold=assembly.cold or bool(moving))
+    moment = moment_of(assembly.epoch, policy, assembly.rent, cold=assembly.cold or bool(moving))
     cutting = reason_to_cut(moment, policy)
     if not cutting and not moving:
         return Decision(None, rent_after(moment, policy))
@@ -193,21 +191,20 @@ def decide(assembly: Assembly) -> Decision:
 def rent_owed(assembly: Assembly) -> Rent:
     """The rent after a request for which nothing is decided any more: it was sent as it stands."""
     policy = effective(assembly)
-    return rent_after(_moment(assembly, policy, cold=False), policy)
+    return rent_after(moment_of(assembly.epoch, policy, assembly.rent, cold=False), policy)
 
 
-def _moment(assembly: Assembly, policy: Policy, cold: bool) -> Moment:
-    epoch, plan = assembly.epoch, plan_cut(assembly.epoch, policy)
+def moment_of(epoch: Epoch, policy: Policy, rent: Rent, cold: bool) -> Moment:
+    plan = plan_cut(epoch, policy)
     new = epoch.strip.total - epoch.strip.sums[epoch.sent]
     return Moment(
         fits=policy.fits(epoch.head_tokens(), epoch.strip.total),
         kept=plan.kept,
         removed=plan.removed,
         cached=max(0, plan.kept - plan.same - new),
-        new=new,
         room=policy.limit - epoch.total_tokens(),
         cold=cold,
-        rent=assembly.rent,
+        rent=rent,
     )
 
 

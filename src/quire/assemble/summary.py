@@ -237,8 +237,10 @@ _DECISION = re.compile(
     r"root cause|cancel|refund|exchange|prefer|do not|don't|will use|chose|implement|added|changed|created|"
     r"removed|updated|renamed|passes|works)\w*"
 )
+# 'Still' and 'pending' alone tell how things are; these tell what is to be done.
 _LEFT_OPEN = re.compile(
-    r"(?i)\b(?:next|todo|to do|still|remain|open question|not yet|left to|pending|blocked|waiting)\w*"
+    r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
+    r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
 )
 # What the model announces is neither.
 _ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
@@ -267,7 +269,7 @@ _NEWEST, _PART = 3, 6
 def extract(gone: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     told = earlier(gone.before)
-    said = [*told.lines, *_said(gone.entries)]
+    said = [*_said(told.lines, gone.entries)]
     most = max(gone.limit, min(gone.most, _demanded(said, _SHORT_FACT)))
     prose = _fitted(told.prose, gone.limit // 2)
     limit = most - _count(prose)
@@ -293,7 +295,7 @@ def _demanded(lines: Sequence[Line], facts: int) -> int:
 def forgotten(gone: Leaving, text: str) -> str:
     """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
     told = earlier(gone.before)
-    said = [*told.lines, *_said(gone.entries)]
+    said = [*_said(told.lines, gone.entries)]
     room = {facts: max(gone.limit // 2, gone.most if facts <= _SHORT_FACT else 0) for facts in _FACTS}
     facts = next((facts for facts in _FACTS if _demanded(said, facts) <= room[facts]), 0)
     asked = [demand for line in said if line.who == "User" for demand in demands(line.text, facts)]
@@ -343,20 +345,44 @@ def _within(draft: _Draft, limit: int) -> str:
     return str(draft) if draft.fits(limit) else ""
 
 
-def _said(entries: Sequence[Entry]) -> Iterator[Line]:
-    """What the user asked, the model's sentences in which something is settled or left open, the newest failures."""
-    failures = [entry.seq for entry in entries if entry.kind == "result" and entry.body.get("error")]
-    calls = {entry.call_id: entry for entry in entries if entry.kind == "call"} if failures else {}
+def _said(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator[Line]:
+    """Earlier lines, then what the user asked, what the model settled or left open, and the newest failures.
+
+    What failed and then worked with the same tool on the same thing is no failure any more.
+    """
+    calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
+    results = [
+        (entry, calls[entry.call_id])
+        for entry in entries
+        if entry.kind == "result" and entry.call_id in calls
+    ]
+    worked = {_target(call): entry.seq for entry, call in results if not entry.body.get("error")}
+    failed = {
+        entry.seq: call
+        for entry, call in results
+        if entry.body.get("error") and worked.get(_target(call), 0) < entry.seq
+    }
+    newest = list(failed)[-_NEWEST_FEW:]
+    for line in before:
+        if line.who != "Failed" or not any(
+            tool in line.text and thing in line.text for tool, thing in worked
+        ):
+            yield line
     for entry in entries:
         if entry.kind == "user" and entry.text.strip():
             yield Line("User", _flat(entry.text))
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", entry.text))
             yield from (Line(kind, _flat(each)) for each in sentences if (kind := _settles(each)))
-        elif entry.seq in failures[-_NEWEST_FEW:] and (text := _flat(result_text(entry)[:_LONGEST])):
-            call = calls.get(entry.call_id)
-            made = f" ({call.name} {_flat(_text(call))})" if call is not None else ""
-            yield Line("Failed", first_words(text, _READABLE) + made)
+        elif entry.seq in newest and (text := _flat(result_text(entry)[:_LONGEST])):
+            call = failed[entry.seq]
+            yield Line("Failed", f"{first_words(text, _READABLE)} ({call.name} {_flat(_text(call))})")
+
+
+def _target(call: Entry) -> tuple[str, str]:
+    """The tool, and what it was called with: the first telling word, else all of it."""
+    text = _flat(_text(call))
+    return f"({call.name} ", next(iter(telling(text)), text)
 
 
 def _settles(sentence: str) -> str:
