@@ -49,7 +49,6 @@ BY_NAME = {
     "providers/__init__.py": "what a tool looks like tells its format",
     "server/mend_rules.py": "a repair is made in the way of each format",
     "server/turns.py": "`local` is the model that Quire starts itself",
-    "server/watch.py": "Gemini reports no figure where nothing was cached",
     "send/text_protocol.py": "tools in words are for Chat's messages alone",
 }
 

@@ -76,7 +76,7 @@ class QuireLogger(CustomLogger):
         given, marks = self._fitters.fit(body, _name(data) or str(messages[:2]), target)
         fitted = given["messages"]
         if takes_marks(target):
-            fitted = [_marked(one, place in marks) for place, one in enumerate(fitted)]
+            fitted = [_marked(each, place in marks) for place, each in enumerate(fitted)]
         return {**data, "messages": fitted}
 
     async def async_log_success_event(

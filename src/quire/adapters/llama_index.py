@@ -83,7 +83,7 @@ class QuireMemory(BaseMemory):
             return list(self.chat_history)
         written = [_written(message, place) for place, message in enumerate(self.chat_history)]
         fitted = self._fitters.fit({"messages": written, **self._aside}, "", "").given["messages"]
-        return [self._message(one["data"]) for one in fitted]
+        return [self._message(each["data"]) for each in fitted]
 
     def get_all(self) -> list[ChatMessage]:
         return list(self.chat_history)

@@ -65,8 +65,8 @@ def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
     found = conversations(file, recognised(file))
     with open_db(db) as store:
         threads = {info.name for info in store.threads()}
-        for one in found:
-            name, entries = f"{PREFIX}{one.name}", one.entries()
+        for each in found:
+            name, entries = f"{PREFIX}{each.name}", each.entries()
             before = store.read(name) if name in threads else []
             fresh = entries[known_entries(before, entries) :]
             store.append(name, fresh)

@@ -61,11 +61,11 @@ class QuireConversationManager(ConversationManager):
         target = self._target or target_of(type(model).__module__.rpartition(".")[2], named)
         system = [{"text": told}] if isinstance(told, str) else list(told or ())
         tools = [{"toolSpec": spec} for spec in context.tool_specs]
-        messages = [{name: one[name] for name in ("role", "content")} for one in plain(context.messages)]
+        messages = [{name: each[name] for name in ("role", "content")} for each in plain(context.messages)]
         body = {"messages": messages, "system": system, "toolConfig": {"tools": tools}}
         body = {name: value for name, value in body.items() if value and value != {"tools": []}}
         given, marks = self._fitters.fit(body, str(id(context.agent)), target)
-        fitted = [_with_bytes(one) for one in given["messages"]]
+        fitted = [_with_bytes(each) for each in given["messages"]]
         if not takes_marks(target):
             return context.replace(messages=fitted)
         if system and _MARK not in system:

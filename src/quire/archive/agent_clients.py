@@ -273,22 +273,22 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     sent: dict[str, SentCall] = {}
     model, name = "", file.name
     answered = {id for line in _gemini_lines(file) for id in _answered(line.get("content"))}
-    for one in _gemini_lines(file):
-        name, model = str(one.get("sessionId") or name), str(one.get("model") or model)
-        at, id = milliseconds(one.get("timestamp")), str(one.get("id") or "")
-        if one.get("type") not in ("user", "gemini"):
+    for each in _gemini_lines(file):
+        name, model = str(each.get("sessionId") or name), str(each.get("model") or model)
+        at, id = milliseconds(each.get("timestamp")), str(each.get("id") or "")
+        if each.get("type") not in ("user", "gemini"):
             continue
-        if one["type"] == "gemini" and isinstance(one.get("tokens"), dict):
-            used = _gemini_usage(one["tokens"])
+        if each["type"] == "gemini" and isinstance(each.get("tokens"), dict):
+            used = _gemini_usage(each["tokens"])
             sent[id] = SentCall(f"{file.path}:{id}", "gemini", model, {}, used, at, name, id=id)
-        calls = [call for call in one.get("toolCalls") or () if call.get("id") not in called]
-        parts = _gemini_parts(one) if id not in places else []
+        calls = [call for call in each.get("toolCalls") or () if call.get("id") not in called]
+        parts = _gemini_parts(each) if id not in places else []
         parts += [{"functionCall": {"id": c.get("id"), "name": c.get("name"), "args": c.get("args") or {}}} for c in calls]  # fmt: skip
-        if id in places and not calls and one["type"] == "user":
-            contents[places[id]] = (at, {"role": "user", "parts": _gemini_parts(one)})
+        if id in places and not calls and each["type"] == "user":
+            contents[places[id]] = (at, {"role": "user", "parts": _gemini_parts(each)})
         elif parts:
             places.setdefault(id, len(contents))
-            contents.append((at, {"role": "user" if one["type"] == "user" else "model", "parts": parts}))
+            contents.append((at, {"role": "user" if each["type"] == "user" else "model", "parts": parts}))
         called |= {call["id"] for call in calls if call.get("id")}
         results = [
             part for call in calls if call.get("id") not in answered for part in call.get("result") or ()

@@ -420,10 +420,10 @@ class Fresh:
         self._unnamed: dict[int, list[Item]] = {}
         for behind, value in contexts:
             asked = [n for n, message in enumerate(messages[:behind]) if message.role == "user"]
-            for one in held_items(value):
-                self._held[identity(item_json(one))] = one
-                if asked and identity(item_json(one)) not in named:
-                    self._unnamed.setdefault(asked[-1], []).append(one)
+            for each in held_items(value):
+                self._held[identity(item_json(each))] = each
+                if asked and identity(item_json(each)) not in named:
+                    self._unnamed.setdefault(asked[-1], []).append(each)
 
     def system(self) -> Iterator[Entry]:
         """The system prompt that an older comment holds."""

@@ -330,10 +330,10 @@ def _otel_value(value: JsonObject) -> Json:
 def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
     """A message in parts as messages of Chat."""
     parts = said.get("parts") or []
-    for one in parts:
-        if one.get("type") == "tool_call_response":
-            answer = one.get("response", one.get("result"))
-            yield {"role": "tool", "tool_call_id": str(one.get("id") or ""), "content": text_in(answer)}
+    for each in parts:
+        if each.get("type") == "tool_call_response":
+            answer = each.get("response", each.get("result"))
+            yield {"role": "tool", "tool_call_id": str(each.get("id") or ""), "content": text_in(answer)}
     calls = [
         {"id": str(part.get("id") or ""), "type": "function", "function": {"name": part.get("name"), "arguments": part["arguments"] if isinstance(part.get("arguments"), str) else json.dumps(part.get("arguments") or {}, ensure_ascii=False)}}
         for part in parts if part.get("type") == "tool_call"

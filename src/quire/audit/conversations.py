@@ -151,7 +151,7 @@ def _in_blocks(body: JsonObject, field: str) -> JsonObject:
     told = (
         {"system": [{"type": "text", "text": body["system"]}]} if isinstance(body.get("system"), str) else {}
     )
-    return {**body, **told, field: [_message_in_blocks(one, field) for one in rows]}
+    return {**body, **told, field: [_message_in_blocks(row, field) for row in rows]}
 
 
 def _message_in_blocks(message: Json, field: str) -> Json:

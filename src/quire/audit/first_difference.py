@@ -78,7 +78,7 @@ def _definitions(units: Sequence[Unit]) -> list[Json]:
     """The tools, one by one: Gemini has all of them in one."""
     tools = [each for unit in units if unit.section == "tools" for each in unit.compared]
     listed = [each.get("functionDeclarations") if isinstance(each, dict) else None for each in tools]
-    return [one for tool, inner in zip(tools, listed, strict=True) for one in (inner or [tool])]
+    return [each for tool, inner in zip(tools, listed, strict=True) for each in (inner or [tool])]
 
 
 def _name(tool: Json) -> str:

@@ -257,9 +257,9 @@ def _values(text: str, file: str) -> list[Any]:
     value, lines = value_or_lines(text, called(file), "conversation, or one message,")
     if lines is None:
         return [value]
-    for number, one in lines:
-        if not isinstance(one, dict | list):
-            problem = f"{called(file)} holds {short(one)}, not a message"
+    for number, each in lines:
+        if not isinstance(each, dict | list):
+            problem = f"{called(file)} holds {short(each)}, not a message"
             raise FormatError(problem, line=number, column=1, hint="Write one conversation a line.")
     values = [line for _, line in lines]
     apart = all(isinstance(value, list) or any(name in value for name in _HOLDERS) for value in values)
@@ -289,15 +289,15 @@ def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]
     out = []
     with open_db(db) as store:
         threads = {thread.name for thread in store.threads()}
-        for number, one in enumerate(found, 1):
+        for number, each in enumerate(found, 1):
             name = f"{thread}-{number}" if many else thread
             before = store.read(name) if name in threads else []
-            fresh = one.entries[known_entries(before, one.entries) :]
+            fresh = each.entries[known_entries(before, each.entries) :]
             store.append(name, fresh)
             out.append(Stored(name, len(fresh), len(before)))
-            if one.chat is not None and one.chat.fork is not None:
-                forked = _chat_files().read_back(store, name, one.chat)
-                fork = one.chat.fork
+            if each.chat is not None and each.chat.fork is not None:
+                forked = _chat_files().read_back(store, name, each.chat)
+                fork = each.chat.fork
                 out += [Stored(forked, len(fork.entries), fork.behind, name)] if forked else []
     return out
 

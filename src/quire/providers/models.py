@@ -86,7 +86,7 @@ def split_target(target: str) -> tuple[str, str]:
 def named_target(target: str) -> str:
     """A target as it came, if it names a model; a llama.cpp server answers with the one it has."""
     provider, model = split_target(target)
-    if not model and resolve(provider)[0] != "llamacpp":
+    if not model and not provider_facts(resolve(provider)[0]).get("one_model"):
         raise CallError(
             f"{target!r} names no model",
             hint=f"Write {provider}:MODEL; `quire models {provider}` lists them.",

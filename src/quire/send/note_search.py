@@ -248,8 +248,8 @@ def documents(
 ) -> list[FoundNote]:
     """Passages gathered by note, best note first, within `limit` characters in all and `each` for one note."""
     by_note: dict[str, list[Passage]] = {}
-    for one in passages:
-        by_note.setdefault(one.path, []).append(one)
+    for passage in passages:
+        by_note.setdefault(passage.path, []).append(passage)
     found: list[FoundNote] = []
     left = limit
     for path, own in by_note.items():

@@ -197,7 +197,7 @@ class CacheWatcher:
                 }
                 for each in self.grouping.conversations
             ]
-        rows.sort(key=lambda row: -max((one["at"] or 0 for one in row["requests_seen"]), default=0))
+        rows.sort(key=lambda row: -max((seen["at"] or 0 for seen in row["requests_seen"]), default=0))
         agreement = {"asked": self.compared, "agreed": self.agreed}
         return {
             "conversations": rows,
@@ -365,7 +365,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     call = call_of("", about, sent, None)
     data = plain(exchange.reply, exchange.reply_headers.get("content-encoding", ""), cut=not exchange.whole)
     ended = exchange.whole or _LAST_WORD.search(data) is not None
-    told = call.provider == "gemini" or _FIGURES.search(data) is not None
+    told = not wire_of(call.provider).reports_no_cache or _FIGURES.search(data) is not None
     if "event-stream" not in exchange.reply_headers.get("content-type", ""):
         whole = _json_or_none(data)
         reply: JsonObject = whole if isinstance(whole, dict) else {}

@@ -96,8 +96,8 @@ def misfits(value: Json, wanted: str, path: str, grammar: Grammar) -> Iterator[F
         return
     yield from _bounds(value, kind, path)
     if kind.items:
-        for index, one in enumerate(value):
-            yield from misfits(one, kind.items, f"{path}[{index}]", grammar)
+        for index, each in enumerate(value):
+            yield from misfits(each, kind.items, f"{path}[{index}]", grammar)
     if kind.shape:
         yield from _object(value, grammar.shapes[kind.shape], path, grammar)
 

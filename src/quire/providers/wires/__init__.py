@@ -115,6 +115,8 @@ class Wire(Format, frozen=True, kw_only=True):
     mark: Callable[[JsonObject, Path, bool], JsonObject] = lambda body, path, long: body
     # Asks why less was read from the cache than the reply of this id had left there.
     diagnosed: Callable[[JsonObject, str | None], JsonObject] = lambda body, previous_id: body
+    # Whether a reply that read nothing from the cache says so; without, its silence means that nothing was cached.
+    reports_no_cache: bool = True
     # Whether the model's thinking goes back to it.
     thinking: Callable[[ModelInfo], bool] = lambda info: True
 

@@ -135,7 +135,9 @@ def write(sheet: Draft, message: Message) -> None:
         parts = [written for part in message.parts for written in _answer(part)]
         sheet.messages.append({"kind": "response", "parts": parts, "timestamp": _MADE})
     elif message.role == "tool":
-        sheet.messages.append(_request(*(_return(one) for one in message.parts if isinstance(one, Result))))
+        sheet.messages.append(
+            _request(*(_return(part) for part in message.parts if isinstance(part, Result)))
+        )
     elif message.role == "note":
         said = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
         sheet.messages.append(_request(_part("system-prompt", content=said)))

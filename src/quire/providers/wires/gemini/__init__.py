@@ -352,6 +352,7 @@ WIRE = Wire(
     read=parse_reply,
     stream=GeminiStream,
     usage=gemini_usage,
+    reports_no_cache=False,
     rules=RULES,
     call=_CALL,
 )
