@@ -55,7 +55,7 @@ def _reasons(held: Collection, text: str) -> Any:
     manner, rows = held._manner, np.arange(len(held.ids))
     asked = ask(Query(text), manner.people())
     neighbours = held._beside()
-    words, _ = scores(held._postings, asked, neighbours, held._lengths.all, held._alive.all)
+    words, _ = scores(held._postings, asked, neighbours, held._alive.all)
     vector, none = held._vector(asked), np.zeros(0, np.int64)
     every = held._every_cosine(rows, vector, none, none.astype(np.float32), neighbours)
     return np.stack(

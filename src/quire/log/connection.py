@@ -168,6 +168,9 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
 
 def _begin(conn: sqlite3.Connection, how: str) -> None:
     """Begin a transaction; whoever waits for another process is told so."""
+    if how == "DEFERRED":
+        conn.execute("BEGIN DEFERRED")  # takes no lock, so that there is nothing to wait for
+        return
     _wait_at_most(conn, SILENT_S)
     try:
         conn.execute(f"BEGIN {how}")

@@ -307,6 +307,14 @@ _COMPARED = 1_200
 MEANING_PARTS = ("vectors", "signs", "owner", "known")
 
 
+def _nearest(differ: Array, count: int) -> Ints:
+    """The places of so many of the smallest numbers, the first of equals, in order; small numbers can be counted."""
+    least = int(np.searchsorted(np.cumsum(np.bincount(differ)), count))
+    near = differ < least
+    near[np.flatnonzero(differ == least)[: count - int(np.count_nonzero(near))]] = True
+    return np.flatnonzero(near)
+
+
 class Meaning:
     """Vectors by the row of their document, in half precision; a document is as near as the nearest of its own."""
 
@@ -349,7 +357,7 @@ class Meaning:
             differ = np.zeros(len(places), np.uint16)
             for at, sign in enumerate(_signs(query[None], signs.shape[1])[0]):
                 differ += np.bitwise_count(signs[:, at] ^ sign)
-            places = np.sort(places[np.argpartition(differ, _COMPARED)[:_COMPARED]])
+            places = places[_nearest(differ, _COMPARED)]
         best = self._best(query, places)
         rows = np.flatnonzero(best > -np.inf)
         return rows, best[rows]

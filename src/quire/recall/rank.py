@@ -327,7 +327,7 @@ class Collection:
         """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
         asked = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
         neighbours = self._beside()
-        words, share = scores(self._postings, asked, neighbours, self._lengths.all, self._alive.all)
+        words, share = scores(self._postings, asked, neighbours, self._alive.all)
         vector = self._vector(asked)
         allowed = self._allowed(only, exclude)
         near, cosines = _NOTHING if vector is None else self.meaning.near(vector, allowed)

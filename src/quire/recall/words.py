@@ -114,6 +114,13 @@ class Neighbours:
         self._before[rows[1:][together]] = rows[:-1][together]
         self._behind[rows[:-1][together]] = rows[1:][together]
         self._asks = asks
+        self.rows = max(1, int(np.count_nonzero(inside)))
+        # How long each row is beside the usual one, with one place more for neighbours that are not there.
+        usual = max(1.0, float(lengths[inside].mean())) if inside.any() else 1.0
+        self.long = np.append(lengths, 0) / np.float32(usual)
+        self.norm = np.float32(K1) * (
+            1 - np.float32(B) + np.float32(B) * np.minimum(self.long, np.float32(_LONG))
+        )
         self._lends = np.float32(_LENDS_WHOLE) / np.maximum(lengths, np.float32(_LENDS_WHOLE))
         self.dialogue = self._shares(speakers)
         self._takes = np.append(ALONE + (1 - ALONE) * self.dialogue, 0).astype(np.float32)
@@ -304,16 +311,11 @@ _COMPLETE = 0.5
 
 
 def scores(
-    postings: Postings, asked: QueryTerms, neighbours: Neighbours, lengths: Floats, allowed: Bools
+    postings: Postings, asked: QueryTerms, neighbours: Neighbours, allowed: Bools
 ) -> tuple[Floats, Floats]:
     """How well each allowed row and its surroundings answer the query's words, and the share of them they hold."""
-    size = len(allowed)
-    documents = max(1, int(np.count_nonzero(allowed)))
-    usual = max(1.0, float(lengths[allowed].mean())) if allowed.any() else 1.0
-    long = np.append(lengths, 0) / np.float32(usual)
-    norm = np.float32(K1) * (1 - np.float32(B) + np.float32(B) * np.minimum(long, np.float32(_LONG)))
-    # One place more, for neighbours that are not there.
-    out, share, wide, own = np.zeros((4, size + 1), np.float32)
+    documents, long = neighbours.rows, neighbours.long
+    out, share, wide, own = np.zeros((4, len(long)), np.float32)
     whole = complete = 0.0
     for term, weight in asked.words:
         rows, counts = postings.of(key(term))
@@ -332,10 +334,11 @@ def scores(
         rarity = _rarity(int(np.count_nonzero(wide)), documents)
         # A row that is touched twice is written twice with the same sum.
         held = wide[touched]
-        out[touched] += np.float32(weight * rarity * (K1 + 1)) * held / (held + norm[touched])
+        out[touched] += np.float32(weight * rarity * (K1 + 1)) * held / (held + neighbours.norm[touched])
         share[touched] += np.float32(telling) * np.minimum(held, np.float32(1))
         wide[touched] = 0
-    out *= 1 + np.float32(_COMPLETE) * (own >= np.float32(0.999 * complete or 1)) / np.maximum(long, 1)
+    holding = np.flatnonzero(own >= np.float32(0.999 * complete or 1))
+    out[holding] *= 1 + np.float32(_COMPLETE) / np.maximum(long[holding], 1)
     return out[:-1], share[:-1] / np.float32(whole or 1)
 
 
