@@ -196,6 +196,8 @@ class Prompt(msgspec.Struct, frozen=True):
     ends: tuple[int, ...] = ()
     # The texts that L1 is made of, where it came as several.
     heads: tuple[str, ...] = ()
+    # Where each of them was imported from; empty where none was.
+    front: tuple[JsonObject, ...] = ()
 
     @property
     def systems(self) -> list[str]:

@@ -335,3 +335,17 @@ def test_media_in_a_tools_result_count_and_go_with_its_handle(tokens: int) -> No
     thread.policy = Policy(budget=4 * tokens, model=CLAUDE)
     body = thread.request(CLAUDE, check=True).body
     assert str(media["source"]) not in str(body)
+
+
+def test_what_else_an_imported_message_says_is_counted_where_it_goes_back() -> None:
+    ran = {"role": "assistant", "content": "Done.", "executed_tools": [{"index": 0, "output": prose(6_000, 1)}]}
+    told = {"role": "user", "content": "Go."}
+    entries = providers.import_("openai-chat", {"model": "compound-beta", "messages": [told, ran, told]})
+    sizes = []
+    for target in ("groq:compound-beta", "groq:llama-3.3-70b"):
+        thread = Thread(open_store(":memory:"), "t", Policy(budget=100_000))
+        thread.append(*entries)
+        assert ("executed_tools" in str(thread.request(target).body)) == (not sizes)
+        sizes.append(thread.build(target).tokens)
+    assert sizes[0] > 5_000
+    assert sizes[1] < 100

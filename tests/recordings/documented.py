@@ -17,8 +17,15 @@ def documented(wire: str) -> Iterator[Exchange]:
         talk = [said(wire, "user", "Go."), *spoken, *(after or [said(wire, "user", "And then?")])]
         name = f"{place} {options or spoken}"[:90]
         body = {field: talk if spoken or after else talk[:1], **options}
-        body |= {"model": model} if wire not in ("bedrock", "gemini") else {}
-        yield Exchange(name, wire, provider, model, 200, body)
+        yield from _told(name, wire, provider, model, body)
+    for place, (target, body) in enumerate(WHOLE.get(wire, ())):
+        provider, _, model = target.partition(":")
+        yield from _told(f"whole {place} {body}"[:90], wire, provider, model, body)
+
+
+def _told(name: str, wire: str, provider: str, model: str, body: Object) -> Iterator[Exchange]:
+    named = {"model": model} if wire not in ("bedrock", "gemini") else {}
+    yield Exchange(name, wire, provider, model, 200, {**body, **named})
 
 
 CLAUDE, CALLED = "anthropic:claude-sonnet-4-5", {"type": "tool_use", "id": "toolu_1", "name": "w", "input": {}}
@@ -177,3 +184,107 @@ BODIES = {
     "gemini": GEMINI,
     "bedrock": BEDROCK,
 }
+
+
+# Whole bodies: what begins or ends otherwise, says things twice, or is held by the provider.
+
+
+def _turn(wire: str, *texts: str) -> list[Object]:
+    """Words of the user and of the model in turns, the model's first where a text begins with '<'."""
+    roles = ["assistant" if text[0] == "<" else "user" for text in texts]
+    return [said(wire, role, text) for role, text in zip(roles, texts, strict=True)]
+
+
+def _parts(role: str, *parts: Object) -> Object:
+    return {"role": role, "parts": list(parts)}
+
+
+C, G, R, A, B = "openai-chat", "gemini", "openai-responses", "anthropic", "bedrock"
+OLD = [{"role": "assistant", "content": None, "function_call": {"name": "w", "arguments": "{}"}},
+       {"role": "function", "name": "w", "content": "1"}]  # fmt: skip
+TWICE = [{"role": "assistant", "content": None, "tool_calls": [CALL]},
+         {"role": "tool", "tool_call_id": "abc123def", "content": "1"}]  # fmt: skip
+BOTH = [{**CALL, "id": f"abc123de{n}"} for n in "12"]
+GO, IMAGE = (
+    _parts("user", {"text": "Go."}),
+    {"type": "image_url", "image_url": {"url": "https://a.test/b.png", "detail": "low"}},
+)
+ASKED = _parts("model", {"functionCall": {"name": "a.b:c-d", "id": "1"}}, {"functionCall": {"name": "w", "id": "2"}})
+GAVE = [
+    {"functionResponse": {"name": name, "id": id, "response": {"a": 1}}} for name, id in (("w", "2"), ("a.b:c-d", "1"))
+]
+GIVEN = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
+SEARCH: Object = {"type": "builtin_function", "function": {"name": "$web_search"}}
+SEARCHED = {"id": "c", "type": "builtin_function", "function": {"name": "$web_search", "arguments": "{}"}}
+SERVED = {
+    "type": "custom_tool_call",
+    "call_id": "xs_1",
+    "id": "ctc_1",
+    "name": "x_search",
+    "input": "{}",
+    "status": "completed",
+}
+WHOLE: dict[str, list[tuple[str, Object]]] = {
+    C: [
+        *[("openai-chat:gpt-4o", {"messages": talk}) for talk in (
+            _turn(C, "<Hi."),
+            [said(C, "system", "Be brief.")],
+            [{"role": "developer", "name": "b", "content": [_text("a"), _text("b")]}, *_turn(C, "Go.")],
+            [said(C, "user", "Go."), said(C, "assistant", ""), said(C, "user", "Go on.")],
+            [{"role": "user", "content": [IMAGE]}],
+            [*_turn(C, "Go."), *OLD, *OLD], [*_turn(C, "Go."), *TWICE, *TWICE],
+            [*_turn(C, "Go."), {"role": "assistant", "content": None, "tool_calls": BOTH},
+             *({"role": "tool", "tool_call_id": f"abc123de{n}", "content": n} for n in "21")],
+        )],
+        ("openrouter:google/gemini-2.5-flash-image", {"messages": [
+            *_turn(C, "Go."), {"role": "assistant", "content": "x", "images": [IMAGE], "annotations": [{"type": "a"}]},
+            *_turn(C, "Go.")]}),
+        ("groq:compound-beta", {"messages": [
+            *_turn(C, "Go."), {"role": "assistant", "content": "x", "executed_tools": [{"index": 0}]}, *_turn(C, "Go.")]}),
+        ("openai-chat:litellm/claude", {"messages": [*_turn(C, "Go."), {
+            "role": "assistant", "content": "x", "reasoning_content": "a",
+            "thinking_blocks": [{"type": "thinking", "thinking": "a", "signature": "s"}]}, *_turn(C, "Go.")]}),
+        ("openai-chat:kimi-k2", {"tools": [SEARCH], "messages": [
+            *_turn(C, "Go."), {"role": "assistant", "content": "", "tool_calls": [SEARCHED]},
+            {"role": "tool", "tool_call_id": "c", "name": "$web_search", "content": "{}"}]}),
+    ],
+    R: [
+        *[(GPT, {"input": talk}) for talk in (
+            _turn(R, "<Hi."), [said(R, "developer", "Be brief.")],
+            [{"role": "user", "content": [{"type": "input_image", "image_url": "https://a.test/b.png", "detail": "low"}]}],
+            [*_turn(R, "Go."), *([{"type": "function_call", "call_id": "call_1", "name": "w", "arguments": "{}"}, GIVEN] * 2)],
+            [*_turn(R, "Go."), {"type": "local_shell_call", "id": "l", "call_id": "call_1", "status": "completed",
+                                "action": {"type": "exec", "command": ["ls"], "env": {}}},
+             {"type": "local_shell_call_output", "id": "call_1", "output": "x"}],
+        )],
+        (GPT, {"store": True, "input": [*_turn(R, "Go."), {"type": "item_reference", "id": "fc_1"}, GIVEN]}),
+        (GPT, {"previous_response_id": "resp_1", "input": [GIVEN]}),
+        (GPT, {"conversation": "conv_1", "input": [GIVEN, *_turn(R, "Go.")]}),
+        ("openai:gpt-5.6", {"input": [*_turn(R, "Go."), {"type": "configuration_update", "text": {"verbosity": "low"}},
+                                      *_turn(R, "Go.")]}),
+        ("xai-responses:grok-4", {"input": [*_turn(R, "Go."), SERVED, *_items(), *_turn(R, "Go.")]}),
+    ],
+    G: [
+        *[(FLASH, {"contents": talk}) for talk in (
+            _turn(G, "<Hi."), _turn(G, "Go.", "<Hi."), _turn(G, "<Hi.", "Go."), _turn(G, "Go.", "<Hi.", "<Ho.", "Go."),
+            [GO, _parts("model", {"text": ""}), GO], [GO, ASKED, _parts("function", *GAVE)],
+            [GO, ASKED, _parts("user", {"text": "So:"}, *GAVE)],
+            [_parts("user", {"text": "Go.", "partMetadata": {"a": 1}}), _parts("model", {"text": "x", "partMetadata": {"b": 1}}), GO],
+            [_parts("user", {"inlineData": {"mimeType": "image/png", "data": PNG, "displayName": "d"}})],
+        )],
+        (FLASH, {"tools": [{"functionDeclarations": [{"name": "a.b:c-d"}]}], "contents": [GO]}),
+    ],
+    A: [
+        (CLAUDE, {"max_tokens": 9, "messages": [{"role": "assistant", "content": "Hi."}, *_turn(A, "Go.")]}),
+        (CLAUDE, {"max_tokens": 9, "tools": [{"name": "w", "type": "custom", "input_schema": {"type": "object"}}],
+                  "messages": [*_turn(A, "Go."), *_claude(CALLED), *_result(is_error=True)]}),
+        ("anthropic:claude-opus-5-5", {"max_tokens": 9, "messages": [
+            *_turn(A, "Go."), {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}, *_turn(A, "<Hi.", "Go.")]}),
+    ],
+    B: [
+        (HAIKU, {**SPEC, "messages": [*_turn(B, "Go."), *_bedrock(USE), {"role": "user", "content": [
+            {"toolResult": {"toolUseId": "t1", "content": [{"text": "r"}]}}, {"text": "So?"}]}]}),
+        (HAIKU, {"messages": [{"role": "user", "content": [
+            {"image": {"format": "png", "source": {"s3Location": {"uri": "s3://b/k", "bucketOwner": "x"}}}}]}]}),
+    ],
+}  # fmt: skip

@@ -74,17 +74,6 @@ class Exchange(msgspec.Struct, frozen=True):
         return self.accepted and bool(given) and not blocked and not any(one.get("error") for one in given)
 
     @property
-    def kept_elsewhere(self) -> bool:
-        """Whether the provider holds what came before."""
-        return bool(self.body.get("previous_response_id") or self.body.get("conversation"))
-
-    @property
-    def only_outputs(self) -> bool:
-        """Whether a body brings the results of calls and nothing else."""
-        items = self.body.get("input")
-        return isinstance(items, list) and all(item.get("type", "").endswith("_output") for item in items)
-
-    @property
     def options(self) -> Object:
         """Everything that is not the conversation, for the call that renders it again."""
         apart = {*CONVERSATION[self.wire], "model", "stream", "stream_options", "cache_control"}

@@ -62,15 +62,6 @@ def accepted(wire: str) -> list[Exchange]:
     return [one for one in exchanges(wire) if one.accepted]
 
 
-def whole(wire: str) -> list[Exchange]:
-    """Accepted bodies that hold their conversation.
-
-    Behind `previous_response_id` or `conversation` the provider keeps it: tool outputs alone answer calls that
-    are nowhere in the body, so there is no conversation to import.
-    """
-    return [one for one in accepted(wire) if not (one.kept_elsewhere and one.only_outputs)]
-
-
 def refused(wire: str) -> list[Exchange]:
     return [one for one in exchanges(wire) if not one.accepted]
 
@@ -120,13 +111,13 @@ def unnamed(exchange: Exchange) -> str:
 @every_wire
 def test_import_and_render_change_nothing_but_spelling(wire: str) -> None:
     store = quire.open_store(":memory:")
-    hold(lambda one: changed(store, one), whole(wire), CHANGED_ON_THE_WAY)
+    hold(lambda one: changed(store, one), accepted(wire), CHANGED_ON_THE_WAY)
 
 
 @every_wire
 def test_the_same_holds_of_what_else_might_have_been_sent(wire: str) -> None:
     store = quire.open_store(":memory:")
-    others = [one for exchange in whole(wire) for one in variants(exchange)]
+    others = [one for exchange in accepted(wire) for one in variants(exchange)]
     step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else len(others) // 100
     might = [one for one in others[::step] if not findings(one, one.provider)]
     hold(lambda one: changed(store, one), might, CHANGED_ON_THE_WAY)
@@ -175,7 +166,7 @@ def differences(one: Any, other: Any, path: str = "$") -> Iterator[str]:
 @every_wire
 def test_importing_what_was_rendered_adds_nothing(wire: str) -> None:
     store = quire.open_store(":memory:")
-    hold(lambda one: added(store, one), whole(wire), ADDED_THE_SECOND_TIME)
+    hold(lambda one: added(store, one), accepted(wire), ADDED_THE_SECOND_TIME)
 
 
 def added(store: Store, exchange: Exchange) -> list[str]:
@@ -191,7 +182,7 @@ def added(store: Store, exchange: Exchange) -> list[str]:
 @every_wire
 def test_a_reply_is_never_taken_for_another_models(wire: str) -> None:
     store = quire.open_store(":memory:")
-    hold(lambda one: disowned(store, one), [one for one in replies(wire) if one in whole(wire)], DISOWNED)
+    hold(lambda one: disowned(store, one), replies(wire), DISOWNED)
 
 
 def disowned(store: Store, exchange: Exchange) -> list[str]:

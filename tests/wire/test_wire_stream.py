@@ -1,6 +1,7 @@
 """Replies and streams become entries; whatever breaks, what was received is kept."""
 
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -298,7 +299,7 @@ def test_half_a_call_is_shown_but_never_an_entry() -> None:
 
 @every_provider
 def test_a_respelled_tool_name_is_read_back(target: str) -> None:
-    tool = {"name": "get.weather", "description": "", "parameters": {}}
+    tool = {"name": "get weather", "description": "", "parameters": {}}
     body = render(Prompt("", "", (tool,), (Message("user", (Text("hi"),)),)), target).body
     name = "get_weather_" + str(body).partition("get_weather_")[2][:8]
     use = {"toolUse": {"toolUseId": "1", "name": name, "input": {}}}
@@ -309,7 +310,7 @@ def test_a_respelled_tool_name_is_read_back(target: str) -> None:
         "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": name}}]}}]},
         "bedrock": {"output": {"message": {"content": [use]}}},
     }[resolve(target.partition(":")[0])[1]]
-    assert parse_reply(target, reply, names=["get.weather"]).entries[0].name == "get.weather"
+    assert parse_reply(target, reply, names=["get weather"]).entries[0].name == "get weather"
 
 
 def test_recorded_replies_are_exported_in_their_own_format() -> None:
@@ -370,3 +371,42 @@ def test_an_error_in_the_middle_loses_nothing_that_came_before(target: str, data
     assert caught.value.retryable
     assert reader.partial() == before
     assert list(before.entries) == gathered
+
+
+def test_arguments_of_gemini_that_come_in_pieces_are_put_together() -> None:
+    def chunk(**call: Any) -> dict[str, Any]:
+        return {"candidates": [{"content": {"parts": [{"functionCall": call}]}}]}
+
+    def piece(path: str, **value: Any) -> dict[str, Any]:
+        return chunk(partialArgs=[{"jsonPath": path, **value}], willContinue=True)
+
+    pieces = [
+        chunk(name="light", willContinue=True),
+        piece("$.brightness", numberValue=50),
+        piece("$.tone", stringValue="wa", willContinue=True),
+        piece("$.tone", stringValue="rm"),
+        piece("$.rooms[1].on", boolValue=True),
+        piece("$['at night']", nullValue="NULL_VALUE"),
+    ]
+    reading = stream("gemini:gemini-3-pro")
+    assert [entry for event in pieces for entry in reading.feed(event)] == []
+    args = {"brightness": 50, "tone": "warm", "rooms": [None, {"on": True}], "at night": None}
+    (half,) = reading.partial().unfinished
+    assert (half["name"], json.loads(half["text"])) == ("light", args)
+    reading.feed(chunk())
+    reading.feed(chunk(name="dark", args={}))
+    reading.feed({"candidates": [{"finishReason": "STOP"}]})
+    assert [(each.name, each.args) for each in reading.reply().entries] == [("light", args), ("dark", {})]
+
+
+def test_a_call_that_the_server_carried_out_is_no_call_of_ours() -> None:
+    call = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "xs_1", "name": "x_search", "input": "{}"}
+    words = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
+    for output, kinds in (([call, words], ["respond", "respond"]), ([call], ["call"])):
+        reading = stream("xai-responses:grok-4")
+        for index, item in enumerate(output):
+            reading.feed({"type": "response.output_item.done", "output_index": index, "item": item})
+        reading.feed({"type": "response.completed", "response": {"status": "completed", "output": output}})
+        assert [entry.kind for entry in reading.reply().entries] == kinds
+        whole = parse_reply("xai-responses:grok-4", {"output": output, "status": "completed"})
+        assert [entry.kind for entry in whole.entries] == kinds

@@ -84,6 +84,7 @@ class _Leaf(msgspec.Struct, frozen=True, array_like=True):
 class _Epoch(msgspec.Struct, frozen=True, array_like=True):
     number: int
     l1: list[str]
+    front: list[JsonObject]
     tools: tuple[JsonObject, ...]
     l2: list[int]
     has: list[int]
@@ -226,6 +227,7 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
     return _Epoch(
         epoch.number,
         epoch.l1,
+        epoch.front,
         epoch.tools,
         blocks.places(epoch.l2),
         blocks.places(epoch.known.has.values()),
@@ -312,6 +314,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
 def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
     epoch = Epoch()
     epoch.number, epoch.l1, epoch.tools = packed.number, packed.l1, packed.tools
+    epoch.front = packed.front
     epoch.l2 = tuple(blocks[place] for place in packed.l2)
     epoch.known.has = {blocks[place].id: blocks[place] for place in packed.has}
     epoch.known.used = packed.used

@@ -13,7 +13,7 @@ from quire.assemble.policy import Policy
 from quire.assemble.telling import likeliest, telling
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
 from quire.entry import INTERRUPTED, result_text
-from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
+from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words, was_sent
 from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
 from quire.tokens.counting import block_tokens, part_tokens, said
 from quire.values import Call, Entry, Image, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
@@ -240,17 +240,19 @@ def _tail(text: str) -> str:
 
 
 def assistant(entries: Sequence[Entry], policy: Policy) -> Message:
-    """One message of the model from the entries of its run; empty text is left out."""
-    kept = [(part, entry.seq) for entry in entries if (part := _spoken(entry, policy)) is not None]
+    """One message of the model from the entries of its run; empty text is left out, unless it was sent so before."""
+    whole = bool(entries and policy.model) and was_sent(entries[0].wire, policy.model)
+    kept = [(part, entry.seq) for entry in entries if (part := _spoken(entry, policy, whole)) is not None]
     return Message("assistant", tuple(part for part, _ in kept), tuple(seq for _, seq in kept))
 
 
-def _spoken(entry: Entry, policy: Policy) -> Part | None:
+def _spoken(entry: Entry, policy: Policy, whole: bool) -> Part | None:
     if entry.kind == "think":
-        return Think(entry.text, entry.wire) if policy.thinking or _is_owed(entry, policy) else None
+        return Think(entry.text, entry.wire) if whole or policy.thinking or _is_owed(entry, policy) else None
     if entry.kind == "respond":
         # A blank text may still carry a provider's own block: a signature, a server tool's result.
-        return Text(entry.text, entry.wire) if entry.text.strip() or entry.wire.get("block") else None
+        kept = whole or entry.text.strip() or entry.wire.get("block")
+        return Text(entry.text, entry.wire) if kept else None
     raw = entry.wire.get("arguments")
     return Call(entry.call_id, entry.name, entry.args, entry.wire, raw if isinstance(raw, str) else "")
 
@@ -408,6 +410,8 @@ class Epoch:
     def __init__(self) -> None:
         self.number = 1
         self.l1: list[str] = []
+        # The `wire` of what L1 is made of, as far as it came from the model that is asked.
+        self.front: list[JsonObject] = []
         self.tools: tuple[JsonObject, ...] = ()
         self.l2: tuple[ItemBlock, ...] = ()
         self.known = Library()
@@ -431,7 +435,7 @@ class Epoch:
         twin = Epoch()
         twin.__dict__.update(self.__dict__)
         twin.l1, twin.known, twin.strip = self.l1[:], self.known.copy(), self.strip.copy()
-        twin.ends = self.ends[:]
+        twin.ends, twin.front = self.ends[:], self.front[:]
         return twin
 
     def growth_so_far(self) -> tuple[float, float]:
@@ -473,6 +477,7 @@ class Epoch:
             opening=opening,
             ends=tuple(self.ends[: bisect_right(self.ends, self.sent)]),
             heads=tuple(self.l1) if len(self.l1) > 1 and self.number == 1 else (),
+            front=tuple(self.front) if any(self.front) else (),
         )
 
     def head_tokens(self) -> int:

@@ -89,6 +89,12 @@ class Pending:
         self.late.append(Message("note", (Text(text),), (entry.seq,)))
         return True
 
+    def answer_stored(self, entry: Entry) -> None:
+        """The provider holds its call: the result stands alone, as it came."""
+        if not self.groups:
+            self.groups.append(OpenMessage([], []))
+        self.groups[-1].pairs.append((entry, entry))
+
     def close(self, epoch: Epoch, turn: int, policy: Policy, final: bool = False) -> list[LeftOut]:
         """Turn everything into leaves; late instructions join only in front of the model's next words (`final`)."""
         left_out = self._close_user(epoch, turn, policy)

@@ -21,7 +21,7 @@ from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import ItemBlock, block, normal, unique
 from quire.errors import BudgetError
 from quire.log.entries import usable
-from quire.providers.convert import came_to
+from quire.providers.convert import came_to, is_known
 from quire.tokens import Calibration, Calibrations
 from quire.values import Entry, JsonObject, Kind, LeftOut, Message, Text, ToolSet
 
@@ -172,14 +172,17 @@ class Assembly:
             self.absent.leave(entry.seq, "empty message")
         elif not (self.requests or (self.turn and self.epoch.l1) or self._stands(entry)):
             # All that stand in front of the user's first words are the system prompt.
-            self.epoch.l1.append(entry.text if self._came(entry) else normal(entry.text))
+            came = self._came(entry)
+            self.epoch.l1.append(entry.text if came else normal(entry.text))
+            self.epoch.front.append(entry.wire if came else {})
         else:
             self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), True)
 
     def _feed_note(self, entry: Entry) -> None:
         # A note without words may set the effort from here on.
-        if entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks"):
+        told = entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks")
+        if told or self._came(entry):
             self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
             if "recalled_ids" in entry.meta:
@@ -208,6 +211,10 @@ class Assembly:
     def _came(self, entry: Entry) -> bool:
         """Whether the model that is asked was told this before."""
         return bool(self.policy.model) and came_to(entry.wire, self.policy.model)
+
+    def _known(self, entry: Entry) -> bool:
+        """Whether it came from a conversation with the model that is asked."""
+        return bool(self.policy.model) and is_known(entry.wire, self.policy.model)
 
     def _stands(self, entry: Entry) -> bool:
         """Whether it was told so behind other messages, in this place."""
@@ -257,6 +264,8 @@ class Assembly:
         elif self.pending.answer_late(entry):
             self.carried.late[entry.seq] = ("", False)
             self.carried.results[entry.seq] = entry.id
+        elif entry.wire.get("stored") and self._known(entry):
+            self.pending.answer_stored(entry)
         else:
             self.absent.leave(entry.seq, "no call waits for this result")
 
@@ -399,7 +408,7 @@ class Assembly:
 
     def select(self) -> Selection:
         """What of the log counts for the request that would be sent now."""
-        if self.turn == 0:
+        if self.turn == 0 and not any(map(self._known, self.entries.values())):
             raise BudgetError(
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
             )

@@ -293,7 +293,8 @@ def user_text(before: list[str], query: str, composer: str = "") -> str:
 def _message(turn: UserTurn, text: str, images: list[Json]) -> Message:
     # Images alone may have come in one message with results, or a provider takes no words: `wire` tells.
     wire = turn.entry.wire
-    parts: list[Part] = [Text(text, wire)] if text or wire.keys() & {"more", "blank"} else []
+    alone = {"more", "blank", *(["message"] if turn.entry.body.get("images") else [])}
+    parts: list[Part] = [Text(text, wire)] if text or wire.keys() & alone else []
     parts += [image_part(image) for image in [*(turn.entry.body.get("images") or ()), *images]]
     return Message("user", tuple(parts), turn.seqs)
 

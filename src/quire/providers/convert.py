@@ -174,9 +174,23 @@ def came_to(wire: JsonObject, to: Draft | str) -> bool:
     if "message" not in wire:
         return False
     sheet = _sheet(to) if isinstance(to, str) else to
-    # The template of a server of one's own may be another by now.
-    anywhere = sheet.native.anywhere and not sheet.info.features.template
+    # The template of a server of one's own may be another by now; elsewhere a model may have a role for it.
+    features = sheet.info.features
+    anywhere = not features.template if sheet.native.anywhere else features.late_system
     return anywhere and is_from(wire, sheet.native.formats, sheet)
+
+
+def is_known(wire: JsonObject, to: Draft | str) -> bool:
+    """Whether an entry came from a conversation with this very model."""
+    if not wire.get("model"):
+        return False
+    sheet = _sheet(to) if isinstance(to, str) else to
+    return bool(sheet.info.model) and is_from(wire, sheet.native.formats, sheet)
+
+
+def was_sent(wire: JsonObject, to: Draft | str) -> bool:
+    """Whether an entry begins an imported message that this very model was sent, or wrote."""
+    return "message" in wire and is_known(wire, to)
 
 
 def begins_imported(message: Message, format: str) -> bool:
@@ -363,7 +377,10 @@ def holds_blocks(part: Part) -> bool:
     """Whether a part came with blocks that its text does not show."""
     match part:
         case Text() | Think():
-            return "encloses" in part.wire or ("block" in part.wire and not part.text.strip())
+            besides = part.wire.keys() & {"encloses", "besides"}
+            return bool(besides) or ("block" in part.wire and not part.text.strip())
+        case Call():
+            return "besides" in part.wire
         case Result():
             return "block" in part.wire or "message" in part.wire
     return False
@@ -381,8 +398,11 @@ def _sheet(target: str) -> Draft:
 
 
 def _sent(part: Part, message: Message, sheet: Draft | None) -> list[JsonObject]:
-    assert isinstance(part, Text | Think | Result)  # the caller asked
-    if "encloses" in part.wire:
+    assert isinstance(part, Text | Think | Call | Result)  # the caller asked
+    if "besides" in part.wire:
+        back = sheet is None or was_sent(part.wire, sheet)
+        return [{name: part.wire["message"].get(name) for name in part.wire["besides"]}] if back else []
+    if "encloses" in part.wire and not isinstance(part, Call):
         return _enclosed(part, message, sheet)
     block = (
         own_block(part, sheet) if sheet is not None else _kept(part.wire, _native(part.wire.get("format")))

@@ -1,17 +1,25 @@
-"""A thread as a provider's messages: imported ones as they came, all others written from their entries."""
+"""A thread as a provider's messages: imported ones as they came, all others written from their entries.
+
+An export holds every message that came in its format. A request gives one back to the model it was for, while its
+entries still say the same and no rule would refuse it: with fields that no entry holds, and parts in their order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from quire.providers.convert import project
+from quire.providers.convert import came_to, normal, project, was_sent
 from quire.providers.incoming import Original, Whole, regrouped
 from quire.providers.models import ModelInfo, model_info
+from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import functions_of
 from quire.providers.rendering import Draft, Writer
-from quire.values import Entry, Json, JsonObject
+from quire.providers.rules.check import Check, errors, turn_at
+from quire.providers.spelling import in_parts
+from quire.providers.wires import format_of, wire_of
+from quire.values import Call, Entry, Json, JsonObject, Message, Part, Prompt, Result, Text, Think
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -77,3 +85,155 @@ def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry,
         else:
             return system, tools, entries[place:]
     return system, tools, []
+
+
+# A request: the writers write every message first, then the original takes its place where it may.
+
+
+def giving_back(write: Callable[[Draft, Message], None]) -> Callable[[Draft, Message], None]:
+    """A writer that lets imported messages go back as they came, whatever fields they hold, where it may."""
+
+    def put(sheet: Draft, message: Message) -> None:
+        before, left, last, half = len(sheet.messages), len(sheet.left_out), sheet.last, sheet.half
+        sheet.half = None
+        write(sheet, message)
+        if sheet.faithful:
+            return
+        bridges = [each for each in sheet.messages[before:] if each is sheet.bridged]
+        anew = sheet.messages[before + len(bridges) :]
+        if half and message.role == "user" and sheet.sealed < before and _says(message.parts, half[1]):
+            # Results and words came as one message.
+            sheet.messages[before - 1 :] = [half[0]]
+            sheet.given_back, sheet.given_seq = before, max(message.seqs, default=0)
+            return
+        came = _as_they_came(sheet, message)
+        if came is None or not (sheet.native.anywhere or _holds(came, anew)):
+            return
+        told = message.role == "note"
+        parted = bool(bridges or told) and _is_parted(sheet, last, came[0], before)
+        if told and parted:
+            return
+        if _follows(sheet, message, before) and not parted:
+            bridges = []
+        sheet.messages[max(0, before - 1) :] = [*([last] if before else []), *bridges, *came]
+        del sheet.left_out[left:]
+        sheet.given_back, sheet.given_seq = len(sheet.messages), max(message.seqs, default=0)
+
+    return put
+
+
+def _follows(sheet: Draft, message: Message, before: int) -> bool:
+    """Whether a message stands behind the one it came behind, or begins as it began."""
+    if not before:
+        return not sheet.stale
+    return sheet.given_back == before and min(message.seqs, default=0) == sheet.given_seq + 1
+
+
+def _holds(came: Json, anew: Json) -> bool:
+    """Whether a value says all that another says, and maybe more: {"a": 1, "b": 2}, {"a": 1} -> True."""
+    if isinstance(came, dict) and isinstance(anew, dict):
+        return all(key in came and (key == "role" or _holds(came[key], anew[key])) for key in anew)
+    if isinstance(came, list) and isinstance(anew, list):
+        # Results may have come in another order than their calls.
+        return len(came) == len(anew) and all(
+            _holds(came[place], each) or any(_holds(other, each) for other in came)
+            for place, each in enumerate(anew)
+        )
+    return bool(came == anew)
+
+
+def _as_they_came(sheet: Draft, message: Message) -> list[JsonObject] | None:
+    """The messages that were imported, if each was this model's and its parts still say what it says."""
+    out = []
+    for parts in _runs(message):
+        wire = getattr(parts[0], "wire", {})
+        void = sheet.stale and any(isinstance(part, Think) for part in parts)
+        if void or not was_sent(wire, sheet) or (message.role == "note" and not came_to(wire, sheet)):
+            return None
+        came = as_sent(wire["message"], sheet)
+        told = [part for each in project(format_of(wire["format"]).imports([came])) for part in each.parts]
+        if not _says(parts, told[: len(parts)]) or _is_refused(came, sheet):
+            return None
+        if len(told) > len(parts):
+            # What the user said with these results comes next.
+            sheet.half = (came, told[len(parts) :]) if message.role == "tool" else None
+            return None
+        out.append(came)
+    return out or None
+
+
+def _runs(message: Message) -> list[list[Part]]:
+    """The parts of a message by the imported message that each came in, in the order they came."""
+    parts = list(message.parts)
+    if len(message.seqs) == len(parts):
+        parts = [part for _, part in sorted(zip(message.seqs, parts, strict=True), key=lambda pair: pair[0])]
+    out: list[list[Part]] = []
+    for part in parts:
+        if not out or "message" in getattr(part, "wire", {}):
+            out.append([])
+        out[-1].append(part)
+    return out
+
+
+def as_sent(message: JsonObject, sheet: Draft) -> JsonObject:
+    """An imported message without cache marks, absent fields and what its recorder noted."""
+    bare = {key: value for key, value in unmarked(message).items() if not key.startswith("_")}
+    bare = {key: value for key, value in bare.items() if value is not None or key == "content"}
+    content = bare.get("content")
+    if isinstance(content, list):
+        blocks = [unmarked(each) if isinstance(each, dict) else each for each in content]
+        bare["content"] = [each for each in blocks if not (isinstance(each, dict) and "cachePoint" in each)]
+    elif isinstance(content, str) and content and in_parts(sheet.info):
+        # A mark must find a block.
+        text = [{"type": "input_text" if sheet.native.items else "text", "text": content}]
+        bare["content"] = content if sheet.native.anywhere and bare.get("role") == "assistant" else text
+    return bare
+
+
+def told_in_front(
+    sheet: Draft,
+    prompt: Prompt,
+    heads: list[str],
+    text_of: Callable[[Json], str],
+    say: Callable[[str], JsonObject],
+) -> list[JsonObject]:
+    """The instructions in front of the messages: as they came where they were imported, else as `say` writes them."""
+    wires = prompt.front if len(prompt.front) == len(heads) else ({},) * len(heads)
+    came = [as_sent(wire["message"], sheet) if was_sent(wire, sheet) else {} for wire in wires]
+    return [
+        one if one and normal(text_of(one.get("content"))) == normal(text) else say(text)
+        for text, one in zip(heads, came, strict=True)
+    ]
+
+
+def _says(parts: Sequence[Part], told: Sequence[Part]) -> bool:
+    return len(parts) == len(told) and all(map(_says_the_same, parts, told))
+
+
+def _says_the_same(part: Part, told: Part) -> bool:
+    if isinstance(part, Text | Think | Result):
+        same = isinstance(told, type(part)) and normal(part.text) == normal(told.text)
+        if not isinstance(part, Result) or not isinstance(told, Result):
+            return same
+        # Where no id is said, the name of the function stands for it.
+        return same and part.error == told.error and told.call_id in (part.call_id, part.name)
+    if isinstance(part, Call) and isinstance(told, Call):
+        return (part.call_id, part.name, part.args) == (told.call_id, told.name, told.args)
+    return part == told
+
+
+def _is_refused(message: JsonObject, sheet: Draft) -> bool:
+    """Whether the rules find that a message would be refused wherever it stands."""
+    check, rules = Check({}, sheet.info), wire_of(sheet.info.wire).rules
+    turn = turn_at(sheet.info.wire, message, 1)
+    return bool(errors([*rules.message(check, turn), *rules.each(check, turn)]))
+
+
+def _is_parted(sheet: Draft, last: JsonObject, message: JsonObject, place: int) -> bool:
+    """Whether the rules want a turn in front of a message: behind the last one, or at the beginning."""
+    check, rules, wire = Check({}, sheet.info), wire_of(sheet.info.wire).rules, sheet.info.wire
+    turn, sequels = turn_at(wire, message, place), [make() for make in rules.along]
+    for sequel in sequels if place else ():
+        list(sequel.take(check, turn_at(wire, last, place - 1)))
+    wrong = [*rules.each(check, turn), *(each for sequel in sequels for each in sequel.take(check, turn))]
+    return bool(errors(wrong))

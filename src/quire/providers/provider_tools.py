@@ -36,6 +36,8 @@ class Native(msgspec.Struct, frozen=True):
     items: bool = False
     # Late instructions may stand between any two messages, not only in front of the model's.
     anywhere: bool = False
+    # No two calls of a conversation may have one id.
+    unique_ids: bool = False
 
 
 def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entry:

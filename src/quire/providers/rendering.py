@@ -29,10 +29,10 @@ from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Resul
 class CallPairer:
     """Takes messages one by one; what it gives back can be sent."""
 
-    def __init__(self, ids: Spelling, origin: tuple[tuple[str, ...], str] = ((), "")) -> None:
+    def __init__(self, ids: Spelling, native: Native, model: str) -> None:
         self.ids = ids
-        # The formats and the model of the request: an id that it issued itself goes back as it came.
-        self.formats, self.model = origin
+        # Whom the request is for: an id that it issued itself goes back as it came.
+        self.native, self.model = native, model
         self.used: set[str] = set()
         self.open: list[tuple[Call, str]] = []
         # (seqs, reason) of what could not stay.
@@ -53,30 +53,35 @@ class CallPairer:
 
     def _named(self, message: Message) -> Message:
         parts: list[Part] = []
+        # A conversation that was held so before may use an id twice, where that is not refused.
+        first = getattr(next(iter(message.parts), None), "wire", {})
+        again = not self.native.unique_ids and (self.native.items or "message" in first)
         for part in message.parts:
             if isinstance(part, Call):
                 spellings = self.ids.candidates(part.call_id or "call")
                 issued = [part.call_id] if self._issued(part) else []
-                wire_id = next(each for each in chain(issued, spellings) if each not in self.used)
+                free = (each for each in chain(issued, spellings) if each not in self.used)
+                wire_id = issued[0] if issued and again else next(free)
                 self.used.add(wire_id)
                 self.open.append((part, wire_id))
                 part = msgspec.structs.replace(part, call_id=wire_id)
             parts.append(part)
         return msgspec.structs.replace(message, parts=tuple(parts)) if self.open else message
 
-    def _issued(self, call: Call) -> bool:
-        """Whether the model that is asked made this call, by its own name or by the one it was asked by."""
+    def _issued(self, call: Call | Result) -> bool:
+        """Whether a call is of the model that is asked, by its own name or by the one it was asked by."""
         named = [str(call.wire.get(field) or "") for field in ("model", "asked")]
         mine = bool(self.model) and any(name and same_model(name, self.model) for name in named)
-        return bool(call.call_id and mine and call.wire.get("format") in self.formats)
+        return bool(call.call_id and mine and call.wire.get("format") in self.native.formats)
 
     def _answered(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
         parts: list[Part] = []
         for part in message.parts:
-            if not isinstance(part, Result):
+            place = self._called(part) if isinstance(part, Result) else None
+            if not isinstance(part, Result) or (place is None and self._is_held(part)):
                 parts.append(part)
-            elif (place := self._called(part)) is None:
+            elif place is None:
                 self.dropped.append((message.seqs, f"result of {part.call_id!r} has no call before it"))
             else:
                 call, wire_id = self.open.pop(place)
@@ -84,6 +89,10 @@ class CallPairer:
         parts += self._interrupted()
         self.open = []
         return msgspec.structs.replace(message, parts=tuple(parts))
+
+    def _is_held(self, result: Result) -> bool:
+        """Whether the provider itself holds the call that a result answers."""
+        return bool(result.wire.get("stored")) and self._issued(result)
 
     def _called(self, result: Result) -> int | None:
         """Which open call a result answers: same id, and among those the same name first."""
@@ -136,13 +145,20 @@ class Draft:
         self.stale = False
         # How many of the messages a request has shown: they stay as they are.
         self.sealed = 0
+        # The turn that was put in last; how many messages there were, and the last entry's number, when the newest
+        # imported one was given back as it came.
+        self.bridged: JsonObject = {}
+        self.given_back = self.given_seq = 0
+        # An imported message of which the results were written, and what else it says.
+        self.half: tuple[JsonObject, list[Part]] | None = None
 
     def copy(self) -> Draft:
         other = Draft(self.info, self.native, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
         other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
-        other.sealed = self.sealed
+        other.sealed, other.given_back, other.given_seq = self.sealed, self.given_back, self.given_seq
+        other.half = self.half
         return other
 
     @property
@@ -157,6 +173,7 @@ class Draft:
     def bridge(self, message: JsonObject) -> None:
         """Put a turn in that was never taken, because the provider insists on one."""
         if not self.faithful:
+            self.bridged = message
             self.messages.append(message)
 
     def leave_out(self, message: Message, reason: str, part: Part | None = None) -> None:
@@ -279,7 +296,7 @@ class Rendering:
         self.held: dict[int, int] = {}
         self.sheet = Draft(self.info, self.writer.native, self.ask)
         self.sheet.has_tools = ground[2]
-        self.settler = CallPairer(self.writer.ids(self.info), (self.writer.native.formats, self.info.model))
+        self.settler = CallPairer(self.writer.ids(self.info), self.writer.native, self.info.model)
 
     def _catch_up(self, prompt: Prompt) -> None:
         known = len(self.taken)

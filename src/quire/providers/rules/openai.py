@@ -131,9 +131,14 @@ def call_ids(message: JsonObject) -> list[str]:
     return [text(call.get("id")) for _, call in objects_at(message.get("tool_calls"), "")]
 
 
+def _named_here(tool: tuple[str, JsonObject]) -> bool:
+    """Whether the caller chose a tool's name: a server's own have any ($web_search)."""
+    return tool[1].get("type", "function") in ("function", "custom")
+
+
 def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
     """The names of the tools that a message calls."""
-    for path, call in objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls"):
+    for path, call in filter(_named_here, objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")):
         yield f"{path}.function.name", obj(call.get("function")).get("name")
 
 
@@ -301,7 +306,7 @@ def _value(path: str, value: Json, values: list[str]) -> Finding:
 def _head(check: Check) -> Iterator[Finding]:
     # A local server's template takes any name.
     if not check.info.features.template:
-        tools = objects_at(check.body.get("tools"), "$.tools")
+        tools = filter(_named_here, objects_at(check.body.get("tools"), "$.tools"))
         yield from names(
             (f"{path}.function.name", obj(tool.get("function")).get("name")) for path, tool in tools
         )

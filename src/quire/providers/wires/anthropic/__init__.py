@@ -115,7 +115,9 @@ def tool_entry(tool: JsonObject) -> JsonObject:
     """A tool as entries define it; a server tool keeps its type as its description."""
     return {
         "name": str(tool.get("name") or tool.get("type") or ""),
-        "description": str(tool.get("description") or tool.get("type") or ""),
+        "description": str(
+            tool.get("description") or ("" if "input_schema" in tool else tool.get("type")) or ""
+        ),
         "parameters": sub(tool, "input_schema") or {"type": "object", "properties": {}},
     }
 

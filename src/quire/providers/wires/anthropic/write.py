@@ -6,6 +6,7 @@ user message before them, and tools the list in front.
 
 from __future__ import annotations
 
+from quire.entry import result_text
 from quire.errors import FormatError
 from quire.providers.convert import (
     COMMON,
@@ -20,6 +21,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import joined_text
 from quire.providers.models import ModelInfo, data
+from quire.providers.outgoing import giving_back
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
@@ -32,7 +34,8 @@ from quire.providers.rendering import (
     texts,
     wanted_effort,
 )
-from quire.providers.rules.claude import betas_around
+from quire.providers.rules.check import turn_at
+from quire.providers.rules.claude import betas_around, betas_in
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, object_of
 from quire.values import (
@@ -178,7 +181,7 @@ def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came, and so does one that holds nothing."""
     own = own_block(part, sheet)
     held: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
-    if own and text_of(own.get("content")) == part.text:
+    if own and result_text(answered(own)) == part.text:
         held = {"content": own["content"]} if own.get("content") is not None else {}
     out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, **held}
     return {**out, "is_error": True} if part.error else out
@@ -356,7 +359,10 @@ def _headers(sheet: Draft) -> dict[str, str]:
     """The betas of what is written late, and of what the caller asks for without naming any."""
     betas = list(sheet.betas)
     if not sheet.ask.extra.keys() & {"betas", "anthropic_beta", "extra_headers"}:
-        betas += [data("rules")["betas"][use.feature] for use in betas_around(sheet.ask.extra)]
+        uses = list(betas_around(sheet.ask.extra))
+        for place, message in enumerate(sheet.messages):
+            uses += betas_in(turn_at(FORMAT, message, place)) if message["role"] == "system" else ()
+        betas += [data("rules")["betas"][use.feature] for use in uses]
     return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
 
@@ -364,5 +370,5 @@ def _ids(info: ModelInfo) -> Spelling:
     return Spelling()
 
 
-NATIVE = Native((FORMAT,), "@block", owners=("anthropic",))
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
+NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True)
+WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)

@@ -21,6 +21,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import bytes_of, objects, sub
 from quire.providers.models import ModelInfo
+from quire.providers.outgoing import giving_back
 from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
@@ -356,7 +357,7 @@ def _ids(info: ModelInfo) -> Spelling:
 
 
 NATIVE = Native((FORMAT,), "@content", owners=("bedrock",))
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
 
 
 # The request body with bytes in place of base64, as boto3's `client.converse` takes it.

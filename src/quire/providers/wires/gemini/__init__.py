@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 from quire.errors import FormatError, ProviderError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
+    LIMIT_BLOCKS,
     BlockDelta,
     Partial,
     StreamGuard,
@@ -31,6 +34,7 @@ from quire.providers.outgoing import exported
 from quire.providers.prefix import Layout, Unit, UnitPart, as_block, as_list, definition
 from quire.providers.provider_tools import Offered, function, functions_of, offered
 from quire.providers.rules.gemini import RULES, setting
+from quire.providers.spelling import compact
 from quire.providers.usage import gemini_usage, usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.write import (
@@ -39,8 +43,8 @@ from quire.providers.wires.gemini.write import (
     NAMES,
     WRITER,
     answered,
+    camel_in,
     declaration,
-    declared_in,
     image_of,
     is_image,
     part_in,
@@ -59,6 +63,9 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
         model = model or str(value.get("model") or "").removeprefix("models/")
         out += _head_entries(value)
         value = value.get("contents")
+        # Google's own client takes a text or a content alone.
+        value = [{"role": "user", "parts": [{"text": value}]}] if isinstance(value, str) else value
+        value = [value] if isinstance(value, dict) else value
     if not isinstance(value, list):
         raise FormatError("no list of contents", hint='Give a list, or {"contents": [...]}.')
     waiting: list[Entry] = []
@@ -89,7 +96,7 @@ def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
     for tool in defined:
         for name, how in tool.items():
             if name in ("functionDeclarations", "function_declarations"):
-                declared = (declared_in(each) for each in objects(tool, name))
+                declared = (camel_in(each) for each in objects(tool, name))
                 yield from (function(each, tool_entry, declaration) for each in declared)
             elif how is not None:
                 yield Offered(tool_entry({"name": name}), {name: how})
@@ -208,6 +215,9 @@ class GeminiStream:
         self.growing: JsonObject = {}
         self.pieces: list[str] = []
         self.parts = 0
+        # A call whose arguments come in pieces, and the paths of those that go on.
+        self.call: JsonObject = {}
+        self.paths: set[str] = set()
         self.reported: JsonObject = {}
         self.entries: list[Entry] = []
 
@@ -229,7 +239,7 @@ class GeminiStream:
         finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
         if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
             self.stop = stop
-            finished += self._grown() or ([] if self.entries else self._add(respond("")))
+            finished += [*self._called(), *self._grown()] or ([] if self.entries else self._add(respond("")))
         return finished
 
     def live(self) -> list[BlockDelta]:
@@ -237,6 +247,8 @@ class GeminiStream:
         return self.tally.live()
 
     def _part(self, part: JsonObject) -> list[Entry]:
+        if "functionCall" in part and (self.call or _goes_on(part["functionCall"])):
+            return self._call_piece(part, camel_in(part["functionCall"]))
         shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
         if set(part) == set(shape):
             done = self._grown() if self.growing and self.growing != shape else []
@@ -248,6 +260,30 @@ class GeminiStream:
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
         self.tally.begin(self.parts, "respond")
         return [*done, *self._whole(part)]
+
+    def _call_piece(self, part: JsonObject, piece: JsonObject) -> list[Entry]:
+        """More of a call: {"name": "f", "willContinue": true}, {"partialArgs": [{"jsonPath": "$.a", …}]}, {}."""
+        done = self._called() if self.call and piece.get("name") else self._grown()
+        known = sub(self.call, "functionCall")
+        args = {**sub(known, "args"), **sub(piece, "args")}
+        named = {field: piece[field] for field in ("id", "name") if piece.get(field)}
+        self.call = {**self.call, **part, "functionCall": {**known, **named, "args": args}}
+        for given in objects(piece, "partialArgs"):
+            self._argument(args, camel_in(given))
+        return done if piece.get("willContinue") else [*done, *self._called()]
+
+    def _argument(self, args: JsonObject, given: JsonObject) -> None:
+        path = text_in(given, "jsonPath")
+        value = next((given[field] for field in _VALUES if field in given), None)
+        if isinstance(value, str):
+            self.tally.show(self.parts, "call", value)
+        _put_at(args, path, value, goes_on=path in self.paths)
+        (self.paths.add if given.get("willContinue") else self.paths.discard)(path)
+
+    def _called(self) -> list[Entry]:
+        """The call so far, now that it is whole."""
+        part, self.call, self.paths = self.call, {}, set()
+        return self._whole(part) if part else []
 
     def _grown(self) -> list[Entry]:
         """The text so far, now that something else follows it."""
@@ -273,7 +309,12 @@ class GeminiStream:
     def partial(self) -> Partial:
         """Everything received so far."""
         kind = "think" if self.growing.get("thought") else "respond"
-        unfinished = ({"kind": kind, "text": "".join(self.pieces)},) if self.growing else ()
+        unfinished: tuple[JsonObject, ...] = ()
+        if self.growing:
+            unfinished = ({"kind": kind, "text": "".join(self.pieces)},)
+        if called := sub(self.call, "functionCall"):
+            told = {"name": called.get("name", ""), "text": compact(called["args"])}
+            unfinished = (*unfinished, {"kind": "call", **told})
         return Partial(
             tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown
         )
@@ -283,6 +324,51 @@ class GeminiStream:
         if not self.stop:
             raise cut("its finishReason")
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+# Arguments that come in pieces, each with a JSON path (RFC 9535) to where it belongs.
+
+_VALUES = ("stringValue", "numberValue", "boolValue")
+_STEP = re.compile(
+    r"""\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|.)*?)(?P=quote)\]"""
+)
+
+
+def _goes_on(called: JsonObject) -> bool:
+    return bool(camel_in(called).keys() & {"partialArgs", "willContinue"})
+
+
+def _put_at(args: JsonObject, path: str, value: Json, goes_on: bool) -> None:
+    """Put a value where its path says; a text that goes on joins what came of it: $.a[0].b."""
+    holder: Any = args
+    steps = [_step(match) for match in _STEP.finditer(path)]
+    for step, after in pairwise(steps):
+        holder = _place(holder, step, [] if isinstance(after, int) else {})
+    for last in steps[-1:]:
+        before = _place(holder, last, None)
+        joins = goes_on and isinstance(before, str) and isinstance(value, str)
+        holder[last] = before + value if joins else value
+
+
+def _step(match: re.Match[str]) -> str | int:
+    if match["index"]:
+        return min(int(match["index"]), LIMIT_BLOCKS)
+    return match["name"] or re.sub(r"\\(.)", r"\1", match["quoted"] or "")
+
+
+def _place(holder: Any, step: str | int, empty: Json) -> Any:
+    """What stands at a step of a path, made where there is nothing yet."""
+    if isinstance(holder, list) and isinstance(step, int):
+        holder += [None] * (step + 1 - len(holder))
+        if holder[step] is None:
+            holder[step] = empty
+    elif isinstance(holder, dict) and isinstance(step, str):
+        holder.setdefault(step, empty)
+    else:
+        raise FormatError(
+            f"an argument at {step!r} of {type(holder).__name__}", hint="The path names no place."
+        )
+    return holder[step]
 
 
 # Where a request keeps what is cached: the REST body, or the SDK's call with settings under `config`.

@@ -16,6 +16,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import bytes_of, sub
 from quire.providers.models import ModelInfo
+from quire.providers.outgoing import giving_back
 from quire.providers.provider_tools import Native, with_more
 from quire.providers.rendering import (
     GO_ON,
@@ -50,7 +51,7 @@ from quire.values import (
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
 
-NAMES = Spelling(first="A-Za-z_")
+NAMES = Spelling("A-Za-z0-9_.:-", 128, first="A-Za-z_")
 
 # The fields of Gemini's Schema message; any other is refused as an unknown name.
 _FIELDS = frozenset(
@@ -136,9 +137,9 @@ def _inner(schema: JsonObject) -> list[tuple[str, Json]]:
     return out
 
 
-def declared_in(declared: JsonObject) -> JsonObject:
-    """A declaration as the REST API spells it; Google's own client takes its fields in snake case too."""
-    return {camel(name): value for name, value in declared.items()}
+def camel_in(given: JsonObject) -> JsonObject:
+    """An object as the REST API spells its fields; Google's own client takes them in snake case too."""
+    return {camel(name): value for name, value in given.items()}
 
 
 def camel(name: str) -> str:
@@ -220,7 +221,7 @@ def spoken(part: JsonObject, place: int) -> Entry:
     """A model's part as an entry; `place` names a call that came without an id."""
     if "functionCall" in part:
         given = part["functionCall"]
-        plain = set(part) == {"functionCall"} and set(given) <= {"id", "name", "args"} and given.get("id")
+        plain = set(part) == {"functionCall"} and set(given) == {"id", "name", "args"} and given.get("id")
         call_id = str(given.get("id") or f"call-{place + 1}")
         args = given.get("args")
         return call(
@@ -240,6 +241,7 @@ def answered(part: JsonObject, call_id: str) -> Entry:
     response = part["functionResponse"].get("response")
     failed = isinstance(response, dict) and "error" in response
     plain = set(part["functionResponse"]) <= {"id", "name", "response"} and _is_plain(response)
+    plain = plain and set(part) == {"functionResponse"}
     return result(
         call_id,
         content=response_text(response),
@@ -340,12 +342,13 @@ def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> 
 
 
 def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
-    own = obj((own_block(part, sheet) or {}).get("functionResponse"))
+    came = own_block(part, sheet) or {}
+    own = obj(came.get("functionResponse"))
     response: Json = {"error" if part.error else "output": part.text}
     out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
     if own and response_text(own.get("response")) == part.text:
         out = {**own, "id": part.call_id}
-    return {"functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
+    return {**came, "functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
 
 
 def image(part: Image) -> JsonObject | None:
@@ -391,12 +394,15 @@ def _was_taken(sheet: Draft, message: Message) -> bool:
 
 def _model(sheet: Draft, message: Message) -> None:
     parts: list[JsonObject] = []
+    taken = _was_taken(sheet, message)
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
             signed = any("functionCall" in part for part in parts)
             if out := written(part, message, sheet, signed):
                 parts.append(out)
-    if all(part.get("thought") for part in parts) and not (parts and _was_taken(sheet, message)):
+            elif taken and isinstance(part, Text) and "block" not in part.wire:
+                parts.append({"text": part.text})
+    if all(part.get("thought") for part in parts) and not (parts and taken):
         sheet.leave_out(message, "empty message")
         return
     calls = any("functionCall" in part for part in parts)
@@ -432,7 +438,8 @@ def _note(sheet: Draft, message: Message) -> None:
 
 
 def _end(sheet: Draft) -> None:
-    if not sheet.messages or sheet.last.get("role") == "model":
+    given_back = sheet.messages and sheet.given_back == len(sheet.messages)
+    if not sheet.messages or (sheet.last.get("role") == "model" and not given_back):
         sheet.bridge({"role": "user", "parts": [{"text": GO_ON}]})
 
 
@@ -469,7 +476,7 @@ def _ids(info: ModelInfo) -> Spelling:
 
 
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",))
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
 
 
 # The REST body as the keyword arguments of google-genai's `client.models.generate_content`.

@@ -24,6 +24,7 @@ from quire.providers.incoming import (
     sub,
     text_in,
     whole_message,
+    with_wire,
     without_nulls,
 )
 from quire.providers.models import model_info
@@ -71,6 +72,11 @@ from quire.values import (
 
 # Where servers put what a model thought.
 _THOUGHTS = ("reasoning_content", "reasoning")
+# What entries hold of a message of the model; all else goes back with the message alone, and is counted there.
+_SHOWN = {
+    *("role", "content", "tool_calls", "function_call", "name", "refusal", "prefix", "audio"),
+    *("reasoning_details", "thinking", *_THOUGHTS),
+}
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -139,7 +145,9 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
         case "user":
             return [_user(message.get("content"))]
         case "assistant":
-            return _assistant(message)
+            first, *rest = _assistant(message)
+            besides = [name for name in message if message[name] and name not in _SHOWN and name[0] != "_"]
+            return [with_wire(first, {"besides": besides}) if besides else first, *rest]
         case "tool" | "function":
             # Servers of the old function calls name no id: the function's name stands in for it.
             call_id = str(message.get("tool_call_id") or message.get("name") or "")

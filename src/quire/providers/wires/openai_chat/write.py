@@ -17,6 +17,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import joined_text
 from quire.providers.models import ModelInfo, same_model
+from quire.providers.outgoing import giving_back, told_in_front
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
@@ -257,6 +258,10 @@ def _tool_message(sheet: Draft, part: Result) -> JsonObject:
     came = _came(sheet, [part])
     same = isinstance(came.get("content"), list) and text_of(came["content"]) == part.text
     content = came["content"] if same else _content(sheet, part.text)
+    asked = next((each for each in reversed(sheet.messages) if each.get("role") == "assistant"), {})
+    if asked.get("function_call"):
+        # The old form, whose call went back as it came.
+        return {"role": "function", "name": part.name, "content": part.text}
     return {"role": "tool", "tool_call_id": part.call_id, **_also(came), "content": content}
 
 
@@ -265,7 +270,8 @@ def _note(sheet: Draft, message: Message) -> None:
         sheet.effort = effort
         sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
     role = dialect_of(sheet.info).note
-    role = "system" if role == "text" and _was_taken(sheet, message) else role
+    behind_tool = sheet.last.get("role") == "tool" and not sheet.info.features.user_after_tool
+    role = "system" if role == "text" and _was_taken(sheet, message) and not behind_tool else role
     if not texts(message):
         return
     if role != "text":
@@ -291,10 +297,10 @@ def _continues(info: ModelInfo) -> bool:
 
 def _end(sheet: Draft) -> None:
     """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
-    if not sheet.messages:
-        sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
-    elif sheet.last.get("role") == "assistant" and not (_continues(sheet.info) or sheet.last.get("prefix")):
+    if sheet.last.get("role") == "assistant" and not (_continues(sheet.info) or sheet.last.get("prefix")):
         _take_turns(sheet, "assistant")
+    elif sheet.last.get("role") == "system" and alternates(sheet.info):
+        sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
 
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
@@ -302,7 +308,12 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     dialect = dialect_of(sheet.info)
     messages = sheet.messages
     heads = [prompt.system] if prompt.system and sheet.info.features.template else prompt.systems
-    messages = [*({"role": "system", "content": _content(sheet, head)} for head in heads), *messages]
+    told = told_in_front(
+        sheet, prompt, heads, text_of, lambda text: {"role": "system", "content": _content(sheet, text)}
+    )
+    messages = [*told, *messages]
+    if not sheet.messages and (not prompt.front or alternates(sheet.info)):
+        messages.append({"role": "user", "content": _content(sheet, GO_ON)})
     body: JsonObject = {"model": sheet.info.model, "messages": messages}
     if tools := sheet.tools(prompt):
         body["tools"] = sheet.defined(tools, lambda tool: tool_definition(tool, dialect.names))
@@ -343,4 +354,4 @@ def _ids(info: ModelInfo) -> Spelling:
 
 
 NATIVE = Native((FORMAT,), anywhere=True)
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import count, takewhile
 from typing import Any
 
 import msgspec
@@ -69,6 +70,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     out: list[Entry] = []
     # What a request names by its id alone the provider holds, unless it was told to store nothing.
     stored = isinstance(value, dict) and value.get("store") is not False
+    begun = isinstance(value, dict) and bool(value.get("previous_response_id") or value.get("conversation"))
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         out += tools_in(value, model, format, tool_entry, tool_definition)
@@ -78,13 +80,14 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
         value = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(value, list):
         raise FormatError("no list of items", hint='Give a list, or {"input": [...]}.')
-    after, speaking = "", False
+    begun = begun or any(isinstance(item, dict) and item.get("type") == "item_reference" for item in value)
+    after, speaking, served = "", False, carried_out(value)
     for place, item in enumerate(value):
-        entry, after = _entry(item, after, f"input[{place}]")
+        entry, after = _entry(item, after, f"input[{place}]", place in served)
         if entry.kind == "tools" and all(each.kind in ("system", "tools") for each in out):
             instructions = sum(bool(each.text.strip()) for each in out)
             entry = with_wire(entry, {"front": [instructions, place]})
-        if stored and is_named(item):
+        if (stored and is_named(item)) or (entry.kind == "result" and begun):
             entry = with_wire(entry, {"stored": True})
         if entry.wire.get("block") is item and entry.kind in SPOKEN:
             # The items of one answer are one message of the model; each is its own entry's block.
@@ -139,21 +142,41 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     )
 
 
-def entries_of(items: Iterable[Any]) -> list[Entry]:
+def carried_out(items: list[Any]) -> set[int]:
+    """The places of calls that the provider carried out itself: no output follows, but words of the same answer."""
+    kinds = [str(item.get("type") or "message") if isinstance(item, dict) else "" for item in items]
+    ids = [str(item.get("call_id")) if isinstance(item, dict) else "" for item in items]
+    called = {id for id, kind in zip(ids, kinds, strict=True) if kind.endswith("_call")}
+    answered = {id for id, kind in zip(ids, kinds, strict=True) if kind.endswith("_output")}
+    waiting, out = set[int](), set[int]()
+    for place, (item, kind) in enumerate(zip(items, kinds, strict=True)):
+        if kind == "custom_tool_call" and ids[place] not in answered:
+            waiting.add(place)
+        elif (kind == "tool_search_call" and ids[place] not in answered) or (
+            kind == "tool_search_output" and ids[place] not in called
+        ):
+            out.add(place)
+        elif kind == "message":
+            out |= waiting if item.get("role") == "assistant" else set()
+            waiting = set()
+    return out
+
+
+def entries_of(items: list[Any]) -> list[Entry]:
     """What a response's items say."""
-    out, after = [], ""
-    for item in items:
-        entry, after = entry_of(item, after)
+    out, after, served = [], "", carried_out(items)
+    for place, item in enumerate(items):
+        entry, after = entry_of(item, after, place in served)
         out.append(entry)
     return out or [respond("")]
 
 
-def entry_of(item: Any, after: str) -> tuple[Entry, str]:
+def entry_of(item: Any, after: str, served: bool = False) -> tuple[Entry, str]:
     """What one output item says, and the id of the reasoning that the next one belongs to."""
     item = without_nulls(object_in(item, "an output item"))
     if item.get("type") == "reasoning":
         return spoken(item), str(item.get("id") or "")
-    return spoken(item, after), after
+    return spoken(item, after, served), after
 
 
 def stop_of(reply: JsonObject) -> str:
@@ -175,7 +198,7 @@ def tool_entry(tool: JsonObject) -> JsonObject:
 _CLIENTS = ("function_call_output", "custom_tool_call_output")
 
 
-def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
+def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str]:
     """What one item of a list says; a user's or a tool's item ends the reach of reasoning."""
     if not isinstance(item, dict):
         raise FormatError(
@@ -192,7 +215,8 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
         raise FormatError(
             f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer."
         )
-    if kind in _CLIENTS or (kind.endswith("_output") and item.get("call_id") and not is_served(item)):
+    named = item.get("call_id") or kind == "local_shell_call_output"
+    if kind in _CLIENTS or (kind.endswith("_output") and named and not (served or is_served(item))):
         return answered(item), ""
     if kind == "additional_tools":
         return offered(typed(objects(item, "tools"), tool_entry, tool_definition)), ""
@@ -200,7 +224,7 @@ def _entry(item: Json, after: str, where: str) -> tuple[Entry, str]:
         return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
     if kind == "reasoning":
         return spoken(item), str(item.get("id") or "")
-    return spoken(item, after), after
+    return spoken(item, after, served), after
 
 
 # A streamed response: an item is an entry when its output_item.done has come, and not before.
@@ -294,7 +318,11 @@ class ResponsesStream:
         """The finished items whose turn has come: they stand as `output_index` says, however they arrive."""
         ready: list[Entry] = []
         while self.shown in self.done:
-            entry, self.after = entry_of(self.done[self.shown], self.after)
+            behind = [self.done[place] for place in takewhile(self.done.__contains__, count(self.shown))]
+            served = 0 in carried_out(behind)
+            if behind[0].get("type") == "custom_tool_call" and not served and not self.stop:
+                break  # what follows tells whether the provider carried it out itself
+            entry, self.after = entry_of(behind[0], self.after, served)
             ready.append(entry)
             self.shown += 1
         return self._add(ready) if ready else []

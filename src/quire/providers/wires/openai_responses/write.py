@@ -18,6 +18,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import joined_text, objects
 from quire.providers.models import ModelInfo
+from quire.providers.outgoing import giving_back, told_in_front
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, user_text, wanted_effort
 from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
@@ -49,8 +50,11 @@ IDS = Spelling()
 _TEXTS = ("text", "refusal")
 
 
-def spoken(item: Json, after: str = "") -> Entry:
-    """An item of the model as an entry; `after` is the reasoning it must not be parted from."""
+def spoken(item: Json, after: str = "", served: bool = False) -> Entry:
+    """An item of the model as an entry; `after` is the reasoning it must not be parted from.
+
+    `served`: the provider itself has carried out what it asks.
+    """
     if not isinstance(item, dict):
         raise FormatError(f"an item that is {type(item).__name__}", hint="Items are objects with a type.")
     wire: JsonObject = {"block": item, "after": after} if after else {"block": item}
@@ -59,9 +63,9 @@ def spoken(item: Json, after: str = "") -> Entry:
         return respond(text_of(item.get("content")), wire=wire)
     if kind == "reasoning":
         return think(_thought(item), wire={"block": item})
-    if kind in ("function_call", "custom_tool_call"):
+    if kind in ("function_call", "custom_tool_call") and not served:
         return _called(item, wire)
-    if kind.endswith("_call") and item.get("call_id") and not is_served(item):
+    if kind.endswith("_call") and item.get("call_id") and not (served or is_served(item)):
         # A hosted tool that the client carries out (computer, shell, apply_patch): a call like any other.
         args = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
         return call(str(item["call_id"]), kind, args, wire=wire)
@@ -91,7 +95,8 @@ def answered(item: JsonObject) -> Entry:
     """A tool's output as an entry."""
     plain = isinstance(item.get("output"), str) and item.get("type") == "function_call_output"
     wire = None if plain else {"block": item}
-    return result(str(item.get("call_id") or ""), content=output_text(item), wire=wire)
+    # What a local shell gave names its call by the id alone.
+    return result(str(item.get("call_id") or item.get("id") or ""), content=output_text(item), wire=wire)
 
 
 def output_text(item: JsonObject) -> str:
@@ -155,7 +160,9 @@ def _message(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
     own = own_block(part, sheet)
     if own and own.get("type") == "item_reference":
         return _reference(own, part, message, sheet)
-    if own and _says(own, part.text):
+    # OpenAI itself carries out no call of free text: it would miss the output.
+    missed = {"custom_tool_call"} if sheet.info.features.strict else set()
+    if own and own.get("type") not in missed and _says(own, part.text):
         return _unparted(own, part.wire, sheet)
     leave_out_block(part, message, sheet)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
@@ -321,17 +328,18 @@ def tool_definition(tool: JsonObject) -> JsonObject:
 
 
 def _end(sheet: Draft) -> None:
-    """The last item may be any, but there must be one."""
-    if not sheet.messages:
-        sheet.bridge({"type": "message", "role": "user", "content": [_text(GO_ON)]})
+    """The last item may be any."""
 
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
     tools = sheet.tools(prompt)
     listed = [tool for tool in tools if "front" in tool] if info.features.late_tools else []
-    head = _front(sheet, prompt.systems, listed)
-    body: JsonObject = {"model": info.model, "input": [*head, *sheet.messages], "store": False}
+    head = _front(sheet, prompt, listed)
+    asked = [*head, *sheet.messages]
+    if not sheet.messages and not prompt.front:
+        asked.append({"type": "message", "role": "user", "content": [_text(GO_ON)]})
+    body: JsonObject = {"model": info.model, "input": asked, "store": False}
     if any(map(is_named, sheet.messages)):
         del body["store"]  # what is named by its id must be held
     if defined := sheet.defined([tool for tool in tools if tool not in listed], tool_definition):
@@ -345,9 +353,9 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     return {**body, **_key(sheet), **ask.extra}
 
 
-def _front(sheet: Draft, texts: list[str], tools: list[JsonObject]) -> list[JsonObject]:
+def _front(sheet: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonObject]:
     """The instructions, and the items of tools that came among them where they stood."""
-    head = [_instruction(sheet, text) for text in texts]
+    head = told_in_front(sheet, prompt, prompt.systems, text_of, lambda text: _instruction(sheet, text))
     in_order = sorted(tools, key=lambda tool: tool["front"])
     items = [(place, list(each)) for place, each in groupby(in_order, lambda tool: tool["front"][:2])]
     for (before, _), listed in reversed(items):
@@ -377,4 +385,4 @@ def _ids(info: ModelInfo) -> Spelling:
 
 
 NATIVE = Native((FORMAT, "openai-agents"), "@item", owners=("openai", "azure"), items=True, anywhere=True)
-WRITER = Writer(FORMAT, _ids, write, _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
