@@ -80,7 +80,8 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
         value = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(value, list):
         raise FormatError("no list of items", hint='Give a list, or {"input": [...]}.')
-    begun = begun or any(isinstance(item, dict) and item.get("type") == "item_reference" for item in value)
+    named = any(isinstance(item, dict) and item.get("type") == "item_reference" for item in value)
+    begun = begun or (stored and named)
     after, speaking, served = "", False, carried_out(value)
     for place, item in enumerate(value):
         entry, after = _entry(item, after, f"input[{place}]", place in served)
